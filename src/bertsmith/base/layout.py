@@ -1,0 +1,132 @@
+"""How sequences lie in a packed batch, the one type that data and model share, and how they are dealt to batches.
+
+Legend: S sequences, T token slots, L slots of a padded row.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Ints = NDArray[np.int64]
+
+# Rows of a padded block are at least this share of its longest row, so a block computes at most 1/0.8 of what is real.
+_BLOCK_FILL = 0.8
+
+
+@dataclass(frozen=True)
+class Layout:
+    """S sequences one behind the other: sequence s takes the slots offsets[s] to offsets[s + 1]. No slot is padding.
+
+    offsets: int64[S + 1], rising, from 0 to T. longest: the most slots a sequence takes, or an upper bound of it that
+    stays the same from batch to batch where shapes must not change.
+    """
+
+    offsets: Ints
+    longest: int
+
+    @classmethod
+    def from_lengths(cls, lengths: ArrayLike, longest: int | None = None) -> Layout:
+        """The layout of sequences of these lengths (int[S]). ValueError where one is longer than `longest`."""
+        lengths = np.asarray(lengths, dtype=np.int64)
+        most = int(lengths.max(initial=0))
+        if longest is not None and most > longest:
+            raise ValueError(f"a sequence of {most} slots is longer than {longest}")
+        return cls(np.concatenate(([0], np.cumsum(lengths))), most if longest is None else longest)
+
+    @property
+    def lengths(self) -> Ints:
+        """int64[S]."""
+        return np.diff(self.offsets)
+
+    @property
+    def tokens(self) -> int:
+        """T, the slots in all."""
+        return int(self.offsets[-1])
+
+    @property
+    def sequences(self) -> int:
+        """S."""
+        return len(self.offsets) - 1
+
+    @property
+    def first_slots(self) -> Ints:
+        """int64[S]: where each sequence begins, its [CLS]."""
+        return self.offsets[:-1]
+
+    @cached_property
+    def positions(self) -> Ints:
+        """int64[T]: each slot's place in its sequence, from 0."""
+        return np.arange(self.tokens) - np.repeat(self.first_slots, self.lengths)
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """The sequences as a few padded blocks of like lengths, longest first: what attention runs on without varlen."""
+        order = np.argsort(-self.lengths, kind="stable")
+        order = order[self.lengths[order] > 0]
+        shapes, slots, real = [], [], []
+        start = 0
+        while start < len(order):
+            longest = int(self.lengths[order[start]])
+            members = order[start:]
+            members = members[self.lengths[members] >= _BLOCK_FILL * longest]
+            columns = np.arange(longest)
+            inside = columns[None, :] < self.lengths[members][:, None]
+            rows = self.first_slots[members][:, None]
+            slots.append(np.where(inside, rows + columns, rows).ravel())
+            real.append(inside.ravel())
+            shapes.append((len(members), longest))
+            start += len(members)
+        return Blocks.from_slots(shapes, slots, real, self.tokens)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Padded blocks of a layout, laid flat one behind the other; P padded places in all.
+
+    shapes: (rows, L) of each block. slots: int64[P], the slot that each place shows; a place that is padding shows its
+    sequence's first slot. real: bool[P], False for padding. places: int64[T], the place of each slot (the inverse).
+    """
+
+    shapes: tuple[tuple[int, int], ...]
+    slots: Ints
+    real: NDArray[np.bool_]
+    places: Ints
+
+    @classmethod
+    def from_slots(
+        cls, shapes: list[tuple[int, int]], slots: list[Ints], real: list[NDArray[np.bool_]], tokens: int
+    ) -> Blocks:
+        """Joins the blocks and works out the inverse."""
+        all_slots = np.concatenate([*slots, np.zeros(0, np.int64)])
+        all_real = np.concatenate([*real, np.zeros(0, np.bool_)])
+        places = np.empty(tokens, dtype=np.int64)
+        where = np.flatnonzero(all_real)
+        places[all_slots[where]] = where
+        return cls(tuple(shapes), all_slots, all_real, places)
+
+
+def deal(lengths: ArrayLike, bins: int) -> list[Ints]:
+    """Deals sequences to `bins` bins of about equal token counts: longest first, each to the bin that has least.
+
+    Returns the indices of every bin in rising order (their order among themselves does not matter to the sums that a
+    step takes, and a fixed one makes it repeatable). Bins may be empty where there are fewer sequences than bins.
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    heap = [(0, number) for number in range(bins)]
+    members: list[list[int]] = [[] for _ in range(bins)]
+    for index in np.argsort(-lengths, kind="stable"):
+        load, number = heapq.heappop(heap)
+        members[number].append(int(index))
+        heapq.heappush(heap, (load + int(lengths[index]), number))
+    return [np.array(sorted(each), dtype=np.int64) for each in members]
+
+
+def bins_for_budget(lengths: Sequence[int] | Ints, budget_tokens: int) -> int:
+    """The fewest bins for which no bin is expected to pass `budget_tokens`; at least 1."""
+    return max(1, -(-int(np.sum(lengths)) // budget_tokens))

@@ -1,0 +1,106 @@
+"""What the user reads: one line per fact on standard error, a progress bar on a terminal and plain lines elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from tqdm import tqdm
+
+logger = logging.getLogger("bertsmith")
+_said: set[str] = set()
+
+
+class _AboveBars(logging.Handler):
+    """Writes each record above any progress bar that is on the screen."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(self.format(record), file=sys.stderr)
+
+
+def configure(quiet: bool = False, debug: bool = False) -> None:
+    """Sends our log to standard error. quiet: warnings only. debug: everything. Called by the command line once."""
+    logger.handlers = [_AboveBars()]
+    logger.handlers[0].setFormatter(logging.Formatter("%(message)s"))
+    logger.propagate = False
+    logger.setLevel(logging.WARNING if quiet else logging.DEBUG if debug else logging.INFO)
+
+
+def say(message: str) -> None:
+    """A fact the user should see."""
+    logger.info(message)
+
+
+def warn(message: str) -> None:
+    """Something that may be wrong. Shown even under --quiet."""
+    logger.warning(f"warning: {message}")
+
+
+def choose(what: str, choice: str, reason: str) -> None:
+    """Says an automatic choice and its reason, once a process."""
+    message = f"{what}: {choice} ({reason})"
+    if message not in _said:
+        _said.add(message)
+        say(message)
+
+
+class Progress:
+    """Counts work towards `total` (None: unknown): a bar with rate and time left on a terminal, else a line now and then."""
+
+    def __init__(self, what: str, total: int | None, unit: str = "it", every_seconds: float = 15.0) -> None:
+        self._what, self._total, self._unit, self._every = what, total, unit, every_seconds
+        self._start = self._told = time.monotonic()
+        self._shown = logger.isEnabledFor(logging.INFO)
+        self.done = 0
+        terminal = sys.stderr.isatty() and self._shown
+        self._bar = tqdm(total=total, desc=what, unit=unit, unit_scale=True, leave=False) if terminal else None
+
+    def advance(self, count: int, note: str = "") -> None:
+        """Counts `count` units as done; `note` is shown behind the bar or the line."""
+        self.done += count
+        if self._bar is not None:
+            if note:
+                self._bar.set_postfix_str(note, refresh=False)
+            self._bar.update(count)
+            return
+        now = time.monotonic()
+        if self._shown and now - self._told >= self._every:
+            self._told = now
+            say(self._line(now, note))
+
+    def _line(self, now: float, note: str) -> str:
+        rate = self.done / max(now - self._start, 1e-9)
+        of = f"/{self._total:,}" if self._total is not None else ""
+        left = f", {duration((self._total - self.done) / rate)} left" if self._total and rate > 0 else ""
+        return f"  {self._what}: {self.done:,}{of} {self._unit}, {rate:,.1f} {self._unit}/s{left}{'; ' + note if note else ''}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: 0.8 s, 42 s, 3 min 5 s, 2 h 14 min."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def size(count_bytes: float) -> str:
+    """Bytes as a person says them, in powers of 1000: 812 B, 4.1 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count_bytes < 1000:
+            return f"{count_bytes:.0f} {unit}" if unit == "B" else f"{count_bytes:.1f} {unit}"
+        count_bytes /= 1000
+    return f"{count_bytes:.1f} TB"

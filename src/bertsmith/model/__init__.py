@@ -1,0 +1,1 @@
+"""BERT on packed sequences: config, attention, layers, encoder, heads, losses."""

@@ -1,0 +1,72 @@
+"""The shape of a BERT, under the names that a Hugging Face `config.json` gives it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from bertsmith.base.errors import BertsmithError
+
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """Defaults are BERT-base, uncased. `gelu` is the erf form; `gelu_new` and `gelu_pytorch_tanh` the tanh form."""
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int = 0
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % self.num_attention_heads:
+            raise BertsmithError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}",
+                "model config",
+                "choose a hidden size that the heads divide evenly",
+            )
+        if self.hidden_act not in ACTIVATIONS:
+            raise BertsmithError(
+                f"hidden_act '{self.hidden_act}' is not one that BERT has", "model config", f"use one of: {', '.join(ACTIVATIONS)}"
+            )
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if not 0 <= getattr(self, name) < 1:
+                raise BertsmithError(f"{name} is {getattr(self, name)}", "model config", "use a number from 0 to below 1")
+        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings"):
+            if getattr(self, name) < 1:
+                raise BertsmithError(f"{name} is {getattr(self, name)}", "model config", "use a whole number from 1")
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Takes the keys that are ours from a Hugging Face config; the others do not change a BERT encoder.
+
+        Raises BertsmithError for a config of another architecture (relative positions, a decoder, another model type).
+        """
+        for key, wanted in (("model_type", "bert"), ("position_embedding_type", "absolute"), ("is_decoder", False)):
+            found = values.get(key, wanted)
+            if found != wanted and found is not None:
+                raise BertsmithError(
+                    f"{key} is {found!r}, and Bertsmith reads {wanted!r} only", "config.json", "use a BERT encoder's folder"
+                )
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{key: value for key, value in values.items() if key in known and value is not None})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of a Hugging Face `config.json`, `model_type` included."""
+        return {"model_type": "bert", "position_embedding_type": "absolute", **dataclasses.asdict(self)}
