@@ -39,14 +39,16 @@ class BertConfig:
             )
         if self.hidden_act not in ACTIVATIONS:
             raise BertsmithError(
-                f"hidden_act '{self.hidden_act}' is not one that BERT has", "model config", f"use one of: {', '.join(ACTIVATIONS)}"
+                f"hidden_act '{self.hidden_act}' is not one that BERT has",
+                "model config",
+                f"use one of: {', '.join(ACTIVATIONS)}",
             )
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0 <= getattr(self, name) < 1:
-                raise BertsmithError(f"{name} is {getattr(self, name)}", "model config", "use a number from 0 to below 1")
+                raise BertsmithError(f"{name} is {getattr(self, name)}", "model config", "use at least 0 and below 1")
         for name in ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings"):
             if getattr(self, name) < 1:
-                raise BertsmithError(f"{name} is {getattr(self, name)}", "model config", "use a whole number from 1")
+                raise BertsmithError(f"{name} is {getattr(self, name)}", "model config", "use at least 1")
 
     @property
     def head_size(self) -> int:
@@ -62,7 +64,9 @@ class BertConfig:
             found = values.get(key, wanted)
             if found != wanted and found is not None:
                 raise BertsmithError(
-                    f"{key} is {found!r}, and Bertsmith reads {wanted!r} only", "config.json", "use a BERT encoder's folder"
+                    f"{key} is {found!r}, and Bertsmith reads {wanted!r} only",
+                    "config.json",
+                    "use a BERT encoder's folder",
                 )
         known = {field.name for field in dataclasses.fields(cls)}
         return cls(**{key: value for key, value in values.items() if key in known and value is not None})

@@ -1,0 +1,55 @@
+"""The encoder: embeddings, blocks, pooler, on packed sequences; and the padded face that other tools know.
+
+Legend: T token slots, S sequences, H hidden width, B rows, L columns of a padded batch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.base.layout import Layout
+from bertsmith.model.config import BertConfig
+from bertsmith.model.layers import Block, Embeddings
+from bertsmith.model.linear import Linear
+from bertsmith.model.packed import Packed
+
+
+class Encoder(nn.Module):
+    """BERT without a head. `compute` is the dtype of hidden states and matrix products; parameters stay as they are."""
+
+    def __init__(self, config: BertConfig, compute: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.compute = compute
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
+        self.pooler = Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, packed: Packed) -> Tensor:
+        """Ids of shape int64[T] each -> hidden states [T, H] of the last layer."""
+        x = self.embeddings(input_ids, token_type_ids, position_ids)
+        x = x if self.compute is None else x.to(self.compute)
+        for layer in self.layers:
+            x = layer(x, packed)
+        return x
+
+    def pool(self, hidden: Tensor, packed: Packed) -> Tensor:
+        """tanh of a linear map of each sequence's [CLS]: [T, H] -> [S, H]."""
+        return torch.tanh(self.pooler(hidden[packed.first_slots]))
+
+    def encode_padded(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """int64[B, L] each -> [B, L, H], as transformers' BertModel gives it; zeros where the mask is 0.
+
+        A slot's position is its column, as there. Without a mask all is real; without token types all are 0.
+        """
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        kinds = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        rows, columns = mask.nonzero(as_tuple=True)
+        layout = Layout.from_lengths((mask != 0).sum(1).cpu().numpy())
+        packed = Packed(layout, input_ids.device)
+        hidden = self(input_ids[rows, columns], kinds[rows, columns], columns, packed)
+        padded = hidden.new_zeros(*input_ids.shape, hidden.shape[-1])
+        return padded.index_put((rows, columns), hidden)

@@ -1,0 +1,28 @@
+"""Fresh weights, as Google's BERT draws them."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from bertsmith.base.streams import stream_key
+
+
+def initialise(module: nn.Module, standard_deviation: float, seed: int) -> None:
+    """Weights and embeddings from a normal distribution cut at two standard deviations, biases 0, LayerNorm 1 and 0.
+
+    Every parameter has a stream of its own, keyed by its name, so that a new head never changes the encoder's draw.
+    """
+    with torch.no_grad():
+        for name, child in module.named_modules():
+            for kind, parameter in child.named_parameters(recurse=False):
+                if isinstance(child, nn.LayerNorm):
+                    parameter.fill_(1.0 if kind == "weight" else 0.0)
+                elif kind == "bias":
+                    parameter.zero_()
+                else:
+                    generator = torch.Generator().manual_seed(stream_key(seed, "weights", f"{name}.{kind}") >> 1)
+                    limit = 2 * standard_deviation
+                    fresh = torch.empty(parameter.shape)
+                    nn.init.trunc_normal_(fresh, 0.0, standard_deviation, -limit, limit, generator=generator)
+                    parameter.copy_(fresh)

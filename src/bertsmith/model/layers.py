@@ -1,0 +1,101 @@
+"""The parts of a BERT block, and the block itself: attention and feed-forward, each added and normalised (post-LN).
+
+Legend: T token slots, H hidden width, F feed-forward width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bertsmith.model.attention import attend
+from bertsmith.model.config import BertConfig
+from bertsmith.model.linear import Linear, joined_linear
+from bertsmith.model.packed import Packed
+
+ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_new": partial(functional.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(functional.gelu, approximate="tanh"),
+    "relu": functional.relu,
+}
+
+
+class LayerNorm(nn.LayerNorm):
+    """Normalises with fp32 statistics and fp32 weights whatever the dtype of x, which the result keeps."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == self.weight.dtype or not x.is_cuda:
+            # CPU kernels take half-precision x with fp32 weights, and compute in fp32.
+            return functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+        return functional.layer_norm(x.float(), self.normalized_shape, self.weight, self.bias, self.eps).to(x.dtype)
+
+
+class Embeddings(nn.Module):
+    """Word, position and token-type rows summed, normalised, dropped out: fp32 [T, H]."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
+        """Ids of shape [T] each."""
+        # A product with one-hot rows, because the scatter-add of an embedding's gradient into two rows is serial.
+        kinds = functional.one_hot(token_type_ids, self.token_type.num_embeddings).to(self.token_type.weight.dtype)
+        rows = self.word(input_ids) + self.position(position_ids) + kinds @ self.token_type.weight
+        out: Tensor = self.dropout(self.norm(rows))
+        return out
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention within each sequence: [T, H] -> [T, H]."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.heads, self.dropout = config.num_attention_heads, config.attention_probs_dropout_prob
+        self.query, self.key, self.value = Linear(width, width), Linear(width, width), Linear(width, width)
+        self.output = Linear(width, width)
+
+    def forward(self, x: Tensor, packed: Packed) -> Tensor:
+        qkv = joined_linear(x, self.query, self.key, self.value).unflatten(-1, (3, -1))
+        out: Tensor = self.output(attend(qkv, self.heads, packed, self.dropout if self.training else 0.0))
+        return out
+
+
+class FeedForward(nn.Module):
+    """Two maps with the activation between: [T, H] -> [T, F] -> [T, H]."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.inner = Linear(config.hidden_size, config.intermediate_size)
+        self.outer = Linear(config.intermediate_size, config.hidden_size)
+        self.activation = ACTIVATION_FUNCTIONS[config.hidden_act]
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.outer(self.activation(self.inner(x)))
+        return out
+
+
+class Block(nn.Module):
+    """One layer of the encoder: [T, H] -> [T, H]."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.attention = Attention(config)
+        self.attention_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x: Tensor, packed: Packed) -> Tensor:
+        x = self.attention_norm(x + self.dropout(self.attention(x, packed)))
+        out: Tensor = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+        return out

@@ -1,0 +1,76 @@
+"""Linear maps whose parameters are fp32 masters and whose products run in the dtype of the input.
+
+The half-precision copy of a weight is made once and kept until the optimizer changes the weight, and the gradient comes
+back in fp32, so micro-batches are summed in fp32 however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.weak import WeakIdKeyDictionary
+
+
+class _Copies:
+    """The last copy made of each group of parameters, and what it was made from."""
+
+    def __init__(self) -> None:
+        self._kept = WeakIdKeyDictionary()
+
+    def of(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+        """The parameters joined along their first axis, in `dtype`, without a gradient."""
+        first, others = parameters[0], tuple(parameters[1:])
+        versions = [each._version for each in parameters]
+        kept = self._kept.get(first)  # type: ignore[no-untyped-call]
+        if kept is not None:
+            kept_dtype, kept_versions, kept_others, copy = kept
+            same = len(kept_others) == len(others) and all(a is b for a, b in zip(kept_others, others, strict=True))
+            if same and kept_dtype == dtype and kept_versions == versions:
+                return cast(Tensor, copy)
+        with torch.no_grad():
+            joined = torch.cat([each.to(dtype) for each in parameters])
+        self._kept[first] = (dtype, versions, others, joined)
+        return joined
+
+
+_copies = _Copies()
+
+
+class _Compute(torch.autograd.Function):
+    """Stands for the joined copy in the graph; hands each parameter its part of the gradient, in its own dtype."""
+
+    @staticmethod
+    def forward(ctx, copy: Tensor, *parameters: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.rows = [len(each) for each in parameters]
+        ctx.dtype = parameters[0].dtype
+        return copy.view_as(copy)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):  # type: ignore[no-untyped-def]
+        return None, *torch.split(gradient.to(ctx.dtype), ctx.rows)
+
+
+def compute_copy(dtype: torch.dtype, *parameters: Tensor) -> Tensor:
+    """The parameters joined along their first axis, in `dtype`, with gradients that reach them."""
+    if torch.compiler.is_compiling() or (len(parameters) == 1 and parameters[0].dtype == dtype):
+        return torch.cat([each.to(dtype) for each in parameters]) if len(parameters) > 1 else parameters[0].to(dtype)
+    copy: Tensor = _Compute.apply(_copies.of(parameters, dtype), *parameters)  # type: ignore[no-untyped-call]
+    return copy
+
+
+class Linear(nn.Linear):
+    """x[..., in] -> [..., out] in the dtype of x."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, compute_copy(x.dtype, self.weight), compute_copy(x.dtype, self.bias))
+
+
+def joined_linear(x: Tensor, *maps: nn.Linear) -> Tensor:
+    """The maps' outputs side by side, in one product: x[..., in] -> [..., out of all]."""
+    weight = compute_copy(x.dtype, *(each.weight for each in maps))
+    bias = compute_copy(x.dtype, *(each.bias for each in maps))
+    return functional.linear(x, weight, bias)

@@ -1,0 +1,83 @@
+"""BERT with its two pre-training heads: the masked word, and whether the second segment follows the first.
+
+Legend: T token slots, S sequences, M masked slots, V vocabulary, H hidden width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bertsmith.model.config import BertConfig
+from bertsmith.model.encoder import Encoder
+from bertsmith.model.layers import ACTIVATION_FUNCTIONS, LayerNorm
+from bertsmith.model.linear import Linear, compute_copy
+from bertsmith.model.losses import LossSum, cross_entropy_sum
+from bertsmith.model.packed import Packed
+
+
+@dataclass
+class PretrainInputs:
+    """A packed micro-batch on the device.
+
+    input_ids, token_type_ids, position_ids: int64[T]. masked_positions, masked_labels: int64[M], slots and the ids that
+    stood there. next_sentence_labels: int64[S], 0 where the second segment follows the first, 1 where it is random.
+    """
+
+    input_ids: Tensor
+    token_type_ids: Tensor
+    position_ids: Tensor
+    packed: Packed
+    masked_positions: Tensor
+    masked_labels: Tensor
+    next_sentence_labels: Tensor
+
+
+class MaskedHead(nn.Module):
+    """Map, activation, LayerNorm, and the word embeddings as decoder with a bias of its own: [M, H] -> [M, V]."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.transform = Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATION_FUNCTIONS[config.hidden_act]
+        self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
+        x = self.norm(self.activation(self.transform(hidden)))
+        return functional.linear(x, compute_copy(x.dtype, word_embeddings), compute_copy(x.dtype, self.bias))
+
+
+class PretrainingModel(nn.Module):
+    """Encoder, masked-word head and next-sentence head."""
+
+    def __init__(self, config: BertConfig, compute: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config, compute)
+        self.masked_head = MaskedHead(config)
+        self.next_sentence = Linear(config.hidden_size, 2)
+
+    def masked_logits(self, hidden: Tensor, masked_positions: Tensor) -> Tensor:
+        """Scores of every piece at the masked slots only: hidden[T, H], int64[M] -> [M, V]."""
+        logits: Tensor = self.masked_head(hidden[masked_positions], self.encoder.embeddings.word.weight)
+        return logits
+
+    def next_sentence_logits(self, hidden: Tensor, packed: Packed) -> Tensor:
+        """Scores of "is next" and "is random" for each sequence: hidden[T, H] -> [S, 2]."""
+        logits: Tensor = self.next_sentence(self.encoder.pool(hidden, packed))
+        return logits
+
+    def losses(self, batch: PretrainInputs) -> tuple[LossSum, LossSum]:
+        """The masked-word and the next-sentence loss of a micro-batch, summed, with their counts."""
+        hidden = self.encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.packed)
+        masked = cross_entropy_sum(self.masked_logits(hidden, batch.masked_positions), batch.masked_labels)
+        next_sentence = cross_entropy_sum(self.next_sentence_logits(hidden, batch.packed), batch.next_sentence_labels)
+        return masked, next_sentence
+
+    def forward(self, batch: PretrainInputs) -> tuple[LossSum, LossSum]:
+        """The same as `losses`."""
+        return self.losses(batch)
