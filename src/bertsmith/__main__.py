@@ -1,0 +1,7 @@
+"""`python -m bertsmith` is `bertsmith`."""
+
+import sys
+
+from bertsmith.cli import main
+
+sys.exit(main())

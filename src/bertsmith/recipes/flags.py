@@ -1,0 +1,108 @@
+"""A dataclass read from command-line flags by tyro, with our one message where a flag is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import typing
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import tyro
+
+from bertsmith.base.errors import BertsmithError, nearest
+
+T = TypeVar("T")
+_HELP = ("-h", "--help")
+
+
+def leaves(kind: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field of a dataclass and of those inside it as (dotted name, type): ("phase1.steps", int)."""
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            yield from leaves(hint, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, hint
+
+
+def flag(name: str) -> str:
+    """The flag of a dotted field name: phase1.global_batch is --phase1.global-batch."""
+    return "--" + name.replace("_", "-")
+
+
+def named_by(token: str) -> str:
+    """The dotted field name that a flag such as --phase1.global-batch=64 means; "" where the token is no flag."""
+    return token[2:].split("=", 1)[0].replace("-", "_") if token.startswith("--") else ""
+
+
+def split_flags(args: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Takes the flags of one-valued fields out of `args`: ({dotted name: text}, what is left, in its order).
+
+    The last of equal flags counts. BertsmithError where a flag has no value behind it.
+    """
+    taken: dict[str, str] = {}
+    rest: list[str] = []
+    tokens = iter(args)
+    for token in tokens:
+        name = named_by(token)
+        if name not in names:
+            rest.append(token)
+            continue
+        value = token.split("=", 1)[1] if "=" in token else next(tokens, None)
+        if value is None or named_by(value):
+            raise BertsmithError(f"{flag(name)} has no value", token, f"write {flag(name)} VALUE")
+        taken[name] = value
+    return taken, rest
+
+
+def wants_help(args: Sequence[str]) -> bool:
+    """Whether the user asks for help."""
+    return any(token in _HELP for token in args)
+
+
+def parse_flags(kind: type[T], args: Sequence[str], *, prog: str, description: str = "", default: T | None = None) -> T:
+    """Reads `kind` from `args`; prints help and raises SystemExit(0) where it is asked for.
+
+    Raises BertsmithError for an unknown flag (with the nearest one), a missing or a wrong value.
+    """
+    if not wants_help(args):
+        _refuse_unknown(kind, args, prog)
+    spoken = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(spoken):
+            return tyro.cli(kind, args=list(args), prog=prog, description=description, default=default)
+    except SystemExit as end:
+        if not end.code:
+            raise
+        raise BertsmithError(_plain(spoken.getvalue()), prog, f"see {prog} --help") from None
+
+
+def _refuse_unknown(kind: type[Any], args: Sequence[str], prog: str) -> None:
+    known = set(_flag_names(kind))
+    for token in args:
+        name = named_by(token)
+        if name and name not in known:
+            flags = [flag(each) for each in known]
+            raise BertsmithError(f"there is no flag {token.split('=', 1)[0]}", prog, nearest(token, flags))
+
+
+def _flag_names(kind: type[Any]) -> Iterator[str]:
+    for name, hint in leaves(kind):
+        yield name
+        if hint is bool:
+            parent, _, last = name.rpartition(".")
+            yield f"{parent}.no_{last}" if parent else f"no_{last}"
+
+
+def _plain(box: str) -> str:
+    """The first paragraph of tyro's boxed message, as one sentence; of missing arguments the names alone."""
+    body = [line[2:].rstrip(" │") for line in box.splitlines() if line.startswith("│")]
+    rule = next((number for number, line in enumerate(body) if line and set(line) == {"─"}), len(body))
+    body = body[:rule]
+    if body and body[0].startswith("Missing from"):
+        named = [line.strip() for line in body[1:] if len(line) - len(line.lstrip()) == 4]
+        return f"missing: {', '.join(named)}"
+    return " ".join(line.strip() for line in body).rstrip(".")

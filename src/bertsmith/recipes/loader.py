@@ -1,0 +1,165 @@
+"""From a preset's name or a YAML file, and the user's flags, to a checked recipe; and back to YAML."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bertsmith.base import files, log
+from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.recipes.flags import flag, leaves, named_by, parse_flags, split_flags
+from bertsmith.recipes.ranges import validate
+from bertsmith.recipes.schema import Recipe
+
+FIELDS: tuple[str, ...] = tuple(name for name, _ in leaves(Recipe))
+"""The dotted name of every field of a recipe: model.layers, phase1.steps, seed."""
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Safe YAML that refuses a key given twice, where plain YAML would let the last one win in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is not text", key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key '{key}' is given twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def presets() -> dict[str, str]:
+    """The recipes that come with Bertsmith: name and the first line of their file, which says what they are for."""
+    found = {}
+    for entry in sorted(_presets_folder().iterdir(), key=lambda each: each.name):
+        if entry.name.endswith(".yaml"):
+            first_line = entry.read_text(encoding="utf-8").split("\n", 1)[0]
+            found[entry.name.removesuffix(".yaml")] = first_line.removeprefix("#").strip()
+    return found
+
+
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Reads a preset or a YAML file and puts the user's flags over it; both get the same type and range checks.
+
+    name_or_path: a name that `presets()` lists, else a YAML file whose keys are the fields of `Recipe`; fields that it
+    leaves out keep their defaults, which is said. overrides: flags such as ["--phase1.steps", "100"].
+    Raises BertsmithError for an unknown name or key (with the nearest one), a wrong value or a contradiction.
+    """
+    where, text = _read(name_or_path)
+    given = _flatten(_parse(text, where), where)
+    flags, stray = split_flags(overrides, FIELDS)
+    for token in stray:
+        raise BertsmithError(f"'{token}' is no field of a recipe", token, _nearest_flag(token))
+    origins = {name: f"{where}, {name}" for name in given} | {name: flag(name) for name in flags}
+    recipe = _typed(given | flags, origins)
+    validate(recipe, origins)
+    missing = [name for name in FIELDS if name not in given and name not in flags]
+    if missing:
+        log.say(f"recipe {where}: {len(missing)} fields are not given and keep their defaults ({', '.join(missing)})")
+    return recipe
+
+
+def save_recipe(recipe: Recipe, path: Path) -> None:
+    """Writes the whole recipe as YAML, every field spelled out, such that `load_recipe` reads the same one back."""
+    files.write_text(path, yaml.safe_dump(dataclasses.asdict(recipe), sort_keys=False))
+
+
+def _presets_folder() -> resources.abc.Traversable:
+    return resources.files("bertsmith.recipes") / "presets"
+
+
+def _read(name_or_path: str | Path) -> tuple[str, str]:
+    """(what to call it in messages, its text)."""
+    known = presets()
+    if str(name_or_path) in known:
+        name = str(name_or_path)
+        return f"preset {name}", (_presets_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+    path = Path(name_or_path)
+    if not path.is_file():
+        hint = nearest(str(name_or_path), known)
+        raise BertsmithError(
+            "this is neither a preset nor a YAML file", str(name_or_path), f"{hint}; or give a file's path"
+        )
+    try:
+        return str(path), path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BertsmithError("this recipe is not UTF-8 text", path, "save it as UTF-8") from error
+
+
+def _parse(text: str, where: str) -> Mapping[str, Any]:
+    try:
+        values = yaml.load(text, Loader=_UniqueKeys)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise BertsmithError(
+            f"this recipe is not readable: {getattr(error, 'problem', error)}", where + line, "mend the YAML there"
+        ) from error
+    if not isinstance(values, dict) or not values:
+        raise BertsmithError("this recipe has no keys", where, f"begin with one of: {', '.join(_sections())}")
+    return values
+
+
+def _flatten(values: Mapping[str, Any], where: str, prefix: str = "") -> dict[str, str]:
+    """YAML as flags would give it: {"phase1.steps": "100"}."""
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        name = prefix + key
+        if name in FIELDS:
+            if value is None or isinstance(value, dict | list):
+                kind = "nothing" if value is None else "several values"
+                raise BertsmithError(
+                    f"{name} has {kind}, and takes one value", f"{where}, {name}", f"write {key}: VALUE"
+                )
+            flat[name] = str(value)
+        elif any(field.startswith(name + ".") for field in FIELDS):
+            if not isinstance(value, dict):
+                inside = ", ".join(field.rsplit(".", 1)[1] for field in FIELDS if field.startswith(name + "."))
+                raise BertsmithError(f"{name} is a section, not a value", f"{where}, {name}", f"give it keys: {inside}")
+            flat |= _flatten(value, where, name + ".")
+        else:
+            fix = nearest(name, FIELDS) if prefix else nearest(name, {*_sections(), *FIELDS})
+            raise BertsmithError(f"there is no key '{name}' in a recipe", f"{where}, {name}", fix)
+    return flat
+
+
+def _sections() -> list[str]:
+    return list(dict.fromkeys(field.split(".", 1)[0] for field in FIELDS))
+
+
+def _typed(given: Mapping[str, str], origins: Mapping[str, str]) -> Recipe:
+    def parse(values: Mapping[str, str]) -> Recipe:
+        return parse_flags(Recipe, [f"{flag(name)}={value}" for name, value in values.items()], prog="recipe")
+
+    try:
+        return parse(given)
+    except BertsmithError:
+        for name, value in given.items():  # one at a time, to name the one that is wrong and where it was given
+            try:
+                parse({name: value})
+            except BertsmithError as error:
+                raise BertsmithError(error.what, origins[name], _wanted(name)) from error
+        raise
+
+
+def _wanted(name: str) -> str:
+    hint = dict(leaves(Recipe))[name]
+    kinds = {int: "a whole number", float: "a number", str: "text"}
+    choices = getattr(hint, "__args__", ())
+    return f"use one of: {', '.join(choices)}" if choices else f"use {kinds[hint]}"
+
+
+def _nearest_flag(token: str) -> str:
+    name = named_by(token)
+    if not name:
+        return "write fields as --FIELD VALUE"
+    return nearest(flag(name), [flag(field) for field in FIELDS])

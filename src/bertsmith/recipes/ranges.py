@@ -1,0 +1,125 @@
+"""What the numbers of a recipe may be, checked before anything starts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.recipes.schema import Recipe
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`; `below` leaves `high` itself out, `above` leaves `low` itself out."""
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+    below: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether `value` lies in the range; NaN lies in none."""
+        over = value > self.low if self.above else value >= self.low
+        under = value < self.high if self.below else value <= self.high
+        return over and under and math.isfinite(value)
+
+    def __str__(self) -> str:
+        start = f"above {self.low:g}" if self.above else f"from {self.low:g}"
+        if self.high == math.inf:
+            return start
+        return f"{start} to below {self.high:g}" if self.below else f"{start} to {self.high:g}"
+
+
+_SHARE = Range(0, 1)
+_ONE_UP = Range(1)
+_ZERO_UP = Range(0)
+_CHANCE_BELOW_ONE = Range(0, 1, below=True)
+_PHASE = {
+    "sequence_length": Range(8, 65_535),  # lengths travel as uint16
+    "steps": _ZERO_UP,
+    "global_batch": _ONE_UP,
+    "learning_rate": Range(0, 10, above=True),
+    "warmup": _SHARE,
+    "decay_power": Range(0, 10),
+}
+RANGES: Mapping[str, Range] = {
+    "model.layers": _ONE_UP,
+    "model.hidden": _ONE_UP,
+    "model.heads": _ONE_UP,
+    "model.intermediate": _ONE_UP,
+    "model.max_positions": Range(8, 65_535),
+    "model.hidden_dropout": _CHANCE_BELOW_ONE,
+    "model.attention_dropout": _CHANCE_BELOW_ONE,
+    **{f"phase1.{name}": limits for name, limits in _PHASE.items()},
+    **{f"phase2.{name}": limits for name, limits in _PHASE.items()},
+    "masking.rate": Range(0, 1, above=True, below=True),
+    "masking.mask_share": _SHARE,
+    "masking.random_share": _SHARE,
+    "pairs.random_next": _SHARE,
+    "pairs.short_sequences": _SHARE,
+    "optimizer.beta1": _CHANCE_BELOW_ONE,
+    "optimizer.beta2": _CHANCE_BELOW_ONE,
+    "optimizer.epsilon": Range(0, 1, above=True),
+    "optimizer.weight_decay": _ZERO_UP,
+    "optimizer.max_gradient_norm": _ZERO_UP,
+    "seed": Range(0, 2**63 - 1),
+    "micro_batch_tokens": _ONE_UP,
+    "log_every": _ONE_UP,
+    "evaluate_every": _ONE_UP,
+    "evaluate_instances": _ONE_UP,
+    "save_every": _ONE_UP,
+    "keep": _ONE_UP,
+}
+
+
+def validate(recipe: Recipe, origins: Mapping[str, str] | None = None) -> None:
+    """Checks every field of a recipe and what must hold between them.
+
+    origins: where each field's value was given, by dotted name, for the message. Raises BertsmithError at the first
+    value that is out of range.
+    """
+    for name, limits in RANGES.items():
+        value = value_of(recipe, name)
+        if not limits.holds(value):
+            raise _wrong(f"{name} is {value}", name, f"use a number {limits}", origins)
+    for name, what, fix in _contradictions(recipe):
+        raise _wrong(what, name, fix, origins)
+
+
+def value_of(recipe: Recipe, name: str) -> Any:
+    """The value of a field by its dotted name."""
+    value: Any = recipe
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """(field, what is wrong, how to mend it) for rules that one number alone cannot break."""
+    model = recipe.model
+    if model.hidden % model.heads:
+        what = f"model.hidden {model.hidden} is not a multiple of model.heads {model.heads}"
+        yield "model.heads", what, "choose a number of heads that divides the width"
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", recipe.device):
+        yield "device", f"device '{recipe.device}' is not known", "use auto, cpu, cuda or cuda:N"
+    if recipe.masking.mask_share + recipe.masking.random_share > 1 + 1e-9:
+        what = f"masking.mask_share {recipe.masking.mask_share} and masking.random_share {recipe.masking.random_share} pass 1"
+        yield "masking.random_share", what, "lower one of the two; their sum is at most 1"
+    if not recipe.phase1.steps + recipe.phase2.steps:
+        yield "phase1.steps", "both phases have 0 steps, so there is nothing to train", "give one of them steps"
+    for phase in ("phase1", "phase2"):
+        length, steps = value_of(recipe, f"{phase}.sequence_length"), value_of(recipe, f"{phase}.steps")
+        if steps and length > model.max_positions:
+            what = f"{phase}.sequence_length {length} is longer than model.max_positions {model.max_positions}"
+            yield f"{phase}.sequence_length", what, "shorten the sequences or raise model.max_positions"
+        if steps and length > recipe.micro_batch_tokens:
+            what = f"a sequence of {phase}.sequence_length {length} does not fit micro_batch_tokens {recipe.micro_batch_tokens}"
+            yield "micro_batch_tokens", what, f"use at least {length}"
+
+
+def _wrong(what: str, name: str, fix: str, origins: Mapping[str, str] | None) -> BertsmithError:
+    return BertsmithError(what, (origins or {}).get(name, f"recipe, {name}"), fix)
