@@ -1,0 +1,144 @@
+"""What every optimizer here does around its update: clipping, the guard against non-finite gradients, step count, rate.
+
+Nothing in it reads a tensor on the host, so a step on a CUDA device leaves no gap in the device's queue.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertsmith.optim.norms import global_norm
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Scalars on the device. divisor: what the gradients are divided by. finite: 1 where their norm is, else 0."""
+
+    divisor: Tensor
+    finite: Tensor
+
+
+class ClippedOptimizer(torch.optim.Optimizer):
+    """Clips by global norm, skips a non-finite update, and leaves the update itself to `_update`.
+
+    The gradients must already be divided by the counts of the whole step. `step` scales them, in place, by
+    max_gradient_norm / N where their global norm N is larger (max_gradient_norm 0: never). Where N is not finite no
+    parameter, no moment and no step count changes. After a step, `gradient_norm` (N before clipping) and `finite`
+    (bool) lie on the device as scalar tensors.
+
+    The moments, the step count and the learning rate are tensors too, so `state_dict` loads with `weights_only=True`.
+    ValueError for parameters in half precision: these are the fp32 masters.
+    """
+
+    gradient_norm: Tensor
+    finite: Tensor
+
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        *,
+        betas: tuple[float, float],
+        epsilon: float,
+        max_gradient_norm: float,
+        bias_correction: bool,
+    ) -> None:
+        self.max_gradient_norm = max_gradient_norm
+        self.bias_correction = bias_correction
+        super().__init__(groups, {"lr": 0.0, "weight_decay": 0.0, "betas": betas, "epsilon": epsilon, "step": 0.0})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group; its learning rate and step count become tensors on the device of its parameters."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        for parameter in group["params"]:
+            if parameter.dtype in (torch.float16, torch.bfloat16):
+                raise ValueError(f"an optimizer updates fp32 masters, not {parameter.dtype}")
+        for name in ("lr", "step"):
+            group[name] = torch.tensor(float(group[name]), device=self._device())
+
+    def _device(self) -> torch.device:
+        parameter: Tensor = self.param_groups[0]["params"][0]
+        return parameter.device
+
+    def set_learning_rate(self, rate: float) -> None:
+        """The learning rate of the next updates, for every group."""
+        for group in self.param_groups:
+            group["lr"].fill_(rate)
+
+    def reset_step_count(self) -> None:
+        """Begins the bias correction anew and keeps the moments: what NVIDIA's recipe does between its phases."""
+        for group in self.param_groups:
+            group["step"].zero_()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes a state back, to the device of the parameters."""
+        super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            group["lr"], group["step"] = group["lr"].to(self._device()), group["step"].to(self._device())
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update from the gradients of the parameters; a parameter without a gradient stays as it is."""
+        norm = global_norm([p.grad for group in self.param_groups for p in group["params"] if p.grad is not None])
+        self.gradient_norm, self.finite = norm, torch.isfinite(norm)
+        limit = self.max_gradient_norm
+        clip = Clip((norm / limit).clamp(min=1.0) if limit > 0 else torch.ones_like(norm), self.finite.to(norm.dtype))
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if parameters:
+                group["step"].add_(clip.finite)
+                self._update(group, parameters, clip)
+
+    @abstractmethod
+    def _update(self, group: dict[str, Any], parameters: list[Tensor], clip: Clip) -> None:
+        """Updates some parameters of a group from their gradients / clip.divisor, and none where clip.finite is 0."""
+
+    def _adam(
+        self,
+        group: dict[str, Any],
+        targets: list[Tensor],
+        parameters: list[Tensor],
+        clip: Clip,
+        rate: Tensor,
+        decay: float,
+    ) -> None:
+        """Moves the moments of `parameters`, and `targets` by -rate (m / (sqrt(v) + epsilon) + decay target).
+
+        PyTorch's fused kernel does it in one pass over memory; its gradient scale and its overflow flag, made for loss
+        scaling, are what clipping by a device-side norm and a device-side guard need.
+        """
+        states = [self._moments(parameter) for parameter in parameters]
+        # A step count without end makes both corrections, 1 - beta ** step, exactly 1.
+        step = group["step"] if self.bias_correction else torch.full_like(group["step"], math.inf)
+        torch._fused_adamw_(
+            targets,
+            [parameter.grad for parameter in parameters if parameter.grad is not None],
+            [state["mean"] for state in states],
+            [state["mean_square"] for state in states],
+            [],
+            [step] * len(targets),
+            lr=rate,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            weight_decay=decay,
+            eps=group["epsilon"],
+            amsgrad=False,
+            maximize=False,
+            grad_scale=clip.divisor,
+            found_inf=1 - clip.finite,
+        )
+        # The kernel does not count its writes, by which the model knows when its half-precision copies are old.
+        torch.autograd.graph.increment_version(targets)
+
+    def _moments(self, parameter: Tensor) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state:
+            state["mean"], state["mean_square"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        return state

@@ -1,0 +1,69 @@
+"""LAMB as NVIDIA's BERT trains with it (NVLAMB: `multi_tensor_lamb.cu`): Adam's direction, scaled per tensor.
+
+    g = g / max(1, N / max_gradient_norm), N the global norm of all gradients
+    m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+    u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon) + weight_decay w
+    w = w - rate r u, where r = |w| / |u| if both are above zero, else 1
+
+The code that NVIDIA ships gives r only to tensors that decay; its paper (You et al., 2020) gives it to all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from bertsmith.optim.clipped import Clip, ClippedOptimizer
+from bertsmith.optim.norms import tensor_norms
+
+TrustRatio = Literal["decayed", "all", "none"]
+
+
+class Lamb(ClippedOptimizer):
+    """LAMB over fp32 masters, with clipping by global norm and a guard against non-finite gradients.
+
+    groups: of `parameter_groups`. trust_ratio: which tensors are scaled by r, those of groups with weight decay
+    ("decayed"), "all" or "none". The learning rate is set before every step by `set_learning_rate`.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-6,
+        max_gradient_norm: float = 1.0,
+        trust_ratio: TrustRatio = "decayed",
+        bias_correction: bool = True,
+    ) -> None:
+        self.trust_ratio = trust_ratio
+        super().__init__(
+            groups,
+            betas=betas,
+            epsilon=epsilon,
+            max_gradient_norm=max_gradient_norm,
+            bias_correction=bias_correction,
+        )
+
+    def _update(self, group: dict[str, Any], parameters: list[Tensor], clip: Clip) -> None:
+        decay = group["weight_decay"]
+        updates = [torch.zeros_like(parameter) for parameter in parameters]
+        # A rate of -1 from zero leaves Adam's direction itself in `updates`.
+        self._adam(group, updates, parameters, clip, rate=-torch.ones_like(group["lr"]), decay=0.0)
+        if decay:
+            torch._foreach_add_(updates, parameters, alpha=decay)
+        scale = -group["lr"] * clip.finite
+        if self.trust_ratio == "all" or (self.trust_ratio == "decayed" and decay):
+            scales = scale * _trust_ratios(tensor_norms(parameters), tensor_norms(updates))
+        else:
+            scales = scale.expand(len(parameters))
+        torch._foreach_addcmul_(parameters, updates, list(scales.unbind()))
+
+
+def _trust_ratios(weights: Tensor, updates: Tensor) -> Tensor:
+    """|w| / |u| where both norms are above zero, else 1. All [n]."""
+    both = (weights > 0) & (updates > 0)
+    return torch.where(both, weights / torch.where(both, updates, 1.0), 1.0)

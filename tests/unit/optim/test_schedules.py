@@ -1,0 +1,44 @@
+"""The learning-rate curves: their shape, and that no update goes to waste."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.optim.schedules import constant, linear, polynomial
+
+CURVES = {
+    "polynomial": lambda k, steps, share, base: polynomial(k, steps, share, 0.5, base),
+    "linear": linear,
+    "constant": constant,
+}
+
+
+@pytest.mark.parametrize("name", CURVES)
+@given(steps=st.integers(1, 400), share=st.floats(0, 1), base=st.floats(1e-6, 1.0))
+def test_every_update_moves_the_weights_and_none_passes_the_base(name, steps, share, base):
+    rates = [CURVES[name](k, steps, share, base) for k in range(1, steps + 1)]
+    assert all(0 < rate <= base * (1 + 1e-12) for rate in rates)
+    warm = [rate for k, rate in enumerate(rates, start=1) if k <= share * steps]
+    assert warm == sorted(warm)
+    after = rates[len(warm) :]
+    assert after == sorted(after, reverse=True)
+
+
+def test_nvidias_curve_of_phase_two():
+    """Its figures: 1,563 updates, warm-up 0.128, base 4e-3, power 0.5; update k of ours is read one update earlier."""
+    steps, share, base = 1563, 0.128, 4e-3
+    assert polynomial(100, steps, share, 0.5, base) == pytest.approx(base * (100 / steps) / share)
+    assert polynomial(801, steps, share, 0.5, base) == pytest.approx(base * (1 - 800 / steps) ** 0.5)
+    assert polynomial(steps, steps, share, 0.5, base) == pytest.approx(base * (1 / steps) ** 0.5)
+
+
+def test_the_base_is_reached_at_the_end_of_the_warm_up():
+    for share, steps in ((0.1, 1000), (0.29, 100), (0.07, 100)):
+        last = round(share * steps)
+        for curve in CURVES.values():
+            assert curve(last, steps, share, 1.0) == pytest.approx(1.0)
+
+
+def test_linear_falls_in_equal_parts():
+    rates = [linear(k, 10, 0.2, 1.0) for k in range(1, 11)]
+    assert rates == pytest.approx([0.5, 1.0, 1.0, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
