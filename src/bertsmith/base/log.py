@@ -54,9 +54,16 @@ class Progress:
         self._what, self._total, self._unit, self._every = what, total, unit, every_seconds
         self._start = self._told = time.monotonic()
         self._shown = logger.isEnabledFor(logging.INFO)
-        self.done = 0
+        self.done = self._skipped = 0
         terminal = sys.stderr.isatty() and self._shown
         self._bar = tqdm(total=total, desc=what, unit=unit, unit_scale=True, leave=False) if terminal else None
+
+    def skip(self, count: int) -> None:
+        """Counts units that were done before, in an earlier run: they do not enter the rate."""
+        self._skipped = count
+        if self._bar is not None:
+            self._bar.update(count)
+            self._bar.unpause()
 
     def advance(self, count: int, note: str = "") -> None:
         """Counts `count` units as done; `note` is shown behind the bar or the line."""
@@ -73,14 +80,18 @@ class Progress:
 
     def _line(self, now: float, note: str) -> str:
         rate = self.done / max(now - self._start, 1e-9)
+        done = self._skipped + self.done
         of = f"/{self._total:,}" if self._total is not None else ""
-        left = f", {duration((self._total - self.done) / rate)} left" if self._total and rate > 0 else ""
-        return f"  {self._what}: {self.done:,}{of} {self._unit}, {rate:,.1f} {self._unit}/s{left}{'; ' + note if note else ''}"
+        left = f", {duration((self._total - done) / rate)} left" if self._total and rate > 0 else ""
+        behind = f"; {note}" if note else ""
+        return f"  {self._what}: {done:,}{of} {self._unit}, {rate:,.1f} {self._unit}/s{left}{behind}"
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bar is not None:
             self._bar.close()
 

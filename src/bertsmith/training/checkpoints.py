@@ -1,0 +1,158 @@
+"""The run folder, and step folders that are written whole or not at all.
+
+recipe.yaml                 the resolved recipe
+run.json                    the corpus and the starting point the run belongs to
+metrics.jsonl, tensorboard/
+step-00000500/              model.safetensors' tensors, moments and random state, under names no model loader takes
+latest                      the name of the newest whole step folder
+model/                      the finished model, as transformers reads it
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import read_json, whole_folder, write_json, write_text
+from bertsmith.optim.clipped import ClippedOptimizer
+
+_STATE = "training-state.safetensors"
+_POSITION = "position.json"
+_STEP_FOLDER = re.compile(r"step-(\d{8})$")
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands: steps of the whole run, the phase (1 or 2), steps and real tokens done in it."""
+
+    step: int = 0
+    phase: int = 1
+    phase_step: int = 0
+    tokens: int = 0
+
+
+def save_checkpoint(
+    run: Path, position: Position, model: nn.Module, optimizer: ClippedOptimizer, device: torch.device, keep: int
+) -> Path:
+    """Writes a step folder, points `latest` at it, and removes all but the newest `keep`.
+
+    Raises BertsmithError when the disk is full; the step folders written before are then intact.
+    """
+    folder = run / f"step-{position.step:08d}"
+    tensors = _flatten(model, optimizer) | _random_state(device)
+    with whole_folder(folder) as aside:
+        try:
+            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, aside / _STATE)
+        except SafetensorError as error:
+            raise _as_disk_error(error, folder) from error
+        (aside / _POSITION).write_text(json.dumps(asdict(position)), encoding="utf-8")
+    write_text(run / "latest", folder.name + "\n")
+    for old in step_folders(run)[:-keep] if keep > 0 else []:
+        shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def _as_disk_error(error: SafetensorError, folder: Path) -> Exception:
+    """safetensors wraps the system's error in its own; a full disk must still be told apart from a bug."""
+    if re.search(r"os error (28|122)|No space left|quota", str(error)):
+        fix = "free some space, then resume the run; what was saved before is intact"
+        return BertsmithError("could not write: no space left on the disk", folder, fix)
+    return error
+
+
+def step_folders(run: Path) -> list[Path]:
+    """The whole step folders of a run, oldest first."""
+    found = [each for each in run.glob("step-*") if _STEP_FOLDER.search(each.name) and (each / _POSITION).exists()]
+    return sorted(found)
+
+
+def load_checkpoint(run: Path, model: nn.Module, optimizer: ClippedOptimizer, device: torch.device) -> Position | None:
+    """Restores the newest step folder; None where the run has none yet.
+
+    Raises BertsmithError, naming the tensor, where the folder does not fit the model, and for a damaged one.
+    """
+    folders = step_folders(run)
+    if not folders:
+        return None
+    folder = folders[-1]
+    try:
+        with safe_open(folder / _STATE, framework="pt", device="cpu") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
+    except (SafetensorError, OSError) as error:
+        fix = f"remove {folder} to resume from the step before it"
+        raise BertsmithError(f"this checkpoint is damaged ({error})", folder / _STATE, fix) from error
+    _restore(tensors, model, optimizer, folder)
+    torch.set_rng_state(tensors["random.cpu"])
+    if device.type == "cuda" and "random.cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["random.cuda"], device)
+    return Position(**read_json(folder / _POSITION, "remove this step folder to resume from the one before"))
+
+
+def _random_state(device: torch.device) -> dict[str, Tensor]:
+    states = {"random.cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["random.cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def _flatten(model: nn.Module, optimizer: ClippedOptimizer) -> dict[str, Tensor]:
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    state = optimizer.state_dict()
+    for index, moments in state["state"].items():
+        tensors |= {f"optimizer.state.{index}.{name}": tensor for name, tensor in moments.items()}
+    for index, group in enumerate(state["param_groups"]):
+        tensors[f"optimizer.group.{index}.step"] = group["step"]
+    return tensors
+
+
+def _restore(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: ClippedOptimizer, folder: Path) -> None:
+    weights = {name.removeprefix("model."): each for name, each in tensors.items() if name.startswith("model.")}
+    wanted = model.state_dict()
+    wrong = sorted(wanted.keys() ^ weights.keys()) + sorted(
+        name for name in wanted.keys() & weights.keys() if wanted[name].shape != weights[name].shape
+    )
+    if wrong:
+        raise BertsmithError(
+            f"this checkpoint is of another model: {', '.join(wrong[:8])}",
+            folder,
+            "resume with the recipe of the run, or start a new run in another folder",
+        )
+    model.load_state_dict(weights)
+    state: dict[str, Any] = optimizer.state_dict()
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith("optimizer.state."):
+            _, _, index, key = name.split(".")
+            moments.setdefault(int(index), {})[key] = tensor
+    for index, group in enumerate(state["param_groups"]):
+        group["step"] = tensors[f"optimizer.group.{index}.step"]
+    optimizer.load_state_dict({"state": moments, "param_groups": state["param_groups"]})
+
+
+def check_same_run(run: Path, identity: dict[str, Any]) -> None:
+    """Writes what a run belongs to into `run.json`, or compares with what stands there.
+
+    Raises BertsmithError that lists what differs.
+    """
+    path = run / "run.json"
+    if not path.exists():
+        write_json(path, identity)
+        return
+    known = read_json(path, "remove the run folder and start again")
+    differing = [name for name in sorted({*known, *identity}) if known.get(name) != identity.get(name)]
+    if differing:
+        details = "; ".join(f"{name} was {known.get(name)!r}, is {identity.get(name)!r}" for name in differing)
+        raise BertsmithError(
+            f"this run was started with something else: {details}", path, "use the same, or another --out for a new run"
+        )

@@ -1,0 +1,163 @@
+"""The training loop of one phase: step, log, evaluate, save, stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import Progress, say
+from bertsmith.base.ranks import is_first, rank
+from bertsmith.batches.loader import Loader, Step
+from bertsmith.batches.packing import PretrainBatch
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.optim.clipped import ClippedOptimizer
+from bertsmith.training.checkpoints import Position, save_checkpoint
+from bertsmith.training.evaluate import baselines, evaluate
+from bertsmith.training.meters import Meter, MetricsFile
+from bertsmith.training.step import train_step
+from bertsmith.training.stopping import StoppedAfterSaving, StopSignal
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """Steps between log lines, held-out evaluations and checkpoints; and how many checkpoints are kept."""
+
+    log_every: int
+    evaluate_every: int
+    save_every: int
+    keep: int
+
+
+@dataclass(frozen=True)
+class PhaseWork:
+    """One phase as the loop sees it. learning_rate: of update 1..steps. loader: of the updates after a given one."""
+
+    number: int
+    steps: int
+    learning_rate: Callable[[int], float]
+    loader: Callable[[int], Loader]
+    held_out: Sequence[PretrainBatch]
+
+
+@dataclass
+class Trainer:
+    """What training changes and where it writes. alphabetic: bool[V]. unigrams: int64[V], of the train split."""
+
+    model: PretrainingModel
+    optimizer: ClippedOptimizer
+    device: torch.device
+    folder: Path
+    metrics: MetricsFile | None
+    cadence: Cadence
+    alphabetic: NDArray[np.bool_]
+    unigrams: NDArray[np.int64]
+    position: Position
+    stop: StopSignal
+
+    def run_phase(self, work: PhaseWork) -> None:
+        """Takes the steps of a phase that are not done yet.
+
+        Raises StoppedAfterSaving after a signal, and BertsmithError when a loss or gradient is not finite.
+        """
+        meter, previous = Meter(self.device), None
+        self.model.train()
+        with (
+            work.loader(self.position.phase_step) as loader,
+            Progress(f"phase {work.number}", work.steps, "steps") as progress,
+        ):
+            progress.skip(self.position.phase_step)
+            for step in loader:
+                rate = work.learning_rate(step.number)
+                self.optimizer.set_learning_rate(rate)
+                counts = (step.totals.masked_words, step.totals.sequences)
+                sums = train_step(self.model, self.optimizer, step.micro_batches, counts, self.device)
+                meter.add(sums, self.optimizer.gradient_norm)
+                # The flag of the step before is read, so that the device is never waited for.
+                self._refuse_non_finite(previous)
+                previous = (step, self.optimizer.finite)
+                self._advance(step)
+                note = ""
+                if self._due(self.cadence.log_every, work):
+                    note = self._log(work, meter, rate, loader.waited_seconds, step.epoch)
+                progress.advance(1, note)
+                meter.pause(self._evaluate_and_save(work, previous))
+        self._refuse_non_finite(previous)
+
+    def _advance(self, step: Step) -> None:
+        done = self.position
+        self.position = replace(
+            done, step=done.step + 1, phase_step=step.number, tokens=done.tokens + step.totals.tokens
+        )
+
+    def _due(self, every: int, work: PhaseWork) -> bool:
+        done = self.position.phase_step
+        return done == work.steps or (every > 0 and done % every == 0)
+
+    def _evaluate_and_save(self, work: PhaseWork, last: tuple[Step, torch.Tensor] | None) -> float:
+        start = time.perf_counter()
+        if work.held_out and self._due(self.cadence.evaluate_every, work):
+            self._refuse_non_finite(last)
+            self.evaluate(work)
+        if self._due(self.cadence.save_every, work) or self.stop.requested:
+            self._refuse_non_finite(last)
+            self.save()
+        if self.stop.requested:
+            raise StoppedAfterSaving(
+                f"stopped at step {self.position.step}; run the same command with --resume to go on"
+            )
+        return time.perf_counter() - start
+
+    def _log(self, work: PhaseWork, meter: Meter, rate: float, waited: float, epoch: int) -> str:
+        record = meter.read(waited)
+        left = (work.steps - self.position.phase_step) * record["seconds_per_step"]
+        self.write("train", {"epoch": epoch, "learning_rate": rate, **record, "seconds_left_in_phase": left})
+        return (
+            f"loss {record['loss']:.3f}, masked words {record['masked_accuracy']:.1%}, "
+            f"{record['tokens_per_second']:,.0f} tokens/s"
+        )
+
+    def evaluate(self, work: PhaseWork) -> None:
+        """Evaluates on held-out documents and writes the figures beside their baselines."""
+        found = evaluate(self.model, work.held_out, self.alphabetic, self.device)
+        beside = baselines(work.held_out, self.unigrams, self.alphabetic)
+        self.write("evaluation", {**found.as_record(), **beside.as_record()})
+        say(
+            f"held out, after step {self.position.step:,}: masked words {found.masked_accuracy:.1%} right, loss "
+            f"{found.masked_loss:.3f} (by frequency alone {beside.most_frequent_accuracy:.1%} and "
+            f"{beside.unigram_loss:.3f}); next sentence {found.next_sentence_accuracy:.1%}"
+        )
+
+    def finish(self) -> None:
+        """Writes the record that marks a run as complete."""
+        self.write("end", {"tokens": self.position.tokens})
+
+    def save(self) -> None:
+        """Writes a checkpoint, on the first rank."""
+        if is_first():
+            save_checkpoint(self.folder, self.position, self.model, self.optimizer, self.device, self.cadence.keep)
+
+    def write(self, kind: str, values: dict[str, Any]) -> None:
+        """Puts a record of this kind and step into the metrics, on the first rank."""
+        if self.metrics is not None:
+            where = {"kind": kind, "step": self.position.step, "phase": self.position.phase}
+            self.metrics.write({**where, "phase_step": self.position.phase_step, **values})
+
+    def _refuse_non_finite(self, last: tuple[Step, torch.Tensor] | None) -> None:
+        if last is None or bool(last[1]):
+            return
+        step = last[0]
+        say("the update was skipped, so the weights are those of the step before")
+        raise BertsmithError(
+            "the gradient is not finite (NaN or infinity), so training stopped before the update",
+            f"phase {self.position.phase}, step {step.number}, rank {rank()}, instances {step.first_instance:,} to "
+            f"{step.first_instance + step.totals.sequences - 1:,} of the phase",
+            "resume from the last checkpoint with a lower learning rate or precision fp32",
+        )

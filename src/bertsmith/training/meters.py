@@ -1,0 +1,127 @@
+"""What a trainer watches, gathered between log lines and written to `metrics.jsonl` and TensorBoard.
+
+Nothing is read from the device until a line is due.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith.base.log import say
+from bertsmith.base.ranks import sum_over_ranks
+from bertsmith.training.step import StepSums
+
+
+class Meter:
+    """Adds up steps, and turns what was added since the last reading into one record of means."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._reset(0.0)
+
+    def _reset(self, waited: float) -> None:
+        self._sums = torch.zeros(8, device=self._device, dtype=torch.float64)
+        self._norm = torch.zeros((), device=self._device)
+        self._steps = 0
+        self._start, self._waited_at_start = time.perf_counter(), waited
+
+    def pause(self, seconds: float) -> None:
+        """Leaves time that was not spent on training out of the rates."""
+        self._start += seconds
+
+    def add(self, sums: StepSums, gradient_norm: torch.Tensor) -> None:
+        """Counts one step of this rank."""
+        figures = (
+            sums.masked_loss,
+            sums.masked_count,
+            sums.masked_right,
+            sums.next_sentence_loss,
+            sums.next_sentence_count,
+            sums.next_sentence_right,
+        )
+        self._sums[:6] += torch.stack([figure.double() for figure in figures])
+        self._sums[6] += sums.tokens
+        self._sums[7] += sums.attention_places
+        self._norm = gradient_norm
+        self._steps += 1
+
+    def read(self, waited_seconds: float) -> dict[str, float]:
+        """The record of the steps since the last reading, over all ranks. waited_seconds: for data, since the start."""
+        seconds = time.perf_counter() - self._start
+        masked, count, right, pair_loss, pairs, pair_right, tokens, places = sum_over_ranks(self._sums).tolist()
+        masked_loss, pair_mean = masked / max(count, 1), pair_loss / max(pairs, 1)
+        record = {
+            "loss": masked_loss + pair_mean,
+            "masked_loss": masked_loss,
+            "next_sentence_loss": pair_mean,
+            "masked_accuracy": right / max(count, 1),
+            "next_sentence_accuracy": pair_right / max(pairs, 1),
+            "gradient_norm": float(self._norm),
+            "tokens": tokens,
+            "tokens_per_second": tokens / seconds,
+            "seconds_per_step": seconds / max(self._steps, 1),
+            "padding_share": 1 - tokens / max(places, 1),
+            "data_wait_share": (waited_seconds - self._waited_at_start) / seconds,
+            "memory_bytes": float(memory_bytes(self._device)),
+        }
+        self._reset(waited_seconds)
+        return record
+
+
+def memory_bytes(device: torch.device) -> int:
+    """The most memory used so far: by tensors on a CUDA device, else by this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+class MetricsFile:
+    """`metrics.jsonl`, the source of truth of a run, a record a line; and the same for TensorBoard where it is installed."""
+
+    def __init__(self, folder: Path, tensorboard: bool = True) -> None:
+        self._path = folder / "metrics.jsonl"
+        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115  open as long as the run
+        self._board = _tensorboard_writer(folder / "tensorboard") if tensorboard else None
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Appends a record; it has `kind` and `step`."""
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in record.items():
+                if isinstance(value, float):
+                    self._board.add_scalar(f"{record['kind']}/{name}", value, record["step"])
+
+    def close(self) -> None:
+        """Puts everything on the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def _tensorboard_writer(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        say("TensorBoard is not installed, so its files are not written (pip install 'bertsmith[tensorboard]')")
+        return None
+    return SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The whole records of a `metrics.jsonl`; a last line cut short by a crash is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines[:-1] if line]

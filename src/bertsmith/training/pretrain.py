@@ -1,0 +1,316 @@
+"""Pre-training from a recipe and a corpus to a run folder with a finished model: where the parts are put together."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith.base import files, ranks
+from bertsmith.base.device import Device, choose_device
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say, warn
+from bertsmith.base.streams import stream_key
+from bertsmith.batches.loader import Loader, held_out_batches
+from bertsmith.batches.masking import MaskingSettings
+from bertsmith.batches.order import Order
+from bertsmith.batches.packing import PretrainBatch
+from bertsmith.batches.pairs import PairSettings
+from bertsmith.corpus.shards import Corpus
+from bertsmith.corpus.tokenizer import Tokenizer
+from bertsmith.model.config import BertConfig
+from bertsmith.model.initial import initialise
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.optim.adamw import AdamW
+from bertsmith.optim.clipped import ClippedOptimizer
+from bertsmith.optim.groups import parameter_groups
+from bertsmith.optim.lamb import Lamb
+from bertsmith.optim.schedules import polynomial
+from bertsmith.recipes.loader import load_recipe, save_recipe
+from bertsmith.recipes.schema import Phase, Recipe
+from bertsmith.training.checkpoints import Position, check_same_run, load_checkpoint
+from bertsmith.training.evaluate import evaluate
+from bertsmith.training.loop import Cadence, PhaseWork, Trainer
+from bertsmith.training.meters import MetricsFile, read_metrics
+from bertsmith.training.stopping import StopSignal, stop_on_signals
+from bertsmith.weights.huggingface import load_pretraining_model, save_pretraining_model
+
+# Fields that change what is written or how fast, never the result; a resumed run may change them.
+_FREE_FIELDS = ("device", "log_every", "evaluate_every", "save_every", "keep")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run. folder: with metrics.jsonl and the step folders; its model lies in `model`."""
+
+    folder: Path
+
+    @property
+    def model(self) -> Path:
+        """The finished model, a folder that transformers reads."""
+        return self.folder / "model"
+
+    def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """The records of `metrics.jsonl`, all or those of a kind: "start", "train", "evaluation", "end"."""
+        return [each for each in read_metrics(self.folder / "metrics.jsonl") if kind in (None, each["kind"])]
+
+
+def pretrain(
+    recipe: Recipe | str | Path,
+    corpus: Corpus | str | Path,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    init_from: str | Path | None = None,
+) -> Run:
+    """Pre-trains a BERT and writes a run folder.
+
+    recipe: a Recipe, a preset's name or a YAML file. corpus: prepared by `bertsmith.prepare`. init_from: a model folder
+    to start from. resume: go on from the newest checkpoint in `out` (from the start where there is none).
+    Raises BertsmithError for input that does not fit together, StoppedAfterSaving after SIGTERM or SIGUSR1.
+    """
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
+    run = Run(Path(out))
+    _claim(run.folder, recipe, corpus, resume, init_from)
+    if resume and run.metrics("end") and (run.model / "config.json").exists():
+        say(f"this run is finished already: {run.model}")
+        return run
+    device = choose_device(recipe.device, recipe.precision)
+    model = _model(recipe, corpus, device, init_from)
+    optimizer = _optimizer(recipe, model)
+    position = load_checkpoint(run.folder, model, optimizer, device.torch_device) if resume else None
+    if position is not None:
+        say(f"resuming after step {position.step:,} (phase {position.phase}, step {position.phase_step:,} of it)")
+    _forget_after(run.folder, position.step if position else -1)
+    with stop_on_signals() as stop:
+        trainer = _trainer(recipe, corpus, run, model, optimizer, device, position, stop)
+        try:
+            _run_phases(recipe, corpus, trainer, fresh=position is None, from_scratch=init_from is None)
+        finally:
+            if trainer.metrics is not None:
+                trainer.metrics.close()
+    if ranks.is_first():
+        save_pretraining_model(model, corpus.folder / "tokenizer", run.model)
+        say(f"finished model: {run.model}")
+    return run
+
+
+def _claim(folder: Path, recipe: Recipe, corpus: Corpus, resume: bool, init_from: str | Path | None) -> None:
+    """Makes the run folder ours, or refuses one that belongs to another run."""
+    if (folder / "run.json").exists() and not resume:
+        raise BertsmithError("there is a run in this folder already", folder, "add --resume, or choose another --out")
+    if not ranks.is_first():
+        return
+    with files.disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    fields = _flat(asdict(recipe))
+    identity = {f"recipe.{name}": value for name, value in fields.items() if name not in _FREE_FIELDS}
+    identity |= {"corpus": files.sha256(corpus.folder / "corpus.json"), "init_from": str(init_from or "")}
+    check_same_run(folder, identity)
+    save_recipe(recipe, folder / "recipe.yaml")
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _model(recipe: Recipe, corpus: Corpus, device: Device, init_from: str | Path | None) -> PretrainingModel:
+    compute = None if device.compute == torch.float32 else device.compute
+    if init_from is not None:
+        model = load_pretraining_model(Path(init_from))
+        _check_vocabulary(corpus, model.config, Path(init_from))
+    else:
+        model = PretrainingModel(_config(recipe, corpus))
+        initialise(model, model.config.initializer_range, recipe.seed)
+    longest = max(phase.sequence_length for phase in (recipe.phase1, recipe.phase2) if phase.steps)
+    if longest > model.config.max_position_embeddings:
+        raise BertsmithError(
+            f"sequences of {longest} tokens do not fit a model of {model.config.max_position_embeddings} positions",
+            "recipe: sequence_length",
+            "lower sequence_length or raise model.max_positions",
+        )
+    model.encoder.compute = compute
+    return model.to(device.torch_device)
+
+
+def _config(recipe: Recipe, corpus: Corpus) -> BertConfig:
+    shape = recipe.model
+    return BertConfig(
+        vocab_size=corpus.special.vocabulary_size,
+        hidden_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=shape.intermediate,
+        hidden_act=shape.activation,
+        hidden_dropout_prob=shape.hidden_dropout,
+        attention_probs_dropout_prob=shape.attention_dropout,
+        max_position_embeddings=shape.max_positions,
+        pad_token_id=corpus.special.pad,
+    )
+
+
+def _check_vocabulary(corpus: Corpus, config: BertConfig, folder: Path) -> None:
+    theirs = Tokenizer.load(folder)
+    if theirs.sha256 != corpus.tokenizer_sha256 or config.vocab_size != corpus.special.vocabulary_size:
+        raise BertsmithError(
+            "the corpus was prepared with another tokenizer than this model's, so its ids mean other pieces",
+            f"{corpus.folder} and {folder}",
+            f"prepare the corpus again with --tokenizer {folder}",
+        )
+
+
+def _optimizer(recipe: Recipe, model: PretrainingModel) -> ClippedOptimizer:
+    settings = recipe.optimizer
+    groups = parameter_groups(model, settings.weight_decay)
+    betas = (settings.beta1, settings.beta2)
+    if settings.name == "adamw":
+        return AdamW(groups, betas=betas, epsilon=settings.epsilon, max_gradient_norm=settings.max_gradient_norm)
+    return Lamb(
+        groups,
+        betas=betas,
+        epsilon=settings.epsilon,
+        max_gradient_norm=settings.max_gradient_norm,
+        trust_ratio=settings.trust_ratio,
+    )
+
+
+def _forget_after(folder: Path, step: int) -> None:
+    """Drops metrics of steps that will be taken again, so that no step stands twice in `metrics.jsonl`."""
+    path = folder / "metrics.jsonl"
+    if ranks.is_first() and path.exists():
+        kept = [record for record in read_metrics(path) if record["step"] <= step and record["kind"] != "end"]
+        files.write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
+
+
+def _trainer(
+    recipe: Recipe,
+    corpus: Corpus,
+    run: Run,
+    model: PretrainingModel,
+    optimizer: ClippedOptimizer,
+    device: Device,
+    position: Position | None,
+    stop: StopSignal,
+) -> Trainer:
+    if position is None:
+        torch.manual_seed(stream_key(recipe.seed, "dropout", ranks.rank()) >> 1)
+    return Trainer(
+        model=model,
+        optimizer=optimizer,
+        device=device.torch_device,
+        folder=run.folder,
+        metrics=MetricsFile(run.folder) if ranks.is_first() else None,
+        cadence=Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep),
+        alphabetic=corpus.tokenizer().is_alphabetic,
+        unigrams=corpus.unigrams(),
+        position=position or Position(),
+        stop=stop,
+    )
+
+
+def _run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, *, fresh: bool, from_scratch: bool) -> None:
+    phases = [(number, phase) for number, phase in ((1, recipe.phase1), (2, recipe.phase2)) if phase.steps]
+    for number, phase in phases:
+        if number < trainer.position.phase:
+            continue
+        if number > trainer.position.phase:
+            trainer.position = replace(trainer.position, phase=number, phase_step=0)
+            # NVIDIA's second phase begins LAMB's bias correction anew and keeps its moments.
+            trainer.optimizer.reset_step_count()
+        work = _phase_work(recipe, number, phase, corpus)
+        if fresh:
+            _check_start(trainer, work, from_scratch)
+            fresh = False
+        trainer.run_phase(work)
+    trainer.finish()
+
+
+def _phase_work(recipe: Recipe, number: int, phase: Phase, corpus: Corpus) -> PhaseWork:
+    masking = MaskingSettings(**asdict(recipe.masking))
+    pairs = PairSettings(**asdict(recipe.pairs))
+    order = Order(
+        corpus,
+        split="train",
+        seed=recipe.seed,
+        phase=number,
+        sequence_length=phase.sequence_length,
+        pairs=pairs,
+        cache_folder=corpus.folder / "order",
+    )
+    return PhaseWork(
+        number=number,
+        steps=phase.steps,
+        learning_rate=partial(
+            polynomial,
+            steps=phase.steps,
+            warmup_share=phase.warmup,
+            power=phase.decay_power,
+            base=phase.learning_rate,
+        ),
+        loader=_loader_from(recipe, phase, order, masking),
+        held_out=_held_out(recipe, phase, corpus, masking, pairs),
+    )
+
+
+def _loader_from(recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings) -> Callable[[int], Loader]:
+    def loader(done: int) -> Loader:
+        return Loader(
+            order,
+            global_batch=phase.global_batch,
+            masking=masking,
+            micro_batch_tokens=recipe.micro_batch_tokens,
+            rank=ranks.rank(),
+            ranks=ranks.world_size(),
+            start_step=done,
+            stop_step=phase.steps,
+        )
+
+    return loader
+
+
+def _held_out(
+    recipe: Recipe, phase: Phase, corpus: Corpus, masking: MaskingSettings, pairs: PairSettings
+) -> list[PretrainBatch]:
+    if not corpus.tokens("held_out"):
+        warn("the corpus has no held-out documents, so nothing is evaluated; prepare it with a larger --held-out share")
+        return []
+    batches = held_out_batches(
+        corpus,
+        sequence_length=phase.sequence_length,
+        instances=recipe.evaluate_instances,
+        masking=masking,
+        pairs=pairs,
+        micro_batch_tokens=recipe.micro_batch_tokens,
+        seed=recipe.seed,
+    )
+    return batches[ranks.rank() :: ranks.world_size()]
+
+
+def _check_start(trainer: Trainer, work: PhaseWork, from_scratch: bool) -> None:
+    """Compares the loss before the first update with that of guessing, and says what a difference means."""
+    if not work.held_out:
+        return
+    found = evaluate(trainer.model, work.held_out, trainer.alphabetic, trainer.device)
+    pieces = len(trainer.unigrams)
+    loss, guessing = found.masked_loss + found.next_sentence_loss, math.log(pieces) + math.log(2)
+    trainer.write("start", {"loss": loss, "guessing_loss": guessing, **found.as_record()})
+    said = f"loss before training: {loss:.3f}; guessing evenly would give ln({pieces}) + ln(2) = {guessing:.3f}"
+    if not from_scratch:
+        say(f"{said}; it is lower because the run starts from a trained model" if loss < guessing - 0.5 else said)
+        if loss >= guessing - 0.5:
+            warn("the model that the run starts from knows no more than guessing: is it one with a masked-word head?")
+    elif abs(loss - guessing) <= 0.5:
+        say(f"{said}: as it should be")
+    else:
+        more = "higher: the weights are too large" if loss > guessing else "lower: labels can be seen in the input"
+        warn(f"{said}; it is {more}, or the vocabulary is not the corpus's")

@@ -1,0 +1,107 @@
+"""One optimizer step: micro-batches forward and backward, gradients summed over ranks, one update.
+
+Losses leave the model as sums. Each is divided at once by the count of the whole step over all ranks and micro-batches,
+so the gradient does not depend on how the step was cut up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bertsmith.base.ranks import sum_over_ranks, world_size
+from bertsmith.batches.packing import PretrainBatch
+from bertsmith.model.packed import Packed
+from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
+from bertsmith.optim.clipped import ClippedOptimizer
+
+
+@dataclass
+class StepSums:
+    """What a step adds up over its micro-batches on this rank; fp32 scalars on the device but for the last two."""
+
+    masked_loss: Tensor
+    masked_count: Tensor
+    masked_right: Tensor
+    next_sentence_loss: Tensor
+    next_sentence_count: Tensor
+    next_sentence_right: Tensor
+    tokens: int = 0
+    attention_places: int = 0
+
+    @classmethod
+    def zero(cls, device: torch.device) -> StepSums:
+        return cls(*(torch.zeros((), device=device) for _ in range(6)))
+
+
+def to_inputs(batch: PretrainBatch, device: torch.device) -> PretrainInputs:
+    """A packed batch of numpy arrays as the model's tensors."""
+
+    def tensor(name: str) -> Tensor:
+        return torch.from_numpy(getattr(batch, name)).to(device, torch.int64, non_blocking=True)
+
+    return PretrainInputs(
+        input_ids=tensor("input_ids"),
+        token_type_ids=tensor("token_type_ids"),
+        position_ids=tensor("position_ids"),
+        packed=Packed(batch.layout, device),
+        masked_positions=tensor("masked_positions"),
+        masked_labels=tensor("masked_labels"),
+        next_sentence_labels=tensor("next_sentence_labels"),
+    )
+
+
+def add_losses(
+    model: PretrainingModel, batch: PretrainBatch, device: torch.device, sums: StepSums
+) -> tuple[Tensor, Tensor]:
+    """Runs a micro-batch forward, adds its figures to `sums`, and returns its two summed losses with their graphs."""
+    inputs = to_inputs(batch, device)
+    masked, next_sentence = model.losses(inputs)
+    sums.masked_loss += masked.loss.detach()
+    sums.masked_count += masked.count
+    sums.masked_right += masked.right
+    sums.next_sentence_loss += next_sentence.loss.detach()
+    sums.next_sentence_count += next_sentence.count
+    sums.next_sentence_right += next_sentence.right
+    sums.tokens += batch.layout.tokens
+    sums.attention_places += len(batch.layout.blocks.slots)
+    return masked.loss, next_sentence.loss
+
+
+def train_step(
+    model: PretrainingModel,
+    optimizer: ClippedOptimizer,
+    micro_batches: Sequence[PretrainBatch],
+    counts: tuple[int, int],
+    device: torch.device,
+) -> StepSums:
+    """One update from `micro_batches`, this rank's share of a step.
+
+    counts: masked words and sequences of the whole step, over all ranks. The learning rate is the optimizer's.
+    """
+    masked_words, sequences = max(counts[0], 1), max(counts[1], 1)
+    optimizer.zero_grad(set_to_none=True)
+    sums = StepSums.zero(device)
+    for batch in micro_batches:
+        masked_loss, next_sentence_loss = add_losses(model, batch, device, sums)
+        (masked_loss / masked_words + next_sentence_loss / sequences).backward()  # type: ignore[no-untyped-call]
+    sum_gradients(model)
+    optimizer.step()
+    return sums
+
+
+def sum_gradients(model: torch.nn.Module) -> None:
+    """Adds up the fp32 gradients of all ranks, in one flat buffer; every rank then holds the same sums."""
+    if world_size() == 1:
+        return
+    # A rank without instances in this step has no gradients, and must still take its part with zeros.
+    for parameter in model.parameters():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    flat = sum_over_ranks(torch.cat([each.reshape(-1) for each in gradients]))
+    for gradient, part in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
