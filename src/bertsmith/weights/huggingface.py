@@ -1,0 +1,185 @@
+"""Model folders as `transformers` reads and writes them: config.json, model.safetensors, and the tokenizer's files."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say
+from bertsmith.model.config import BertConfig
+from bertsmith.model.encoder import Encoder
+from bertsmith.model.initial import initialise
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.weights.names import POOLER, to_huggingface
+from bertsmith.weights.strict import Fit, fit, own_parameters
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
+_OPTIONAL_FILES = ("special_tokens_map.json",)
+_FOLDER_FIX = "name a model folder: one with config.json and model.safetensors"
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class FolderContents:
+    """What a model folder says beside the weights.
+
+    architecture: the class of `transformers` that reads it. tokenizer_folder: where the tokenizer's files are copied
+    from. config: keys added to config.json. json_files: further files by name.
+    """
+
+    architecture: str
+    tokenizer_folder: Path
+    config: Mapping[str, Any] = field(default_factory=dict)
+    json_files: Mapping[str, Any] = field(default_factory=dict)
+
+
+def load_encoder(folder: str | Path, compute: torch.dtype | None = None) -> Encoder:
+    """The encoder of a Hugging Face BERT folder, in evaluation mode, with fp32 parameters.
+
+    Needs config.json and weights only. Heads in the folder are left out; a pooler that it lacks is fresh; both are
+    said. compute: the dtype of hidden states and products. Raises BertsmithError that lists every tensor that is
+    missing, unexpected or wrongly shaped.
+    """
+    return load_model(lambda config: Encoder(config, compute), folder, may_be_fresh=(POOLER,))
+
+
+def load_pretraining_model(folder: str | Path, compute: torch.dtype | None = None) -> PretrainingModel:
+    """The encoder of a Hugging Face BERT folder with its masked-word and next-sentence heads, in evaluation mode.
+
+    A head or pooler that the folder lacks is fresh, and said; otherwise as `load_encoder`.
+    """
+    fresh = (POOLER, "masked_head", "next_sentence")
+    return load_model(lambda config: PretrainingModel(config, compute), folder, may_be_fresh=fresh)
+
+
+def load_model(
+    build: Callable[[BertConfig], Model], folder: str | Path, may_be_fresh: Collection[str] = (), seed: int = 0
+) -> Model:
+    """Builds a model from a folder's config.json and gives it the folder's weights, all of them.
+
+    may_be_fresh: the parts that may be drawn anew (from `seed`) where the folder lacks them. Raises BertsmithError.
+    """
+    folder = Path(folder)
+    config = read_config(folder)
+    with torch.device("meta"):
+        model = build(config)
+    path, tensors = read_tensors(folder)
+    fitted = fit(model, tensors, may_be_fresh, path)
+    model.to_empty(device="cpu")
+    if fitted.fresh:
+        initialise(model, config.initializer_range, seed)
+    with torch.no_grad():
+        for name, parameter in own_parameters(model).items():
+            if name in fitted.tensors:
+                parameter.copy_(fitted.tensors[name])
+    _tell(path, fitted, tensors)
+    return model.eval()
+
+
+def _tell(path: Path, fitted: Fit, tensors: Mapping[str, Tensor]) -> None:
+    """Says what was drawn anew, left out or widened."""
+    if fitted.fresh:
+        say(f"{path}: {' and '.join(sorted(fitted.fresh))} not in the file, so drawn at random; train before use")
+    if fitted.unused:
+        say(f"{path}: {' and '.join(sorted(fitted.unused))} in the file, not in this model, so left out")
+    narrow = {str(each.dtype) for each in tensors.values() if each.is_floating_point() and each.dtype != torch.float32}
+    if narrow:
+        say(f"{path}: stored as {' and '.join(sorted(narrow))}, held as torch.float32")
+
+
+def read_config(folder: Path) -> BertConfig:
+    """The shape of the BERT in a folder. Raises BertsmithError where there is none."""
+    if not folder.is_dir():
+        raise BertsmithError("this model folder does not exist", folder, _FOLDER_FIX)
+    return BertConfig.from_dict(files.read_json(folder / CONFIG_FILE, _FOLDER_FIX))
+
+
+def read_tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
+    """The file that holds a folder's weights, and its tensors under the names that it gives them.
+
+    Raises BertsmithError where there is no such file, where it is broken, and where it holds more than tensors.
+    """
+    for name in WEIGHTS_FILES:
+        path = folder / name
+        if path.is_file():
+            break
+    else:
+        raise BertsmithError(f"no weights here, neither {' nor '.join(WEIGHTS_FILES)}", folder, _FOLDER_FIX)
+    fix = "copy or download the file again"
+    try:
+        if path.suffix == ".safetensors":
+            return path, safetensors.torch.load_file(path)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        raise BertsmithError(f"these weights cannot be read ({str(error).splitlines()[0]})", path, fix) from error
+    if not isinstance(loaded, dict) or not all(isinstance(each, Tensor) for each in loaded.values()):
+        raise BertsmithError("this file holds something other than named tensors", path, fix)
+    return path, loaded
+
+
+def save_pretraining_model(model: PretrainingModel, tokenizer_folder: str | Path, out: str | Path) -> None:
+    """Writes a folder that `transformers.AutoModelForPreTraining` and `AutoTokenizer` read; see `save_model`."""
+    save_model(model, FolderContents("BertForPreTraining", Path(tokenizer_folder)), out)
+
+
+def save_encoder(model: Encoder, tokenizer_folder: str | Path, out: str | Path) -> None:
+    """Writes a folder that `transformers.AutoModel` and `AutoTokenizer` read; see `save_model`."""
+    save_model(model, FolderContents("BertModel", Path(tokenizer_folder)), out)
+
+
+def save_model(model: nn.Module, contents: FolderContents, out: str | Path) -> None:
+    """Writes a complete model folder, whole or not at all; it replaces a model folder that was there.
+
+    The model must have a `config`. Weights are stored in fp32. Raises BertsmithError where a tokenizer file is missing,
+    where `out` holds something that is no model folder, and where the disk refuses.
+    """
+    out = Path(out)
+    _check_replaceable(out)
+    for name in TOKENIZER_FILES:
+        if not (contents.tokenizer_folder / name).is_file():
+            raise BertsmithError(
+                f"the tokenizer lacks {name}", contents.tokenizer_folder, f"it needs {', '.join(TOKENIZER_FILES)}"
+            )
+    prefix = "" if contents.architecture == "BertModel" else "bert."
+    tensors = {
+        to_huggingface(name, prefix): parameter.detach().float().cpu().contiguous()
+        for name, parameter in own_parameters(model).items()
+    }
+    config = {"architectures": [contents.architecture], **_config_of(model).to_dict(), "dtype": "float32"}
+    with files.whole_folder(out) as aside:
+        files.write_json(aside / CONFIG_FILE, {**config, **contents.config})
+        data = safetensors.torch.save(tensors, metadata={"format": "pt"})
+        files.write_whole(aside / WEIGHTS_FILES[0], lambda file: file.write(data))
+        for name in (*TOKENIZER_FILES, *_OPTIONAL_FILES):
+            source = contents.tokenizer_folder / name
+            if source.is_file():
+                shutil.copyfile(source, aside / name)
+        for name, value in contents.json_files.items():
+            files.write_json(aside / name, value)
+
+
+def _config_of(model: nn.Module) -> BertConfig:
+    config = model.config
+    assert isinstance(config, BertConfig)
+    return config
+
+
+def _check_replaceable(out: Path) -> None:
+    if out.exists() and not (out.is_dir() and ((out / CONFIG_FILE).is_file() or not any(out.iterdir()))):
+        raise BertsmithError(
+            "this is there already and is not a model folder", out, "choose another folder, or empty this one first"
+        )

@@ -1,0 +1,112 @@
+"""Fitting the tensors of a file to a model, to the last one: what does not fit is listed, all of it, in one message."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.model.encoder import Encoder
+from bertsmith.weights.names import ALIASES, HARMLESS, HEADS, POOLER, bare, part_of, to_huggingface, to_ours
+
+
+@dataclass
+class Fit:
+    """How a file's tensors and a model's parameters meet.
+
+    tensors: by our name, every one that the model takes. fresh: parts of the model that the file lacks whole. unused:
+    parts of the file that the model lacks whole. problems: a line for each tensor that does not fit.
+    """
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    fresh: set[str] = field(default_factory=set)
+    unused: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+
+
+def own_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of a model by our full names; a bare encoder's get the `encoder.` of a model with heads."""
+    prefix = "encoder." if isinstance(model, Encoder) else ""
+    return {prefix + name: parameter for name, parameter in model.named_parameters()}
+
+
+def fit(model: nn.Module, tensors: Mapping[str, Tensor], may_be_fresh: Collection[str], where: Path) -> Fit:
+    """Meets `tensors`, under Hugging Face's names, with the parameters of `model`.
+
+    may_be_fresh: parts (of `names.HEADS`, or the pooler) that the file may lack. `where` is the file, for the message.
+    Raises BertsmithError that lists every missing, unexpected and wrongly shaped tensor.
+    """
+    result = Fit()
+    given: dict[str, Tensor] = {}
+    spelled: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        ours = to_ours(name)
+        if bare(name) in ALIASES or bare(name) in HARMLESS:
+            continue
+        if ours is None:
+            result.problems.append(f"unexpected: {name}")
+        elif ours in given:
+            result.problems.append(f"twice:      {name} and {spelled[ours]}")
+        else:
+            given[ours], spelled[ours] = tensor, name
+    parameters = own_parameters(model)
+    _missing(result, parameters, given, may_be_fresh)
+    _surplus(result, parameters, given, spelled)
+    for name in given.keys() & parameters.keys():
+        _shape(result, spelled[name], given[name], parameters[name])
+        result.tensors[name] = given[name]
+    _aliases(result, tensors, given)
+    if result.problems:
+        raise BertsmithError(
+            "these weights are not those of the model that config.json describes:\n    "
+            + "\n    ".join(sorted(result.problems)),
+            where,
+            "use the weights and the config.json of one and the same model; nothing was loaded",
+        )
+    return result
+
+
+def _missing(
+    result: Fit, parameters: Mapping[str, nn.Parameter], given: Mapping[str, Tensor], may_be_fresh: Collection[str]
+) -> None:
+    """A part that is lacking whole may be fresh; a tensor that is lacking from a part may not."""
+    there = {part_of(name) for name in given}
+    for name in parameters.keys() - given.keys():
+        part = part_of(name)
+        if part in may_be_fresh and part not in there:
+            result.fresh.add(part)
+        else:
+            result.problems.append(f"missing:    {to_huggingface(name)}")
+
+
+def _surplus(
+    result: Fit, parameters: Mapping[str, nn.Parameter], given: Mapping[str, Tensor], spelled: Mapping[str, str]
+) -> None:
+    """A head that the model does not have is left out whole; any other tensor without a place is an error."""
+    wanted = {part_of(name) for name in parameters}
+    for name in given.keys() - parameters.keys():
+        part = part_of(name)
+        if part in (*HEADS, POOLER) and part not in wanted:
+            result.unused.add(part)
+        else:
+            result.problems.append(f"unexpected: {spelled[name]}")
+
+
+def _shape(result: Fit, name: str, tensor: Tensor, parameter: nn.Parameter) -> None:
+    if tensor.shape != parameter.shape:
+        found, wanted = list(tensor.shape), list(parameter.shape)
+        result.problems.append(f"shape:      {name} is {found} in the file and {wanted} by config.json")
+    elif not tensor.is_floating_point():
+        result.problems.append(f"kind:       {name} holds {tensor.dtype}, not floating-point numbers")
+
+
+def _aliases(result: Fit, tensors: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    """A second copy of a tied tensor must be equal to the first."""
+    for name, tensor in tensors.items():
+        target = ALIASES.get(bare(name))
+        if target is not None and target in given and not torch.equal(tensor, given[target]):
+            result.problems.append(f"untied:     {name} differs from {to_huggingface(target)}, and BERT ties the two")

@@ -1,0 +1,226 @@
+"""Model folders: strict reading, whole writing, exact round trips."""
+
+import errno
+import json
+import logging
+
+import pytest
+import safetensors.torch
+import torch
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.model.config import BertConfig
+from bertsmith.model.initial import initialise
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.weights.huggingface import (
+    TOKENIZER_FILES,
+    load_encoder,
+    load_pretraining_model,
+    save_encoder,
+    save_pretraining_model,
+)
+
+TINY = BertConfig(
+    vocab_size=40, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+    max_position_embeddings=16,
+)  # fmt: skip
+
+
+@pytest.fixture
+def tokenizer_folder(tmp_path):
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    for name in TOKENIZER_FILES:
+        (folder / name).write_text(f"contents of {name}")
+    return folder
+
+
+@pytest.fixture
+def model():
+    model = PretrainingModel(TINY)
+    initialise(model, 0.02, seed=1)
+    return model
+
+
+@pytest.fixture
+def folder(model, tokenizer_folder, tmp_path):
+    save_pretraining_model(model, tokenizer_folder, tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def said(caplog):
+    caplog.set_level(logging.INFO, logger="bertsmith")
+    logging.getLogger("bertsmith").propagate = True
+    return caplog
+
+
+def edit(folder, change):
+    """Rewrites the weights of a folder as `change` leaves them."""
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    change(tensors)
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def same(first, second):
+    ours, theirs = dict(first.named_parameters()), dict(second.named_parameters())
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_round_trip_is_exact(model, folder):
+    loaded = load_pretraining_model(folder)
+    assert same(model, loaded)
+    assert loaded.config == TINY
+    assert not loaded.training
+    assert all(each.dtype == torch.float32 and each.requires_grad for each in loaded.parameters())
+
+
+def test_the_folder_is_complete(folder):
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"config.json", "model.safetensors", *TOKENIZER_FILES}
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["BertForPreTraining"]
+    assert (config["model_type"], config["vocab_size"]) == ("bert", 40)
+
+
+def test_heads_are_left_out_of_an_encoder_and_said(model, folder, said):
+    assert same(load_encoder(folder), model.encoder)
+    assert "masked_head and next_sentence in the file, not in this model" in said.text
+
+
+def test_a_bare_encoder_gets_fresh_heads_and_says_so(model, tokenizer_folder, tmp_path, said):
+    save_encoder(model.encoder, tokenizer_folder, tmp_path / "bare")
+    loaded = load_pretraining_model(tmp_path / "bare")
+    assert same(loaded.encoder, model.encoder)
+    assert "masked_head and next_sentence not in the file, so drawn at random" in said.text
+    assert bool(torch.isfinite(loaded.masked_head.transform.weight).all())
+    assert 0 < float(loaded.next_sentence.weight.detach().std()) < 0.04
+
+
+def test_a_missing_pooler_is_fresh_and_said(folder, said):
+    edit(folder, lambda tensors: [tensors.pop(f"bert.pooler.dense.{leaf}") for leaf in ("weight", "bias")])
+    load_encoder(folder)
+    assert "encoder.pooler not in the file" in said.text
+
+
+def test_every_problem_is_in_one_message(folder):
+    def change(tensors):
+        tensors["bert.encoder.layer.0.attention.self.querry.weight"] = tensors.pop(
+            "bert.encoder.layer.0.attention.self.query.weight"
+        )
+        tensors.pop("bert.encoder.layer.1.output.LayerNorm.bias")
+        tensors["bert.embeddings.word_embeddings.weight"] = torch.zeros(41, 8)
+        tensors["bert.encoder.layer.2.output.dense.bias"] = torch.zeros(8)
+        tensors["cls.predictions.bias"] = torch.zeros(40, dtype=torch.int64)
+        tensors.pop("cls.seq_relationship.bias")
+
+    edit(folder, change)
+    with pytest.raises(BertsmithError) as caught:
+        load_pretraining_model(folder)
+    for line in (
+        "missing:    bert.encoder.layer.0.attention.self.query.weight",
+        "unexpected: bert.encoder.layer.0.attention.self.querry.weight",
+        "missing:    bert.encoder.layer.1.output.LayerNorm.bias",
+        "shape:      bert.embeddings.word_embeddings.weight is [41, 8] in the file and [40, 8] by config.json",
+        "unexpected: bert.encoder.layer.2.output.dense.bias",
+        "kind:       cls.predictions.bias holds torch.int64",
+        "missing:    cls.seq_relationship.bias",
+    ):
+        assert line in caught.value.what
+    assert caught.value.where.endswith("model.safetensors")
+
+
+@pytest.mark.parametrize("index", range(0, 37, 4))
+def test_no_tensor_of_the_encoder_may_be_missing(folder, index):
+    names = sorted(safetensors.torch.load_file(folder / "model.safetensors"))
+    name = [each for each in names if not each.startswith(("cls.", "bert.pooler"))][index]
+    edit(folder, lambda tensors: tensors.pop(name))
+    with pytest.raises(BertsmithError, match="missing"):
+        load_encoder(folder)
+
+
+def test_old_names_no_prefix_and_known_extras_are_read(model, folder):
+    def change(tensors):
+        for name in list(tensors):
+            new = name.removeprefix("bert.").replace("LayerNorm.weight", "LayerNorm.gamma")
+            tensors[new.replace("LayerNorm.bias", "LayerNorm.beta")] = tensors.pop(name)
+        tensors["embeddings.position_ids"] = torch.arange(16)[None]
+        tensors["cls.predictions.decoder.weight"] = tensors["embeddings.word_embeddings.weight"].clone()
+        tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"].clone()
+
+    edit(folder, change)
+    assert same(load_pretraining_model(folder), model)
+
+
+def test_a_decoder_of_its_own_is_refused(folder):
+    edit(folder, lambda tensors: tensors.update({"cls.predictions.decoder.weight": torch.ones(40, 8)}))
+    with pytest.raises(BertsmithError, match="BERT ties the two"):
+        load_pretraining_model(folder)
+
+
+def test_one_tensor_under_two_names_is_refused(folder):
+    edit(folder, lambda tensors: tensors.update({"pooler.dense.bias": torch.ones(8)}))
+    with pytest.raises(BertsmithError, match="twice"):
+        load_pretraining_model(folder)
+
+
+def test_half_precision_is_widened_and_said(folder, said):
+    edit(folder, lambda tensors: tensors.update({name: each.half() for name, each in tensors.items()}))
+    assert load_encoder(folder).pooler.weight.dtype == torch.float32
+    assert "stored as torch.float16" in said.text
+
+
+def test_pytorch_bin_is_read_and_one_with_code_is_not(model, folder):
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")
+    assert same(load_pretraining_model(folder), model)
+    torch.save({"weights": pytest.raises}, folder / "pytorch_model.bin")
+    with pytest.raises(BertsmithError, match="cannot be read"):
+        load_pretraining_model(folder)
+
+
+def test_a_cut_off_file_and_a_missing_one_are_named(folder, tmp_path):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(BertsmithError, match="cannot be read"):
+        load_encoder(folder)
+    path.unlink()
+    with pytest.raises(BertsmithError, match="no weights here"):
+        load_encoder(folder)
+    with pytest.raises(BertsmithError, match="does not exist"):
+        load_encoder(tmp_path / "nowhere")
+
+
+def test_a_full_disk_leaves_the_old_folder(model, folder, tokenizer_folder, monkeypatch):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with torch.no_grad():
+        model.next_sentence.bias.add_(1)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(BertsmithError, match="No space left"):
+        save_pretraining_model(model, tokenizer_folder, folder)
+    monkeypatch.undo()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["model", "tokenizer"]
+    save_pretraining_model(model, tokenizer_folder, folder)
+    assert same(load_pretraining_model(folder), model)
+
+
+def test_what_is_no_model_folder_is_never_replaced(model, tokenizer_folder, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
+    with pytest.raises(BertsmithError, match="not a model folder"):
+        save_pretraining_model(model, tokenizer_folder, tmp_path / "thesis")
+    assert (tmp_path / "thesis" / "chapter.txt").read_text() == "years of work"
+
+
+def test_an_incomplete_tokenizer_is_named(model, tokenizer_folder, tmp_path):
+    (tokenizer_folder / "vocab.txt").unlink()
+    with pytest.raises(BertsmithError, match=r"lacks vocab\.txt"):
+        save_pretraining_model(model, tokenizer_folder, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
