@@ -1,14 +1,14 @@
 """Bertsmith forges BERT encoders: raw text goes in, a pre-trained, fine-tuned, served encoder comes out.
 
-    raw text -> documents -> token shards -> instances -> packed batches -> hidden states -> loss -> update -> checkpoint
-             -> task model -> predictions
+    raw text -> documents -> token shards -> instances -> packed batches -> hidden states -> loss -> update
+             -> checkpoint -> task model -> predictions
 
 The folders, in the order in which text flows through them:
 
     base/        what every stage stands on: errors, device, ranks, random streams, whole files, log, packed layout
     recipes/     what a pre-training run is: typed schema, presets as data, YAML and flags
     corpus/      raw text -> documents -> sentences -> token shards, prepared once for every length, phase and epoch
-    batches/     token shards -> instances (pairs, masks) -> packed batches, as pure functions of seed, epoch and position
+    batches/     token shards -> instances (pairs, masks) -> packed batches, pure functions of seed, epoch, position
     model/       the encoder on packed tokens, its heads, and losses as sums and counts
     weights/     Hugging Face folders in and out, strictly
     optim/       NVLAMB, AdamW, parameter groups, learning-rate schedules

@@ -68,16 +68,22 @@ def parse_flags(kind: type[T], args: Sequence[str], *, prog: str, description: s
 
     Raises BertsmithError for an unknown flag (with the nearest one), a missing or a wrong value.
     """
-    if not wants_help(args):
-        _refuse_unknown(kind, args, prog)
-    spoken = io.StringIO()
+    options: dict[str, Any] = {"args": list(args), "prog": prog, "description": description}
+    if default is not None:
+        options["default"] = default
+    if wants_help(args):
+        parsed: T = tyro.cli(kind, **options)
+        return parsed
+    _refuse_unknown(kind, args, prog)
+    # tyro draws for the terminal it finds; in UTF-8 and without colours its message can be taken apart.
+    spoken = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     try:
-        with contextlib.redirect_stderr(spoken):
-            return tyro.cli(kind, args=list(args), prog=prog, description=description, default=default)
-    except SystemExit as end:
-        if not end.code:
-            raise
-        raise BertsmithError(_plain(spoken.getvalue()), prog, f"see {prog} --help") from None
+        with contextlib.redirect_stdout(spoken), contextlib.redirect_stderr(spoken):
+            parsed = tyro.cli(kind, **options)
+            return parsed
+    except SystemExit:
+        spoken.seek(0)
+        raise BertsmithError(_plain(spoken.read()), prog, f"see {prog} --help") from None
 
 
 def _refuse_unknown(kind: type[Any], args: Sequence[str], prog: str) -> None:

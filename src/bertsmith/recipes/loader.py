@@ -27,12 +27,9 @@ class _UniqueKeys(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is not text", key_node.start_mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key '{key}' is given twice", key_node.start_mark
-                )
+            fault = "is not text" if not isinstance(key, str) else "is given twice" if key in seen else ""
+            if fault:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} {fault}", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -86,9 +83,8 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
     path = Path(name_or_path)
     if not path.is_file():
         hint = nearest(str(name_or_path), known)
-        raise BertsmithError(
-            "this is neither a preset nor a YAML file", str(name_or_path), f"{hint}; or give a file's path"
-        )
+        fix = f"{hint} A YAML file's path will do too"
+        raise BertsmithError("this is neither a preset nor a YAML file", str(name_or_path), fix)
     try:
         return str(path), path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -116,10 +112,8 @@ def _flatten(values: Mapping[str, Any], where: str, prefix: str = "") -> dict[st
         name = prefix + key
         if name in FIELDS:
             if value is None or isinstance(value, dict | list):
-                kind = "nothing" if value is None else "several values"
-                raise BertsmithError(
-                    f"{name} has {kind}, and takes one value", f"{where}, {name}", f"write {key}: VALUE"
-                )
+                what = f"{name} takes one value, and has {'none' if value is None else 'several'}"
+                raise BertsmithError(what, f"{where}, {name}", f"write {key}: VALUE")
             flat[name] = str(value)
         elif any(field.startswith(name + ".") for field in FIELDS):
             if not isinstance(value, dict):
@@ -147,7 +141,7 @@ def _typed(given: Mapping[str, str], origins: Mapping[str, str]) -> Recipe:
             try:
                 parse({name: value})
             except BertsmithError as error:
-                raise BertsmithError(error.what, origins[name], _wanted(name)) from error
+                raise BertsmithError(f"{name} is '{value}'", origins[name], _wanted(name)) from error
         raise
 
 

@@ -106,8 +106,9 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         yield "model.heads", what, "choose a number of heads that divides the width"
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", recipe.device):
         yield "device", f"device '{recipe.device}' is not known", "use auto, cpu, cuda or cuda:N"
-    if recipe.masking.mask_share + recipe.masking.random_share > 1 + 1e-9:
-        what = f"masking.mask_share {recipe.masking.mask_share} and masking.random_share {recipe.masking.random_share} pass 1"
+    masking = recipe.masking
+    if masking.mask_share + masking.random_share > 1 + 1e-9:
+        what = f"masking.mask_share {masking.mask_share} and masking.random_share {masking.random_share} pass 1"
         yield "masking.random_share", what, "lower one of the two; their sum is at most 1"
     if not recipe.phase1.steps + recipe.phase2.steps:
         yield "phase1.steps", "both phases have 0 steps, so there is nothing to train", "give one of them steps"
@@ -117,7 +118,7 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
             what = f"{phase}.sequence_length {length} is longer than model.max_positions {model.max_positions}"
             yield f"{phase}.sequence_length", what, "shorten the sequences or raise model.max_positions"
         if steps and length > recipe.micro_batch_tokens:
-            what = f"a sequence of {phase}.sequence_length {length} does not fit micro_batch_tokens {recipe.micro_batch_tokens}"
+            what = f"{phase}.sequence_length {length} is more than micro_batch_tokens {recipe.micro_batch_tokens}"
             yield "micro_batch_tokens", what, f"use at least {length}"
 
 

@@ -85,7 +85,7 @@ class Optimizer:
     max_gradient_norm: float = 1.0
     """The gradient of the whole step is scaled down to this global norm; 0 never."""
     trust_ratio: Literal["decayed", "all", "none"] = "decayed"
-    """Which parameters LAMB scales by |w|/|update|: those with weight decay, as NVIDIA's code does; all, as its paper says."""
+    """What LAMB scales by |w|/|update|: what has weight decay, as NVIDIA's code does; all, as its paper says; none."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,52 @@
+# What CI runs is what a person runs: make setup check test. `make quickstart` is the whole river in minutes, on a CPU.
+
+VENV ?= .venv
+TORCH ?= torch>=2.11,<2.14
+ARGS ?=
+PYTHON ?=
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
+
+.PHONY: setup check test quickstart bench gpu-check
+.DELETE_ON_ERROR:
+
+setup: $(READY)
+
+# Torch comes first and capped: a later `pip install` then finds it there, and takes no other wheel of several GB.
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+	  for each in $(or $(PYTHON),python3 python3.12 python3.11); do \
+	    if $$each -c '$(FITS)' 2>/dev/null; then python=$$each; break; fi; \
+	  done; \
+	  if [ -z "$${python:-}" ]; then \
+	    echo "Bertsmith needs Python 3.11 or 3.12, and none was found: install one, or name it with make PYTHON=..." >&2; exit 2; \
+	  fi; \
+	  if ! $$python -c 'import ensurepip, venv' 2>/dev/null; then \
+	    echo "$$python cannot make virtual environments: install its venv package (Debian: apt-get install python3-venv)" >&2; exit 2; \
+	  fi; \
+	  echo "setup: $$($$python --version) into $(VENV)"; \
+	  rm -rf $(VENV) && $$python -m venv $(VENV); \
+	}
+	$(BIN)/python -m pip install --quiet -c constraints.txt '$(TORCH)'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: setup
+	$(BIN)/python -m pytest $(ARGS)
+
+quickstart: setup
+	$(BIN)/bertsmith quickstart $(ARGS)
+
+bench: setup
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+# At most nine minutes, and without network: where the machine's own Python has torch, its card is measured with that one.
+gpu-check:
+	@python=python3; $$python -c 'import torch' 2>/dev/null || { $(MAKE) --no-print-directory setup && python=$(BIN)/python; }; \
+	PYTHONPATH=src $$python benchmarks/gpu_check.py $(ARGS)

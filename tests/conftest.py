@@ -1,0 +1,94 @@
+"""What every test stands on: no network, few threads, and real data where the machine has it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Set before torch or a tokenizer is imported anywhere, and inherited by the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+
+ROOT = Path(__file__).resolve().parent.parent
+_LOCAL_NAMES = {None, "", "localhost", "localhost.localdomain", "ip6-localhost"}
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The public data that tests read: BERTSMITH_DATA, else ~/.cache/bertsmith-data; skips where there is none."""
+    folder = Path(os.environ.get("BERTSMITH_DATA") or Path.home() / ".cache" / "bertsmith-data")
+    unpack = ROOT.parent / "shared" / "data" / "unpack"
+    if unpack.is_file():  # holds a lock of its own, and does only what is missing
+        done = subprocess.run([str(unpack), str(folder)], capture_output=True, text=True, timeout=600, check=False)
+        if done.returncode:
+            pytest.skip(f"the data could not be laid out in {folder}: {done.stderr.strip()[-300:]}")
+    if not folder.is_dir():
+        pytest.skip(f"no data: {folder} is not there; name the folder with BERTSMITH_DATA")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def real_data(data_folder: Path) -> Callable[[str], Path]:
+    """Gives the path of a part of the data, such as "wiki/enwiki-2015/AA"; skips the test where it is missing."""
+
+    def find(part: str) -> Path:
+        path = data_folder / part
+        if not path.exists():
+            pytest.skip(f"no data: {path} is not there")
+        return path
+
+    return find
+
+
+@pytest.fixture(scope="session", autouse=True)
+def closed_network() -> Iterator[None]:
+    """Every connection that leaves the machine is refused, so a test that needs the network fails and says so."""
+    patch = pytest.MonkeyPatch()
+    for name in ("connect", "connect_ex"):
+        patch.setattr(socket.socket, name, _only_local(getattr(socket.socket, name)))
+    patch.setattr(socket, "getaddrinfo", _only_local_names(socket.getaddrinfo))
+    yield
+    patch.undo()
+
+
+def _only_local(connect: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(self: socket.socket, address: Any) -> Any:
+        if self.family != socket.AF_UNIX and not _is_local(address[0]):
+            raise OSError(f"the tests have no network: a connection to {address} was tried")
+        return connect(self, address)
+
+    return guarded
+
+
+def _only_local_names(look_up: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(host: Any, *args: Any, **options: Any) -> Any:
+        if not _is_local(host):
+            raise OSError(f"the tests have no network: the address of {host} was asked for")
+        return look_up(host, *args, **options)
+
+    return guarded
+
+
+def _is_local(host: Any) -> bool:
+    name = host.decode() if isinstance(host, bytes) else host
+    if name in _LOCAL_NAMES or name == socket.gethostname():
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified

@@ -1,0 +1,162 @@
+"""The direction of imports: text flows one way through the folders, and no arrow runs against it."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "src" / "bertsmith"
+
+# What the modules of a folder may import of ours. A name with a dot allows that one module.
+SEES = {
+    "base": set(),
+    "recipes": {"base"},
+    "corpus": {"base"},
+    "batches": {"base", "corpus"},
+    "model": {"base"},
+    "weights": {"base", "model"},
+    "optim": {"base"},
+    "training": {"base", "corpus", "batches", "model", "weights", "optim"},
+    "tasks": {"base", "model", "corpus.tokenizer"},
+    "inference": {"base", "model", "weights", "corpus.tokenizer", "tasks"},
+}
+# Composition roots: they join the stages, and they alone see a recipe.
+ROOTS = {
+    "training.pretrain": {*SEES["training"], "recipes"},
+    "tasks.finetune": {*SEES["tasks"], "recipes", "weights", "optim", "training"},
+    "quickstart": {*SEES, "quickstart"},
+    "cli": {*SEES, "quickstart"},
+    "__main__": {"cli"},
+    "__init__": {"corpus", "training", "tasks", "weights", "inference"},
+}
+BANNED_OUTSIDE = {
+    "corpus": {"torch"},
+    "batches": {"torch"},
+    "recipes": {"torch", "numpy"},
+    "base": {"transformers"},
+}
+BANNED_EVERYWHERE = {"transformers", "cloudpickle", "dill", "joblib"}
+
+
+def modules() -> dict[str, Path]:
+    """Every module of ours by its dotted name below `bertsmith`."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = path
+    return found
+
+
+def imports(source: str) -> set[str]:
+    """Every module that a source text imports, inside functions too: "torch.nn", "bertsmith.base.log"."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are written in full: from bertsmith.base import ..."
+            module = node.module or ""
+            found.add(module)
+            if module == "bertsmith" or module.startswith(
+                "bertsmith."
+            ):  # from bertsmith.base import log names a module
+                found |= {f"{module}.{alias.name}" for alias in node.names if is_module(f"{module}.{alias.name}")}
+    return found
+
+
+def is_module(name: str) -> bool:
+    path = PACKAGE.joinpath(*name.split(".")[1:])
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def ours(source: str) -> set[str]:
+    """The modules of ours that a source imports, without the leading `bertsmith.`; packages themselves left out."""
+    named = {name.removeprefix("bertsmith.") for name in imports(source) if name.startswith("bertsmith.")}
+    return {name for name in named if not any(other.startswith(name + ".") for other in named)}
+
+
+def allowed(module: str) -> set[str]:
+    folder = module.split(".")[0]
+    if module in ROOTS:
+        return ROOTS[module]
+    return {*SEES[folder], folder}
+
+
+def may_see(module: str, imported: str) -> bool:
+    if imported in ROOTS and imported not in ROOTS.get(module, set()) and not is_joiner(module):
+        return False  # a stage never imports a root
+    folder = imported.split(".")[0]
+    if folder == module.split(".")[0] and "." in module:
+        return True
+    rules = allowed(module)
+    return folder in rules or imported in rules
+
+
+def is_joiner(module: str) -> bool:
+    return module in ("quickstart", "cli", "__main__", "__init__")
+
+
+@pytest.mark.parametrize("module", modules())
+def test_no_arrow_runs_against_the_river(module):
+    wrong = {name for name in ours(modules()[module].read_text()) if not may_see(module, name)}
+    assert not wrong, f"{module} may not import {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("module", modules())
+def test_no_module_imports_what_its_folder_must_do_without(module):
+    banned = BANNED_EVERYWHERE | BANNED_OUTSIDE.get(module.split(".")[0], set())
+    found = {name.split(".")[0] for name in imports(modules()[module].read_text())} & banned
+    assert not found, f"{module} may not import {sorted(found)}"
+
+
+def test_every_folder_has_its_rule():
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    assert folders <= set(SEES), f"say in SEES what {sorted(folders - set(SEES))} may import"
+
+
+def test_folders_have_no_cycles():
+    graph: dict[str, set[str]] = {}
+    for module, path in modules().items():
+        folder = module.split(".")[0]
+        seen = {name.split(".")[0] for name in ours(path.read_text())} - {folder}
+        if not is_joiner(module):
+            graph.setdefault(folder, set()).update(seen)
+    list(graphlib.TopologicalSorter(graph).static_order())
+
+
+@pytest.mark.parametrize("folder", ["corpus", "batches", "recipes", "cli", ""])
+def test_data_and_the_command_line_load_no_torch(folder):
+    names = [f"bertsmith.{name}" for name in modules() if name.split(".")[0] == folder] or ["bertsmith"]
+    code = (
+        f"import importlib, sys\nfor name in {names!r}: importlib.import_module(name)\nsys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr or f"importing bertsmith.{folder} loads torch"
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("model.encoder", "from bertsmith.corpus.shards import Shard"),
+        ("corpus.shards", "import bertsmith.model.config"),
+        ("batches.packing", "from bertsmith.model import encoder"),
+        ("inference.predictor", "from bertsmith.training.step import step"),
+        ("inference.predictor", "from bertsmith.tasks.finetune import finetune"),
+        ("training.step", "from bertsmith.recipes.schema import Recipe"),
+        ("optim.lamb", "from bertsmith.model.encoder import Encoder"),
+        ("tasks.classification", "from bertsmith.corpus.shards import Corpus"),
+        ("base.log", "from bertsmith.recipes import schema"),
+    ],
+)
+def test_a_planted_wrong_arrow_is_seen(module, line):
+    assert any(not may_see(module, name) for name in ours(line))
+
+
+def test_a_planted_right_arrow_is_let_through():
+    assert all(may_see("training.pretrain", name) for name in ours("from bertsmith.recipes.schema import Recipe"))
+    assert all(may_see("tasks.records", name) for name in ours("from bertsmith.corpus.tokenizer import Tokenizer"))

@@ -1,0 +1,95 @@
+"""Habits that a reader relies on: short files, short functions, no trace of one person's machine."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+CODE = [*SOURCES, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "benchmarks").rglob("*.py"))]
+MOST_FILE_LINES, MOST_FUNCTION_LINES, MOST_PARAMETERS, MOST_README_LINES = 400, 60, 7, 150
+
+# Written in pieces, so that this file does not hold what it looks for.
+_FOLDERS = "|".join(("work", "opt", "root"))
+_HOSTS = "|".join(
+    ("py" + r"pi\.(org|python)", "files" + r"\.pythonhosted", "arti" + "factory", "download" + r"\.pytorch")
+)
+MACHINE = re.compile(rf"(?<![\w.])/({_FOLDERS})/|" + r"\.\./sha" + rf"red|{_HOSTS}|[Ii]ssue " + r"#?\d")
+
+
+def tracked_texts() -> list[Path]:
+    """Every text file that belongs to the project, by git where it is there."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    names = listed.stdout.split("\0") if listed.returncode == 0 else []
+    paths = [ROOT / name for name in names if name] or [*CODE, *ROOT.glob("*.*"), *(ROOT / "docs").rglob("*.md")]
+    return [path for path in paths if path.is_file() and b"\0" not in path.read_bytes()[:4096]]
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_holds_one_idea(path):
+    assert len(path.read_text().splitlines()) <= MOST_FILE_LINES
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_functions_are_short_and_take_few_parameters(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+        count = len([each for each in arguments if each.arg not in ("self", "cls")])
+        assert lines <= MOST_FUNCTION_LINES, f"{node.name} has {lines} lines"
+        assert count <= MOST_PARAMETERS, f"{node.name} has {count} parameters: make them a dataclass"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_module_says_what_it_is(path):
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def unpicklers(source: str) -> list[str]:
+    """The calls in a source that could run code found in a data file."""
+    wanted = {"np.load": ("allow_pickle", False), "torch.load": ("weights_only", True)}
+    found = []
+    for call in [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]:
+        name = ast.unparse(call.func)
+        given = {keyword.arg: getattr(keyword.value, "value", None) for keyword in call.keywords}
+        option, safe = wanted.get(name, ("", None))
+        if name.startswith("pickle.") or (option and given.get(option) is not safe):
+            found.append(ast.unparse(call))
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_is_unpickled(path):
+    assert not unpicklers(path.read_text())
+
+
+@pytest.mark.parametrize("line", ["pickle.load(f)", "np.load(f)", "torch.load(f)", "torch.load(f, weights_only=False)"])
+def test_a_planted_unpickler_is_seen(line):
+    assert unpicklers(line)
+    assert not unpicklers("np.load(f, allow_pickle=False); torch.load(f, weights_only=True)")
+
+
+@pytest.mark.parametrize("path", tracked_texts(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_names_a_machine(path):
+    hits = [
+        f"line {number}: {line.strip()}"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if MACHINE.search(line)
+    ]
+    assert not hits
+
+
+@pytest.mark.parametrize("text", ["see /" + "opt/x", "from ../" + "shared/y", "https://py" + "pi.org", "issue " + "12"])
+def test_a_planted_machine_name_is_seen(text):
+    assert MACHINE.search(text)
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) < MOST_README_LINES

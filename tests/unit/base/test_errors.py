@@ -1,0 +1,38 @@
+"""One message for what a user can get wrong: what, where, fix."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError, nearest
+
+
+def test_the_message_has_its_three_parts():
+    error = BertsmithError("the corpus has no documents", Path("my/corpus"), "prepare it again")
+    assert str(error) == "the corpus has no documents\n  where: my/corpus\n  fix:   prepare it again"
+    assert (error.what, error.where, error.fix) == ("the corpus has no documents", "my/corpus", "prepare it again")
+
+
+def test_parts_that_are_not_known_are_left_out():
+    assert str(BertsmithError("no text was found")) == "no text was found"
+
+
+def test_it_crosses_processes():
+    """Worker processes hand their errors back pickled."""
+    error = pickle.loads(pickle.dumps(BertsmithError("what", "where", "fix")))
+    assert str(error) == str(BertsmithError("what", "where", "fix"))
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("pretrian", "did you mean 'pretrain'?"),
+        ("zzz", "known are: finetune, pretrain"),
+        ("finetun", "did you mean 'finetune'?"),
+    ],
+)
+def test_the_nearest_word_is_named(word, said):
+    assert nearest(word, ["pretrain", "finetune"]) == said

@@ -1,0 +1,106 @@
+"""Files are written whole or not at all, and a disk that refuses is said in one message."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+
+import pytest
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+
+
+class FullDisk:
+    """Stands in for os.fsync on a disk that is full: written data is refused when it is to be kept."""
+
+    def __init__(self, code: int = errno.ENOSPC) -> None:
+        self.code = code
+
+    def __call__(self, handle: int) -> None:
+        raise OSError(self.code, os.strerror(self.code))
+
+
+def left_behind(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_text_and_json_come_back(tmp_path):
+    files.write_text(tmp_path / "deep" / "a.txt", "naïve ☂\n")
+    assert (tmp_path / "deep" / "a.txt").read_text(encoding="utf-8") == "naïve ☂\n"
+    files.write_json(tmp_path / "b.json", {"z": 1, "a": ["é"]})
+    assert files.read_json(tmp_path / "b.json") == {"z": 1, "a": ["é"]}
+    assert "é" in (tmp_path / "b.json").read_text(encoding="utf-8")
+    assert left_behind(tmp_path) == ["b.json", "deep"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
+def test_a_disk_that_refuses_leaves_the_old_file_and_no_rubbish(tmp_path, monkeypatch, code):
+    path = tmp_path / "a.txt"
+    files.write_text(path, "old")
+    monkeypatch.setattr(os, "fsync", FullDisk(code))
+    with pytest.raises(BertsmithError) as raised:
+        files.write_text(path, "new")
+    assert os.strerror(code) in raised.value.what
+    assert raised.value.where == str(path)
+    assert raised.value.fix
+    assert path.read_text() == "old"
+    assert left_behind(tmp_path) == ["a.txt"]
+
+
+def test_an_error_that_is_no_disks_fault_is_not_dressed_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", FullDisk(errno.EIO))
+    with pytest.raises(OSError, match="Input/output"):
+        files.write_text(tmp_path / "a.txt", "new")
+
+
+def test_a_writer_that_fails_half_way_changes_nothing(tmp_path):
+    path = tmp_path / "a.bin"
+    files.write_whole(path, lambda file: file.write(b"old"))
+
+    def half(file):
+        file.write(b"ne")
+        raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError, match="half way"):
+        files.write_whole(path, half)
+    assert path.read_bytes() == b"old"
+    assert left_behind(tmp_path) == ["a.bin"]
+
+
+def test_a_folder_appears_whole_and_replaces_the_old_one(tmp_path):
+    for text in ("one", "two"):
+        with files.whole_folder(tmp_path / "model") as aside:
+            (aside / "part").mkdir()
+            (aside / "part" / f"{text}.txt").write_text(text)
+            seen = sorted(path.name for path in (tmp_path / "model").rglob("*.txt"))
+            assert seen == (["one.txt"] if text == "two" else []), "readers see the old folder until the end"
+    assert [path.name for path in (tmp_path / "model" / "part").iterdir()] == ["two.txt"]
+    assert left_behind(tmp_path) == ["model"]
+
+
+def test_a_folder_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
+    with files.whole_folder(tmp_path / "model") as aside:
+        (aside / "weights").write_text("old")
+    monkeypatch.setattr(os, "fsync", FullDisk())
+    with pytest.raises(BertsmithError, match="No space"), files.whole_folder(tmp_path / "model") as aside:
+        (aside / "weights").write_text("new")
+    assert (tmp_path / "model" / "weights").read_text() == "old"
+    assert left_behind(tmp_path) == ["model"]
+
+
+@pytest.mark.parametrize(("content", "what"), [(None, "missing"), (b"{", "not JSON"), (b"\xff\xfe", "not JSON")])
+def test_broken_json_is_named(tmp_path, content, what):
+    path = tmp_path / "corpus.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BertsmithError, match=what) as raised:
+        files.read_json(path, "prepare the corpus again")
+    assert (raised.value.where, raised.value.fix) == (str(path), "prepare the corpus again")
+
+
+def test_checksum(tmp_path):
+    (tmp_path / "a").write_bytes(json.dumps(list(range(1000))).encode())
+    assert files.sha256(tmp_path / "a") == hashlib.sha256((tmp_path / "a").read_bytes()).hexdigest()

@@ -1,0 +1,77 @@
+"""How sequences lie in a batch: blocks lose no slot, and dealing is complete and even."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.base.layout import Layout, bins_for_budget, deal
+
+lengths_of_batches = st.lists(st.integers(0, 40), max_size=30)
+
+
+@given(lengths_of_batches)
+def test_offsets_lengths_and_positions_agree(lengths):
+    layout = Layout.from_lengths(lengths)
+    assert layout.lengths.tolist() == lengths
+    assert layout.tokens == sum(lengths)
+    assert layout.sequences == len(lengths)
+    assert layout.longest == max(lengths, default=0)
+    assert layout.positions.tolist() == [place for length in lengths for place in range(length)]
+
+
+def test_a_sequence_longer_than_the_bound_is_refused():
+    assert Layout.from_lengths([3, 5], longest=8).longest == 8
+    with pytest.raises(ValueError, match="9 slots is longer than 8"):
+        Layout.from_lengths([3, 9], longest=8)
+
+
+@given(lengths_of_batches)
+def test_blocks_are_a_bijection_of_the_slots(lengths):
+    layout = Layout.from_lengths(lengths)
+    blocks = layout.blocks
+    assert sum(rows * longest for rows, longest in blocks.shapes) == len(blocks.slots) == len(blocks.real)
+    shown = blocks.slots[blocks.real]
+    assert sorted(shown.tolist()) == list(range(layout.tokens))
+    assert np.array_equal(blocks.slots[blocks.places], np.arange(layout.tokens))
+    assert blocks.real[blocks.places].all()
+
+
+@given(lengths_of_batches)
+def test_a_row_of_a_block_is_one_sequence_and_little_of_it_is_padding(lengths):
+    layout = Layout.from_lengths(lengths)
+    sequence = np.repeat(np.arange(layout.sequences), layout.lengths)
+    start = 0
+    for rows, longest in layout.blocks.shapes:
+        block = slice(start, start + rows * longest)
+        slots, real = (part[block].reshape(rows, longest) for part in (layout.blocks.slots, layout.blocks.real))
+        start = block.stop
+        for row, inside in zip(slots, real, strict=True):
+            assert len(set(sequence[row].tolist())) == 1, "padding shows its own sequence, never a neighbour"
+            assert np.array_equal(row[inside], row[0] + np.arange(inside.sum()))
+            assert inside.sum() >= 0.8 * longest
+    assert start == len(layout.blocks.slots)
+
+
+@given(lengths_of_batches, st.integers(1, 8))
+def test_dealing_covers_every_sequence_once_and_evenly(lengths, bins):
+    dealt = deal(lengths, bins)
+    assert len(dealt) == bins
+    assert sorted(np.concatenate(dealt).tolist()) == list(range(len(lengths)))
+    assert all(np.array_equal(each, np.sort(each)) for each in dealt)
+    loads = [sum(lengths[index] for index in each) for each in dealt]
+    # The bin that ends heaviest was the lightest when it got its last sequence.
+    assert max(loads) - min(loads) <= max(lengths, default=0)
+
+
+def test_dealing_is_close_to_even_on_real_lengths():
+    lengths = np.random.default_rng(0).integers(8, 129, 512)
+    loads = [int(lengths[each].sum()) for each in deal(lengths, 8)]
+    assert max(loads) <= 1.005 * min(loads)
+
+
+@pytest.mark.parametrize(("lengths", "budget", "bins"), [([], 10, 1), ([10], 10, 1), ([11], 10, 2), ([5] * 7, 10, 4)])
+def test_bins_for_a_budget(lengths, budget, bins):
+    assert bins_for_budget(lengths, budget) == bins

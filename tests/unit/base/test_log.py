@@ -1,0 +1,63 @@
+"""What the user reads: durations and sizes as people say them, each choice once, progress as lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertsmith.base import log
+
+
+@pytest.fixture
+def spoken(capsys):
+    """Lines said to standard error since the last call."""
+    log.configure()
+    yield lambda: capsys.readouterr().err.splitlines()
+    log.configure(quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0.0 s"),
+        (0.84, "0.8 s"),
+        (9.94, "9.9 s"),
+        (42.4, "42 s"),
+        (59.6, "1 min 0 s"),
+        (185, "3 min 5 s"),
+        (3599.9, "1 h 0 min"),
+        (8040, "2 h 14 min"),
+    ],
+)
+def test_durations(seconds, said):
+    assert log.duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "0 B"), (812, "812 B"), (4_100_000, "4.1 MB"), (2.5e9, "2.5 GB"), (3e12, "3.0 TB"), (4e15, "4000.0 TB")],
+)
+def test_sizes(count, said):
+    assert log.size(count) == said
+
+
+def test_a_choice_is_said_once(spoken):
+    for _ in range(3):
+        log.choose("colour of the test", "blue", "it was first")
+    assert spoken() == ["colour of the test: blue (it was first)"]
+
+
+def test_quiet_keeps_warnings(spoken):
+    log.configure(quiet=True)
+    log.say("an ordinary fact")
+    log.warn("the disk is nearly full")
+    assert spoken() == ["warning: the disk is nearly full"]
+
+
+def test_progress_counts_and_tells_lines(spoken):
+    with log.Progress("tokens", total=10, unit="docs", every_seconds=0) as progress:
+        progress.advance(4, "part 1")
+    assert progress.done == 4
+    (line,) = spoken()
+    assert "tokens: 4/10 docs" in line
+    assert "left" in line
+    assert line.endswith("; part 1")

@@ -1,0 +1,179 @@
+"""Recipes from presets, files and flags: equal checks for all, and every mistake named where it was made."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.recipes.loader import FIELDS, load_recipe, presets, save_recipe
+from bertsmith.recipes.ranges import RANGES, validate, value_of
+from bertsmith.recipes.schema import Masking, ModelShape, Phase, Recipe
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_presets_are_there_and_say_what_they_are():
+    found = presets()
+    assert set(found) == {"bert-base-nvlamb", "bert-large-nvlamb", "bert-mini", "bert-tiny", "quickstart"}
+    assert all(len(text) > 20 for text in found.values())
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_spells_every_field_out(name, caplog):
+    caplog.set_level("INFO", logger="bertsmith")
+    load_recipe(name)
+    assert not caplog.records, "a preset leaves no field to its default"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("bert-large-nvlamb", (24, 1024, 16, 4096)), ("bert-base-nvlamb", (12, 768, 12, 3072))],
+)
+def test_nvidias_two_phases(name, shape):
+    """The numbers of NVIDIA's BERT for PyTorch: scripts/run_pretraining.sh and its optimizer's defaults."""
+    recipe = load_recipe(name)
+    model = recipe.model
+    assert (model.layers, model.hidden, model.heads, model.intermediate) == shape
+    assert (model.hidden_dropout, model.attention_dropout, model.activation) == (0.1, 0.1, "gelu_pytorch_tanh")
+    assert recipe.phase1 == Phase(128, 7038, 65536, 6e-3, 0.2843, 0.5)
+    assert recipe.phase2 == Phase(512, 1563, 32768, 4e-3, 0.128, 0.5)
+    optimizer = recipe.optimizer
+    assert (optimizer.name, optimizer.beta1, optimizer.beta2, optimizer.epsilon) == ("lamb", 0.9, 0.999, 1e-6)
+    assert (optimizer.weight_decay, optimizer.max_gradient_norm, optimizer.trust_ratio) == (0.01, 1.0, "decayed")
+    assert dataclasses.astuple(recipe.masking) == (0.15, 0.8, 0.1)
+    assert dataclasses.astuple(recipe.pairs) == (0.5, 0.1)
+
+
+def test_flags_go_over_the_preset():
+    recipe = load_recipe("bert-tiny", ["--phase1.global_batch", "7", "--phase2.learning-rate=1e-4", "--seed", "3"])
+    assert (recipe.phase1.global_batch, recipe.phase2.learning_rate, recipe.seed) == (7, 1e-4, 3)
+    assert recipe.model == load_recipe("bert-tiny").model
+
+
+def test_flags_go_over_a_file_and_defaults_are_said(tmp_path, caplog):
+    caplog.set_level("INFO", logger="bertsmith")
+    path = write(tmp_path / "mine.yaml", "phase1: {steps: 5, learning_rate: 6e-3}\nprecision: fp32\n")
+    recipe = load_recipe(path, ["--phase1.steps", "9"])
+    assert recipe == dataclasses.replace(Recipe(), phase1=Phase(steps=9), precision="fp32")
+    (record,) = caplog.records
+    assert f"{len(FIELDS) - 3} fields are not given" in record.message
+    assert "phase1.steps" not in record.message
+    assert "phase2.steps" in record.message
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "where", "fix"),
+    [
+        ("phase1: {step: 5}", "no key 'phase1.step'", "mine.yaml, phase1.step", "'phase1.steps'"),
+        ("optimiser: {name: lamb}", "no key 'optimiser'", "mine.yaml, optimiser", "'optimizer'"),
+        ("phase1: {steps: many}", "phase1.steps is 'many'", "mine.yaml, phase1.steps", "whole number"),
+        ("phase1: {steps: 1.5}", "phase1.steps is '1.5'", "mine.yaml, phase1.steps", "whole number"),
+        ("phase1: {steps: yes}", "phase1.steps is 'True'", "mine.yaml, phase1.steps", "whole number"),
+        ("phase1: {steps: [1, 2]}", "takes one value", "mine.yaml, phase1.steps", "steps: VALUE"),
+        ("phase1: {steps: }", "takes one value", "mine.yaml, phase1.steps", "steps: VALUE"),
+        ("phase1: 5", "phase1 is a section", "mine.yaml, phase1", "sequence_length"),
+        ("optimizer: {name: sgd}", "optimizer.name is 'sgd'", "mine.yaml, optimizer.name", "lamb, adamw"),
+        ("masking: {rate: 0}", "masking.rate is 0", "mine.yaml, masking.rate", "above 0"),
+        ("masking: {rate: .nan}", "masking.rate is nan", "mine.yaml, masking.rate", "above 0"),
+        ("masking: {rate: .inf}", "masking.rate is inf", "mine.yaml, masking.rate", "below 1"),
+        ("seed: 1\nseed: 2", "'seed' is given twice", "mine.yaml, line 2", "YAML"),
+        ("3: 1", "is not text", "mine.yaml, line 1", "YAML"),
+        ("seed: [1", "not readable", "mine.yaml, line ", "YAML"),
+        ("", "has no keys", "mine.yaml", "model"),
+        ("- 1", "has no keys", "mine.yaml", "model"),
+        ("a: !!python/object/apply:os.getcwd []", "not readable", "mine.yaml", "YAML"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named(tmp_path, text, what, where, fix):
+    with pytest.raises(BertsmithError) as raised:
+        load_recipe(write(tmp_path / "mine.yaml", text))
+    assert what in raised.value.what
+    assert where in raised.value.where
+    assert fix in raised.value.fix
+
+
+@pytest.mark.parametrize(
+    ("flags", "what", "where", "fix"),
+    [
+        (["--phase1.step", "5"], "'--phase1.step' is no field", "--phase1.step", "'--phase1.steps'"),
+        (["--phase1.steps", "x"], "phase1.steps is 'x'", "--phase1.steps", "whole number"),
+        (["--phase1.steps"], "has no value", "--phase1.steps", "VALUE"),
+        (["--phase1.steps", "--seed", "1"], "has no value", "--phase1.steps", "VALUE"),
+        (["--phase1.steps", "-1"], "phase1.steps is -1", "--phase1.steps", "from 0"),
+        (["stray"], "'stray' is no field", "stray", "--FIELD VALUE"),
+        (["--model.heads", "3"], "not a multiple of model.heads 3", "--model.heads", "divides"),
+        (["--device", "tpu"], "'tpu' is not known", "--device", "cuda"),
+        (["--masking.random_share", "0.3"], "pass 1", "--masking.random-share", "at most 1"),
+        (["--phase1.steps=0", "--phase2.steps=0"], "nothing to train", "--phase1.steps", "steps"),
+        (["--phase2.sequence_length", "600"], "longer than model.max_positions", "--phase2.sequence-length", "raise"),
+        (["--micro_batch_tokens", "100"], "more than micro_batch_tokens 100", "--micro-batch-tokens", "at least 128"),
+    ],
+)
+def test_a_mistake_in_a_flag_is_named(flags, what, where, fix):
+    with pytest.raises(BertsmithError) as raised:
+        load_recipe("bert-tiny", flags)
+    assert what in raised.value.what
+    assert raised.value.where == where
+    assert fix in raised.value.fix
+
+
+def test_an_unknown_preset_names_the_nearest():
+    with pytest.raises(BertsmithError, match="neither a preset nor a YAML file") as raised:
+        load_recipe("bert-tinny")
+    assert "'bert-tiny'" in raised.value.fix
+
+
+def test_a_recipe_that_is_not_text_is_said(tmp_path):
+    (tmp_path / "mine.yaml").write_bytes(b"seed: \xff\xfe")
+    with pytest.raises(BertsmithError, match="not UTF-8"):
+        load_recipe(tmp_path / "mine.yaml")
+
+
+def test_a_phase_without_steps_may_be_longer_than_the_model():
+    recipe = load_recipe("bert-tiny", ["--phase2.steps", "0", "--model.max_positions", "128"])
+    assert recipe.phase2.sequence_length == 512
+
+
+def test_every_number_has_a_range():
+    numbers = {name for name in FIELDS if isinstance(value_of(Recipe(), name), int | float)}
+    assert numbers == set(RANGES)
+
+
+def test_the_defaults_are_in_range():
+    validate(Recipe())
+
+
+shares = st.floats(0, 1)
+recipes = st.builds(
+    Recipe,
+    model=st.builds(
+        ModelShape,
+        layers=st.integers(1, 99),
+        heads=st.sampled_from([1, 2, 4]),
+        hidden=st.sampled_from([4, 64, 768]),
+        hidden_dropout=st.floats(0, 1, exclude_max=True),
+        activation=st.sampled_from(["gelu", "gelu_pytorch_tanh"]),
+    ),
+    phase1=st.builds(Phase, steps=st.integers(1, 10**9), learning_rate=st.floats(1e-300, 10), warmup=shares),
+    masking=st.builds(Masking, mask_share=st.floats(0, 0.5), random_share=st.floats(0, 0.5)),
+    seed=st.integers(0, 2**63 - 1),
+    device=st.sampled_from(["auto", "cpu", "cuda", "cuda:3"]),
+    precision=st.sampled_from(["auto", "fp32", "bf16"]),
+)
+
+
+@given(recipe=recipes)
+def test_a_saved_recipe_reads_back_equal(recipe, tmp_path_factory):
+    path = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
+    save_recipe(recipe, path)
+    assert load_recipe(path) == recipe
+    assert set(yaml.safe_load(path.read_text())) == {field.name for field in dataclasses.fields(Recipe)}
