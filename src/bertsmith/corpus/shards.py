@@ -1,28 +1,37 @@
 """The corpus folder: `corpus.json`, the tokenizer, and shards of memory-mapped `.npy` arrays.
 
-    corpus.json                      counts, what was dropped and why, tokenizer hash, checksums of every shard file
-    tokenizer/                       tokenizer.json, vocab.txt, tokenizer_config.json
-    train/00000.tokens.npy           uint16[tokens] (uint32 past 65,535 pieces), all documents one behind the other
-    train/00000.sentences.npy        uint16[sentences], the pieces of each sentence (a longer one is split and counted)
-    train/00000.documents.npy        uint32[documents], the sentences of each document
-    held_out/00000...                the same for documents that no training batch ever shows
+corpus.json                      counts, what was dropped and why, tokenizer hash, checksums of every shard file
+tokenizer/                       tokenizer.json, vocab.txt, tokenizer_config.json
+unigrams.npy                     int64[V], how often each piece stands in the train split
+train/00000.tokens.npy           uint16[tokens] (uint32 past 65,535 pieces), all documents one behind the other
+train/00000.sentences.npy        uint16[sentences], the pieces of each sentence (a longer one is split and counted)
+train/00000.documents.npy        uint32[documents], the sentences of each document
+held_out/00000...                the same for documents that no training batch ever shows
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 
+if TYPE_CHECKING:
+    from bertsmith.corpus.tokenizer import Tokenizer
+
 CORPUS_FORMAT = 1
 SPLITS = ("train", "held_out")
 LONGEST_SENTENCE = 65_535
+ARRAYS = ("tokens", "sentences", "documents")
+_REMAKE = "prepare the corpus again into another folder, or copy it again from where it is whole"
 
 
 @dataclass(frozen=True)
@@ -59,3 +68,158 @@ class Shard:
     tokens: NDArray[np.unsignedinteger[Any]]
     sentence_offsets: NDArray[np.int64]
     document_offsets: NDArray[np.int64]
+
+
+def token_dtype(vocabulary_size: int) -> np.dtype[Any]:
+    """uint16 up to 65,535 pieces, else uint32."""
+    return np.dtype(np.uint16 if vocabulary_size <= 65_535 else np.uint32)
+
+
+def shard_file(name: str, array: str) -> str:
+    """The file of one of a shard's ARRAYS."""
+    return f"{name}.{array}.npy"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A prepared corpus. `Corpus.open(folder)` reads it; shards are mapped, not loaded."""
+
+    folder: Path
+    account: dict[str, Any]
+    """All that `corpus.json` holds."""
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Self:
+        """Raises BertsmithError when the folder is no corpus, is of another format, or lacks a file."""
+        folder = Path(folder)
+        if not (folder / "corpus.json").is_file():
+            unfinished = (folder / ".work").is_dir()
+            what = "this corpus was not finished" if unfinished else "there is no corpus here"
+            fix = "run the same prepare command again" if unfinished else "make one with `bertsmith prepare`"
+            raise BertsmithError(what, folder, fix)
+        account = files.read_json(folder / "corpus.json", _REMAKE)
+        if not isinstance(account, dict) or account.get("format") != CORPUS_FORMAT:
+            raise BertsmithError(f"this corpus is not of format {CORPUS_FORMAT}", folder / "corpus.json", _REMAKE)
+        corpus = cls(folder, account)
+        for split in SPLITS:
+            for info in corpus.shards(split):
+                for array in ARRAYS:
+                    if not (folder / split / shard_file(info.name, array)).is_file():
+                        raise BertsmithError(
+                            "a shard file is missing", folder / split / shard_file(info.name, array), _REMAKE
+                        )
+        return corpus
+
+    @cached_property
+    def _shards(self) -> dict[str, list[ShardInfo]]:
+        return {split: [ShardInfo(**shard) for shard in self.account["splits"][split]["shards"]] for split in SPLITS}
+
+    def shards(self, split: str) -> list[ShardInfo]:
+        """The shards of "train" or "held_out", in the order of the sources."""
+        return self._shards[split]
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """What was read, kept, dropped and changed, as `bertsmith inspect` shows it."""
+        return dict(self.account["counts"])
+
+    def tokens(self, split: str) -> int:
+        return sum(shard.tokens for shard in self.shards(split))
+
+    def documents(self, split: str) -> int:
+        return sum(shard.documents for shard in self.shards(split))
+
+    @cached_property
+    def special(self) -> SpecialIds:
+        return SpecialIds(**self.account["tokenizer"]["special"])
+
+    @property
+    def tokenizer_sha256(self) -> str:
+        return str(self.account["tokenizer"]["sha256"])
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer the corpus was made with. Raises BertsmithError when its files were changed since."""
+        from bertsmith.corpus.tokenizer import Tokenizer  # here, so that reading shards needs numpy only
+
+        tokenizer = Tokenizer.load(self.folder / "tokenizer")
+        self.check_tokenizer(tokenizer, self.folder / "tokenizer")
+        return tokenizer
+
+    def check_tokenizer(self, tokenizer: Tokenizer, where: str | Path) -> None:
+        """Raises BertsmithError when `tokenizer`, found at `where`, gives other ids than the corpus holds."""
+        if tokenizer.sha256 != self.tokenizer_sha256:
+            raise BertsmithError(
+                f"this tokenizer is not the one that the corpus {self.folder} was made with",
+                where,
+                f"prepare the corpus with `--tokenizer {where}`, or use {self.folder / 'tokenizer'}",
+            )
+
+    def unigrams(self) -> NDArray[np.int64]:
+        """int64[V]: how often each piece stands in the train split. The baseline that a model must beat."""
+        return np.asarray(_read_array(self.folder / "unigrams.npy", np.dtype(np.int64)), dtype=np.int64)
+
+    def open_shard(self, split: str, index: int) -> Shard:
+        """Maps shard `index` of `split`. Raises BertsmithError when a file is missing, cut or not what is listed."""
+        info = self.shards(split)[index]
+        kinds = (token_dtype(self.special.vocabulary_size), np.dtype(np.uint16), np.dtype(np.uint32))
+        paths = [self.folder / split / shard_file(info.name, array) for array in ARRAYS]
+        tokens, sentences, documents = (_read_array(path, kind) for path, kind in zip(paths, kinds, strict=True))
+        shard = Shard(tokens, _offsets(sentences), _offsets(documents))
+        ends = (len(tokens), shard.sentence_offsets[-1], len(sentences), shard.document_offsets[-1], len(documents))
+        if ends != (info.tokens, info.tokens, info.sentences, info.sentences, info.documents):
+            raise BertsmithError("this shard does not hold what corpus.json lists", paths[0], _REMAKE)
+        return shard
+
+
+def verify(corpus: Corpus) -> int:
+    """Reads every file that `corpus.json` lists and compares its SHA-256; returns how many were compared.
+
+    Raises BertsmithError that names every file which is missing or differs.
+    """
+    listed = [(corpus.folder / "unigrams.npy", corpus.account["unigrams_sha256"])]
+    for split in SPLITS:
+        for info in corpus.shards(split):
+            listed += [(corpus.folder / split / name, wanted) for name, wanted in info.sha256.items()]
+    bad = [str(path) for path, wanted in listed if not path.is_file() or files.sha256(path) != wanted]
+    if bad:
+        raise BertsmithError(f"{len(bad)} of {len(listed)} files differ from what was written", ", ".join(bad), _REMAKE)
+    corpus.tokenizer()
+    return len(listed)
+
+
+def write_shard(folder: Path, name: str, arrays: Sequence[NDArray[Any]]) -> ShardInfo:
+    """Writes tokens, sentence lengths and document lengths into `folder`; the info lists their checksums."""
+    checksums = {}
+    for array, values in zip(ARRAYS, arrays, strict=True):
+        path = folder / shard_file(name, array)
+        with open(path, "wb") as file:
+            np.lib.format.write_array(file, values, allow_pickle=False)
+        checksums[path.name] = files.sha256(path)
+    tokens, sentences, documents = arrays
+    return ShardInfo(name, len(documents), len(sentences), len(tokens), checksums)
+
+
+def shard_account(shards: Sequence[ShardInfo]) -> dict[str, Any]:
+    """A split as corpus.json lists it."""
+    return {
+        "documents": sum(shard.documents for shard in shards),
+        "sentences": sum(shard.sentences for shard in shards),
+        "tokens": sum(shard.tokens for shard in shards),
+        "shards": [dataclasses.asdict(shard) for shard in shards],
+    }
+
+
+def _offsets(lengths: NDArray[Any]) -> NDArray[np.int64]:
+    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+
+
+def _read_array(path: Path, dtype: DTypeLike) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        raise BertsmithError("this file is missing", path, _REMAKE) from error
+    except (OSError, ValueError, EOFError) as error:
+        raise BertsmithError(f"this file is damaged ({error})", path, _REMAKE) from error
+    if array.dtype != dtype or array.ndim != 1:
+        raise BertsmithError(f"this file holds {array.dtype}{list(array.shape)}, not {dtype}[N]", path, _REMAKE)
+    return array

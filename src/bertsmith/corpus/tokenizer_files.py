@@ -1,0 +1,119 @@
+"""The files of a tokenizer folder, in and out: tokenizer.json, vocab.txt and the two that say casing and roles."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Engine
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import choose
+
+# In the order of the fields of SpecialIds.
+SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SPECIAL_ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+LONGEST_WORD = 100
+MODEL_MAX_LENGTH = 512
+_PARTS = {"model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
+_FIX = "give a folder with tokenizer.json or vocab.txt of a BERT WordPiece tokenizer"
+
+
+def engine_from_vocabulary(
+    pieces: Sequence[str], lowercase: bool, where: str, strip_accents: bool | None = None, chinese: bool = True
+) -> Engine:
+    """BERT's tokenizer over `pieces` (their index is their id). strip_accents None: as `lowercase`.
+
+    Raises BertsmithError when a special piece is missing or a piece stands twice.
+    """
+    missing = [piece for piece in SPECIAL_PIECES if piece not in set(pieces)]
+    if missing:
+        raise BertsmithError(f"the vocabulary has no {', '.join(missing)}", where, "BERT needs all five special pieces")
+    twice = [piece for piece, count in Counter(pieces).items() if count > 1]
+    if twice:
+        raise BertsmithError(
+            f"{len(twice)} pieces stand twice in the vocabulary, such as {twice[0]!r}", where, "keep one of each"
+        )
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    engine = Engine(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
+    engine.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=chinese, strip_accents=strip_accents, lowercase=lowercase
+    )
+    engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    engine.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    engine.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in SPECIAL_PIECES])
+    engine.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
+    )
+    return engine
+
+
+def read_engine(source: Path) -> Engine:
+    """Reads a folder, a `tokenizer.json` or a `vocab.txt`. Raises BertsmithError when it is not BERT's WordPiece."""
+    if not source.exists():
+        raise BertsmithError("there is no tokenizer here", source, _FIX)
+    if source.is_file():
+        return _read_json(source) if source.suffix == ".json" else _read_vocabulary(source)
+    for name, read in (("tokenizer.json", _read_json), ("vocab.txt", _read_vocabulary)):
+        if (source / name).is_file():
+            return read(source / name)
+    raise BertsmithError("this folder holds neither tokenizer.json nor vocab.txt", source, _FIX)
+
+
+def config_files(normalizer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What tokenizer_config.json and special_tokens_map.json say, by file name."""
+    roles = dict(zip(SPECIAL_ROLES, SPECIAL_PIECES, strict=True))
+    config = {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": normalizer["lowercase"],
+        "strip_accents": normalizer["strip_accents"],
+        "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
+        "model_max_length": MODEL_MAX_LENGTH,
+        "clean_up_tokenization_spaces": False,
+    }
+    return {"tokenizer_config.json": config | roles, "special_tokens_map.json": dict(roles)}
+
+
+def _read_json(path: Path) -> Engine:
+    state = files.read_json(path, _FIX)
+    for part, wanted in _PARTS.items():
+        found = (state.get(part) or {}).get("type") if isinstance(state, dict) else None
+        if found != wanted:
+            raise BertsmithError(f"its {part} is {found}, BERT's is {wanted}", path, _FIX)
+    # A saved tokenizer may carry the padding and truncation of its last use; ids must not depend on them.
+    state["padding"] = state["truncation"] = None
+    try:
+        engine = Engine.from_str(json.dumps(state))
+    except Exception as error:  # the library raises bare Exception
+        raise BertsmithError(f"the tokenizer cannot be read ({error})", path, _FIX) from error
+    missing = [piece for piece in SPECIAL_PIECES if engine.token_to_id(piece) is None]
+    if missing:
+        raise BertsmithError(f"the vocabulary has no {', '.join(missing)}", path, "BERT needs all five special pieces")
+    return engine
+
+
+def _read_vocabulary(path: Path) -> Engine:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BertsmithError(f"this vocabulary is not UTF-8 text ({error})", path, _FIX) from error
+    # Split at line feeds only: pieces may be other characters that splitlines() takes for line ends.
+    pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    config_path = path.with_name("tokenizer_config.json")
+    config = files.read_json(config_path) if config_path.is_file() else {}
+    lowercase = config.get("do_lower_case")
+    if lowercase is None:
+        lowercase = all(piece == piece.lower() for piece in pieces if not piece.startswith("["))
+        reason = "no piece has a capital letter" if lowercase else "some pieces have capital letters"
+        choose(
+            f"casing of {path.name}", "lower-cased" if lowercase else "cased", f"{reason}, and no file beside it says"
+        )
+    accents, chinese = config.get("strip_accents"), config.get("tokenize_chinese_chars", True)
+    return engine_from_vocabulary(pieces, bool(lowercase), str(path), accents, bool(chinese))
