@@ -1,0 +1,1 @@
+"""Token shards to packed batches: draws, pairs, masking, packing, epochs, order, steps, loader. Knows numpy only."""

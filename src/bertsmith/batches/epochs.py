@@ -1,0 +1,141 @@
+"""The index of an epoch: how many instances each shard gives, how long each is, and in which order they come.
+
+An epoch visits its shards in a drawn order. Windows of successive shards, of some 200,000 instances together at most,
+are shuffled as one. With the index any place of the epoch is found at once, and every rank knows all lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.base import streams
+from bertsmith.base.layout import Ints
+from bertsmith.batches.pairs import Account
+
+WINDOW_INSTANCES = 200_000
+ACCOUNT_FIELDS = tuple(each.name for each in fields(Account))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The random numbers of one epoch of one phase."""
+
+    seed: int
+    phase: str | int
+    epoch: int
+
+    def key(self, purpose: str, where: int = 0) -> int:
+        """The key of what the numbers are for (pairs, masks, ...) and where (a shard, a window)."""
+        return streams.stream_key(self.seed, self.phase, self.epoch, purpose, where)
+
+
+@dataclass(frozen=True)
+class References:
+    """n instances by name. epochs, shards, instances (the number within the shard), lengths in slots: int64[n]."""
+
+    epochs: Ints
+    shards: Ints
+    instances: Ints
+    lengths: Ints
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    def __getitem__(self, chosen: Ints | slice) -> References:
+        return References(*(getattr(self, each.name)[chosen] for each in fields(References)))
+
+    @classmethod
+    def join(cls, parts: Sequence[References]) -> References:
+        """All references of `parts`, one part behind the other."""
+        return cls(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)))
+
+
+@dataclass(frozen=True)
+class EpochIndex:
+    """table: int64[shards, 7], the account of each shard, fields in the order of `Account`. lengths: uint16[instances],
+    slots of every instance, shard by shard in the order of the corpus."""
+
+    stream: Stream
+    table: NDArray[np.int64]
+    lengths: NDArray[np.uint16]
+
+    @classmethod
+    def of(cls, stream: Stream, accounts: Sequence[Account], lengths: NDArray[np.uint16]) -> EpochIndex:
+        """The index of an epoch whose shards have these accounts."""
+        rows = [[getattr(account, name) for name in ACCOUNT_FIELDS] for account in accounts]
+        return cls(stream, np.array(rows, dtype=np.int64), lengths)
+
+    @property
+    def size(self) -> int:
+        """Instances of the epoch."""
+        return len(self.lengths)
+
+    @cached_property
+    def account(self) -> Account:
+        """What the epoch shows of the corpus."""
+        return Account(*(int(total) for total in self.table.sum(axis=0)))
+
+    @cached_property
+    def _counts(self) -> Ints:
+        return self.table[:, ACCOUNT_FIELDS.index("instances")]
+
+    @cached_property
+    def _shard_starts(self) -> Ints:
+        """Where the lengths of each shard begin."""
+        return np.cumsum(self._counts) - self._counts
+
+    @cached_property
+    def windows(self) -> list[Ints]:
+        """The shards of each window, in the order in which the epoch visits them."""
+        order = streams.generator(self.stream.key("shards")).permutation(len(self._counts))
+        windows, members, held = [], list[int](), 0
+        for shard in order.tolist():
+            count = int(self._counts[shard])
+            if members and held + count > WINDOW_INSTANCES:
+                windows.append(np.array(members))
+                members, held = [], 0
+            members.append(shard)
+            held += count
+        return [*windows, np.array(members)]
+
+    @cached_property
+    def _window_starts(self) -> Ints:
+        """Where each window begins in the epoch, and where the epoch ends."""
+        return np.concatenate(([0], np.cumsum([int(self._counts[members].sum()) for members in self.windows])))
+
+    @cached_property
+    def _shuffles(self) -> dict[int, Ints]:
+        return {}
+
+    def _shuffled(self, window: int) -> Ints:
+        """The order of a window's instances. The last two are kept: a step lies in one window or on an edge of two."""
+        if window not in self._shuffles:
+            count = int(self._window_starts[window + 1] - self._window_starts[window])
+            order = streams.generator(self.stream.key("window", window)).permutation(count)
+            while len(self._shuffles) > 1:
+                del self._shuffles[next(iter(self._shuffles))]
+            self._shuffles[window] = order
+        return self._shuffles[window]
+
+    def references(self, first: int, count: int) -> References:
+        """Instances `first` to `first + count` of the epoch, 0 <= first, first + count <= size."""
+        parts = []
+        while count > 0:
+            window = int(np.searchsorted(self._window_starts, first, side="right")) - 1
+            begin, end = self._window_starts[window : window + 2].tolist()
+            take = min(count, end - first)
+            members = self.windows[window]
+            edges = np.cumsum(self._counts[members])
+            chosen = self._shuffled(window)[first - begin : first - begin + take]
+            which = np.searchsorted(edges, chosen, side="right")
+            shards = members[which]
+            instances = chosen - (edges[which] - self._counts[shards])
+            lengths = self.lengths[self._shard_starts[shards] + instances].astype(np.int64)
+            parts.append(References(np.full(take, self.stream.epoch), shards, instances, lengths))
+            first, count = first + take, count - take
+        return References.join(parts)

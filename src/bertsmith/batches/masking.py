@@ -1,0 +1,109 @@
+"""Which pieces a batch hides and what stands in their place: BERT's 80/10/10, for a whole micro-batch at once.
+
+Every draw is keyed by the instance and the place in it, so an instance is masked alike in any batch, on any rank.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.base import streams
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.layout import Ints, Layout
+from bertsmith.batches.pairs import SPECIAL_PIECES
+from bertsmith.corpus.shards import SpecialIds
+
+# The 64-bit word that sorts a slot: row of the batch, random bits, place in the sequence.
+_PLACE_BITS, _RANDOM_BITS = 16, 28
+_ROWS = 1 << (64 - _PLACE_BITS - _RANDOM_BITS)
+# Counters of the three draws that a place may need; places are below 2**16.
+_ACTION, _PIECE = np.uint64(1 << 16), np.uint64(2 << 16)
+
+
+@dataclass(frozen=True)
+class MaskingSettings:
+    """rate: the share of an instance's slots to predict, special ones counted. Of those, mask_share become [MASK],
+    random_share a random piece of the whole vocabulary (special pieces included, as Google has it), the rest stay."""
+
+    rate: float = 0.15
+    mask_share: float = 0.8
+    random_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < 1:
+            raise BertsmithError(f"rate is {self.rate}", "masking", "use a number above 0 and below 1")
+        shares = (self.mask_share, self.random_share)
+        if min(shares) < 0 or sum(shares) > 1 + 1e-9:
+            raise BertsmithError(
+                f"mask_share and random_share are {shares[0]} and {shares[1]}",
+                "masking",
+                "use shares that sum to 1 at most",
+            )
+
+    def predictions(self, lengths: Ints) -> Ints:
+        """int64[S]: how many pieces are hidden in instances of these lengths: round(length x rate), half to even, at
+        least 1 and at most what is not special. 128 slots give 19, 512 give 77."""
+        rounded = np.rint(lengths * self.rate).astype(np.int64)
+        counts: Ints = np.minimum(np.maximum(rounded, 1), lengths - SPECIAL_PIECES)
+        return counts
+
+    def max_predictions(self, sequence_length: int) -> int:
+        """Room that is enough for any instance: ceil(128 x rate) for every 128 slots, the 20 and 80 of Google and
+        NVIDIA. `predictions` never passes it, so it limits nothing; it is the size of fixed-shape batches."""
+        return max(1, math.ceil(sequence_length * math.ceil(128 * self.rate) / 128))
+
+
+def mask(
+    ids: Ints,
+    hideable: NDArray[np.bool_],
+    layout: Layout,
+    keys: streams.UInt64s,
+    settings: MaskingSettings,
+    special: SpecialIds,
+) -> tuple[Ints, Ints, Ints]:
+    """Hides pieces of a micro-batch.
+
+    ids: int64[T]. hideable: bool[T], False for [CLS] and [SEP]. keys: uint64[S], one of each instance. Returns the ids
+    that the model sees (int64[T]), the slots to predict in rising order (int64[M]) and what stood there (int64[M]).
+    """
+    slots = np.flatnonzero(hideable)
+    places = layout.positions[slots]
+    rows = np.repeat(np.arange(layout.sequences), layout.lengths)[slots]
+    priorities = streams.bits(keys[rows], places.astype(np.uint64)) >> np.uint64(64 - _RANDOM_BITS)
+    positions = choose_slots(layout, rows, places, priorities, settings.predictions(layout.lengths))
+    chosen_rows = np.searchsorted(layout.offsets, positions, side="right") - 1
+    chosen_places = layout.positions[positions].astype(np.uint64)
+    actions = streams.uniform(keys[chosen_rows], chosen_places + _ACTION)
+    pieces = streams.below(special.vocabulary_size, keys[chosen_rows], chosen_places + _PIECE)
+    seen = ids.copy()
+    seen[positions] = replacements(ids[positions], actions, pieces, settings, special)
+    return seen, positions, ids[positions]
+
+
+def choose_slots(layout: Layout, rows: Ints, places: Ints, priorities: streams.UInt64s, counts: Ints) -> Ints:
+    """The slots with the lowest priorities, counts[s] of each sequence s; int64[M], rising.
+
+    rows, places: int64[C], sequence and place of the slots to choose from. priorities: uint64[C], below 2**28; equal
+    ones go by place. Each sequence has at least counts[s] such slots.
+    """
+    assert layout.sequences <= _ROWS, "a micro-batch has fewer than a million sequences"
+    words = rows.astype(np.uint64) << np.uint64(_RANDOM_BITS)
+    words = (words | priorities) << np.uint64(_PLACE_BITS) | places.astype(np.uint64)
+    words.sort()
+    of_row = np.bincount(rows, minlength=layout.sequences)
+    rank_in_row = np.arange(len(rows)) - np.repeat(np.cumsum(of_row) - of_row, of_row)
+    taken = words[rank_in_row < np.repeat(counts, of_row)].astype(np.int64)
+    slots = layout.first_slots[taken >> (_RANDOM_BITS + _PLACE_BITS)] + (taken & ((1 << _PLACE_BITS) - 1))
+    return np.sort(slots)
+
+
+def replacements(
+    labels: Ints, actions: NDArray[np.float64], pieces: Ints, settings: MaskingSettings, special: SpecialIds
+) -> Ints:
+    """int64[M]: what stands in place of `labels`. actions: float64[M] in [0, 1), rising: [MASK], piece, itself."""
+    kept_or_random = np.where(actions < settings.mask_share + settings.random_share, pieces, labels)
+    return np.where(actions < settings.mask_share, special.mask, kept_or_random)

@@ -1,0 +1,87 @@
+"""Instances to a packed batch: sequences one behind the other, no slot lost to padding.
+
+Legend: S sequences, T slots, M masked slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.base.layout import Ints, Layout
+from bertsmith.base.streams import UInt64s
+from bertsmith.batches.masking import MaskingSettings, mask
+from bertsmith.batches.pairs import SPECIAL_PIECES, Instances
+from bertsmith.corpus.shards import SpecialIds
+
+
+@dataclass(frozen=True)
+class PretrainBatch:
+    """A micro-batch of masked pairs, unpadded.
+
+    input_ids, token_type_ids (0 for [CLS] A [SEP], 1 for B [SEP]), position_ids: int64[T]. layout: where the sequences
+    lie. masked_positions: int64[M], slots of the batch, rising. masked_labels: int64[M], the pieces that stood there.
+    next_sentence_labels: int64[S], 0 is next, 1 random.
+    """
+
+    input_ids: Ints
+    token_type_ids: Ints
+    position_ids: Ints
+    layout: Layout
+    masked_positions: Ints
+    masked_labels: Ints
+    next_sentence_labels: Ints
+
+
+@dataclass(frozen=True)
+class Part:
+    """Instances of one shard and the rows of the batch that they take.
+
+    tokens: those of the shard. chosen: int64[n], numbers of the instances. rows: int64[n]. keys: uint64[n], of masks.
+    """
+
+    tokens: NDArray[np.unsignedinteger[Any]]
+    instances: Instances
+    chosen: Ints
+    rows: Ints
+    keys: UInt64s
+
+
+def pack(parts: Sequence[Part], special: SpecialIds, masking: MaskingSettings) -> PretrainBatch:
+    """Builds the batch of all parts; their rows together are 0 to S - 1, each once. One gather of tokens a part."""
+    sequences = sum(len(part.rows) for part in parts)
+    a_length, b_length, labels = np.zeros((3, sequences), dtype=np.int64)
+    keys = np.zeros(sequences, dtype=np.uint64)
+    for part in parts:
+        a_length[part.rows] = part.instances.a_length[part.chosen]
+        b_length[part.rows] = part.instances.b_length[part.chosen]
+        labels[part.rows] = part.instances.next_sentence_label[part.chosen]
+        keys[part.rows] = part.keys
+    layout = Layout.from_lengths(a_length + b_length + SPECIAL_PIECES)
+    a_first = layout.first_slots + 1
+    b_first = a_first + a_length + 1
+
+    ids = np.full(layout.tokens, special.sep, dtype=np.int64)
+    hideable = np.ones(layout.tokens, dtype=np.bool_)
+    hideable[layout.first_slots] = hideable[b_first - 1] = hideable[layout.offsets[1:] - 1] = False
+    ids[layout.first_slots] = special.cls
+    for part in parts:
+        starts = np.concatenate((part.instances.a_start[part.chosen], part.instances.b_start[part.chosen]))
+        lengths = np.concatenate((a_length[part.rows], b_length[part.rows]))
+        slots = np.concatenate((a_first[part.rows], b_first[part.rows]))
+        ids[ranges(slots, lengths)] = part.tokens[ranges(starts, lengths)]
+
+    seen, masked_positions, masked_labels = mask(ids, hideable, layout, keys, masking, special)
+    types = (layout.positions >= np.repeat(a_length + 2, layout.lengths)).astype(np.int64)
+    return PretrainBatch(seen, types, layout.positions, layout, masked_positions, masked_labels, labels)
+
+
+def ranges(starts: Ints, lengths: Ints) -> Ints:
+    """The integers of all ranges starts[i] to starts[i] + lengths[i], one range behind the other."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + np.repeat(starts - ends + lengths, lengths)

@@ -1,0 +1,215 @@
+"""Documents to instances of two segments, as Google's `create_pretraining_data.py` cuts them, for one shard at a time.
+
+A document is cut into chunks of whole sentences that reach a target length. The front of a chunk is segment A. Segment
+B is the rest of the chunk ("is next", label 0), or sentences from a random place of another document of the same shard
+("random", label 1), and then the unused rest of the chunk goes back to be cut again. Pairs that are too long lose
+single tokens from the longer segment. Two rules where the references differ:
+
+- a random document is tried for at most ten times; where all ten were the document itself its label is "is next", as
+  NVIDIA's code has it. In a shard of one document that is every such draw, so it is counted (`Account.same_document`).
+- random documents come from the same shard, as in NVIDIA's and LDDL's preparation.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.batches.draws import Draws, KeyedDraws
+from bertsmith.corpus.shards import Shard
+
+SPECIAL_PIECES = 3
+SHORTEST_SEQUENCE = SPECIAL_PIECES + 2
+LONGEST_SEQUENCE = 65_535
+_TRIES = 10
+IS_NEXT, IS_RANDOM = 0, 1
+
+
+@dataclass(frozen=True)
+class PairSettings:
+    """random_next: the chance of a random second segment. short_sequences: the share of documents that are cut to a
+    random shorter target."""
+
+    random_next: float = 0.5
+    short_sequences: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("random_next", "short_sequences"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise BertsmithError(f"{name} is {getattr(self, name)}", "pairs", "use a number from 0 to 1")
+
+
+@dataclass(frozen=True)
+class Account:
+    """What became of the tokens of a shard, or of all shards of an epoch: visited = corpus - truncated + repeated.
+
+    corpus: tokens there are. visited: tokens that the instances show. truncated: tokens cut off in their own place.
+    repeated: tokens shown once more, as random second segments. random: instances with label 1. same_document:
+    instances whose second segment was drawn at random and fell into the same document (label 0).
+    """
+
+    instances: int = 0
+    corpus: int = 0
+    visited: int = 0
+    truncated: int = 0
+    repeated: int = 0
+    random: int = 0
+    same_document: int = 0
+
+    def __add__(self, other: Account) -> Account:
+        return Account(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(Account)))
+
+    def __str__(self) -> str:
+        line = (
+            f"{self.instances:,} instances; tokens: {self.visited:,} visited = {self.corpus:,} of the corpus"
+            f" - {self.truncated:,} truncated + {self.repeated:,} repeated as random second segments;"
+            f" {self.random:,} pairs are random"
+        )
+        if self.same_document:
+            line += f"; {self.same_document:,} random seconds fell into the same document and are labelled is-next"
+        return line
+
+
+@dataclass(frozen=True)
+class Instances:
+    """The instances of a shard as positions in its tokens; n of them, in the order of the text.
+
+    a_start, b_start: int64[n]. a_length, b_length: int32[n], without special pieces. next_sentence_label: uint8[n],
+    0 is next, 1 random.
+    """
+
+    a_start: NDArray[np.int64]
+    a_length: NDArray[np.int32]
+    b_start: NDArray[np.int64]
+    b_length: NDArray[np.int32]
+    next_sentence_label: NDArray[np.uint8]
+    account: Account
+
+    def __len__(self) -> int:
+        return len(self.a_start)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """int64[n]: slots that each takes in a batch, [CLS] and both [SEP] included."""
+        return self.a_length.astype(np.int64) + self.b_length + SPECIAL_PIECES
+
+
+def draw_pairs(
+    shard: Shard, key: int, sequence_length: int, random_next: float, short_sequences: float, draws: Draws | None = None
+) -> Instances:
+    """Cuts a shard into instances of at most `sequence_length` slots; a pure function of the shard and the key.
+
+    draws: used instead of the key's own (tests feed Google's generator). Raises BertsmithError for a length that no
+    pair fits into.
+    """
+    check_sequence_length(sequence_length)
+    cutter = _Cutter(shard, draws or KeyedDraws(key), sequence_length - SPECIAL_PIECES, random_next)
+    for document in range(len(cutter.documents) - 1):
+        target = cutter.limit
+        if cutter.draws.uniform() < short_sequences:
+            target = cutter.draws.integer(2, cutter.limit)
+        cutter.cut(document, target)
+    return cutter.instances()
+
+
+def check_sequence_length(sequence_length: int) -> None:
+    """Raises BertsmithError for a sequence length that pairs cannot have."""
+    if not SHORTEST_SEQUENCE <= sequence_length <= LONGEST_SEQUENCE:
+        raise BertsmithError(
+            f"sequence length {sequence_length} is not possible for pairs",
+            "sequence_length",
+            f"use a number from {SHORTEST_SEQUENCE} to {LONGEST_SEQUENCE}: [CLS] A [SEP] B [SEP] needs five at least",
+        )
+
+
+class _Cutter:
+    """Cuts one document after another, on plain lists by bisection: some microseconds an instance of any length."""
+
+    def __init__(self, shard: Shard, draws: Draws, limit: int, random_next: float) -> None:
+        self.sentences: list[int] = shard.sentence_offsets.tolist()
+        self.documents: list[int] = shard.document_offsets.tolist()
+        self.draws, self.limit, self.random_next = draws, limit, random_next
+        # a_start, a_end, b_start, b_end before and after truncation, drawn at random or not, label
+        self.rows: list[tuple[int, int, int, int, int, int, int, int, bool, int]] = []
+
+    def cut(self, document: int, target: int) -> None:
+        """Adds the instances of a document, each of which aims at `target` tokens."""
+        sentences, draws = self.sentences, self.draws
+        sentence, last = self.documents[document], self.documents[document + 1]
+        while sentence < last:
+            end = bisect_left(sentences, sentences[sentence] + target, sentence + 1, last)
+            count = end - sentence
+            split = sentence + (1 if count == 1 else draws.integer(1, count - 1))
+            a_start, a_end = sentences[sentence], sentences[split]
+            drawn = count == 1 or draws.uniform() < self.random_next
+            label = IS_NEXT
+            if drawn:
+                b_start, b_end, other = self._random_second(document, target - (a_end - a_start))
+                label = IS_NEXT if other == document else IS_RANDOM
+                sentence = split
+            else:
+                b_start, b_end = a_end, sentences[end]
+                sentence = end
+            kept = (a_start, a_end, b_start, b_end)
+            if a_end - a_start + b_end - b_start > self.limit:
+                kept = truncated(a_start, a_end, b_start, b_end, self.limit, draws)
+            self.rows.append((a_start, a_end, b_start, b_end, *kept, drawn, label))
+
+    def _random_second(self, document: int, target: int) -> tuple[int, int, int]:
+        """First and last token of whole sentences of another document that reach `target` tokens, and its number."""
+        for _ in range(_TRIES):
+            other = self.draws.integer(0, len(self.documents) - 2)
+            if other != document:
+                break
+        begin, last = self.documents[other], self.documents[other + 1]
+        first = begin + self.draws.integer(0, last - begin - 1)
+        start = self.sentences[first]
+        return start, self.sentences[bisect_left(self.sentences, start + target, first + 1, last)], other
+
+    def instances(self) -> Instances:
+        """All that was cut, with its account."""
+        columns = np.array(self.rows, dtype=np.int64).reshape(-1, 10).T
+        whole_a, whole_b = columns[1] - columns[0], columns[3] - columns[2]
+        a_length, b_length = columns[5] - columns[4], columns[7] - columns[6]
+        drawn, label = columns[8] == 1, columns[9].astype(np.uint8)
+        account = Account(
+            instances=len(label),
+            corpus=self.sentences[-1],
+            visited=int(a_length.sum() + b_length.sum()),
+            truncated=int((whole_a - a_length).sum() + (whole_b - b_length)[~drawn].sum()),
+            repeated=int(b_length[drawn].sum()),
+            random=int((label == IS_RANDOM).sum()),
+            same_document=int((drawn & (label == IS_NEXT)).sum()),
+        )
+        a_start, b_start = np.ascontiguousarray(columns[4]), np.ascontiguousarray(columns[6])
+        return Instances(a_start, a_length.astype(np.int32), b_start, b_length.astype(np.int32), label, account)
+
+
+def truncated(
+    a_start: int, a_end: int, b_start: int, b_end: int, limit: int, draws: Draws
+) -> tuple[int, int, int, int]:
+    """Takes single tokens from the longer segment (from B where they are equal), at its front or back by a coin each.
+
+    Which segment loses depends on the lengths alone: first the longer one down to the other's length, then B and A in
+    turn. So the coins can be tossed at once and counted. A set bit takes from the front.
+    """
+    a_length, b_length = a_end - a_start, b_end - b_start
+    excess = a_length + b_length - limit
+    from_longer = min(abs(a_length - b_length), excess)
+    in_turn = excess - from_longer
+    from_a, from_b = in_turn // 2, in_turn - in_turn // 2
+    coins = draws.tosses(excess)
+    longer_front = (coins & ((1 << from_longer) - 1)).bit_count()
+    turns = coins >> from_longer & ((1 << in_turn) - 1)
+    odd_places = int.from_bytes(b"\xaa" * (in_turn // 8 + 1))
+    a_front = (turns & odd_places).bit_count()
+    b_front = turns.bit_count() - a_front
+    if a_length > b_length:
+        from_a, a_front = from_a + from_longer, a_front + longer_front
+    else:
+        from_b, b_front = from_b + from_longer, b_front + longer_front
+    return a_start + a_front, a_end - (from_a - a_front), b_start + b_front, b_end - (from_b - b_front)

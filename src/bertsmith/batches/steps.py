@@ -1,0 +1,139 @@
+"""The content of a step: the next B instances, dealt to ranks and micro-batches, packed and masked.
+
+Which instances a step has, and how each is masked, depends on the order alone; ranks and budgets only deal them out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertsmith.base import streams
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.layout import Ints, bins_for_budget, deal
+from bertsmith.base.log import warn
+from bertsmith.batches.epochs import References
+from bertsmith.batches.masking import MaskingSettings
+from bertsmith.batches.order import Order, ShardSource
+from bertsmith.batches.packing import Part, PretrainBatch, pack
+from bertsmith.batches.pairs import Account, PairSettings
+
+
+@dataclass(frozen=True)
+class StepTotals:
+    """Counts of a whole step over all ranks: every rank knows them without asking the others. tokens: slots, special
+    pieces included. masked: pieces to predict."""
+
+    sequences: int
+    tokens: int
+    masked: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step of one rank.
+
+    number: from 0 on. micro_batches: as many on every rank; one may have no sequence where a step has fewer sequences
+    than there are micro-batches on all ranks. begun: the epochs that begin in this step, with their accounts.
+    """
+
+    number: int
+    micro_batches: tuple[PretrainBatch, ...]
+    totals: StepTotals
+    begun: tuple[tuple[int, Account], ...]
+
+
+@dataclass(frozen=True)
+class StepBuilder:
+    """Builds any step of a run for one rank. global_batch: sequences of a step over all ranks. micro_batch_tokens: the
+    most slots of a micro-batch (a single sequence longer than that makes one alone)."""
+
+    order: Order
+    global_batch: int
+    masking: MaskingSettings
+    micro_batch_tokens: int
+    rank: int = 0
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("global_batch", "micro_batch_tokens"):
+            if getattr(self, name) < 1:
+                raise BertsmithError(f"{name} is {getattr(self, name)}", "batches", "use a whole number from 1")
+        if self.global_batch < self.ranks:
+            raise BertsmithError(
+                f"a global batch of {self.global_batch} sequences leaves some of {self.ranks} ranks without work",
+                "global_batch",
+                "use a larger global batch or fewer ranks",
+            )
+
+    def build(self, number: int) -> Step:
+        """Step `number`, counted from 0: instances number * B to (number + 1) * B of the run."""
+        first = number * self.global_batch
+        references = self.order.instances(first, self.global_batch)
+        bins = deal_within(references.lengths, self.ranks, self.micro_batch_tokens)
+        each = len(bins) // self.ranks
+        ours = bins[self.rank * each : (self.rank + 1) * each]
+        return Step(
+            number,
+            tuple(build_batch(self.order, references[members], self.masking) for members in ours),
+            totals(references, self.masking),
+            self._begun(references, first),
+        )
+
+    def _begun(self, references: References, first: int) -> tuple[tuple[int, Account], ...]:
+        epochs = np.unique(references.epochs).tolist()
+        return tuple((epoch, self.order.account(epoch)) for epoch in epochs if self.order.epoch_start(epoch) >= first)
+
+
+def totals(references: References, masking: MaskingSettings) -> StepTotals:
+    """Counts that follow from the lengths alone."""
+    lengths = references.lengths
+    return StepTotals(len(lengths), int(lengths.sum()), int(masking.predictions(lengths).sum()))
+
+
+def deal_within(lengths: Ints, ranks: int, budget_tokens: int) -> list[Ints]:
+    """Deals sequences to ranks x A bins of about even token counts, A the least for which no bin of several sequences
+    passes the budget. Bins of a rank lie together: rank r has bins r * A to (r + 1) * A."""
+    each = bins_for_budget(lengths, budget_tokens * ranks)
+    while True:
+        bins = deal(lengths, ranks * each)
+        if all(len(members) < 2 or lengths[members].sum() <= budget_tokens for members in bins):
+            return bins
+        each += 1
+
+
+def build_batch(order: Order, references: References, masking: MaskingSettings) -> PretrainBatch:
+    """Packs and masks these instances, in this order."""
+    parts = []
+    for epoch, shard in sorted(set(zip(references.epochs.tolist(), references.shards.tolist(), strict=True))):
+        rows = np.flatnonzero((references.epochs == epoch) & (references.shards == shard))
+        chosen = references.instances[rows]
+        drawn = order.drawn(epoch, shard)
+        keys = streams.bits(order.stream(epoch).key("masks", shard), chosen.astype(np.uint64))
+        parts.append(Part(drawn.tokens, drawn.instances, chosen, rows, keys))
+    return pack(parts, order.source.special, masking)
+
+
+def held_out_batches(
+    source: ShardSource,
+    *,
+    sequence_length: int,
+    instances: int,
+    masking: MaskingSettings,
+    micro_batch_tokens: int,
+    seed: int,
+    pairs: PairSettings | None = None,
+) -> list[PretrainBatch]:
+    """The held-out instances of an evaluation, the same at every call: the first ones of an order of their own.
+
+    Where the held-out documents give fewer than `instances`, all of them are taken, once each, and that is said.
+    Raises BertsmithError where no document was held out.
+    """
+    order = Order(source, split="held_out", seed=seed, phase="held out", sequence_length=sequence_length, pairs=pairs)
+    there = order.epoch(0).size
+    if there < instances:
+        warn(f"evaluation at length {sequence_length}: {there:,} held-out instances, not {instances:,}; all are used")
+    references = order.instances(0, min(instances, there))
+    bins = deal_within(references.lengths, 1, micro_batch_tokens)
+    return [build_batch(order, references[members], masking) for members in bins]
