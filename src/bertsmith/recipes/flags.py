@@ -7,13 +7,14 @@ import dataclasses
 import io
 import typing
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
 from bertsmith.base.errors import BertsmithError, nearest
 
 T = TypeVar("T")
+U = TypeVar("U")
 _HELP = ("-h", "--help")
 
 
@@ -63,36 +64,57 @@ def wants_help(args: Sequence[str]) -> bool:
     return any(token in _HELP for token in args)
 
 
-def parse_flags(kind: type[T], args: Sequence[str], *, prog: str, description: str = "", default: T | None = None) -> T:
+def parse_flags(kind: type[T], args: Sequence[str], *, prog: str, description: str = "") -> T:
     """Reads `kind` from `args`; prints help and raises SystemExit(0) where it is asked for.
 
     Raises BertsmithError for an unknown flag (with the nearest one), a missing or a wrong value.
     """
-    options: dict[str, Any] = {"args": list(args), "prog": prog, "description": description}
-    if default is not None:
-        options["default"] = default
-    if wants_help(args):
-        parsed: T = tyro.cli(kind, **options)
+    return _parse(kind, args, prog, description, set(_flag_names(kind)))
+
+
+def parse_two(
+    own: type[T], settings: U | type[U], args: Sequence[str], *, prog: str, description: str = ""
+) -> tuple[T, U]:
+    """Reads two dataclasses whose flags stand side by side; `settings` may be an instance, which gives the defaults.
+
+    Raises BertsmithError as `parse_flags` does.
+    """
+    kind = settings if isinstance(settings, type) else type(settings)
+    default = settings() if isinstance(settings, type) else settings
+    unprefixed = tyro.conf.arg(name="")
+    fields: list[Any] = [
+        ("own", Annotated[own, unprefixed]),
+        ("settings", Annotated[kind, unprefixed], dataclasses.field(default_factory=lambda: default)),
+    ]
+    joined: Any = dataclasses.make_dataclass("Flags", fields)
+    parsed = _parse(joined, args, prog, description, {*_flag_names(own), *_flag_names(kind)})
+    return parsed.own, parsed.settings
+
+
+def _parse(kind: type[T], args: Sequence[str], prog: str, description: str, known: set[str]) -> T:
+    def read() -> T:
+        parsed: T = tyro.cli(kind, args=list(args), prog=prog, description=description)
         return parsed
-    _refuse_unknown(kind, args, prog)
+
+    if wants_help(args):
+        return read()
+    _refuse_unknown(known, args, prog)
     # tyro draws for the terminal it finds; in UTF-8 and without colours its message can be taken apart.
     spoken = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     try:
         with contextlib.redirect_stdout(spoken), contextlib.redirect_stderr(spoken):
-            parsed = tyro.cli(kind, **options)
-            return parsed
+            return read()
     except SystemExit:
         spoken.seek(0)
         raise BertsmithError(_plain(spoken.read()), prog, f"see {prog} --help") from None
 
 
-def _refuse_unknown(kind: type[Any], args: Sequence[str], prog: str) -> None:
-    known = set(_flag_names(kind))
+def _refuse_unknown(known: set[str], args: Sequence[str], prog: str) -> None:
     for token in args:
         name = named_by(token)
         if name and name not in known:
-            flags = [flag(each) for each in known]
-            raise BertsmithError(f"there is no flag {token.split('=', 1)[0]}", prog, nearest(token, flags))
+            what = f"there is no flag {token.split('=', 1)[0]}"
+            raise BertsmithError(what, prog, nearest(flag(name), [flag(each) for each in known]))
 
 
 def _flag_names(kind: type[Any]) -> Iterator[str]:

@@ -1,0 +1,285 @@
+"""The command line: each verb reads its flags, calls one function and prints. Verbs stand in the order of the river."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import tyro
+
+import bertsmith
+from bertsmith.base import errors, log
+from bertsmith.base.errors import BertsmithError
+from bertsmith.recipes.flags import parse_flags, parse_two, split_flags, wants_help
+from bertsmith.recipes.loader import FIELDS, load_recipe, presets
+from bertsmith.training.stopping import StoppedAfterSaving
+
+# The modules that do the work are imported by the verb that needs them, so that --help is there at once.
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A verb as it was called. prog: the verb as the user types it. description: what its help begins with."""
+
+    prog: str
+    description: str
+    args: list[str]
+
+    def read(self, kind: type[T]) -> T:
+        """The verb's flags as a dataclass."""
+        return parse_flags(kind, self.args, prog=self.prog, description=self.description)
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb of the command line. summary: a line. example: commands as a user would type them."""
+
+    summary: str
+    example: str
+    run: Callable[[Call], None]
+
+    def description(self) -> str:
+        """What its help begins with."""
+        everywhere = "Everywhere: --quiet shows warnings only, --debug everything."
+        return f"{self.summary}\n\nExample:\n{self.example}\n\n{everywhere}"
+
+
+@dataclass(frozen=True)
+class QuickstartFlags:
+    """Flags of `quickstart`."""
+
+    source: tuple[str, ...] = ()
+    """Your own text: files, folders or globs. Without it, the documentation that comes with Python."""
+    out: Path = Path("runs/quickstart")
+    """The folder for everything it makes. Run again, it goes on where it was."""
+    budget: Literal["tiny", "normal"] = "normal"
+    """tiny ends in seconds, and learns next to nothing; normal takes minutes."""
+
+
+def _quickstart(call: Call) -> None:
+    flags = call.read(QuickstartFlags)
+    from bertsmith.quickstart import quickstart
+
+    quickstart(flags.source, flags.out, flags.budget)
+
+
+@dataclass(frozen=True)
+class PrepareFlags:
+    """Flags of `prepare`, beside those of PrepareOptions."""
+
+    source: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE...")]
+    """Files, folders or globs of text; the kind of each is recognised and told."""
+    out: Path = Path("corpus")
+    """The corpus folder."""
+    tokenizer: Path | None = None
+    """A tokenizer's folder or a vocab.txt. Without it, a vocabulary is trained on the text."""
+
+
+def _prepare(call: Call) -> None:
+    from bertsmith.corpus.prepare import PrepareOptions, prepare
+
+    flags, options = parse_two(PrepareFlags, PrepareOptions, call.args, prog=call.prog, description=call.description)
+    corpus = prepare(flags.source, flags.out, tokenizer=flags.tokenizer, options=options)
+    print(f"corpus: {corpus.folder} (look at it with: bertsmith inspect {corpus.folder})")
+
+
+@dataclass(frozen=True)
+class CorpusFlags:
+    """Flags of `inspect` and `verify`."""
+
+    corpus: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")]
+    """A folder that `bertsmith prepare` wrote."""
+
+
+def _inspect(call: Call) -> None:
+    flags = call.read(CorpusFlags)
+    from bertsmith.corpus.report import inspect
+    from bertsmith.corpus.shards import Corpus
+
+    print(inspect(Corpus.open(flags.corpus)))
+
+
+def _verify(call: Call) -> None:
+    flags = call.read(CorpusFlags)
+    from bertsmith.corpus.shards import Corpus, verify
+
+    files = verify(Corpus.open(flags.corpus))
+    print(f"all {files:,} files of {flags.corpus} are as they were written")
+
+
+@dataclass(frozen=True)
+class PretrainFlags:
+    """Flags of `pretrain`, beside those of Recipe."""
+
+    recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
+    """A preset's name or a YAML file."""
+    corpus: Path
+    """A folder that `bertsmith prepare` wrote."""
+    out: Path
+    """The run folder; the finished model lies in its `model`."""
+    resume: bool = False
+    """Go on from the newest checkpoint in the run folder."""
+    init_from: Path | None = None
+    """Start from the weights of this model folder instead of random ones."""
+
+
+def _pretrain(call: Call) -> None:
+    named = next((token for token in call.args if token in presets()), None)
+    overrides, own = split_flags(call.args, FIELDS)
+    if wants_help(call.args):  # with the numbers of the preset, where one is named
+        own, overrides = ["--help"], {}
+    flags, _ = parse_two(
+        PretrainFlags, load_recipe(named or "bert-base-nvlamb"), own, prog=call.prog, description=call.description
+    )
+    recipe = load_recipe(flags.recipe, [f"--{name}={value}" for name, value in overrides.items()])
+    from bertsmith.training.pretrain import pretrain
+
+    run = pretrain(recipe, flags.corpus, flags.out, resume=flags.resume, init_from=flags.init_from)
+    print(f"model: {run.model}")
+
+
+@dataclass(frozen=True)
+class FinetuneFlags:
+    """Flags of `finetune`, beside those of FinetuneSettings."""
+
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
+    """classify."""
+    model: Path
+    """The folder of a pre-trained model."""
+    train: Path
+    """Labelled rows to learn from: .csv, .tsv or .jsonl."""
+    dev: Path
+    """Labelled rows to measure with, and to choose the best epoch and seed by."""
+    out: Path
+    """The folder of the fine-tuned model."""
+
+
+def _finetune(call: Call) -> None:
+    from bertsmith.tasks.finetune import FinetuneSettings, finetune
+
+    flags, settings = parse_two(
+        FinetuneFlags, FinetuneSettings, call.args, prog=call.prog, description=call.description
+    )
+    result = finetune(flags.task, flags.model, flags.train, flags.dev, flags.out, settings=settings)
+    print(result)
+
+
+@dataclass(frozen=True)
+class PredictFlags:
+    """Flags of `predict`."""
+
+    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """The folder of a fine-tuned model, or of a pre-trained one to fill [MASK] in."""
+    input: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
+    """Rows as .csv, .tsv or .jsonl; - is standard input."""
+    out: str = "-"
+    """Where predictions go, in the order of the rows; - is standard output."""
+
+
+def _predict(call: Call) -> None:
+    flags = call.read(PredictFlags)
+    from bertsmith.inference.predictor import predict_file
+
+    predict_file(flags.model, flags.input, flags.out)
+
+
+VERBS = {
+    "quickstart": Verb(
+        "The whole river in minutes, on a CPU: text, vocabulary, corpus, pre-training, fine-tuning, predictions.",
+        "  bertsmith quickstart\n  bertsmith quickstart --source my_texts --out runs/mine",
+        _quickstart,
+    ),
+    "prepare": Verb(
+        "Turn raw text into a corpus, once for every sequence length, phase, masking and epoch.",
+        "  bertsmith prepare my_texts --out corpus",
+        _prepare,
+    ),
+    "inspect": Verb(
+        "What a corpus holds, what was dropped and why, and sample rows as the model will see them.",
+        "  bertsmith inspect corpus",
+        _inspect,
+    ),
+    "verify": Verb("Compare every file of a corpus with its checksum.", "  bertsmith verify corpus", _verify),
+    "pretrain": Verb(
+        "Pre-train a BERT from a recipe; every field of the recipe is a flag.\n\nPresets:\n"
+        + "\n".join(f"  {name:<20}{text}" for name, text in presets().items()),
+        "  bertsmith pretrain bert-mini --corpus corpus --out runs/mini --phase1.steps 2000\n"
+        "  bertsmith pretrain bert-mini --help        the numbers of that preset",
+        _pretrain,
+    ),
+    "finetune": Verb(
+        "Fine-tune a model on labelled rows.",
+        "  bertsmith finetune classify --model runs/mini/model --train train.csv --dev dev.csv --out runs/labels",
+        _finetune,
+    ),
+    "predict": Verb(
+        "Predict labels, or the words behind [MASK], for the rows of a file, in their order.",
+        "  bertsmith predict runs/labels new.csv --out predictions.jsonl",
+        _predict,
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command line (default: the process's own) and returns its exit status."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    common = {name: f"--{name}" in args for name in ("quiet", "debug")}
+    log.configure(**common)
+    try:
+        _run([token for token in args if token not in ("--quiet", "--debug")])
+    except BertsmithError as error:
+        if common["debug"]:
+            traceback.print_exc()
+        print(error, file=sys.stderr)
+        return errors.EXIT_USER_INPUT
+    except StoppedAfterSaving as stopped:
+        print(stopped, file=sys.stderr)
+        return errors.EXIT_STOPPED_AFTER_SAVING
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return errors.EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
+        sys.stdout = None
+    except Exception:
+        traceback.print_exc()
+        print("this is a bug in Bertsmith, not in your input: please report it with the lines above", file=sys.stderr)
+        return errors.EXIT_OUR_BUG
+    return errors.EXIT_DONE
+
+
+def _run(args: list[str]) -> None:
+    name, rest = (args[0], args[1:]) if args else ("--help", [])
+    if name in ("--help", "-h", "help"):
+        print(_overview())
+    elif name == "--version":
+        print(f"bertsmith {bertsmith.__version__}")
+    elif name not in VERBS:
+        raise BertsmithError(f"there is no verb '{name}'", "bertsmith", errors.nearest(name, VERBS))
+    else:
+        verb = VERBS[name]
+        try:
+            verb.run(Call(f"bertsmith {name}", verb.description(), rest))
+        except SystemExit as end:  # tyro ends so after --help
+            if end.code:
+                raise
+
+
+def _overview() -> str:
+    """The verbs in river order, a line each."""
+    lines = [f"  {name:<12}{verb.summary.splitlines()[0]}" for name, verb in VERBS.items()]
+    return "\n".join(
+        [
+            "usage: bertsmith VERB ... [--quiet] [--debug]",
+            "",
+            "Forges BERT encoders: raw text goes in, a pre-trained, fine-tuned encoder comes out.",
+            "",
+            *lines,
+            "",
+            "bertsmith VERB --help tells its flags, with an example.",
+        ]
+    )
