@@ -1,0 +1,99 @@
+"""The books of a preparation: every document and byte that was read is either kept or dropped for a named reason."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+EXAMPLES = 3
+
+
+@dataclass
+class Entry:
+    """How often something happened, the bytes it concerned, and where it happened first."""
+
+    count: int = 0
+    bytes: int = 0
+    examples: list[str] = field(default_factory=list)
+
+
+class Tally(dict[str, Entry]):
+    """Entries by what happened. Tallies of parts, added in source order, give the same examples for any parts."""
+
+    def note(self, what: str, count: int = 1, size_bytes: int = 0, example: str = "") -> None:
+        """Counts `what`; keeps the first three examples."""
+        entry = self.setdefault(what, Entry())
+        entry.count += count
+        entry.bytes += size_bytes
+        if example and len(entry.examples) < EXAMPLES:
+            entry.examples.append(example)
+
+    def add(self, other: Tally) -> None:
+        """Adds a later part's tally."""
+        for what, theirs in other.items():
+            entry = self.setdefault(what, Entry())
+            entry.count += theirs.count
+            entry.bytes += theirs.bytes
+            entry.examples += theirs.examples[: EXAMPLES - len(entry.examples)]
+
+    def to_json(self) -> dict[str, Any]:
+        return {what: dataclasses.asdict(self[what]) for what in sorted(self)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        return cls({what: Entry(**entry) for what, entry in values.items()})
+
+    @property
+    def count(self) -> int:
+        return sum(entry.count for entry in self.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.bytes for entry in self.values())
+
+
+@dataclass
+class Account:
+    """What reading gave. Bytes are those of a document's text in UTF-8 as it was read, before cleaning.
+
+    stream_bytes: of the sources, unpacked: texts and what stands around them. dropped: documents, by reason.
+    changed: what was altered in documents that were kept, or left out around them.
+    """
+
+    stream_bytes: int = 0
+    documents: int = 0
+    bytes: int = 0
+    dropped: Tally = field(default_factory=Tally)
+    changed: Tally = field(default_factory=Tally)
+
+    def read(self, size_bytes: int) -> None:
+        """One document was read."""
+        self.documents += 1
+        self.bytes += size_bytes
+
+    def drop(self, reason: str, size_bytes: int, example: str) -> None:
+        """One document that was read is not kept."""
+        self.dropped.note(reason, 1, size_bytes, example)
+
+    def add(self, other: Account) -> None:
+        """Adds a later part's account."""
+        self.stream_bytes += other.stream_bytes
+        self.documents += other.documents
+        self.bytes += other.bytes
+        self.dropped.add(other.dropped)
+        self.changed.add(other.changed)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "stream_bytes": self.stream_bytes,
+            "documents": self.documents,
+            "bytes": self.bytes,
+            "dropped": self.dropped.to_json(),
+            "changed": self.changed.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        tallies = {name: Tally.from_json(values[name]) for name in ("dropped", "changed")}
+        return cls(values["stream_bytes"], values["documents"], values["bytes"], **tallies)

@@ -1,0 +1,34 @@
+"""What a preparation reads: a document, and how it is to be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+# What a line break in a text means: nothing (hard-wrapped text, where blank lines part paragraphs), the end of a
+# paragraph, or the end of a sentence.
+LineBreaks = Literal["wrap", "paragraph", "sentence"]
+LINE_BREAKS: tuple[LineBreaks, ...] = ("wrap", "paragraph", "sentence")
+DocumentRule = Literal["file", "blank-line", "line"]
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text. id: the source's name and the document's own id or first byte in it."""
+
+    id: str
+    text: str
+    line_breaks: LineBreaks = "wrap"
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How sources become documents.
+
+    documents: what a document is in plain text. text_field: the field of JSON lines that holds the text. strict: what
+    is damaged or not UTF-8 is an error, not counted and passed over.
+    """
+
+    documents: DocumentRule = "file"
+    text_field: str = "text"
+    strict: bool = False
