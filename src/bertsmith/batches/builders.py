@@ -1,0 +1,126 @@
+"""Who builds steps ahead: a thread of this process, or processes of their own.
+
+Each process has a pipe of its own and nothing is shared, so one that is killed takes no lock with it. A process ends
+when its pipe is closed, and so when the run ends in whatever way.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import signal
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Protocol
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.batches.steps import Step, StepBuilder
+
+# A process that is in the middle of a step is given this long to finish it.
+_LEAVE_SECONDS = 5.0
+
+
+class Builders(Protocol):
+    """Builds the steps that are submitted. `submit` returns at once; what it returns waits for the step."""
+
+    def submit(self, number: int) -> Callable[[], Step]: ...
+
+    def close(self) -> None: ...
+
+
+class BuilderThread:
+    """One thread of this process."""
+
+    def __init__(self, builder: StepBuilder) -> None:
+        self._build = builder.build
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="batches")
+
+    def submit(self, number: int) -> Callable[[], Step]:
+        return self._executor.submit(self._build, number).result
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+class FailedInProcess(Exception):
+    """The traceback of an error in a process that builds steps: the cause of the error raised here."""
+
+
+class BuilderProcesses:
+    """Processes that take the steps in turn. Steps are to be waited for in the order in which they were submitted."""
+
+    def __init__(self, builder: StepBuilder, processes: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._processes = []
+        self._submitted = 0
+        atexit.register(self.close)
+        for _ in range(processes):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(builder, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def submit(self, number: int) -> Callable[[], Step]:
+        pipe = self._pipes[self._submitted % len(self._pipes)]
+        self._submitted += 1
+        try:
+            pipe.send(number)
+        except OSError as error:
+            raise self._killed() from error
+        return partial(self._receive, pipe)
+
+    def _receive(self, pipe: Connection) -> Step:
+        try:
+            answer = pipe.recv()
+        except (EOFError, OSError) as error:
+            raise self._killed() from error
+        if isinstance(answer, Step):
+            return answer
+        raised, trace = answer
+        raise raised from FailedInProcess(trace)
+
+    def _killed(self) -> BertsmithError:
+        return BertsmithError(
+            "a process that builds batches was killed",
+            f"workers = {len(self._pipes)}",
+            "memory may have run out: use fewer workers, or 0 for a thread of the run itself",
+        )
+
+    def close(self) -> None:
+        atexit.unregister(self.close)
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(_LEAVE_SECONDS)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _serve(builder: StepBuilder, pipe: Connection) -> None:
+    """Builds the steps whose numbers come through the pipe, until it is closed."""
+    # Ctrl-C and a scheduler's SIGTERM reach the whole group; the run still needs its steps until it has saved.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        while True:
+            number = pipe.recv()
+            pipe.send(_build(builder, number))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+
+
+def _build(builder: StepBuilder, number: int) -> Step | tuple[Exception, str]:
+    """The step, or an error that can be sent and its traceback."""
+    try:
+        return builder.build(number)
+    except BertsmithError as error:
+        return error, traceback.format_exc()
+    except Exception as error:
+        return RuntimeError(f"step {number} could not be built: {error!r}"), traceback.format_exc()

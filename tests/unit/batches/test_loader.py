@@ -1,0 +1,120 @@
+"""The loader: ahead of its use, in order, and gone when it is closed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.batches.loader import Loader
+from bertsmith.batches.masking import MaskingSettings
+from bertsmith.batches.order import Order
+from bertsmith.corpus.shards import Shard
+from made_shards import MemorySource, make_source
+
+
+@dataclass
+class BrokenSource(MemorySource):
+    """A shard that cannot be read in another process than the one it was made in, or nowhere."""
+
+    home: int = 0
+
+    def open_shard(self, split: str, index: int) -> Shard:
+        if os.getpid() != self.home:
+            raise BertsmithError("shard 1 is damaged", "corpus/train/00001", "prepare it again")
+        return super().open_shard(split, index)
+
+
+def loader(source: MemorySource | None = None, workers: int = 0, steps: tuple[int, int] = (0, 6)) -> Loader:
+    order = Order(source or make_source(), seed=1, phase=1, sequence_length=64)
+    return Loader(
+        order,
+        global_batch=20,
+        masking=MaskingSettings(),
+        micro_batch_tokens=400,
+        start_step=steps[0],
+        stop_step=steps[1],
+        workers=workers,
+    )
+
+
+def batch_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
+
+
+def test_steps_come_once_each_and_in_order() -> None:
+    with loader(steps=(3, 9)) as steps:
+        assert [step.number for step in steps] == [3, 4, 5, 6, 7, 8]
+    assert batch_threads() == []
+
+
+def test_no_step_is_no_work() -> None:
+    with loader(steps=(4, 4)) as steps:
+        assert list(steps) == []
+
+
+def test_waiting_is_measured_and_work_done_meanwhile_is_not_waited_for() -> None:
+    with loader(steps=(0, 4)) as steps:
+        next(iter(steps))
+        first = steps.waited_seconds
+        assert first > 0
+        time.sleep(0.3)
+        next(iter(steps))
+        assert steps.waited_seconds - first < 0.1
+
+
+def test_closing_early_ends_the_thread() -> None:
+    with loader(steps=(0, 1000)) as steps:
+        next(iter(steps))
+        assert batch_threads()
+    assert batch_threads() == []
+    assert list(steps) == []
+
+
+def test_an_error_in_the_thread_is_raised_where_the_step_would_come() -> None:
+    source = BrokenSource(make_source().splits, home=-1)
+    with loader(source) as steps, pytest.raises(BertsmithError, match="shard 1 is damaged"):
+        next(iter(steps))
+    assert batch_threads() == []
+
+
+def test_an_error_in_a_process_keeps_its_kind_and_its_cause() -> None:
+    source = BrokenSource(make_source().splits, home=os.getpid())
+    with loader(source, workers=1) as steps, pytest.raises(BertsmithError, match="shard 1 is damaged") as caught:
+        next(iter(steps))
+    assert caught.value.fix == "prepare it again"
+    assert "open_shard" in str(caught.value.__cause__)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_killed_process_is_named_and_closing_early_ends_the_others() -> None:
+    with loader(workers=2, steps=(0, 1000)) as steps:
+        iterator = iter(steps)
+        next(iterator)
+        children = multiprocessing.active_children()
+        assert len(children) == 2
+        os.kill(children[0].pid or 0, signal.SIGKILL)
+        with pytest.raises(BertsmithError, match="a process that builds batches was killed"):
+            for _ in iterator:
+                pass
+    assert multiprocessing.active_children() == []
+
+
+def test_a_negative_number_of_workers_is_said() -> None:
+    with pytest.raises(BertsmithError, match="workers is -1"):
+        loader(workers=-1)
+
+
+def test_a_beginning_epoch_is_told_with_its_account(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="bertsmith")
+    with loader(steps=(0, 2)) as steps:
+        list(steps)
+        account = steps.order.account(0)
+    assert f"epoch 0 (phase 1): {account}" in caplog.text
+    assert f"{account.truncated:,} truncated" in caplog.text

@@ -1,0 +1,72 @@
+"""A packed batch beside the same instances built one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertsmith.base.streams import bits
+from bertsmith.batches.masking import MaskingSettings
+from bertsmith.batches.packing import Part, pack, ranges
+from bertsmith.batches.pairs import draw_pairs
+from made_shards import SPECIAL, make_shard, random_documents
+
+
+def make_parts(seed: int, rows: int) -> list[Part]:
+    """Two shards whose instances alternate in the batch in a drawn order."""
+    draw = np.random.default_rng(seed)
+    order = draw.permutation(rows)
+    parts = []
+    for number, taken in enumerate((order[: rows // 2], order[rows // 2 :])):
+        shard = make_shard(random_documents(seed + number, 20), first_id=10 + 20_000 * number)
+        instances = draw_pairs(shard, seed, 48, 0.5, 0.1)
+        chosen = draw.integers(0, len(instances), len(taken))
+        parts.append(Part(shard.tokens, instances, chosen, taken, bits(number, chosen.astype(np.uint64))))
+    return parts
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 40))
+def test_a_batch_is_its_instances_one_behind_the_other(seed: int, rows: int) -> None:
+    parts = make_parts(seed, rows)
+    batch = pack(parts, SPECIAL, MaskingSettings())
+    unhidden = batch.input_ids.copy()
+    unhidden[batch.masked_positions] = batch.masked_labels
+    assert batch.layout.sequences == rows
+    for part in parts:
+        for row, i in zip(part.rows, part.chosen, strict=True):
+            of = part.instances
+            a = part.tokens[of.a_start[i] : of.a_start[i] + of.a_length[i]].tolist()
+            b = part.tokens[of.b_start[i] : of.b_start[i] + of.b_length[i]].tolist()
+            here = slice(*batch.layout.offsets[row : row + 2].tolist())
+            assert unhidden[here].tolist() == [SPECIAL.cls, *a, SPECIAL.sep, *b, SPECIAL.sep]
+            assert batch.token_type_ids[here].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+            assert batch.position_ids[here].tolist() == list(range(len(a) + len(b) + 3))
+            assert batch.next_sentence_labels[row] == of.next_sentence_label[i]
+
+
+def test_types_and_longest() -> None:
+    batch = pack(make_parts(3, 12), SPECIAL, MaskingSettings())
+    arrays = (
+        batch.input_ids,
+        batch.token_type_ids,
+        batch.position_ids,
+        batch.masked_positions,
+        batch.masked_labels,
+        batch.next_sentence_labels,
+    )
+    assert {array.dtype for array in arrays} == {np.dtype(np.int64)}
+    assert len(batch.input_ids) == batch.layout.tokens
+    assert batch.layout.longest == batch.layout.lengths.max()
+
+
+def test_a_batch_of_no_sequence_is_empty() -> None:
+    batch = pack([], SPECIAL, MaskingSettings())
+    assert (batch.layout.sequences, batch.layout.tokens) == (0, 0)
+    assert len(batch.masked_positions) == len(batch.next_sentence_labels) == 0
+
+
+def test_ranges_one_behind_the_other() -> None:
+    assert ranges(np.array([5, 0, 9]), np.array([2, 0, 3])).tolist() == [5, 6, 9, 10, 11]
+    assert len(ranges(np.zeros(0, np.int64), np.zeros(0, np.int64))) == 0

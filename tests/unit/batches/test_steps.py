@@ -1,0 +1,126 @@
+"""Steps: dealt evenly within the budget, counted alike on every rank, evaluated on the same instances always."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.batches.masking import MaskingSettings
+from bertsmith.batches.order import Order
+from bertsmith.batches.packing import PretrainBatch
+from bertsmith.batches.steps import StepBuilder, deal_within, held_out_batches
+from made_shards import MemorySource, make_shard, make_source
+
+MASKING = MaskingSettings()
+
+
+def builder(global_batch: int = 40, budget: int = 500, rank: int = 0, ranks: int = 1) -> StepBuilder:
+    order = Order(make_source(), seed=3, phase=1, sequence_length=64)
+    return StepBuilder(order, global_batch, MASKING, budget, rank, ranks)
+
+
+@given(st.lists(st.integers(5, 128), min_size=8, max_size=80), st.integers(1, 4), st.integers(130, 2000))
+def test_bins_cover_all_within_the_budget_and_are_even(lengths: list[int], ranks: int, budget: int) -> None:
+    sizes = np.array(lengths)
+    bins = deal_within(sizes, ranks, budget)
+    assert len(bins) % ranks == 0
+    assert sorted(np.concatenate(bins).tolist()) == list(range(len(lengths)))
+    loads = [int(sizes[members].sum()) for members in bins]
+    assert max(loads) <= budget
+    assert max(loads) - min(loads) <= 128
+
+
+def test_a_sequence_longer_than_the_budget_goes_alone() -> None:
+    bins = deal_within(np.array([90, 10, 80, 10]), 1, 50)
+    assert [members.tolist() for members in bins if len(members) > 1] in ([], [[1, 3]])
+    assert sorted(np.concatenate(bins).tolist()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_totals_are_those_of_all_ranks_together(ranks: int) -> None:
+    steps = [builder(rank=rank, ranks=ranks).build(2) for rank in range(ranks)]
+    assert len({step.totals for step in steps}) == 1
+    assert len({len(step.micro_batches) for step in steps}) == 1
+    batches = [batch for step in steps for batch in step.micro_batches]
+    totals = steps[0].totals
+    assert totals.sequences == sum(batch.layout.sequences for batch in batches) == 40
+    assert totals.tokens == sum(batch.layout.tokens for batch in batches)
+    assert totals.masked == sum(len(batch.masked_positions) for batch in batches)
+    assert all(batch.layout.tokens <= 500 for batch in batches)
+
+
+def test_ranks_get_about_the_same_work() -> None:
+    tokens = [
+        sum(batch.layout.tokens for batch in builder(200, 1000, rank, 4).build(0).micro_batches) for rank in range(4)
+    ]
+    assert max(tokens) - min(tokens) <= 64 * 2
+
+
+def test_a_step_says_which_epochs_begin_in_it() -> None:
+    steps = builder(global_batch=150)
+    size = steps.order.epoch(0).size
+    begun = {number: step.begun for number in range(size // 150 + 2) if (step := steps.build(number)).begun}
+    assert list(begun) == [0, -(-size // 150) - (size % 150 != 0)]
+    assert [epoch for each in begun.values() for epoch, _ in each] == [0, 1]
+    assert begun[0][0][1] == steps.order.account(0)
+
+
+def test_a_global_batch_may_be_larger_than_several_epochs() -> None:
+    steps = builder(global_batch=2000)
+    step = steps.build(0)
+    assert step.totals.sequences == 2000
+    assert [epoch for epoch, _ in step.begun] == list(range(len(step.begun)))
+    assert len(step.begun) > 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"global_batch": 0}, "global_batch is 0"),
+        ({"budget": 0}, "micro_batch_tokens"),
+        ({"global_batch": 3, "ranks": 4}, "4 ranks"),
+    ],
+)
+def test_impossible_batches_are_said(wrong: dict[str, int], what: str) -> None:
+    with pytest.raises(BertsmithError, match=what):
+        builder(**wrong)
+
+
+def held_out(source: MemorySource, instances: int, budget: int = 400, seed: int = 5) -> list[PretrainBatch]:
+    return held_out_batches(
+        source, sequence_length=64, instances=instances, masking=MASKING, micro_batch_tokens=budget, seed=seed
+    )
+
+
+def test_held_out_batches_are_the_same_at_every_call_and_fit_the_budget() -> None:
+    one, two = held_out(make_source(), 12), held_out(make_source(), 12)
+    assert sum(batch.layout.sequences for batch in one) == 12
+    assert all(batch.layout.tokens <= 400 for batch in one)
+    assert [batch.input_ids.tolist() for batch in one] == [batch.input_ids.tolist() for batch in two]
+    assert [batch.input_ids.tolist() for batch in held_out(make_source(), 12, seed=6)] != [
+        batch.input_ids.tolist() for batch in one
+    ]
+
+
+def test_held_out_batches_show_held_out_documents_only() -> None:
+    source = MemorySource(
+        {"train": [make_shard([[9] * 9] * 9)], "held_out": [make_shard([[4] * 7] * 7, first_id=50_000)]}
+    )
+    labels = np.concatenate([batch.masked_labels for batch in held_out(source, 4)])
+    assert labels.min() >= 50_000
+
+
+def test_fewer_held_out_instances_than_asked_for_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    source = make_source()
+    batches = held_out(source, 100_000)
+    there = sum(batch.layout.sequences for batch in batches)
+    assert 0 < there < 100_000
+    assert f"{there:,} held-out instances, not 100,000" in caplog.text
+
+
+def test_no_held_out_document_is_an_error() -> None:
+    with pytest.raises(BertsmithError, match="no held_out documents"):
+        held_out(MemorySource({"train": [make_shard([[3]])], "held_out": []}), 5)
