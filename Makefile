@@ -44,7 +44,7 @@ quickstart: setup
 	$(BIN)/bertsmith quickstart $(ARGS)
 
 bench: setup
-	$(BIN)/python benchmarks/run.py $(ARGS)
+	$(BIN)/python benchmarks/pretrain_step.py $(ARGS)
 
 # At most nine minutes, and without network: where the machine's own Python has torch, its card is measured with that one.
 gpu-check:

@@ -1,0 +1,57 @@
+"""Documents do not drift: every path and every flag that they name is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bertsmith.cli import VERBS, main
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\]\(([^)#\s]+)")
+QUOTED = re.compile(r"`([^`\n]+)`")
+OURS = re.compile(r"(src|tests|docs|benchmarks|\.ci)(/[\w.-]+)*/?|([\w-]+/)*[\w-]+\.(py|toml)")
+COMMAND = re.compile(r"`(bertsmith (\w+)[^`\n]*)`|^(bertsmith (\w+).*)$", re.MULTILINE)
+
+
+def named_paths(page: Path) -> set[str]:
+    text = page.read_text(encoding="utf-8")
+    links = {target for target in LINK.findall(text) if "://" not in target}
+    return links | {quoted for quoted in QUOTED.findall(text) if OURS.fullmatch(quoted)}
+
+
+def is_there(page: Path, name: str) -> bool:
+    return any((start / name).exists() for start in (page.parent, ROOT, ROOT / "src" / "bertsmith"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_path_named_is_there(page):
+    missing = {name for name in named_paths(page) if not is_there(page, name)}
+    assert not missing
+
+
+def test_the_pages_name_paths_at_all():
+    assert {"docs/architecture.md", "LICENSE"} <= named_paths(ROOT / "README.md")
+    assert "src/bertsmith/base/layout.py" in named_paths(ROOT / "docs" / "architecture.md")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_named_has_its_verb_and_flags(page, capsys):
+    for inline, inline_verb, line, line_verb in COMMAND.findall(page.read_text(encoding="utf-8")):
+        verb = inline_verb or line_verb
+        assert verb in VERBS, inline or line
+        main([verb, "--help"])
+        known = capsys.readouterr().out
+        for flag in re.findall(r" (--[a-z][\w.-]*)", inline or line):
+            assert flag in known or flag == "--help", f"{verb} has no {flag}"
+
+
+def test_the_table_of_folders_is_complete():
+    folders = {path.name for path in (ROOT / "src" / "bertsmith").iterdir() if (path / "__init__.py").exists()}
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert folders == set(re.findall(r"^\| `src/bertsmith/(\w+)` \|", text, re.MULTILINE)) & folders
+    river = (ROOT / "src" / "bertsmith" / "__init__.py").read_text(encoding="utf-8").split('"""')[1]
+    assert folders == set(re.findall(r"^    (\w+)/ ", river, re.MULTILINE)) & folders

@@ -1,0 +1,128 @@
+"""The README's commands, run as they stand; only the size of what they train is made small.
+
+They run in a folder like a fresh clone: links to the files of the checkout, and an environment that is this one.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pydoc_data.topics
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bertsmith.recipes.loader import load_recipe, save_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+QUICKSTART_SECONDS = 40
+TINY = ["--phase1.steps=3", "--phase2.steps=2", "--phase1.global_batch=8", "--phase2.global_batch=2"]
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of the README in this language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory) -> Path:
+    """A folder like a fresh clone, with texts and labelled rows of the user's own."""
+    folder = tmp_path_factory.mktemp("clone")
+    made = {".git", ".venv", ".venv-ci", "runs", "corpus"}
+    for path in ROOT.iterdir():
+        if path.name not in made:
+            (folder / path.name).symlink_to(path)
+    topics = sorted(text for text in pydoc_data.topics.topics.values() if len(text) > 2000)
+    (folder / "my_texts").mkdir()
+    for number, text in enumerate(topics):
+        (folder / "my_texts" / f"{number}.txt").write_text(text, encoding="utf-8")
+    rows = [(text[:200], ("even", "odd")[number % 2]) for number, text in enumerate(topics)]
+    write_csv(folder / "train.csv", ["text", "label"], rows[:24])
+    write_csv(folder / "dev.csv", ["text", "label"], rows[24:40])
+    write_csv(folder / "new.csv", ["text"], [row[:1] for row in rows[40:50]])
+    save_recipe(load_recipe("bert-tiny", TINY), folder / "tiny.yaml")
+    return folder
+
+
+def write_csv(path: Path, header: list[str], rows: list[tuple[str, ...]]) -> None:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory) -> dict[str, str]:
+    """An environment whose VENV is ready: its commands are this interpreter's."""
+    venv = tmp_path_factory.mktemp("venv")
+    (venv / "bin").mkdir()
+    for name, words in (("python", ""), ("bertsmith", " -m bertsmith")):
+        (venv / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{words} "$@"\n')
+        (venv / "bin" / name).chmod(0o755)
+    (venv / ".ready").touch()
+    path = f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "VENV": str(venv), "PATH": path, "PYTHONPATH": str(ROOT / "src")}
+
+
+def run(command: list[str], clone: Path, environment: dict[str, str]) -> str:
+    done = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def shell(block: str, clone: Path, environment: dict[str, str]) -> str:
+    return run(["bash", "-euo", "pipefail", "-c", block], clone, environment)
+
+
+def test_the_blocks_are_those_that_are_run_below():
+    firsts = [block.split("\n")[0] for block in blocks("sh")]
+    assert firsts == ["make quickstart", "make test", "bertsmith prepare my_texts --out corpus"]
+    assert len(blocks("python")) == 1
+    assert len(re.findall(r"^```\w", README, re.MULTILINE)) == 4, "a block in a language that no test runs"
+
+
+def test_make_quickstart(clone, environment):
+    started = time.monotonic()
+    said = shell(blocks("sh")[0], clone, environment | {"ARGS": "--budget tiny"})
+    seconds = time.monotonic() - started
+    assert seconds < QUICKSTART_SECONDS, f"{seconds:.0f} s\n{said}"
+    made = {path.name for path in (clone / "runs" / "quickstart").rglob("*")}
+    assert {"metrics.jsonl", "model.safetensors", "config.json", "tokenizer.json"} <= made
+    assert any(name.endswith(".png") for name in made)
+
+
+def test_make_test(clone, environment):
+    """Without running every test once more inside this one."""
+    said = shell(blocks("sh")[1], clone, environment | {"ARGS": "--collect-only -q tests/house"})
+    assert "tests collected" in said
+
+
+@pytest.fixture(scope="module")
+def stages(clone, environment) -> str:
+    """What the commands of "Your own text" say, run one after the other."""
+    return shell(blocks("sh")[2].replace("bert-mini", "tiny.yaml"), clone, environment)
+
+
+def test_stage_by_stage(stages, clone):
+    predictions = [json.loads(line) for line in (clone / "predictions.jsonl").read_text().splitlines()]
+    assert len(predictions) == 10
+    assert {row["label"] for row in predictions} <= {"even", "odd"}
+    assert (clone / "runs" / "mini" / "metrics.jsonl").exists()
+
+
+@pytest.mark.usefixtures("stages")
+def test_the_model_folder_is_one_that_transformers_reads(clone):
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModel.from_pretrained(clone / "runs" / "mini" / "model")
+    assert model.config.hidden_size == load_recipe("bert-tiny").model.hidden
+
+
+def test_from_python(clone, environment, tmp_path):
+    for name in ("my_texts", "train.csv", "dev.csv", "tiny.yaml"):
+        (tmp_path / name).symlink_to(clone / name)
+    said = run([sys.executable, "-c", blocks("python")[0].replace("bert-mini", "tiny.yaml")], tmp_path, environment)
+    assert "'label': 'even'" in said or "'label': 'odd'" in said
