@@ -32,7 +32,8 @@ def choose_device(device: str = "auto", precision: str = "auto") -> Device:
     Raises BertsmithError for a device that is not there or a precision that is not known.
     """
     if precision not in PRECISIONS:
-        raise BertsmithError(f"precision '{precision}' is not known", "precision", f"use one of: {', '.join(PRECISIONS)}")
+        fix = f"use one of: {', '.join(PRECISIONS)}"
+        raise BertsmithError(f"precision '{precision}' is not known", "precision", fix)
     chosen = _device(device)
     compute = _compute_dtype(chosen, precision)
     return Device(chosen, compute)
@@ -50,7 +51,8 @@ def _device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise BertsmithError(f"device '{name}' is not supported", "device", "use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise BertsmithError(f"device '{name}' is not there", "device", f"{torch.cuda.device_count()} CUDA device(s) found")
+        fix = f"{torch.cuda.device_count()} CUDA device(s) found"
+        raise BertsmithError(f"device '{name}' is not there", "device", fix)
     return device
 
 
@@ -63,7 +65,8 @@ def _compute_dtype(device: torch.device, precision: str) -> torch.dtype:
         return torch.bfloat16 if native else torch.float32
     ratio = bf16_speed_ratio()
     faster = ratio > 1.3
-    choose("precision", "bf16" if faster else "fp32", f"bf16 matrix products run at {ratio:.1f}x the speed of fp32 here")
+    reason = f"bf16 matrix products run at {ratio:.1f}x the speed of fp32 here"
+    choose("precision", "bf16" if faster else "fp32", reason)
     return torch.bfloat16 if faster else torch.float32
 
 

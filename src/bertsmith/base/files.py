@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from bertsmith.base.errors import BertsmithError
 
 _DISK_FIXES = {
-    errno.ENOSPC: "free some space or choose another folder; what was finished before is intact, so run the command again",
+    errno.ENOSPC: "free some space or choose another folder, then run the command again; what was finished is intact",
     errno.EDQUOT: "your quota is used up; free some space or choose another folder, then run the command again",
     errno.EROFS: "choose a folder on a disk that can be written to",
     errno.EACCES: "choose a folder that you may write to, or mend its permissions",
@@ -75,7 +75,7 @@ def read_json(path: Path, fix: str = "") -> Any:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Gives a folder to write into that becomes `path` at the end, replacing what was there; on an error nothing changes."""
+    """Gives a folder to write into that becomes `path` at the end in place of the old one; on an error nothing changes."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     with disk_errors(path):
         try:

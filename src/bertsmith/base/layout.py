@@ -66,7 +66,7 @@ class Layout:
 
     @cached_property
     def blocks(self) -> Blocks:
-        """The sequences as a few padded blocks of like lengths, longest first: what attention runs on without varlen."""
+        """The sequences as a few padded blocks of like lengths, longest first: for attention without varlen."""
         order = np.argsort(-self.lengths, kind="stable")
         order = order[self.lengths[order] > 0]
         shapes, slots, real = [], [], []

@@ -48,7 +48,7 @@ def choose(what: str, choice: str, reason: str) -> None:
 
 
 class Progress:
-    """Counts work towards `total` (None: unknown): a bar with rate and time left on a terminal, else a line now and then."""
+    """Counts work towards `total` (None: unknown): a bar with rate and time left on a terminal, else some lines."""
 
     def __init__(self, what: str, total: int | None, unit: str = "it", every_seconds: float = 15.0) -> None:
         self._what, self._total, self._unit, self._every = what, total, unit, every_seconds
