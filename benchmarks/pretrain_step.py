@@ -36,7 +36,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured: a micro-batch of `sequences` pairs of up to `longest` tokens, by the `lengths` of `lengths_of`."""
+    """A micro-batch of `sequences` pairs of up to `longest` tokens; `lengths` are those of `lengths_of`."""
 
     model: str
     longest: int

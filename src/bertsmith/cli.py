@@ -160,13 +160,15 @@ class FinetuneFlags:
 
 
 def _finetune(call: Call) -> None:
-    from bertsmith.tasks.finetune import FinetuneSettings, finetune
+    from bertsmith.tasks.settings import FinetuneSettings
 
     flags, settings = parse_two(
         FinetuneFlags, FinetuneSettings, call.args, prog=call.prog, description=call.description
     )
+    from bertsmith.tasks.finetune import finetune
+
     result = finetune(flags.task, flags.model, flags.train, flags.dev, flags.out, settings=settings)
-    print(result)
+    print(f"{result.line()}\nmodel: {result.folder}")
 
 
 @dataclass(frozen=True)
