@@ -21,14 +21,17 @@ from made_shards import MemorySource, make_source
 
 @dataclass
 class BrokenSource(MemorySource):
-    """A shard that cannot be read in another process than the one it was made in, or nowhere."""
+    """Shards that cannot be read in another process than the one they were made in, or nowhere."""
 
     home: int = 0
+    damaged: bool = True
 
     def open_shard(self, split: str, index: int) -> Shard:
-        if os.getpid() != self.home:
+        if os.getpid() == self.home:
+            return super().open_shard(split, index)
+        if self.damaged:
             raise BertsmithError("shard 1 is damaged", "corpus/train/00001", "prepare it again")
-        return super().open_shard(split, index)
+        raise ZeroDivisionError("a bug of ours")
 
 
 def loader(source: MemorySource | None = None, workers: int = 0, steps: tuple[int, int] = (0, 6)) -> Loader:
@@ -91,6 +94,26 @@ def test_an_error_in_a_process_keeps_its_kind_and_its_cause() -> None:
     assert caught.value.fix == "prepare it again"
     assert "open_shard" in str(caught.value.__cause__)
     assert multiprocessing.active_children() == []
+
+
+def test_a_bug_in_a_process_names_the_step_and_its_cause() -> None:
+    source = BrokenSource(make_source().splits, home=os.getpid(), damaged=False)
+    with loader(source, workers=1, steps=(2, 4)) as steps, pytest.raises(RuntimeError, match="step 2") as caught:
+        next(iter(steps))
+    assert "a bug of ours" in str(caught.value)
+    assert "open_shard" in str(caught.value.__cause__)
+
+
+def test_processes_outlive_a_signal_to_the_whole_group_until_they_are_closed() -> None:
+    with loader(workers=1, steps=(0, 8)) as steps:
+        iterator = iter(steps)
+        assert next(iterator).number == 0
+        (child,) = multiprocessing.active_children()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(child.pid or 0, number)
+        assert [step.number for step in iterator] == [1, 2, 3, 4, 5, 6, 7]
+    assert not child.is_alive()
+    assert child.exitcode == 0
 
 
 def test_a_killed_process_is_named_and_closing_early_ends_the_others() -> None:
