@@ -75,7 +75,7 @@ def read_json(path: Path, fix: str = "") -> Any:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Gives a folder to write into that becomes `path` at the end; on an error nothing changes."""
+    """Gives a folder to write into that replaces `path` at the end; on an error nothing changes."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     with disk_errors(path):
         try:
