@@ -81,9 +81,11 @@ class PrepareFlags:
 
 
 def _prepare(call: Call) -> None:
-    from bertsmith.corpus.prepare import PrepareOptions, prepare
+    from bertsmith.corpus.options import PrepareOptions
 
     flags, options = parse_two(PrepareFlags, PrepareOptions, call.args, prog=call.prog, description=call.description)
+    from bertsmith.corpus.prepare import prepare
+
     corpus = prepare(flags.source, flags.out, tokenizer=flags.tokenizer, options=options)
     print(f"corpus: {corpus.folder} (look at it with: bertsmith inspect {corpus.folder})")
 
