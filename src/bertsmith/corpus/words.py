@@ -6,6 +6,7 @@ words one behind the other; a test holds this against the library on random Unic
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,9 @@ from tokenizers import Tokenizer as Engine
 _MOST_WORDS = 500_000
 _LONGEST_WORD = 64
 _BATCH_TEXTS = 2048
+# BERT's pre-tokenizer takes every ASCII character that is no letter or digit for a word of its own.
+_PARTS = re.compile(r"[0-9A-Za-z]+|[^0-9A-Za-z]")
+_SPACES = str.maketrans("\n\t", "  ")
 
 
 class WordMemo:
@@ -24,6 +28,7 @@ class WordMemo:
     def __init__(self, engine: Engine, dtype: DTypeLike, splits: bool = True) -> None:
         self._engine, self._dtype, self._splits = engine, np.dtype(dtype), splits
         self._memo: dict[str, bytes] = {}
+        self._long: list[str] = []
 
     def encode(self, texts: Sequence[str]) -> list[bytes]:
         """The ids of each text, as the bytes of an array of the dtype."""
@@ -35,18 +40,26 @@ class WordMemo:
         return out
 
     def _batch(self, texts: Sequence[str]) -> list[bytes]:
-        split = [text.split(" ") for text in texts]
+        split = [text.translate(_SPACES).split(" ") for text in texts]
         if len(self._memo) > _MOST_WORDS:
             self._memo.clear()
-        memo = self._memo
-        new = [word for word in set().union(*split) if word not in memo]
-        memo.update(zip(new, self._fresh(new), strict=True))
-        ids_of = memo.__getitem__
+        self._remember({word for word in set().union(*split) if word not in self._memo})
+        ids_of = self._memo.__getitem__
         out = [b"".join(map(ids_of, words)) for words in split]
-        for word in new:
-            if len(word) > _LONGEST_WORD:
-                del memo[word]
+        for word in self._long:
+            del self._memo[word]
+        self._long.clear()
         return out
+
+    def _remember(self, words: set[str]) -> None:
+        """Puts the words into the memo; "word," is put together from "word" and ",", so the engine sees few of them."""
+        parts = {word: _PARTS.findall(word) for word in words if word.isascii() and word.isprintable()}
+        plain = {part for found in parts.values() for part in found if part not in self._memo}
+        fresh = [*plain, *(words - parts.keys())]
+        self._memo.update(zip(fresh, self._fresh(fresh), strict=True))
+        ids_of = self._memo.__getitem__
+        self._memo.update((word, b"".join(map(ids_of, found))) for word, found in parts.items())
+        self._long += {word for word in (*fresh, *parts) if len(word) > _LONGEST_WORD}
 
     def _fresh(self, texts: Sequence[str]) -> list[bytes]:
         encodings = self._engine.encode_batch_fast(list(texts), add_special_tokens=False)

@@ -1,0 +1,146 @@
+"""First pass over the sources: a part reads its slices, cleans the documents and hashes them.
+
+texts.bin      ids and texts of the documents that are kept so far, one behind the other, UTF-8
+lengths.npy    int64[N, 4]: bytes of the id, bytes of the text, bytes of the text as it was read, LINE_BREAKS index
+hashes.npy     uint64[N, 2]: of the text without regard to white space
+sorted.npy     uint64[N, 3]: (hash, hash, index of the document) in rising order: what the search for duplicates reads
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.corpus.account import Account
+from bertsmith.corpus.clean import HASH_BYTES, clean_text, text_hash
+from bertsmith.corpus.documents import LINE_BREAKS, Document, ReadOptions
+from bertsmith.corpus.kinds import KINDS, read_documents
+from bertsmith.corpus.lines import Slice
+from bertsmith.corpus.parts import make_once
+from bertsmith.corpus.sources import SourceFile
+
+# A packed file is worth this many times its bytes, so that parts come out alike.
+_UNPACKED = 4
+
+
+@dataclass(frozen=True)
+class CleanTask:
+    """One part. made_of: fingerprint of the slices, the files' stamps and the options."""
+
+    folder: Path
+    made_of: str
+    slices: tuple[Slice, ...]
+    options: ReadOptions
+    min_characters: int
+
+    def __str__(self) -> str:
+        return f"reading {', '.join(part.name for part in self.slices[:3])}{' ...' if len(self.slices) > 3 else ''}"
+
+
+def plan_parts(files: Sequence[SourceFile], part_bytes: int) -> list[list[Slice]]:
+    """Cuts the sources into parts of about `part_bytes`, in order; the same for any number of workers.
+
+    A file that can be sliced is; small files share a part; a packed file and a text that is one document stay whole.
+    """
+    parts: list[list[Slice]] = []
+    held = part_bytes
+    for file in files:
+        whole = bool(file.codec) or KINDS[file.kind].is_start is None
+        cuts = 1 if whole else max(1, round(file.size_bytes / part_bytes))
+        edges = [file.size_bytes * cut // cuts for cut in range(cuts)] + [None]
+        for begin, end in itertools.pairwise(edges):
+            weight = (file.size_bytes if end is None else end) - (begin or 0)
+            weight *= _UNPACKED if file.codec else 1
+            if held + weight // 2 >= part_bytes:
+                parts.append([])
+                held = 0
+            parts[-1].append(Slice(file.path, file.name, file.kind, file.codec, begin or 0, end))
+            held += weight
+    return parts
+
+
+def clean_part(task: CleanTask) -> dict[str, Any]:
+    """Makes the part; returns its Account as JSON with the documents and text bytes that are left."""
+
+    def make(folder: Path) -> dict[str, Any]:
+        account = Account()
+        lengths: list[tuple[int, int, int, int]] = []
+        hashes = bytearray()
+        with open(folder / "texts.bin", "wb") as file:
+            for part in task.slices:
+                for document in read_documents(part, task.options, account):
+                    kept = _cleaned(document, task.min_characters, account)
+                    if kept is None:
+                        continue
+                    name, text = document.id.encode(errors="replace"), kept.encode()
+                    file.write(name + text)
+                    read_bytes, breaks = len(document.text.encode()), LINE_BREAKS.index(document.line_breaks)
+                    lengths.append((len(name), len(text), read_bytes, breaks))
+                    hashes += text_hash(kept)
+        table = np.array(lengths, dtype=np.int64).reshape(-1, 4)
+        _save_hashes(folder, hashes)
+        np.save(folder / "lengths.npy", table)
+        return {"account": account.to_json(), "documents": len(table), "bytes": int(table[:, 1].sum())}
+
+    return make_once(task.folder, task.made_of, make)
+
+
+def _cleaned(document: Document, min_characters: int, account: Account) -> str | None:
+    """The cleaned text, or None for a document that is dropped."""
+    size_bytes = len(document.text.encode())
+    account.read(size_bytes)
+    text = clean_text(document.text, document.id, account.changed)
+    if not text:
+        account.drop("empty", size_bytes, document.id)
+        return None
+    if len(text) < min_characters:
+        account.drop(f"shorter than {min_characters} characters", size_bytes, f"{document.id}: {text[:60]}")
+        return None
+    return text
+
+
+def _save_hashes(folder: Path, hashes: bytearray) -> None:
+    values = np.frombuffer(bytes(hashes), dtype="<u8").reshape(-1, HASH_BYTES // 8).astype(np.uint64)
+    order = np.lexsort((values[:, 1], values[:, 0]))
+    np.save(folder / "hashes.npy", values)
+    np.save(folder / "sorted.npy", np.column_stack([values[order], order.astype(np.uint64)]))
+
+
+@dataclass(frozen=True)
+class CleanedPart:
+    """A part read back, document by document, in any order."""
+
+    path: Path
+    lengths: NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        lengths = np.load(folder / "lengths.npy", allow_pickle=False)
+        hashes = np.load(folder / "hashes.npy", allow_pickle=False)
+        offsets = np.concatenate(([0], np.cumsum(lengths[:, 0] + lengths[:, 1])))
+        return cls(folder / "texts.bin", lengths, hashes, offsets)
+
+    def held_out(self, share: float) -> NDArray[np.bool_]:
+        """bool[N]: documents that are never trained on. A hash decides, so they stay when the corpus grows."""
+        return np.asarray(self.hashes[:, 1] < share * 2.0**64)
+
+    def sampled(self, share: float) -> NDArray[np.bool_]:
+        """bool[N]: an even sample of this share, independent of what is held out."""
+        return np.asarray(self.hashes[:, 0] < share * 2.0**64)
+
+    def documents(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, Document]]:
+        """The chosen documents (bool[N]) with their index."""
+        with open(self.path, "rb") as file:
+            for index in np.flatnonzero(chosen).tolist():
+                file.seek(self.offsets[index])
+                name_bytes, text_bytes, _, breaks = self.lengths[index].tolist()
+                raw = file.read(name_bytes + text_bytes)
+                yield index, Document(raw[:name_bytes].decode(), raw[name_bytes:].decode(), LINE_BREAKS[breaks])

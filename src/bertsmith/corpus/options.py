@@ -1,0 +1,68 @@
+"""What a user may set about a preparation."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.documents import DocumentRule, ReadOptions
+from bertsmith.corpus.vocabulary import SMALLEST
+
+# These say who does the work; whatever they are, the corpus has the same bytes.
+_OF_NO_EFFECT = ("workers", "engine")
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """Options of `prepare`. The string under a field is its help on the command line."""
+
+    documents: DocumentRule = "file"
+    """What a document is in plain text: a file; lines between blank lines, a sentence each; or a line."""
+    text_field: str = "text"
+    """The field of JSON lines that holds the text."""
+    strict: bool = False
+    """Stop at what is damaged or not UTF-8, instead of counting it and going on."""
+    min_characters: int = 20
+    """Shorter documents are dropped."""
+    held_out: float = 0.005
+    """The share of documents that are kept for evaluation, drawn by a hash of their text."""
+    language: str = "en"
+    """ISO 639 code of the language, whose abbreviations do not end a sentence."""
+    vocabulary_size: int = 30_522
+    """Pieces of the vocabulary that is trained where no tokenizer is given; rounded up to a multiple of 64."""
+    lowercase: bool = True
+    """Whether a trained vocabulary lower-cases text and strips accents."""
+    sample_bytes: int = 64_000_000
+    """The most text that a vocabulary is trained on, drawn evenly from all documents that are not held out."""
+    shard_tokens: int = 1 << 20
+    """About how many tokens a shard holds. Random second sentences come from the shard of the first."""
+    part_bytes: int = 4 << 20
+    """About how many bytes of a source a worker takes at once; its memory is some 100 MB and 20 times this."""
+    workers: int | None = None
+    """Worker processes; all cores where none is given."""
+    engine: str = "local"
+    """Who does the work: local, the worker processes of this machine."""
+
+    @property
+    def reading(self) -> ReadOptions:
+        return ReadOptions(self.documents, self.text_field, self.strict)
+
+    def deciding(self) -> dict[str, Any]:
+        """The options that decide what the corpus holds."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in _OF_NO_EFFECT}
+
+    def check(self) -> None:
+        """Raises BertsmithError where a value makes no sense."""
+        least = {"min_characters": 1, "sample_bytes": 1, "shard_tokens": 1, "part_bytes": 1, "workers": 1}
+        least["vocabulary_size"] = SMALLEST
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < smallest:
+                raise BertsmithError(f"{name} is {value}", "options of prepare", f"use a whole number from {smallest}")
+        if not 0 <= self.held_out < 1:
+            raise BertsmithError(f"held_out is {self.held_out}", "options of prepare", "use a share from 0 to below 1")
+        if self.documents not in get_args(DocumentRule):
+            fix = f"use one of: {', '.join(get_args(DocumentRule))}"
+            raise BertsmithError(f"documents is '{self.documents}'", "options of prepare", fix)

@@ -1,0 +1,225 @@
+"""The stages of a preparation, one after the other, in the work folder of a corpus."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import Progress, duration, say, size
+from bertsmith.corpus import pydocs
+from bertsmith.corpus.account import Account, Tally
+from bertsmith.corpus.assemble import ShardTask, assemble_shard, plan_shards
+from bertsmith.corpus.cleaned import CleanTask, clean_part, plan_parts
+from bertsmith.corpus.duplicates import RangeTask, find_duplicates, ranges_for
+from bertsmith.corpus.engine import Engine
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.parts import fingerprint, make_once
+from bertsmith.corpus.report import corpus_account
+from bertsmith.corpus.shards import SPLITS, ShardInfo
+from bertsmith.corpus.sources import PYTHON_DOCS, SourceFile
+from bertsmith.corpus.tokenised import TextTask, TokensTask, WordsTask, count_part_words, tokenise_part
+from bertsmith.corpus.tokenizer import Tokenizer
+from bertsmith.corpus.vocabulary import rounded_size, train_on_counts
+
+Task = TypeVar("Task")
+
+
+@dataclass(frozen=True)
+class _Cleaned:
+    """What the first stages leave to the others. drops: folders of the duplicate ranges."""
+
+    tasks: list[CleanTask]
+    account: Account
+    text_bytes: int
+    part_bytes: list[int]
+    drops: tuple[Path, ...]
+    fingerprint: str
+
+
+class Pipeline:
+    """Makes `work/corpus`, the finished corpus folder, by `engine`. made_of: what corpus.json keeps of its making."""
+
+    def __init__(self, work: Path, options: PrepareOptions, engine: Engine, made_of: dict[str, Any]) -> None:
+        self._work, self._options, self._engine, self._made_of = work, options, engine, made_of
+
+    def run(self, found: Sequence[SourceFile], passed: Tally, tokenizer: Tokenizer | None) -> None:
+        """All stages. passed: files that were passed over, for the account. Raises BertsmithError."""
+        account = Account(changed=passed)
+        cleaned = self._clean([self._written_out(file, account.changed) for file in found], account)
+        tokenizer = self._save(tokenizer) if tokenizer else self._train(cleaned)
+        tasks, results = self._tokenise(cleaned, tokenizer)
+        shards = self._assemble(tasks, results)
+        unigrams = np.zeros(tokenizer.size, np.int64)
+        for task in tasks:
+            unigrams += np.load(task.text.folder / "unigrams.npy", allow_pickle=False)
+        listed = {split: [info for _, info in made] for split, made in shards.items()}
+        values = corpus_account(self._made_of, cleaned.account, results, listed, tokenizer)
+        self._finish(values, shards, tokenizer, unigrams)
+
+    def _stage(
+        self, what: str, function: Callable[[Task], dict[str, Any]], tasks: Sequence[Task], weights: Sequence[int]
+    ) -> list[dict[str, Any]]:
+        """Runs one stage with a progress bar over the bytes of its parts."""
+        with Progress(what, sum(weights), "B") as progress:
+            return self._engine.run(function, tasks, lambda number, _: progress.advance(weights[number]))
+
+    def _written_out(self, file: SourceFile, changed: Tally) -> SourceFile:
+        """The embedded documentation as a file of JSON lines; any other file as it is."""
+        if file.kind != PYTHON_DOCS:
+            return file
+        collection = pydocs.collect(self._engine)
+        changed.add(collection.counts)
+        path, field = self._work / f"{PYTHON_DOCS}.jsonl", self._options.text_field
+        rows = ({"id": document.id, field: document.text} for document in collection.documents())
+        files.write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+        return SourceFile(str(path), PYTHON_DOCS, "jsonl", "", path.stat().st_size, files.sha256(path))
+
+    def _clean(self, found: Sequence[SourceFile], account: Account) -> _Cleaned:
+        started = time.monotonic()
+        stamps = {file.path: file.stamp for file in found}
+        tasks, weights = [], []
+        for number, slices in enumerate(plan_parts(found, self._options.part_bytes)):
+            listed = [[dataclasses.asdict(part), stamps[part.path]] for part in slices]
+            reading = self._options.reading
+            made_of = fingerprint(self._made_of["version"], listed, vars(reading), self._options.min_characters)
+            folder = self._work / "cleaned" / f"{number:05d}"
+            tasks.append(CleanTask(folder, made_of, tuple(slices), reading, self._options.min_characters))
+            weights.append(sum((part.end or os.path.getsize(part.path)) - part.begin for part in slices))
+        results = self._stage("reading and cleaning", clean_part, tasks, weights)
+        for result in results:
+            account.add(Account.from_json(result["account"]))
+        documents, text_bytes = (sum(result[name] for result in results) for name in ("documents", "bytes"))
+        if not documents:
+            reasons = "; ".join(f"{entry.count:,} {what}" for what, entry in account.dropped.items())
+            what = f"no document is left of {account.documents:,} read ({reasons or 'there was none'})"
+            raise BertsmithError(what, ", ".join(self._made_of["sources"]), "give a source with more text in it")
+        whole = fingerprint([task.made_of for task in tasks])
+        drops, copies = self._duplicates(tasks, documents, whole)
+        say(
+            f"documents: {account.documents:,} read ({size(account.bytes)} of text), {account.dropped.count:,} empty, "
+            f"short or broken, {copies:,} copies; {duration(time.monotonic() - started)}"
+        )
+        return _Cleaned(tasks, account, text_bytes, [result["bytes"] for result in results], drops, whole)
+
+    def _duplicates(self, tasks: Sequence[CleanTask], documents: int, whole: str) -> tuple[tuple[Path, ...], int]:
+        folders = tuple(task.folder for task in tasks)
+        ranges = ranges_for(documents)
+        drops = [
+            RangeTask(
+                self._work / "duplicates" / f"{index:05d}", fingerprint(whole, ranges, index), index, ranges, folders
+            )
+            for index in range(ranges)
+        ]
+        results = self._engine.run(find_duplicates, drops)
+        return tuple(task.folder for task in drops), sum(result["dropped"] for result in results)
+
+    def _texts(self, stage: str, cleaned: _Cleaned, *made_of: Any) -> list[TextTask]:
+        """A task a cleaned part, for a stage whose parts are also made of `made_of`."""
+        share = self._options.held_out
+        return [
+            TextTask(
+                self._work / stage / task.folder.name,
+                fingerprint(cleaned.fingerprint, number, share, made_of),
+                number,
+                task.folder,
+                cleaned.drops,
+                share,
+            )
+            for number, task in enumerate(cleaned.tasks)
+        ]
+
+    def _train(self, cleaned: _Cleaned) -> Tokenizer:
+        started = time.monotonic()
+        options = self._options
+        share = min(1.0, options.sample_bytes / max(cleaned.text_bytes, 1))
+        texts = self._texts("words", cleaned, share, options.lowercase)
+        tasks = [WordsTask(text, share, options.lowercase) for text in texts]
+        results = self._stage("counting words", count_part_words, tasks, cleaned.part_bytes)
+        sample_bytes = sum(result["bytes"] for result in results)
+
+        def make(folder: Path) -> dict[str, Any]:
+            words: Counter[str] = Counter()
+            for text in texts:
+                words.update(json.loads((text.folder / "words.json").read_text(encoding="utf-8")))
+            train_on_counts(words, options.vocabulary_size, options.lowercase).save(folder)
+            return {}
+
+        made_of = fingerprint([text.made_of for text in texts], rounded_size(options.vocabulary_size))
+        make_once(self._work / "tokenizer", made_of, make)
+        tokenizer = Tokenizer.load(self._work / "tokenizer")
+        unused = sum(piece.startswith("[unused") for piece in tokenizer.pieces)
+        casing = "lower-cased" if options.lowercase else "cased"
+        say(
+            f"vocabulary: no tokenizer was given, so {tokenizer.size:,} pieces ({unused:,} of them unused) were trained "
+            f"on {size(sample_bytes)} of text, {casing}; {duration(time.monotonic() - started)}"
+        )
+        return tokenizer
+
+    def _save(self, tokenizer: Tokenizer) -> Tokenizer:
+        def make(folder: Path) -> dict[str, Any]:
+            tokenizer.save(folder)
+            return {}
+
+        make_once(self._work / "tokenizer", tokenizer.sha256, make)
+        return tokenizer
+
+    def _tokenise(self, cleaned: _Cleaned, tokenizer: Tokenizer) -> tuple[list[TokensTask], list[dict[str, Any]]]:
+        started = time.monotonic()
+        texts = self._texts("tokens", cleaned, tokenizer.sha256, self._options.language)
+        folder, language = self._work / "tokenizer", self._options.language
+        tasks = [TokensTask(text, folder, tokenizer.sha256, language) for text in texts]
+        results = self._stage("sentences and tokens", tokenise_part, tasks, cleaned.part_bytes)
+        tokens = sum(result["splits"][split]["tokens"] for result in results for split in SPLITS)
+        say(f"tokens: {tokens:,}; {duration(time.monotonic() - started)}")
+        return tasks, results
+
+    def _assemble(
+        self, parts: Sequence[TokensTask], results: Sequence[dict[str, Any]]
+    ) -> dict[str, list[tuple[Path, ShardInfo]]]:
+        """The shards of each split with the folder that each was written into."""
+        tasks = []
+        whole = fingerprint([task.text.made_of for task in parts], self._options.shard_tokens)
+        for split in SPLITS:
+            tokens = sum(result["splits"][split]["tokens"] for result in results)
+            folders = [task.text.folder for task in parts]
+            for number, pieces in enumerate(plan_shards(folders, split, tokens, self._options.shard_tokens)):
+                folder = self._work / "shards" / f"{split}-{number:05d}"
+                tasks.append(ShardTask(folder, fingerprint(whole, split), split, f"{number:05d}", tuple(pieces)))
+        infos = self._engine.run(assemble_shard, tasks)
+        shards: dict[str, list[tuple[Path, ShardInfo]]] = {split: [] for split in SPLITS}
+        for task, info in zip(tasks, infos, strict=True):
+            shards[task.split].append((task.folder, ShardInfo(**info)))
+        return shards
+
+    def _finish(
+        self,
+        account: dict[str, Any],
+        shards: dict[str, list[tuple[Path, ShardInfo]]],
+        tokenizer: Tokenizer,
+        unigrams: NDArray[np.int64],
+    ) -> None:
+        """Puts the finished folder together under `work/corpus`; its corpus.json comes last."""
+        out = self._work / "corpus"
+        with files.disk_errors(out):
+            shutil.rmtree(out, ignore_errors=True)
+            for split, made in shards.items():
+                (out / split).mkdir(parents=True)
+                for folder, info in made:
+                    for name in info.sha256:
+                        (folder / name).rename(out / split / name)
+            tokenizer.save(out / "tokenizer")
+            files.write_whole(out / "unigrams.npy", lambda file: np.save(file, unigrams))
+        files.write_json(out / "corpus.json", account | {"unigrams_sha256": files.sha256(out / "unigrams.npy")})

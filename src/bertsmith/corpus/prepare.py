@@ -1,0 +1,147 @@
+"""Raw text to a corpus folder: sources -> clean parts -> duplicates -> vocabulary -> ids -> shards -> corpus.json.
+
+Every stage is a list of parts that depend on their inputs alone and are made once (see `parts`), so the bytes of the
+result are the same for any number of workers and after any number of interruptions.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say, warn
+from bertsmith.corpus.engine import open_engine
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.parts import fingerprint, locked
+from bertsmith.corpus.pipeline import Pipeline
+from bertsmith.corpus.shards import Corpus
+from bertsmith.corpus.sources import SourceFile, find_files
+from bertsmith.corpus.tokenizer import Tokenizer
+
+# Raise when the same sources and options come to give another corpus.
+_VERSION = 1
+_PUBLISHED = ("tokenizer", "unigrams.npy", "train", "held_out", "corpus.json")
+_WORK = ".work"
+
+
+def prepare(
+    sources: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    tokenizer: Tokenizer | str | Path | None = None,
+    options: PrepareOptions | None = None,
+) -> Corpus:
+    """Makes the corpus folder `out` from the sources, or opens it where it was made of the same.
+
+    sources: files, folders, globs, "python-docs". tokenizer: one, or where it lies; without it a vocabulary is trained.
+    A run that was interrupted goes on where it was. Raises BertsmithError for sources that are missing or hold nothing,
+    options out of range, a folder in use or holding something else, and a disk that refuses; finished work stays.
+    """
+    options = options or PrepareOptions()
+    options.check()
+    out = Path(out)
+    if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
+        tokenizer = Tokenizer.load(tokenizer)
+    named = [sources] if isinstance(sources, str | Path) else list(sources)
+    found, passed = find_files(named, options.reading)
+    made_of = _made_of(named, found, tokenizer, options)
+    with locked(out):
+        if (out / "corpus.json").is_file():
+            corpus = Corpus.open(out)
+            _check_same(corpus, made_of)
+            _publish(out)
+            say(f"corpus: {out} is finished and made of the same; nothing to do")
+            return corpus
+        _check_free(out)
+        if not (out / _WORK / "corpus" / "corpus.json").is_file():
+            _sweep(out / _WORK)
+            with open_engine(options.engine, options.workers) as engine:
+                Pipeline(out / _WORK, options, engine, made_of).run(found, passed, tokenizer)
+        _publish(out)
+    corpus = Corpus.open(out)
+    _tell(corpus)
+    return corpus
+
+
+def _made_of(
+    named: Sequence[str | Path], found: Sequence[SourceFile], tokenizer: Tokenizer | None, options: PrepareOptions
+) -> dict[str, Any]:
+    """All that decides what the corpus holds, for corpus.json and for the next time the command is run."""
+    deciding = options.deciding()
+    if tokenizer is not None:
+        for name in ("vocabulary_size", "lowercase", "sample_bytes"):
+            deciding[name] = None
+    listed = [(file.name, file.kind, file.codec, file.stamp) for file in found]
+    return {
+        "sources": [str(source) for source in named],
+        "files": {"count": len(found), "fingerprint": fingerprint(listed)},
+        "tokenizer": "trained" if tokenizer is None else tokenizer.sha256,
+        "options": deciding,
+        "version": _VERSION,
+    }
+
+
+def _check_same(corpus: Corpus, made_of: dict[str, Any]) -> None:
+    """Raises BertsmithError that says in what a finished corpus differs from what is asked for."""
+    theirs = dict(corpus.account["made_of"])
+    flat = [{**each, **each["options"], "options": None} for each in (theirs, made_of)]
+    # The same files may be named in another way.
+    flat = [{**each, "sources": None} for each in flat] if flat[0]["files"] == flat[1]["files"] else flat
+    differing = [
+        f"{name}: {flat[0].get(name)} there, {flat[1][name]} asked for"
+        for name in flat[1]
+        if flat[0].get(name) != flat[1][name]
+    ]
+    if flat[0]["sources"] == flat[1]["sources"] and flat[0]["files"] != flat[1]["files"]:
+        differing.insert(0, "files were added, taken away or changed since")
+    if differing:
+        raise BertsmithError(
+            f"this folder holds a finished corpus that was made otherwise ({'; '.join(differing)})",
+            corpus.folder,
+            "give another folder with --out, or remove this one to make it anew",
+        )
+
+
+def _check_free(out: Path) -> None:
+    """Raises BertsmithError where the folder holds what is not ours."""
+    ours = {".lock", _WORK, *(_PUBLISHED if (out / _WORK).is_dir() else ())}
+    foreign = sorted(entry.name for entry in out.iterdir() if entry.name not in ours)
+    if foreign:
+        what = f"this folder is not empty and holds no corpus ({', '.join(foreign[:3])})"
+        raise BertsmithError(what, out, "give a new or empty folder with --out")
+
+
+def _sweep(work: Path) -> None:
+    """Removes what killed workers left half written."""
+    for pattern in (".*.part", "*/.*.part", ".*.old", "*/.*.old"):
+        for leftover in work.glob(pattern):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _publish(out: Path) -> None:
+    """Moves the finished corpus into place, corpus.json last, and removes the work. May be cut short and done again."""
+    made = out / _WORK / "corpus"
+    with files.disk_errors(out):
+        for name in _PUBLISHED:
+            if (made / name).exists():
+                if (out / name).is_dir():
+                    shutil.rmtree(out / name)
+                (made / name).replace(out / name)
+        shutil.rmtree(out / _WORK, ignore_errors=True)
+
+
+def _tell(corpus: Corpus) -> None:
+    parts = []
+    for split in ("train", "held_out"):
+        documents, tokens, shards = corpus.documents(split), corpus.tokens(split), len(corpus.shards(split))
+        parts.append(f"{split} {documents:,} documents, {tokens:,} tokens, {shards} shard{'s' if shards != 1 else ''}")
+    say(f"corpus: {corpus.folder}: {'; '.join(parts)}")
+    if corpus.account["made_of"]["options"]["held_out"] and corpus.documents("held_out") < 2:
+        warn(
+            f"only {corpus.documents('held_out')} documents are held out, too few to evaluate on; "
+            "prepare with a larger --held-out, or with documents cut smaller (--documents)"
+        )
