@@ -163,8 +163,8 @@ class Pipeline:
         unused = sum(piece.startswith("[unused") for piece in tokenizer.pieces)
         casing = "lower-cased" if options.lowercase else "cased"
         say(
-            f"vocabulary: no tokenizer was given, so {tokenizer.size:,} pieces ({unused:,} of them unused) were trained "
-            f"on {size(sample_bytes)} of text, {casing}; {duration(time.monotonic() - started)}"
+            f"vocabulary: no tokenizer was given, so {tokenizer.size:,} pieces ({unused:,} of them unused) were "
+            f"trained on {size(sample_bytes)} of text, {casing}; {duration(time.monotonic() - started)}"
         )
         return tokenizer
 

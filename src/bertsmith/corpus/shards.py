@@ -161,7 +161,7 @@ class Corpus:
     def open_shard(self, split: str, index: int) -> Shard:
         """Maps shard `index` of `split`. Raises BertsmithError when a file is missing, cut or not what is listed."""
         info = self.shards(split)[index]
-        kinds = (token_dtype(self.special.vocabulary_size), np.dtype(np.uint16), np.dtype(np.uint32))
+        kinds: tuple[DTypeLike, ...] = (token_dtype(self.special.vocabulary_size), np.uint16, np.uint32)
         paths = [self.folder / split / shard_file(info.name, array) for array in ARRAYS]
         tokens, sentences, documents = (_read_array(path, kind) for path, kind in zip(paths, kinds, strict=True))
         shard = Shard(tokens, _offsets(sentences), _offsets(documents))

@@ -19,7 +19,6 @@ _LONGEST_WORD = 64
 _BATCH_TEXTS = 2048
 # BERT's pre-tokenizer takes every ASCII character that is no letter or digit for a word of its own.
 _PARTS = re.compile(r"[0-9A-Za-z]+|[^0-9A-Za-z]")
-_SPACES = str.maketrans("\n\t", "  ")
 
 
 class WordMemo:
@@ -40,7 +39,7 @@ class WordMemo:
         return out
 
     def _batch(self, texts: Sequence[str]) -> list[bytes]:
-        split = [text.translate(_SPACES).split(" ") for text in texts]
+        split = [text.replace("\n", " ").split(" ") for text in texts]
         if len(self._memo) > _MOST_WORDS:
             self._memo.clear()
         self._remember({word for word in set().union(*split) if word not in self._memo})
