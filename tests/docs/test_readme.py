@@ -22,6 +22,7 @@ from bertsmith.recipes.loader import load_recipe, save_recipe
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 QUICKSTART_SECONDS = 40
+NEW_ROWS = 10
 TINY = ["--phase1.steps=3", "--phase2.steps=2", "--phase1.global_batch=8", "--phase2.global_batch=2"]
 
 
@@ -42,10 +43,11 @@ def clone(tmp_path_factory) -> Path:
     (folder / "my_texts").mkdir()
     for number, text in enumerate(topics):
         (folder / "my_texts" / f"{number}.txt").write_text(text, encoding="utf-8")
-    rows = [(text[:200], ("even", "odd")[number % 2]) for number, text in enumerate(topics)]
+    paragraphs = [part for text in topics for part in text.split("\n\n") if len(part) > 100]
+    rows = [(part, ("even", "odd")[number % 2]) for number, part in enumerate(paragraphs)]
     write_csv(folder / "train.csv", ["text", "label"], rows[:24])
     write_csv(folder / "dev.csv", ["text", "label"], rows[24:40])
-    write_csv(folder / "new.csv", ["text"], [row[:1] for row in rows[40:50]])
+    write_csv(folder / "new.csv", ["text"], [row[:1] for row in rows[40 : 40 + NEW_ROWS]])
     save_recipe(load_recipe("bert-tiny", TINY), folder / "tiny.yaml")
     return folder
 
@@ -109,7 +111,7 @@ def stages(clone, environment) -> str:
 
 def test_stage_by_stage(stages, clone):
     predictions = [json.loads(line) for line in (clone / "predictions.jsonl").read_text().splitlines()]
-    assert len(predictions) == 10
+    assert len(predictions) == NEW_ROWS
     assert {row["label"] for row in predictions} <= {"even", "odd"}
     assert (clone / "runs" / "mini" / "metrics.jsonl").exists()
 
