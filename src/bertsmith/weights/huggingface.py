@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import pickle
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
+from bertsmith.base.streams import stream_key
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.weights.names import POOLER, to_huggingface
+from bertsmith.weights.names import POOLER, part_of, to_huggingface, to_ours
 from bertsmith.weights.strict import Fit, fit, own_parameters
 
 CONFIG_FILE = "config.json"
@@ -37,12 +37,12 @@ Model = TypeVar("Model", bound=nn.Module)
 class FolderContents:
     """What a model folder says beside the weights.
 
-    architecture: the class of `transformers` that reads it. tokenizer_folder: where the tokenizer's files are copied
-    from. config: keys added to config.json. json_files: further files by name.
+    architecture: the class of `transformers` that reads it. write_tokenizer: puts the tokenizer's files into a folder.
+    config: keys added to config.json. json_files: further files by name.
     """
 
     architecture: str
-    tokenizer_folder: Path
+    write_tokenizer: Callable[[Path], object]
     config: Mapping[str, Any] = field(default_factory=dict)
     json_files: Mapping[str, Any] = field(default_factory=dict)
 
@@ -67,21 +67,28 @@ def load_pretraining_model(folder: str | Path, compute: torch.dtype | None = Non
 
 
 def load_model(
-    build: Callable[[BertConfig], Model], folder: str | Path, may_be_fresh: Collection[str] = (), seed: int = 0
+    build: Callable[[BertConfig], Model],
+    folder: str | Path,
+    may_be_fresh: Collection[str] = (),
+    leave_out: Collection[str] = (),
+    seed: int = 0,
 ) -> Model:
     """Builds a model from a folder's config.json and gives it the folder's weights, all of them.
 
-    may_be_fresh: the parts that may be drawn anew (from `seed`) where the folder lacks them. Raises BertsmithError.
+    may_be_fresh: the parts that may be drawn anew (from `seed`) where the folder lacks them. leave_out: heads of the
+    folder that are not read. Raises BertsmithError.
     """
     folder = Path(folder)
     config = read_config(folder)
     with torch.device("meta"):
         model = build(config)
     path, tensors = read_tensors(folder)
+    tensors = {name: tensor for name, tensor in tensors.items() if part_of(to_ours(name) or "") not in leave_out}
     fitted = fit(model, tensors, may_be_fresh, path)
     model.to_empty(device="cpu")
-    if fitted.fresh:
-        initialise(model, config.initializer_range, seed)
+    for part in sorted(fitted.fresh):
+        module = model.get_submodule(part.removeprefix("encoder.") if isinstance(model, Encoder) else part)
+        initialise(module, config.initializer_range, stream_key(seed, part))
     with torch.no_grad():
         for name, parameter in own_parameters(model).items():
             if name in fitted.tensors:
@@ -124,8 +131,9 @@ def read_tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
         if path.suffix == ".safetensors":
             return path, safetensors.torch.load_file(path)
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise BertsmithError(f"these weights cannot be read ({str(error).splitlines()[0]})", path, fix) from error
+    except Exception as error:  # torch lets through whatever its unpickler stumbles on
+        first_line = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise BertsmithError(f"these weights cannot be read ({first_line})", path, fix) from error
     if not isinstance(loaded, dict) or not all(isinstance(each, Tensor) for each in loaded.values()):
         raise BertsmithError("this file holds something other than named tensors", path, fix)
     return path, loaded
@@ -133,27 +141,22 @@ def read_tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
 
 def save_pretraining_model(model: PretrainingModel, tokenizer_folder: str | Path, out: str | Path) -> None:
     """Writes a folder that `transformers.AutoModelForPreTraining` and `AutoTokenizer` read; see `save_model`."""
-    save_model(model, FolderContents("BertForPreTraining", Path(tokenizer_folder)), out)
+    save_model(model, FolderContents("BertForPreTraining", partial(_copy_tokenizer, Path(tokenizer_folder))), out)
 
 
 def save_encoder(model: Encoder, tokenizer_folder: str | Path, out: str | Path) -> None:
     """Writes a folder that `transformers.AutoModel` and `AutoTokenizer` read; see `save_model`."""
-    save_model(model, FolderContents("BertModel", Path(tokenizer_folder)), out)
+    save_model(model, FolderContents("BertModel", partial(_copy_tokenizer, Path(tokenizer_folder))), out)
 
 
 def save_model(model: nn.Module, contents: FolderContents, out: str | Path) -> None:
     """Writes a complete model folder, whole or not at all; it replaces a model folder that was there.
 
-    The model must have a `config`. Weights are stored in fp32. Raises BertsmithError where a tokenizer file is missing,
-    where `out` holds something that is no model folder, and where the disk refuses.
+    The model must have a `config`. Weights are stored in fp32. Raises BertsmithError where `out` holds something that
+    is no model folder, and where the disk refuses.
     """
     out = Path(out)
-    _check_replaceable(out)
-    for name in TOKENIZER_FILES:
-        if not (contents.tokenizer_folder / name).is_file():
-            raise BertsmithError(
-                f"the tokenizer lacks {name}", contents.tokenizer_folder, f"it needs {', '.join(TOKENIZER_FILES)}"
-            )
+    check_replaceable(out)
     prefix = "" if contents.architecture == "BertModel" else "bert."
     tensors = {
         to_huggingface(name, prefix): parameter.detach().float().cpu().contiguous()
@@ -164,12 +167,17 @@ def save_model(model: nn.Module, contents: FolderContents, out: str | Path) -> N
         files.write_json(aside / CONFIG_FILE, {**config, **contents.config})
         data = safetensors.torch.save(tensors, metadata={"format": "pt"})
         files.write_whole(aside / WEIGHTS_FILES[0], lambda file: file.write(data))
-        for name in (*TOKENIZER_FILES, *_OPTIONAL_FILES):
-            source = contents.tokenizer_folder / name
-            if source.is_file():
-                shutil.copyfile(source, aside / name)
+        contents.write_tokenizer(aside)
         for name, value in contents.json_files.items():
             files.write_json(aside / name, value)
+
+
+def _copy_tokenizer(source: Path, target: Path) -> None:
+    for name in (*TOKENIZER_FILES, *_OPTIONAL_FILES):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+        elif name in TOKENIZER_FILES:
+            raise BertsmithError(f"the tokenizer lacks {name}", source, f"it needs {', '.join(TOKENIZER_FILES)}")
 
 
 def _config_of(model: nn.Module) -> BertConfig:
@@ -178,7 +186,8 @@ def _config_of(model: nn.Module) -> BertConfig:
     return config
 
 
-def _check_replaceable(out: Path) -> None:
+def check_replaceable(out: Path) -> None:
+    """Raises BertsmithError where `out` holds something that is no model folder, which must not be replaced."""
     if out.exists() and not (out.is_dir() and ((out / CONFIG_FILE).is_file() or not any(out.iterdir()))):
         raise BertsmithError(
             "this is there already and is not a model folder", out, "choose another folder, or empty this one first"

@@ -1,0 +1,66 @@
+"""The metrics of classification and regression, in numpy; all take predictions and truths of shape [N]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def accuracy(predicted: Ints, true: Ints) -> float:
+    """The share that is right."""
+    return float(np.mean(predicted == true))
+
+
+def macro_f1(predicted: Ints, true: Ints) -> float:
+    """The mean of the F1 of every class that is predicted or true anywhere."""
+    return float(np.mean([_f1(predicted == each, true == each) for each in np.union1d(predicted, true)]))
+
+
+def binary_f1(predicted: Ints, true: Ints) -> float:
+    """The F1 of class 1; 0 where it is neither predicted nor true."""
+    return _f1(predicted == 1, true == 1)
+
+
+def _f1(predicted: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
+    both = int(np.sum(predicted)) + int(np.sum(true))
+    return 2 * int(np.sum(predicted & true)) / both if both else 0.0
+
+
+def matthews(predicted: Ints, true: Ints) -> float:
+    """Matthews' correlation, for any number of classes (Gorodkin, 2004); 0 where one side is constant."""
+    classes = np.union1d(predicted, true)
+    p, t = (np.array([np.sum(side == each) for each in classes], dtype=np.float64) for side in (predicted, true))
+    n, right = len(true), float(np.sum(predicted == true))
+    spread = (n * n - p @ p) * (n * n - t @ t)
+    return float((right * n - p @ t) / np.sqrt(spread)) if spread else 0.0
+
+
+def pearson(predicted: Floats, true: Floats) -> float:
+    """Pearson's correlation; 0 where one side is constant."""
+    x, y = predicted - np.mean(predicted), true - np.mean(true)
+    spread = np.sqrt((x @ x) * (y @ y))
+    return float(x @ y / spread) if spread else 0.0
+
+
+def spearman(predicted: Floats, true: Floats) -> float:
+    """Spearman's rank correlation, equal values sharing their mean rank."""
+    return pearson(_ranks(predicted), _ranks(true))
+
+
+def _ranks(values: Floats) -> Floats:
+    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[index], dtype=np.float64)
+
+
+CLASS_METRICS: dict[str, Callable[[Ints, Ints], float]] = {
+    "accuracy": accuracy,
+    "macro_f1": macro_f1,
+    "binary_f1": binary_f1,
+    "matthews": matthews,
+}

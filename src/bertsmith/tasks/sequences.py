@@ -1,0 +1,117 @@
+"""Records as token sequences, and sequences as packed batches.
+
+Legend: S sequences, T token slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertsmith.base.layout import Layout
+from bertsmith.corpus.tokenizer import Tokenizer, truncated_lengths
+from bertsmith.model.packed import Packed
+from bertsmith.tasks.records import Record
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """S sequences of tokens.
+
+    ids: int64[length] each, [CLS] a [SEP] or [CLS] a [SEP] b [SEP]. first_segments: int64[S], the tokens up to and with
+    the first [SEP], whose token type is 0. truncated_rows, truncated_tokens: how many were cut, and how much of them.
+    """
+
+    ids: list[Ints]
+    first_segments: Ints
+    truncated_rows: int
+    truncated_tokens: int
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """int64[S]."""
+        return np.array([len(each) for each in self.ids], dtype=np.int64)
+
+    def truncation(self) -> str:
+        """What was cut, in words."""
+        share = self.truncated_tokens / max(1, self.truncated_tokens + int(self.lengths.sum()))
+        return f"{self.truncated_rows:,} of {len(self.ids):,} rows truncated, {share:.1%} of the tokens lost"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A packed batch on the device. input_ids, token_type_ids, position_ids: int64[T]."""
+
+    input_ids: Tensor
+    token_type_ids: Tensor
+    position_ids: Tensor
+    packed: Packed
+
+
+def encode(
+    records: Sequence[Record], tokenizer: Tokenizer, max_length: int, literal_specials: bool = False
+) -> Sequences:
+    """The sequences of records, at most `max_length` tokens each.
+
+    What is too long loses tokens at the end of the longer text, one by one, as in Google's run_classifier.py.
+    literal_specials: "[MASK]" in a text becomes the mask's id.
+    """
+    special = tokenizer.special
+    firsts = tokenizer.encode_ids([record.text for record in records], literal_specials)
+    texts_b = [record.text_b for record in records if record.text_b is not None]
+    seconds = iter(tokenizer.encode_ids(texts_b, literal_specials))
+    ids, first_segments, truncated = [], [], []
+    for record, first in zip(records, firsts, strict=True):
+        parts = [first] if record.text_b is None else [first, next(seconds)]
+        lengths = [len(part) for part in parts]
+        kept = truncated_lengths(lengths[0], sum(lengths[1:]), max_length - 1 - len(parts))[: len(parts)]
+        sequence = [np.array([special.cls])]
+        for part, length in zip(parts, kept, strict=True):
+            sequence += [part[:length].astype(np.int64), np.array([special.sep])]
+        ids.append(np.concatenate(sequence))
+        first_segments.append(kept[0] + 2)
+        truncated.append(sum(lengths) - sum(kept))
+    cut = np.array(truncated, dtype=np.int64)
+    return Sequences(ids, np.array(first_segments, dtype=np.int64), int(np.count_nonzero(cut)), int(cut.sum()))
+
+
+def pack(sequences: Sequences, members: Ints, device: torch.device) -> Inputs:
+    """The sequences `members` (int64[S]) one behind the other, without padding."""
+    layout = Layout.from_lengths(sequences.lengths[members])
+    kinds = layout.positions >= np.repeat(sequences.first_segments[members], layout.lengths)
+
+    def tensor(values: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(values).to(device, non_blocking=True)
+
+    return Inputs(
+        input_ids=tensor(np.concatenate([sequences.ids[member] for member in members])),
+        token_type_ids=tensor(kinds.astype(np.int64)),
+        position_ids=tensor(layout.positions),
+        packed=Packed(layout, device),
+    )
+
+
+def by_length(sequences: Sequences, budget_tokens: int) -> Iterator[Ints]:
+    """Batches for a pass without training: sequences of like lengths together, longest first, within a token budget.
+
+    Yields int64[S] indices; a sequence that is longer than the budget goes alone.
+    """
+    batch: list[int] = []
+    tokens = 0
+    for index in np.argsort(-sequences.lengths, kind="stable"):
+        length = int(sequences.lengths[index])
+        if batch and tokens + length > budget_tokens:
+            yield np.array(batch, dtype=np.int64)
+            batch, tokens = [], 0
+        batch.append(int(index))
+        tokens += length
+    if batch:
+        yield np.array(batch, dtype=np.int64)

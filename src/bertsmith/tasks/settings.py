@@ -1,0 +1,62 @@
+"""How a task model is trained. The string under a field is its help on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.records import Columns
+
+
+@dataclass(frozen=True)
+class FinetuneSettings:
+    """Fine-tuning with AdamW under a linear warm-up and decay."""
+
+    epochs: int = 4
+    """Passes over the training rows; the best one by the metric on the dev rows is kept."""
+    batch: int = 32
+    """Rows of one step."""
+    learning_rate: float = 5e-5
+    """The highest learning rate, reached at the end of the warm-up."""
+    warmup: float = 0.1
+    """The share of the steps that the learning rate rises over."""
+    weight_decay: float = 0.01
+    """On weight matrices and embeddings, not on biases and LayerNorm."""
+    max_gradient_norm: float = 1.0
+    """The gradient is scaled down to this global norm; 0 never."""
+    dropout: float = 0.1
+    """On hidden states, attention probabilities and the pooled output, whatever the pre-training had."""
+    max_length: int = 128
+    """The most tokens of a row, [CLS] and [SEP] included; longer texts are cut at their end."""
+    metric: Literal["accuracy", "macro_f1", "binary_f1", "matthews"] = "accuracy"
+    """What selects the best epoch and the best seed."""
+    seeds: int = 1
+    """Runs from different seeds (head, order, dropout): mean and standard deviation are told, the best one is kept."""
+    seed: int = 42
+    """The first seed."""
+    from_scratch: bool = False
+    """Random weights in place of the model's: what the pre-training is worth."""
+    micro_batch_tokens: int = 8192
+    """The most tokens that go through the model at once; a step takes as many micro-batches as it needs."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """The dtype of matrix products; parameters and optimizer are fp32."""
+    columns: Columns = field(default_factory=Columns)
+    """Where text and label stand."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "seeds", "micro_batch_tokens"):
+            _demand(getattr(self, name) >= 1, name, getattr(self, name), "a whole number from 1")
+        _demand(self.max_length >= 8, "max_length", self.max_length, "a whole number from 8")
+        _demand(self.learning_rate > 0, "learning_rate", self.learning_rate, "a number above 0")
+        _demand(0 <= self.warmup <= 1, "warmup", self.warmup, "a share from 0 to 1")
+        _demand(0 <= self.dropout < 1, "dropout", self.dropout, "a share from 0 to below 1")
+        for name in ("weight_decay", "max_gradient_norm"):
+            _demand(getattr(self, name) >= 0, name, getattr(self, name), "a number from 0")
+
+
+def _demand(holds: bool, name: str, found: float, wanted: str) -> None:
+    if not holds:
+        raise BertsmithError(f"{name} is {found}", "fine-tuning settings", f"use {wanted}")
