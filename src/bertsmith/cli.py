@@ -1,4 +1,8 @@
-"""The command line: each verb reads its flags, calls one function and prints. Verbs stand in the order of the river."""
+"""The command line: each verb reads its flags, calls one function and prints. Verbs stand in the order of the river.
+
+Standard output is for what a script wants, such as the path of what was made; everything said on the way goes to
+standard error.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +91,8 @@ def _prepare(call: Call) -> None:
     from bertsmith.corpus.prepare import prepare
 
     corpus = prepare(flags.source, flags.out, tokenizer=flags.tokenizer, options=options)
-    print(f"corpus: {corpus.folder} (look at it with: bertsmith inspect {corpus.folder})")
+    log.say(f"look at it with: bertsmith inspect {corpus.folder}")
+    print(corpus.folder)
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,7 @@ def _pretrain(call: Call) -> None:
     from bertsmith.training.pretrain import pretrain
 
     run = pretrain(recipe, flags.corpus, flags.out, resume=flags.resume, init_from=flags.init_from)
-    print(f"model: {run.model}")
+    print(run.model)
 
 
 @dataclass(frozen=True)
@@ -170,7 +175,7 @@ def _finetune(call: Call) -> None:
     from bertsmith.tasks.finetune import finetune
 
     result = finetune(flags.task, flags.model, flags.train, flags.dev, flags.out, settings=settings)
-    print(f"{result.line()}\nmodel: {result.folder}")
+    print(result.folder)
 
 
 @dataclass(frozen=True)
