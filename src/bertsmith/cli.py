@@ -87,7 +87,7 @@ class PrepareFlags:
 def _prepare(call: Call) -> None:
     from bertsmith.corpus.options import PrepareOptions
 
-    flags, options = parse_two(PrepareFlags, PrepareOptions, call.args, prog=call.prog, description=call.description)
+    flags, options = parse_two(PrepareFlags, PrepareOptions(), call.args, prog=call.prog, description=call.description)
     from bertsmith.corpus.prepare import prepare
 
     corpus = prepare(flags.source, flags.out, tokenizer=flags.tokenizer, options=options)
@@ -170,7 +170,7 @@ def _finetune(call: Call) -> None:
     from bertsmith.tasks.settings import FinetuneSettings
 
     flags, settings = parse_two(
-        FinetuneFlags, FinetuneSettings, call.args, prog=call.prog, description=call.description
+        FinetuneFlags, FinetuneSettings(), call.args, prog=call.prog, description=call.description
     )
     from bertsmith.tasks.finetune import finetune
 
@@ -187,14 +187,18 @@ class PredictFlags:
     input: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
     """Rows as .csv, .tsv or .jsonl; - is standard input."""
     out: str = "-"
-    """Where predictions go, in the order of the rows; - is standard output."""
+    """Where predictions go, in the order of the rows: .jsonl or .csv; - is JSON lines on standard output."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """The dtype of matrix products."""
 
 
 def _predict(call: Call) -> None:
     flags = call.read(PredictFlags)
-    from bertsmith.inference.predictor import predict_file
+    from bertsmith.inference.predict_file import predict_file
 
-    predict_file(flags.model, flags.input, flags.out)
+    predict_file(flags.model, flags.input, flags.out, device=flags.device, precision=flags.precision)
 
 
 VERBS = {

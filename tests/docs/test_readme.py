@@ -112,7 +112,7 @@ def stages(clone, environment) -> str:
 def test_stage_by_stage(stages, clone):
     predictions = [json.loads(line) for line in (clone / "predictions.jsonl").read_text().splitlines()]
     assert len(predictions) == NEW_ROWS
-    assert {row["label"] for row in predictions} <= {"even", "odd"}
+    assert {row["prediction"]["label"] for row in predictions} <= {"even", "odd"}
     assert (clone / "runs" / "mini" / "metrics.jsonl").exists()
 
 

@@ -72,19 +72,16 @@ def parse_flags(kind: type[T], args: Sequence[str], *, prog: str, description: s
     return _parse(kind, args, prog, description, set(_flag_names(kind)))
 
 
-def parse_two(
-    own: type[T], settings: U | type[U], args: Sequence[str], *, prog: str, description: str = ""
-) -> tuple[T, U]:
-    """Reads two dataclasses whose flags stand side by side; `settings` may be an instance, which gives the defaults.
+def parse_two(own: type[T], settings: U, args: Sequence[str], *, prog: str, description: str = "") -> tuple[T, U]:
+    """Reads two dataclasses whose flags stand side by side; the second has its defaults from `settings`.
 
     Raises BertsmithError as `parse_flags` does.
     """
-    kind = settings if isinstance(settings, type) else type(settings)
-    default = settings() if isinstance(settings, type) else settings
+    kind = type(settings)
     unprefixed = tyro.conf.arg(name="")
     fields: list[Any] = [
         ("own", Annotated[own, unprefixed]),
-        ("settings", Annotated[kind, unprefixed], dataclasses.field(default_factory=lambda: default)),
+        ("settings", Annotated[kind, unprefixed], dataclasses.field(default_factory=lambda: settings)),
     ]
     joined: Any = dataclasses.make_dataclass("Flags", fields)
     parsed = _parse(joined, args, prog, description, {*_flag_names(own), *_flag_names(kind)})
