@@ -100,7 +100,7 @@ def load_model(
 def _tell(path: Path, fitted: Fit, tensors: Mapping[str, Tensor]) -> None:
     """Says what was drawn anew, left out or widened."""
     if fitted.fresh:
-        say(f"{path}: {' and '.join(sorted(fitted.fresh))} not in the file, so drawn at random; train before use")
+        say(f"{path}: {' and '.join(sorted(fitted.fresh))} not in the file, so drawn at random")
     if fitted.unused:
         say(f"{path}: {' and '.join(sorted(fitted.unused))} in the file, not in this model, so left out")
     narrow = {str(each.dtype) for each in tensors.values() if each.is_floating_point() and each.dtype != torch.float32}

@@ -50,9 +50,9 @@ def folder(model, tokenizer_folder, tmp_path):
 
 
 @pytest.fixture
-def said(caplog):
+def said(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("bertsmith"), "propagate", True)
     caplog.set_level(logging.INFO, logger="bertsmith")
-    logging.getLogger("bertsmith").propagate = True
     return caplog
 
 

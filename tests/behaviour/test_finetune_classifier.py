@@ -1,0 +1,206 @@
+"""Promises of fine-tuning: it learns, it repeats, its folder is complete, and faults are named before any work."""
+
+import json
+import logging
+import random
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+import bertsmith
+from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.tokenizer import Tokenizer
+from bertsmith.inference.predictor import Predictor
+from bertsmith.model.config import BertConfig
+from bertsmith.model.initial import initialise
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.tasks.records import Columns, read_records
+from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.weights.huggingface import save_pretraining_model
+
+WORDS = [f"word{number}" for number in range(30)]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "lovely", "awful"]
+CONFIG = BertConfig(
+    vocab_size=len(PIECES), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+    max_position_embeddings=40,
+)  # fmt: skip
+QUICK = FinetuneSettings(epochs=8, learning_rate=3e-3, batch=16, max_length=32, device="cpu", precision="fp32")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A small encoder, as pre-training leaves it but for the training."""
+    folder = tmp_path_factory.mktemp("encoder")
+    Tokenizer.from_vocabulary(PIECES, lowercase=True).save(folder / "tokenizer")
+    encoder = PretrainingModel(CONFIG)
+    initialise(encoder, 0.05, seed=0)
+    save_pretraining_model(encoder, folder / "tokenizer", folder / "model")
+    return folder / "model"
+
+
+def rows(count, seed):
+    """Rows of filler whose label is told by one word among it."""
+    draw = random.Random(seed)
+    made = []
+    for _ in range(count):
+        label = draw.choice(["praise", "praise", "blame"])
+        words = draw.choices(WORDS, k=draw.randrange(3, 12))
+        words.insert(draw.randrange(len(words) + 1), "lovely" if label == "praise" else "awful")
+        made.append({"text": " ".join(words), "label": label})
+    return made
+
+
+TRAIN, DEV = rows(160, 1), rows(60, 2)
+
+
+def test_learns_repeats_and_leaves_the_callers_random_state_alone(model):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first = bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=QUICK)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert first.mean > 0.95 > first.baseline > 0.5
+    again = bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=QUICK)
+    assert again.seeds == first.seeds
+    other = bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=replace(QUICK, seed=43))
+    assert [each.train_loss for each in other.seeds[0].epochs] != [each.train_loss for each in first.seeds[0].epochs]
+
+
+def test_shuffled_labels_teach_nothing(model):
+    """The control: with labels drawn by lot the score on the dev rows stays near the baseline."""
+    draw = random.Random(0)
+    noise = [{**row, "label": draw.choice(["praise", "blame"])} for row in TRAIN]
+    result = bertsmith.finetune("classify", model, noise, DEV, None, settings=replace(QUICK, epochs=1))
+    assert result.mean < 0.9
+
+
+def test_several_seeds_give_mean_and_spread_and_keep_the_best(model, tmp_path):
+    settings = replace(QUICK, seeds=3, epochs=1, learning_rate=1e-3)
+    result = bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "out", settings=settings)
+    assert [each.seed for each in result.seeds] == [42, 43, 44]
+    assert result.mean == pytest.approx(sum(result.scores) / 3)
+    mean_square = sum((score - result.mean) ** 2 for score in result.scores) / 2
+    assert result.standard_deviation == pytest.approx(mean_square**0.5)
+    predictions = Predictor(tmp_path / "out", "cpu", precision="fp32")(DEV)
+    right = sum(each["label"] == row["label"] for each, row in zip(predictions, DEV, strict=True))
+    assert right / len(DEV) == pytest.approx(result.best.score) == pytest.approx(max(result.scores))
+    written = json.loads((tmp_path / "out" / "finetune.json").read_text())
+    assert (written["mean"], written["best_seed"]) == (result.mean, result.best.seed)
+
+
+def test_the_best_epoch_is_kept_not_the_last(model):
+    settings = replace(QUICK, epochs=6, learning_rate=2e-3)
+    run = bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=settings).seeds[0]
+    scores = [each.dev["accuracy"] for each in run.epochs]
+    assert run.score == max(scores)
+    assert run.best_epoch == scores.index(max(scores)) + 1
+
+
+def test_micro_batches_change_nothing_without_dropout(model):
+    settings = replace(QUICK, dropout=0.0, epochs=1)
+    whole = bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=settings)
+    cut = bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=replace(settings, micro_batch_tokens=50))
+    assert cut.seeds[0].epochs[0].train_loss == pytest.approx(whole.seeds[0].epochs[0].train_loss, rel=1e-4)
+
+
+def test_from_scratch_uses_the_shape_and_not_the_weights(model, tmp_path):
+    other = PretrainingModel(CONFIG)
+    initialise(other, 0.05, seed=99)
+    save_pretraining_model(other, model.parent / "tokenizer", tmp_path / "other")
+    settings = replace(QUICK, from_scratch=True, epochs=1)
+    losses = [
+        bertsmith.finetune("classify", folder, TRAIN, DEV, None, settings=settings).seeds[0].epochs[0].train_loss
+        for folder in (model, tmp_path / "other")
+    ]
+    assert losses[0] == losses[1]
+    trained = bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=replace(settings, from_scratch=False))
+    assert trained.seeds[0].epochs[0].train_loss != losses[0]
+
+
+def test_the_folder_predicts_the_same_names_and_scores_elsewhere(model, tmp_path):
+    train, dev = tmp_path / "train.csv", tmp_path / "dev.jsonl"
+    train.write_text("review,opinion\n" + "".join(f"{row['text']},{row['label']}\n" for row in TRAIN))
+    dev.write_text("".join(json.dumps({"review": row["text"], "opinion": row["label"]}) + "\n" for row in DEV))
+    settings = replace(QUICK, columns=Columns(text="review", label="opinion"))
+    bertsmith.finetune("classify", model, train, dev, tmp_path / "out", settings=settings)
+    here = Predictor(tmp_path / "out", "cpu", precision="fp32")([{"review": row["text"]} for row in DEV[:10]])
+    shutil.move(tmp_path / "out", tmp_path / "moved")
+    code = (
+        "import json, sys; from bertsmith import Predictor;"
+        "predictor = Predictor(sys.argv[1], 'cpu', precision='fp32');"
+        "print(json.dumps(predictor(json.loads(sys.argv[2]))));"
+        "training = {f'bertsmith.{name}' for name in ('optim', 'training', 'batches', 'recipes')};"
+        "assert not training & {*sys.modules}"
+    )
+    data = json.dumps([{"review": row["text"]} for row in DEV[:10]])
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "moved"), data], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == here
+    assert {each["label"] for each in here} == {"praise", "blame"}
+    task = json.loads((tmp_path / "moved" / "task.json").read_text())
+    assert (task["task"], task["max_length"], task["lowercase"]) == ("classify", 32, True)
+
+
+def test_a_fine_tuned_folder_can_be_fine_tuned_again_for_other_labels(model, tmp_path):
+    bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "first", settings=QUICK)
+    more = [{**row, "label": f"{row['label']} {len(row['text']) % 2}"} for row in TRAIN]
+    result = bertsmith.finetune("classify", tmp_path / "first", more, more[:40], tmp_path / "second", settings=QUICK)
+    assert len(result.class_counts) == 4
+    assert len(Predictor(tmp_path / "second", "cpu")(["lovely"])[0]["scores"]) == 4
+
+
+def test_what_is_cut_and_counted_is_said(model, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("bertsmith"), "propagate", True)
+    caplog.set_level(logging.INFO, logger="bertsmith")
+    long = [{**row, "text": row["text"] + " word1" * 40} for row in TRAIN[:20]]
+    bertsmith.finetune("classify", model, long, DEV, None, settings=replace(QUICK, epochs=1, max_length=64))
+    assert "rows are cut at 40 tokens, not 64" in caplog.text
+    assert "0 of 60 rows truncated" in caplog.text
+    assert re.search(r"train: .* 20 of 20 rows truncated, \d+\.\d% of the tokens lost", caplog.text)
+    assert "train rows by label: praise" in caplog.text
+    assert "most frequent label" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"task": "clasify"}, "not known"),
+        ({"dev": [{"text": "a", "label": "praize"}]}, "no label 'praize'"),
+        ({"train": [{"text": "a", "label": "praise"}]}, "1 label"),
+        ({"train": [{"text": "a", "label": ""}, {"text": "b", "label": "c"}]}, "1 of 2 rows"),
+        ({"model": "nowhere"}, "does not exist"),
+        ({"train": [{"text": "a", "label": str(n)} for n in range(3)], "metric": "binary_f1"}, "binary_f1"),
+    ],
+)
+def test_faults_are_named_and_nothing_is_written(model, tmp_path, change, what):
+    metric = change.pop("metric", "accuracy")
+    call = {"task": "classify", "model": model, "train": TRAIN, "dev": DEV, **change}
+    with pytest.raises(BertsmithError, match=what):
+        bertsmith.finetune(**call, out=tmp_path / "out", settings=replace(QUICK, metric=metric))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_other_things_is_refused_before_training(model, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(BertsmithError, match="not a model folder"):
+        bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path, settings=QUICK)
+
+
+def test_a_real_encoder_beats_random_weights_on_sst2(real_data):
+    folder, data = real_data("weights/all-MiniLM-L6-v2"), real_data("glue/SST-2")
+    columns = Columns(text="sentence")
+    records = read_records(data / "train.tsv", columns)[:256]
+    train = [{"text": each.text, "label": each.label} for each in records]
+    dev = [{"text": each.text, "label": each.label} for each in read_records(data / "dev.tsv", columns)[:160]]
+    settings = FinetuneSettings(epochs=2, learning_rate=2e-4, max_length=48, device="cpu", precision="fp32")
+    trained = bertsmith.finetune("classify", folder, train, dev, None, settings=settings)
+    random_weights = bertsmith.finetune(
+        "classify", folder, train, dev, None, settings=replace(settings, from_scratch=True, epochs=1)
+    )
+    assert trained.mean > max(random_weights.mean, trained.baseline) + 0.1

@@ -1,0 +1,169 @@
+"""Predictions: right, in the order of the rows, from a folder alone."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.tokenizer import Tokenizer
+from bertsmith.inference.predict_file import predict_file
+from bertsmith.inference.predictor import Predictor
+from bertsmith.model.config import BertConfig
+from bertsmith.model.initial import initialise
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.tasks.classification import ARCHITECTURE, Classifier, config_labels
+from bertsmith.tasks.records import Columns
+from bertsmith.weights.huggingface import FolderContents, save_encoder, save_model, save_pretraining_model
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+CONFIG = BertConfig(
+    vocab_size=len(PIECES), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+    max_position_embeddings=16,
+)  # fmt: skip
+TEXTS = ["a b", "c", "h g f e d c b a", "d d d", "a", "b c d e"]
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    tokenizer = Tokenizer.from_vocabulary(PIECES, lowercase=True)
+    tokenizer.save(tmp_path / "tokenizer")
+    return tokenizer
+
+
+@pytest.fixture
+def classes(tmp_path, tokenizer):
+    model = Classifier(CONFIG, 3)
+    initialise(model, 0.3, seed=0)
+    config = config_labels(["bad", "fair", "good"])
+    save_model(model, FolderContents(ARCHITECTURE, tokenizer.save, config), tmp_path / "classes")
+    return tmp_path / "classes"
+
+
+@pytest.fixture
+def masks(tmp_path, tokenizer):
+    model = PretrainingModel(CONFIG)
+    initialise(model, 0.3, seed=0)
+    save_pretraining_model(model, tmp_path / "tokenizer", tmp_path / "masks")
+    return tmp_path / "masks"
+
+
+def logits_of(theirs, tokenizer, text):
+    ids = [2, *tokenizer.encode_ids([text], literal_specials=True)[0].tolist(), 3]
+    with torch.no_grad():
+        return theirs(torch.tensor([ids])), ids
+
+
+def test_classes_equal_transformers_in_the_order_of_the_rows(classes, tokenizer):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(classes).eval()
+    assert theirs.config.id2label == {0: "bad", 1: "fair", 2: "good"}
+    predictor = Predictor(classes, "cpu", precision="fp32", budget_tokens=12)
+    for text, ours in zip(TEXTS, predictor(TEXTS), strict=True):
+        expected = logits_of(theirs, tokenizer, text)[0].logits[0].softmax(-1).tolist()
+        assert list(ours["scores"].values()) == pytest.approx(expected, abs=1e-5)
+        assert ours["score"] == max(ours["scores"].values())
+        assert ours["label"] == ["bad", "fair", "good"][int(np.argmax(expected))]
+
+
+def test_guesses_for_every_mask_equal_transformers(masks, tokenizer):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(masks).eval()
+    rows = ["a [MASK] c", "[MASK] [MASK]", "b c d e f [MASK] a b"]
+    for text, ours in zip(rows, Predictor(masks, "cpu", precision="fp32", top=4)(rows), strict=True):
+        out, ids = logits_of(theirs, tokenizer, text)
+        places = [place for place, number in enumerate(ids) if number == 4]
+        assert len(ours["guesses"]) == len(places)
+        for place, guesses in zip(places, ours["guesses"], strict=True):
+            best = out.logits[0, place].softmax(-1).topk(4)
+            assert [each["piece"] for each in guesses] == [PIECES[number] for number in best.indices]
+            assert [each["probability"] for each in guesses] == pytest.approx(best.values.tolist(), abs=1e-5)
+
+
+def test_a_row_without_a_mask_or_with_one_out_of_reach_is_named(masks):
+    predictor = Predictor(masks, "cpu")
+    with pytest.raises(BertsmithError, match="no \\[MASK\\]") as caught:
+        predictor(["a [MASK]", "a b"])
+    assert caught.value.where == "row 2"
+    with pytest.raises(BertsmithError, match="past the tokens"):
+        predictor(["a " * 20 + "[MASK]"])
+
+
+def test_no_rows_give_no_predictions(classes, masks):
+    assert Predictor(classes, "cpu")([]) == []
+    assert Predictor(masks, "cpu")([]) == []
+
+
+def test_a_bare_encoder_predicts_nothing_and_says_so(tmp_path, tokenizer):
+    save_encoder(PretrainingModel(CONFIG).encoder, tmp_path / "tokenizer", tmp_path / "bare")
+    with pytest.raises(BertsmithError, match="BertModel, which predicts nothing"):
+        Predictor(tmp_path / "bare", "cpu")
+
+
+def test_a_classifier_without_its_head_is_refused(classes):
+    tensors = safetensors.torch.load_file(classes / "model.safetensors")
+    del tensors["classifier.weight"]
+    del tensors["classifier.bias"]
+    safetensors.torch.save_file(tensors, classes / "model.safetensors")
+    with pytest.raises(BertsmithError, match=r"missing:    classifier\.bias"):
+        Predictor(classes, "cpu")
+
+
+def test_a_multi_label_model_is_refused(classes):
+    config = json.loads((classes / "config.json").read_text())
+    config["problem_type"] = "multi_label_classification"
+    (classes / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BertsmithError, match="multi_label_classification"):
+        Predictor(classes, "cpu")
+
+
+def test_jsonl_in_and_out_keeps_rows_and_order(classes, tmp_path):
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(TEXTS)))
+    assert predict_file(classes, source, tmp_path / "out.jsonl", device="cpu", precision="fp32") == len(TEXTS)
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    expected = Predictor(classes, "cpu", precision="fp32")(TEXTS)
+    assert [(line["id"], line["text"]) for line in lines] == list(enumerate(TEXTS))
+    for line, prediction in zip(lines, expected, strict=True):
+        assert line["prediction"]["label"] == prediction["label"]
+        assert line["prediction"]["scores"] == pytest.approx(prediction["scores"], abs=1e-6)
+
+
+def test_csv_in_and_out_adds_columns(classes, tmp_path):
+    source = tmp_path / "rows.csv"
+    source.write_text('text,note\n"a, b",x\nc,"two\nlines"\n')
+    predict_file(classes, source, tmp_path / "out.csv", device="cpu")
+    with open(tmp_path / "out.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["text"], row["note"]) for row in rows] == [("a, b", "x"), ("c", "two\nlines")]
+    assert all(row["predicted_label"] in ("bad", "fair", "good") for row in rows)
+
+
+def test_standard_input_to_standard_output(masks, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"text": "a [MASK]"}\n{"text": "[MASK] b"}\n'))
+    assert predict_file(masks, "-", "-", device="cpu") == 2
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["text"] for line in lines] == ["a [MASK]", "[MASK] b"]
+    assert all(len(line["prediction"]["guesses"][0]) == 5 for line in lines)
+
+
+def test_a_bad_row_leaves_an_earlier_file(classes, tmp_path):
+    (tmp_path / "out.jsonl").write_text("earlier")
+    (tmp_path / "rows.csv").write_text("text\na\nb\n \n")
+    with pytest.raises(BertsmithError, match="empty") as caught:
+        predict_file(classes, tmp_path / "rows.csv", tmp_path / "out.jsonl", device="cpu")
+    assert caught.value.where == f"{tmp_path / 'rows.csv'}:4"
+    assert (tmp_path / "out.jsonl").read_text() == "earlier"
+    with pytest.raises(BertsmithError, match="not a kind"):
+        predict_file(classes, tmp_path / "rows.csv", tmp_path / "out.parquet")
+
+
+def test_columns_of_another_name(classes):
+    predictor = Predictor(classes, "cpu", precision="fp32", columns=Columns(text="body"))
+    assert predictor([{"body": "a b"}]) == Predictor(classes, "cpu", precision="fp32")(["a b"])
+    with pytest.raises(BertsmithError, match="no column 'body'"):
+        predictor([{"text": "a b"}])

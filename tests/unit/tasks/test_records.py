@@ -1,0 +1,124 @@
+"""Rows of files: every kind read, every bad row named by file and line."""
+
+import io
+import json
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.records import Columns, read_records, read_rows
+
+
+def write(path, text):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def parts(records):
+    return [(each.text, each.text_b, each.label) for each in records]
+
+
+def test_csv_with_quoted_fields_that_span_lines(tmp_path):
+    path = write(tmp_path / "rows.csv", 'text,label,id\n"one, two",a,1\n"three\nfour",b,2\nfive,a,3\n')
+    records = read_records(path)
+    assert parts(records) == [("one, two", None, "a"), ("three\nfour", None, "b"), ("five", None, "a")]
+    assert [each.where for each in records] == [f"{path}:{line}" for line in (2, 3, 5)]
+
+
+def test_tsv_is_not_quoted_unless_said(tmp_path):
+    path = write(tmp_path / "rows.tsv", 'text\tlabel\n"Oh , he said\t1\nfine\t0\n')
+    assert parts(read_records(path)) == [('"Oh , he said', None, "1"), ("fine", None, "0")]
+    path = write(tmp_path / "quoted.tsv", 'text\tlabel\n"a\tb"\t1\n')
+    assert parts(read_records(path, Columns(quoted=True))) == [("a\tb", None, "1")]
+
+
+def test_jsonl_with_pairs_and_labels_of_any_kind(tmp_path):
+    rows = [{"text": "a", "text_b": "b", "label": 1}, {"text": "c", "text_b": "d", "label": "x"}]
+    path = write(tmp_path / "rows.jsonl", "\n".join(json.dumps(row) for row in rows) + "\n\n")
+    assert parts(read_records(path)) == [("a", "b", "1"), ("c", "d", "x")]
+
+
+def test_python_rows_and_bare_texts():
+    assert parts(read_records([{"text": "a", "label": True}])) == [("a", None, "true")]
+    assert parts(read_records(["a", "b"], labelled=False)) == [("a", None, None), ("b", None, None)]
+
+
+def test_cola_has_no_header_and_other_columns(real_data):
+    columns = Columns(text="4", label="2", header=False)
+    records = read_records(real_data("glue/CoLA/dev.tsv"), columns)
+    assert len(records) == 1043
+    assert parts(records)[0] == ("The sailors rode the breeze clear of the rocks.", None, "1")
+
+
+def test_mrpc_keeps_lone_quotes_and_drops_the_byte_order_mark(real_data):
+    columns = Columns(text="#1 String", text_b="#2 String", label="Quality")
+    records = read_records(real_data("glue/MRPC/train.tsv"), columns)
+    assert len(records) == 3668
+    assert sum('"' in each.text for each in records) > 100
+
+
+@given(st.lists(st.tuples(st.text(), st.text()), min_size=1, max_size=8))
+def test_what_json_writes_is_read_back(rows):
+    lines = [json.dumps({"text": f"t{text}", "label": f"l{label}"}) for text, label in rows]
+    with patch("sys.stdin", io.StringIO("\n".join(lines) + "\n")):
+        assert parts(read_records("-")) == [(f"t{text}", None, f"l{label}") for text, label in rows]
+
+
+def test_standard_input_may_be_csv(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("text,label\nhello,a\n"))
+    assert parts(read_records("-")) == [("hello", None, "a")]
+
+
+def failing(path, columns=None):
+    with pytest.raises(BertsmithError) as caught:
+        read_records(path, columns)
+    return caught.value
+
+
+def test_bad_rows_are_all_counted_and_the_first_are_named(tmp_path):
+    rows = "text,label\n" + "good,a\n" * 3 + " ,a\n" * 6 + "fine,\n"
+    error = failing(write(tmp_path / "rows.csv", rows))
+    assert error.what.startswith("7 of 10 rows cannot be used")
+    assert f"{tmp_path / 'rows.csv'}:5: column 'text' is empty" in error.what
+    assert "and 2 more" in error.what
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what", "line"),
+    [
+        ("rows.csv", "texts,label\na,b\n", "no column 'text'", 2),
+        ("rows.csv", "text,labels\na,b\n", "no column 'label'", 2),
+        ("rows.csv", "text,label\na,b\nc,d,e\n", "has 3 fields and the first one has 2", 3),
+        ("rows.csv", 'text,label\n"a,b\nc,d\n', "cannot be read", 2),
+        ("rows.csv", "text,text\na,b\n", "two columns have one name", 1),
+        ("rows.jsonl", '{"text": "a", "label": "b"}\n{"text"\n', "not JSON", 2),
+        ("rows.jsonl", '{"text": "a", "label": "b"}\n[1]\n', "not a JSON object", 2),
+        ("rows.csv", b"text,label\na,b\nM\xfcller,c\n", "not UTF-8", 3),
+    ],
+)
+def test_what_cannot_be_read_is_named_by_line(tmp_path, name, text, what, line):
+    path = write(tmp_path / name, text)
+    error = failing(path)
+    assert what in error.what
+    assert error.where == f"{path}:{line}"
+
+
+def test_a_wrong_column_lists_those_found(tmp_path):
+    assert "found are: body, label" in failing(write(tmp_path / "rows.csv", "body,label\na,b\n")).fix
+
+
+def test_other_kinds_missing_files_and_empty_ones(tmp_path):
+    assert "not a kind" in failing(write(tmp_path / "rows.xlsx", "")).what
+    assert "does not exist" in failing(tmp_path / "none.csv").what
+    assert "no row" in failing(write(tmp_path / "rows.csv", "text,label\n")).what
+
+
+def test_rows_are_read_one_by_one(tmp_path):
+    path = write(tmp_path / "rows.csv", "text\na\nb,too many\n")
+    rows = read_rows(path, Columns())
+    assert next(rows) == (f"{path}:2", {"text": "a"})
+    with pytest.raises(BertsmithError, match="2 fields"):
+        next(rows)
