@@ -1,15 +1,19 @@
-"""Losses as sums with counts: whoever averages divides once, over all micro-batches and ranks."""
+"""Losses as sums with counts: whoever averages divides once, over all micro-batches and ranks.
+
+Legend: N labels, C classes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Self
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 IGNORED_LABEL = -100
+
+# Scores worked on at once: few enough to stay in a core's cache, many enough that calls cost nothing.
+_CHUNK_ELEMENTS = 1 << 19
 
 
 @dataclass
@@ -20,14 +24,43 @@ class LossSum:
     count: Tensor
     right: Tensor
 
-    def __add__(self, other: Self) -> Self:
-        return type(self)(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
-
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> LossSum:
     """Cross entropy of logits[N, C] against labels int64[N], in fp32 or wider; labels of -100 do not count."""
-    wide = logits.float() if logits.dtype.itemsize < 4 else logits
-    loss = functional.cross_entropy(wide, labels, ignore_index=IGNORED_LABEL, reduction="sum")
-    with torch.no_grad():
-        counted = labels != IGNORED_LABEL
-        return LossSum(loss, counted.sum(), ((wide.argmax(-1) == labels) & counted).sum())
+    loss, right = _CrossEntropySum.apply(logits, labels)  # type: ignore[no-untyped-call]
+    return LossSum(loss, (labels != IGNORED_LABEL).sum(), right)
+
+
+class _CrossEntropySum(torch.autograd.Function):
+    """Loss and gradient in one visit to the scores, chunk by chunk; only the gradient is kept, in the scores' dtype."""
+
+    @staticmethod
+    def forward(ctx, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
+        loss = torch.zeros((), dtype=wide, device=logits.device)
+        right = torch.zeros((), dtype=torch.int64, device=logits.device)
+        rows = max(1, _CHUNK_ELEMENTS // max(logits.shape[1], 1)) if logits.device.type == "cpu" else len(logits)
+        for start in range(0, len(logits), max(rows, 1)):
+            part = slice(start, start + rows)
+            label, counted = labels[part].clamp(min=0), labels[part] != IGNORED_LABEL
+            scores = logits[part].to(wide)
+            highest, guess = scores.max(-1)
+            scores = scores - highest[:, None]
+            score = scores.gather(1, label[:, None])[:, 0]
+            odds = scores.exp_()
+            total = odds.sum(-1)
+            loss += ((total.log() - score) * counted).sum()
+            right += ((guess == label) & counted).sum()
+            if gradient is not None:
+                odds *= (counted / total)[:, None]
+                odds.scatter_add_(1, label[:, None], -counted[:, None].to(wide))
+                gradient[part] = odds
+        ctx.gradient = gradient
+        ctx.mark_non_differentiable(right)
+        return loss, right
+
+    @staticmethod
+    def backward(ctx, by_loss: Tensor, by_right: Tensor):  # type: ignore[no-untyped-def]
+        del by_right
+        return ctx.gradient * by_loss.to(ctx.gradient.dtype), None

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, say
 from bertsmith.base.ranks import is_first, rank
-from bertsmith.batches.loader import Loader, Step
+from bertsmith.batches.loader import Loader
 from bertsmith.batches.packing import PretrainBatch
+from bertsmith.batches.steps import Step
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.checkpoints import Position, save_checkpoint
@@ -75,9 +76,9 @@ class Trainer:
         ):
             progress.skip(self.position.phase_step)
             for step in loader:
-                rate = work.learning_rate(step.number)
+                rate = work.learning_rate(step.number + 1)
                 self.optimizer.set_learning_rate(rate)
-                counts = (step.totals.masked_words, step.totals.sequences)
+                counts = (step.totals.masked, step.totals.sequences)
                 sums = train_step(self.model, self.optimizer, step.micro_batches, counts, self.device)
                 meter.add(sums, self.optimizer.gradient_norm)
                 # The flag of the step before is read, so that the device is never waited for.
@@ -86,7 +87,7 @@ class Trainer:
                 self._advance(step)
                 note = ""
                 if self._due(self.cadence.log_every, work):
-                    note = self._log(work, meter, rate, loader.waited_seconds, step.epoch)
+                    note = self._log(work, meter, rate, loader.waited_seconds)
                 progress.advance(1, note)
                 meter.pause(self._evaluate_and_save(work, previous))
         self._refuse_non_finite(previous)
@@ -94,7 +95,7 @@ class Trainer:
     def _advance(self, step: Step) -> None:
         done = self.position
         self.position = replace(
-            done, step=done.step + 1, phase_step=step.number, tokens=done.tokens + step.totals.tokens
+            done, step=done.step + 1, phase_step=step.number + 1, tokens=done.tokens + step.totals.tokens
         )
 
     def _due(self, every: int, work: PhaseWork) -> bool:
@@ -115,10 +116,10 @@ class Trainer:
             )
         return time.perf_counter() - start
 
-    def _log(self, work: PhaseWork, meter: Meter, rate: float, waited: float, epoch: int) -> str:
+    def _log(self, work: PhaseWork, meter: Meter, rate: float, waited: float) -> str:
         record = meter.read(waited)
         left = (work.steps - self.position.phase_step) * record["seconds_per_step"]
-        self.write("train", {"epoch": epoch, "learning_rate": rate, **record, "seconds_left_in_phase": left})
+        self.write("train", {"learning_rate": rate, **record, "seconds_left_in_phase": left})
         return (
             f"loss {record['loss']:.3f}, masked words {record['masked_accuracy']:.1%}, "
             f"{record['tokens_per_second']:,.0f} tokens/s"
@@ -154,10 +155,11 @@ class Trainer:
         if last is None or bool(last[1]):
             return
         step = last[0]
+        first = step.number * step.totals.sequences
         say("the update was skipped, so the weights are those of the step before")
         raise BertsmithError(
             "the gradient is not finite (NaN or infinity), so training stopped before the update",
-            f"phase {self.position.phase}, step {step.number}, rank {rank()}, instances {step.first_instance:,} to "
-            f"{step.first_instance + step.totals.sequences - 1:,} of the phase",
+            f"phase {self.position.phase}, step {step.number + 1}, rank {rank()}, instances {first:,} to "
+            f"{first + step.totals.sequences - 1:,} of the phase",
             "resume from the last checkpoint with a lower learning rate or precision fp32",
         )

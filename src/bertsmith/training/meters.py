@@ -65,6 +65,7 @@ class Meter:
             "masked_accuracy": right / max(count, 1),
             "next_sentence_accuracy": pair_right / max(pairs, 1),
             "gradient_norm": float(self._norm),
+            "steps": float(self._steps),
             "tokens": tokens,
             "tokens_per_second": tokens / seconds,
             "seconds_per_step": seconds / max(self._steps, 1),
@@ -85,7 +86,7 @@ def memory_bytes(device: torch.device) -> int:
 
 
 class MetricsFile:
-    """`metrics.jsonl`, the source of truth of a run, a record a line; and the same for TensorBoard where it is installed."""
+    """`metrics.jsonl`, the source of truth of a run, a record a line; the same for TensorBoard where installed."""
 
     def __init__(self, folder: Path, tensorboard: bool = True) -> None:
         self._path = folder / "metrics.jsonl"

@@ -17,11 +17,12 @@ from bertsmith.base.device import Device, choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.base.streams import stream_key
-from bertsmith.batches.loader import Loader, held_out_batches
+from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.batches.pairs import PairSettings
+from bertsmith.batches.steps import held_out_batches
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.model.config import BertConfig

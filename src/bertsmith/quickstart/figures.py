@@ -1,0 +1,99 @@
+"""What the quickstart must show before it says that something was learned, and the table of it."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+# The classifier must beat its control by this many standard errors of the difference of the two means.
+STANDARD_ERRORS = 2.0
+_HOLDS = {">=": operator.ge, ">": operator.gt, "<=": operator.le}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure, the bound that it must pass, and where the bound comes from."""
+
+    name: str
+    value: float
+    bound: float
+    because: str
+    sign: Literal[">=", ">", "<="] = ">="
+    percent: bool = True
+
+    @property
+    def reached(self) -> bool:
+        return bool(_HOLDS[self.sign](self.value, self.bound))
+
+    def as_record(self) -> dict[str, Any]:
+        return {**asdict(self), "reached": self.reached}
+
+
+def pretraining_figures(evaluation: dict[str, float]) -> list[Figure]:
+    """The figures of an evaluation on held-out documents beside what word frequencies alone reach.
+
+    The stricter of two measures of frequency is taken: the entropy of the train split's pieces, and its loss on the
+    very words that were masked.
+    """
+    frequency = min(evaluation["unigram_entropy"], evaluation["unigram_loss"])
+    all_pieces, letters = evaluation["most_frequent_accuracy"], evaluation["most_frequent_alphabetic_accuracy"]
+    return [
+        Figure(
+            "masked words right, alphabetic pieces",
+            evaluation["masked_accuracy_alphabetic"],
+            3 * letters,
+            f"3 x always guessing the most frequent one, {letters:.1%}",
+        ),
+        Figure(
+            "masked words right, all pieces",
+            evaluation["masked_accuracy"],
+            2 * all_pieces,
+            f"2 x always guessing the most frequent one, {all_pieces:.1%}",
+        ),
+        Figure(
+            "masked words, loss in nats",
+            evaluation["masked_loss"],
+            frequency - 1,
+            f"1 below frequency alone, {frequency:.3f}",
+            sign="<=",
+            percent=False,
+        ),
+    ]
+
+
+def classifier_figures(trained: Sequence[float], control: Sequence[float], majority: float) -> list[Figure]:
+    """The dev accuracy of the fine-tuned model over seeds, beside the same network from random weights."""
+    mean, beside = sum(trained) / len(trained), sum(control) / len(control)
+    error = math.sqrt(_variance(trained) / len(trained) + _variance(control) / len(control))
+    return [
+        Figure(
+            "classes right, against random weights",
+            mean,
+            beside + STANDARD_ERRORS * error,
+            f"{STANDARD_ERRORS:g} standard errors ({error:.2%}) above random weights, {beside:.1%}",
+            sign=">",
+        ),
+        Figure("classes right, against guessing", mean, majority, "always saying the most frequent class", sign=">"),
+    ]
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1)
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """The figures as lines of text."""
+    rows = [("on text that was held out", "found", "needed", "", "the bound is")]
+    for each in figures:
+        form = "{:.1%}" if each.percent else "{:.3f}"
+        verdict = "reached" if each.reached else "NOT REACHED"
+        rows.append(
+            (each.name, form.format(each.value), f"{each.sign:2} {form.format(each.bound)}", verdict, each.because)
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])

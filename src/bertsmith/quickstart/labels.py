@@ -1,0 +1,202 @@
+"""Labelled rows that a corpus carries by itself: the package of a docstring, or the sub-folder or file of a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertsmith.base.streams import generator, stream_key
+from bertsmith.corpus import pydocs
+from bertsmith.corpus.account import Account
+from bertsmith.corpus.documents import ReadOptions
+from bertsmith.corpus.kinds import read_documents
+from bertsmith.corpus.lines import Slice
+from bertsmith.corpus.sources import SourceFile, find_files
+
+Row = dict[str, str]
+
+LABELS_AT_LEAST, LABELS_AT_MOST = 2, 50
+WORDS_AT_LEAST, WORDS_AT_MOST = 20, 60
+# A label is read up to this many bytes of text and passages: enough for its share of the rows.
+_LABEL_BYTES, _LABEL_PASSAGES = 2_000_000, 1000
+
+# What each package calls itself; hidden in every row, whichever package it is from, so that no name gives it away.
+_OWN_NAMES = {
+    "python": ("python", "cpython", "pep"),
+    "numpy": ("numpy", "np", "ndarray"),
+    "torch": ("torch", "pytorch", "aten", "aotautograd"),
+    "scipy": ("scipy",),
+    "sklearn": ("sklearn", "scikit-learn", "scikit"),
+    "matplotlib": ("matplotlib", "mpl", "pyplot", "plt"),
+    "sympy": ("sympy",),
+    "networkx": ("networkx", "nx"),
+}
+_NAMES = re.compile(
+    rf"\b(?:{'|'.join(re.escape(name) for names in _OWN_NAMES.values() for name in names)})\b", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """About how many rows to draw over all labels."""
+
+    train: int = 1000
+    dev: int = 500
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A text with its label. group: passages of one group (a module, a document) are all in train or all in dev."""
+
+    text: str
+    label: str
+    group: str
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Rows for a classifier. question: what it is asked. rule: how train and dev were parted, and what was left out."""
+
+    question: str
+    rule: str
+    train: list[Row]
+    dev: list[Row]
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """Why a text has no labels."""
+
+    reason: str
+
+
+def rows_of_docstrings(rows: RowCounts, seed: int) -> Labelled | Unlabelled:
+    """Docstrings of at least 20 words with the package that they are from, package names masked, parted by module."""
+    passages, hidden = [], 0
+    for docstring in pydocs.docstrings():
+        text, names = _NAMES.subn("[MASK]", docstring.text)
+        if len(text.split()) >= WORDS_AT_LEAST:
+            passages.append(Passage(_clip(text), docstring.package, docstring.module))
+            hidden += names
+    rule = f"parted by module; {hidden:,} names of packages masked"
+    return _part(passages, "which package is a docstring from?", rule, rows, seed)
+
+
+def rows_of_sources(sources: Sequence[str], options: ReadOptions, rows: RowCounts, seed: int) -> Labelled | Unlabelled:
+    """Passages of 20 to 60 words with the sub-folder, or else the file, that they are from."""
+    files, _ = find_files(sources, options)
+    by_label, what = _label_files(sources, files)
+    if not LABELS_AT_LEAST <= len(by_label) <= LABELS_AT_MOST:
+        found = f"{len(by_label)} {what}{'s' if len(by_label) != 1 else ''}"
+        return Unlabelled(f"labels are sub-folders or files where there are 2 to 50 of them, and here are {found}")
+    passages = [each for label, members in by_label.items() for each in _passages(label, members, options)]
+    documents = {(each.label, each.group) for each in passages}
+    rule = "parted by document"
+    if any(sum(label == other for other, _ in documents) < 2 for label in by_label):
+        passages = _by_place(passages)
+        rule = "a label has one document only, so each document's last fifth is for evaluation"
+    return _part(passages, f"which {what} is a passage from?", rule, rows, seed)
+
+
+def _label_files(sources: Sequence[str], files: Sequence[SourceFile]) -> tuple[dict[str, list[SourceFile]], str]:
+    """The files of each label. Sub-folders are labels where the one source has several, else files are."""
+    folders: dict[str, list[SourceFile]] = {}
+    if len(sources) == 1 and Path(sources[0]).is_dir():
+        for file in files:
+            inner = Path(file.path).relative_to(sources[0]).parts
+            folders.setdefault(inner[0] if len(inner) > 1 else "", []).append(file)
+    if "" not in folders and LABELS_AT_LEAST <= len(folders) <= LABELS_AT_MOST:
+        return folders, "sub-folder"
+    return {file.name: [file] for file in files}, "file"
+
+
+def _passages(label: str, files: Iterable[SourceFile], options: ReadOptions) -> list[Passage]:
+    """The passages of a label, in the order of its text, up to the limits above."""
+    passages: list[Passage] = []
+    held = 0
+    for file in files:
+        part = Slice(file.path, file.name, file.kind, file.codec)
+        for document in read_documents(part, options, Account()):
+            for text in _cut(document.text):
+                passages.append(Passage(text, label, document.id))
+                held += len(text)
+                if held > _LABEL_BYTES or len(passages) >= _LABEL_PASSAGES:
+                    return passages
+    return passages
+
+
+def _cut(text: str) -> Iterable[str]:
+    """Paragraphs of at least 20 words, cut after 60; shorter ones are joined to the next."""
+    words: list[str] = []
+    for paragraph in re.split(r"\n\s*\n|\n(?=\S)", text):
+        words += paragraph.split()
+        if len(words) >= WORDS_AT_LEAST:
+            yield " ".join(words[:WORDS_AT_MOST])
+            words = []
+
+
+def _clip(text: str) -> str:
+    return " ".join(text.split()[:WORDS_AT_MOST])
+
+
+def _by_place(passages: Sequence[Passage]) -> list[Passage]:
+    """Groups by place: the first four fifths of a label's text, and the last."""
+    counts: dict[str, int] = {}
+    for each in passages:
+        counts[each.label] = counts.get(each.label, 0) + 1
+    seen: dict[str, int] = {}
+    placed = []
+    for each in passages:
+        seen[each.label] = seen.get(each.label, 0) + 1
+        late = seen[each.label] > 0.8 * counts[each.label]
+        placed.append(Passage(each.text, each.label, f"{each.label}: {'last fifth' if late else 'beginning'}"))
+    return placed
+
+
+def _part(passages: Sequence[Passage], question: str, rule: str, rows: RowCounts, seed: int) -> Labelled | Unlabelled:
+    """Draws about even numbers of each label for train and dev, no group on both sides."""
+    labels = sorted({each.label for each in passages})
+    if len(labels) < LABELS_AT_LEAST:
+        return Unlabelled(f"only {len(labels)} label has passages of at least {WORDS_AT_LEAST} words")
+    train, dev, short = [], [], []
+    for label in labels:
+        mine = [each for each in passages if each.label == label]
+        chosen = generator(stream_key(seed, "labels", label)).permutation(len(mine))
+        held_out = _dev_groups(mine, seed)
+        parts = (
+            [mine[i] for i in chosen if mine[i].group not in held_out],
+            [mine[i] for i in chosen if mine[i].group in held_out],
+        )
+        if not parts[0] or not parts[1]:
+            short.append(label)
+            continue
+        train += parts[0][: max(1, rows.train // len(labels))]
+        dev += parts[1][: max(1, rows.dev // len(labels))]
+    if len({each.label for each in train}) < LABELS_AT_LEAST:
+        return Unlabelled("fewer than two labels have enough text for both training and evaluation")
+    if short:
+        rule += f"; left out for too little text: {', '.join(short)}"
+    return Labelled(question, rule, [_row(each) for each in train], [_row(each) for each in dev])
+
+
+def _dev_groups(passages: Sequence[Passage], seed: int) -> set[str]:
+    """Groups with about a third of a label's passages; the "last fifth" groups where text is parted by place."""
+    groups = sorted({each.group for each in passages})
+    late = {group for group in groups if group.endswith(": last fifth")}
+    if late or len(groups) < 2:
+        return late
+    order = generator(stream_key(seed, "groups", passages[0].label)).permutation(len(groups))
+    held: set[str] = set()
+    count = 0
+    for index in order[:-1]:
+        held.add(groups[index])
+        count += sum(each.group == groups[index] for each in passages)
+        if count >= len(passages) / 3:
+            break
+    return held
+
+
+def _row(passage: Passage) -> Row:
+    return {"text": passage.text, "label": passage.label}

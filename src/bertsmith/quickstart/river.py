@@ -1,0 +1,232 @@
+"""The stages of the quickstart, one after the other; each is left out when it was finished before."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import read_json, write_json, write_whole
+from bertsmith.base.log import duration, say, size
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.shards import Corpus
+from bertsmith.corpus.sources import PYTHON_DOCS
+from bertsmith.quickstart.figures import Figure, classifier_figures, pretraining_figures, table
+from bertsmith.quickstart.labels import Labelled, RowCounts, Unlabelled, rows_of_docstrings, rows_of_sources
+from bertsmith.quickstart.samples import guess_masked_words, show_classes, show_masked_words
+from bertsmith.recipes.loader import load_recipe
+from bertsmith.recipes.schema import Recipe
+from bertsmith.tasks.finetune import finetune
+from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.training.curves import draw_curves
+from bertsmith.training.pretrain import Run, pretrain
+
+SAMPLE_SENTENCES = 20
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a quickstart spends. prepare: options of `prepare`. overrides: of the recipe `quickstart`."""
+
+    prepare: PrepareOptions
+    overrides: tuple[str, ...]
+    finetune: FinetuneSettings
+    rows: RowCounts = RowCounts()
+
+
+BUDGETS = {
+    "normal": Budget(
+        PrepareOptions(vocabulary_size=8192, held_out=0.01, sample_bytes=8_000_000),
+        (),
+        FinetuneSettings(epochs=5, batch=32, learning_rate=2e-4, seeds=3),
+    ),
+    "tiny": Budget(
+        PrepareOptions(vocabulary_size=1024, held_out=0.02, sample_bytes=1_000_000),
+        (
+            *("--model.layers", "2", "--model.hidden", "64", "--model.heads", "2", "--model.intermediate", "256"),
+            *("--phase1.steps", "20", "--phase1.global_batch", "16", "--phase2.steps", "4"),
+            *("--phase2.global_batch", "4", "--evaluate_instances", "64"),
+        ),
+        FinetuneSettings(epochs=1, batch=32, learning_rate=5e-4, seeds=2, max_length=64),
+        RowCounts(200, 100),
+    ),
+}
+
+
+class Quickstart:
+    """One quickstart in its folder. `stages.json` holds the line and the figures of every finished stage."""
+
+    def __init__(self, sources: Sequence[str], out: Path, budget: Budget) -> None:
+        self.sources, self.out, self.budget = list(sources) or [PYTHON_DOCS], out, budget
+        self.own_text = bool(sources)
+        self._stages_path = out / "stages.json"
+        self._stages: dict[str, dict[str, Any]] = {}
+        self._claim()
+
+    def _claim(self) -> None:
+        """Makes the folder ours, or refuses one that belongs to other sources or another budget."""
+        identity = {"sources": self.sources, "budget": json.loads(json.dumps(self.budget, default=vars))}
+        if self._stages_path.exists():
+            self._stages = read_json(self._stages_path, "remove the folder and start again")
+            if self._stages.get("identity") != identity:
+                raise BertsmithError(
+                    "this folder holds a quickstart of other sources, another budget or another version",
+                    self.out,
+                    "choose another --out, or remove the folder",
+                )
+        elif self.out.exists() and any(self.out.iterdir()):
+            raise BertsmithError("this folder holds something else", self.out, "choose a new folder by --out")
+        else:
+            self._stages = {"identity": identity}
+            write_json(self._stages_path, self._stages)
+
+    def stage(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Runs a stage unless it is finished, and says its line: what went in, what came out, how long it took."""
+        known = self._stages.get(name)
+        if known is None:
+            start = time.monotonic()
+            known = {**work(), "seconds": time.monotonic() - start}
+            self._stages[name] = known
+            write_json(self._stages_path, self._stages)
+            say(f"== {name}: {known['said']}; {duration(known['seconds'])}")
+        else:
+            say(f"== {name}: {known['said']}; finished before, in {duration(known['seconds'])}")
+        return known
+
+    def prepare(self) -> dict[str, Any]:
+        """Raw text to token shards."""
+        corpus = prepare(self.sources, self.out / "corpus", options=self.budget.prepare)
+        read, kept = corpus.counts["read"], corpus.counts["kept"]
+        return {
+            "said": f"{size(read['bytes'])} in {read['documents']:,} documents, "
+            f"{read['documents'] - kept['documents']:,} dropped -> {corpus.special.vocabulary_size:,} pieces, "
+            f"{corpus.tokens('train'):,} tokens in {corpus.documents('train'):,} documents, "
+            f"{corpus.tokens('held_out'):,} in {corpus.documents('held_out'):,} held out"
+        }
+
+    @property
+    def corpus(self) -> Corpus:
+        return Corpus.open(self.out / "corpus")
+
+    @property
+    def run(self) -> Run:
+        return Run(self.out / "pretrained")
+
+    def recipe(self) -> Recipe:
+        """The recipe `quickstart` with the budget's changes."""
+        return load_recipe("quickstart", self.budget.overrides)
+
+    def pretrain(self) -> dict[str, Any]:
+        """Both phases, resumed where an earlier call ended."""
+        run = pretrain(self.recipe(), self.corpus, self.run.folder, resume=True)
+        draw_curves(run.metrics(), self.out / "curves.png")
+        train, end = run.metrics("train"), run.metrics("end")[0]
+        rate = sum(each["tokens"] for each in train) / sum(each["seconds_per_step"] * each["steps"] for each in train)
+        return {
+            "said": f"{end['step']:,} steps on {end['tokens']:,.0f} tokens at {rate:,.0f} tokens/s -> {run.model}",
+            "figures": [
+                each.as_record() for last in run.metrics("evaluation")[-1:] for each in pretraining_figures(last)
+            ],
+        }
+
+    def label(self) -> dict[str, Any]:
+        """Rows for a classifier, from the text itself."""
+        seed = self.budget.finetune.seed
+        rows: Labelled | Unlabelled
+        if self.own_text:
+            rows = rows_of_sources(self.sources, self.budget.prepare.reading, self.budget.rows, seed)
+        else:
+            rows = rows_of_docstrings(self.budget.rows, seed)
+        if isinstance(rows, Unlabelled):
+            return {"said": f"no classifier is trained: {rows.reason}", "rows": 0}
+        for name, part in (("train", rows.train), ("dev", rows.dev)):
+            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in part)
+            write_whole(self.out / "classifier" / f"{name}.jsonl", lambda file, text=text: file.write(text.encode()))
+        labels = len({row["label"] for row in rows.train})
+        said = f"{len(rows.train):,} rows to train on, {len(rows.dev):,} to evaluate on, {labels} classes; {rows.rule}"
+        return {"said": f"{rows.question} {said}", "rows": len(rows.train), "question": rows.question}
+
+    def _finetune(self, from_scratch: bool) -> dict[str, Any]:
+        settings = replace(self.budget.finetune, from_scratch=from_scratch)
+        rows = self.out / "classifier"
+        out = None if from_scratch else rows / "model"
+        result = finetune("classify", self.run.model, rows / "train.jsonl", rows / "dev.jsonl", out, settings=settings)
+        return {"said": result.line(), "scores": result.scores, "majority": result.baseline}
+
+    def finetune(self) -> dict[str, Any]:
+        """The classifier, from the pre-trained model."""
+        return self._finetune(from_scratch=False)
+
+    def control(self) -> dict[str, Any]:
+        """The same network with the same rows and seeds, from random weights."""
+        return self._finetune(from_scratch=True)
+
+    def predict(self) -> dict[str, Any]:
+        """Masked words of held-out sentences, with the best five guesses."""
+        guesses = guess_masked_words(self.corpus, self.run.model, SAMPLE_SENTENCES)
+        right = sum(each["true"] == each["guesses"][0] for each in guesses)
+        among = sum(each["true"] in each["guesses"] for each in guesses)
+        said = f"{len(guesses)} held-out sentences with a masked word: {right} right, {among} among the best five"
+        return {"said": said, "guesses": guesses}
+
+
+def quickstart(sources: Sequence[str], out: str | Path, budget: Literal["tiny", "normal"] = "normal") -> list[Figure]:
+    """Runs the whole river and prints what was learned.
+
+    sources: files, folders or globs; none for the documentation that comes with Python. out: a folder for everything;
+    called again, what is finished there is not done again. Returns the figures of the table.
+    Raises BertsmithError for sources that cannot be read and a folder that belongs to something else.
+    """
+    start = time.monotonic()
+    work = Quickstart([str(each) for each in sources], Path(out), BUDGETS[budget])
+    work.stage("prepare", work.prepare)
+    trained = work.stage("pre-train", work.pretrain)
+    labelled = work.stage("label", work.label)
+    figures = [_figure(each) for each in trained["figures"]]
+    if labelled["rows"]:
+        tuned = work.stage("fine-tune", work.finetune)
+        control = work.stage("control", work.control)
+        figures += classifier_figures(tuned["scores"], control["scores"], tuned["majority"])
+    samples = work.stage("predict", work.predict)
+    print(show_masked_words(samples["guesses"]))
+    if labelled["rows"]:
+        print(show_classes(work.out / "classifier" / "model", work.out / "classifier" / "dev.jsonl"))
+    write_json(work.out / "figures.json", [each.as_record() for each in figures])
+    print(table(figures))
+    print(_ending(work, budget, figures, bool(labelled["rows"]), time.monotonic() - start))
+    return figures
+
+
+def _figure(record: dict[str, Any]) -> Figure:
+    return Figure(**{name: value for name, value in record.items() if name != "reached"})
+
+
+def _ending(work: Quickstart, budget: str, figures: Sequence[Figure], classified: bool, seconds: float) -> str:
+    missed = sum(not each.reached for each in figures)
+    if budget == "tiny":
+        verdict = "The tiny budget shows that everything runs; it learns next to nothing, and is not expected to."
+    elif missed:
+        verdict = f"{missed} of {len(figures)} bounds were not reached: see the curves for what training did."
+    else:
+        verdict = "Every bound was reached: the encoder has learned from this text."
+    own = work.out / "classifier"
+    tries = [
+        f"bertsmith inspect {work.out / 'corpus'}",
+        f"bertsmith predict {own / 'model'} {own / 'dev.jsonl'} --out {own / 'predictions.jsonl'}"
+        if classified
+        else f"bertsmith pretrain bert-mini --corpus {work.out / 'corpus'} --out runs/mini",
+        "bertsmith quickstart --source YOUR_TEXTS --out runs/mine",
+    ]
+    paths = [
+        ("model folder", work.run.model),
+        ("metrics", work.run.folder / "metrics.jsonl"),
+        *([("curves", work.out / "curves.png")] if (work.out / "curves.png").exists() else []),
+        ("figures", work.out / "figures.json"),
+    ]
+    lines = [f"\n{verdict} ({duration(seconds)})\n", *(f"{name + ':':14}{path}" for name, path in paths), "\nTry next:"]
+    return "\n".join([*lines, *(f"  {each}" for each in tries)])
