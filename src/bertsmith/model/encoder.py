@@ -32,7 +32,8 @@ class Encoder(nn.Module):
         x = x if self.compute is None else x.to(self.compute)
         for layer in self.layers:
             x = layer(x, packed)
-        return x
+        out: Tensor = x
+        return out
 
     def pool(self, hidden: Tensor, packed: Packed) -> Tensor:
         """tanh of a linear map of each sequence's [CLS]: [T, H] -> [S, H]."""
@@ -52,4 +53,5 @@ class Encoder(nn.Module):
         packed = Packed(layout, input_ids.device)
         hidden = self(input_ids[rows, columns], kinds[rows, columns], columns, packed)
         padded = hidden.new_zeros(*input_ids.shape, hidden.shape[-1])
-        return padded.index_put((rows, columns), hidden)
+        out: Tensor = padded.index_put((rows, columns), hidden)
+        return out

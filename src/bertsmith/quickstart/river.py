@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import read_json, write_json, write_whole
+from bertsmith.base.files import read_json, write_json, write_text
 from bertsmith.base.log import duration, say, size
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
@@ -36,7 +36,7 @@ class Budget:
     prepare: PrepareOptions
     overrides: tuple[str, ...]
     finetune: FinetuneSettings
-    rows: RowCounts = RowCounts()
+    rows: RowCounts
 
 
 BUDGETS = {
@@ -44,6 +44,7 @@ BUDGETS = {
         PrepareOptions(vocabulary_size=8192, held_out=0.01, sample_bytes=8_000_000),
         (),
         FinetuneSettings(epochs=5, batch=32, learning_rate=2e-4, seeds=3),
+        RowCounts(1000, 500),
     ),
     "tiny": Budget(
         PrepareOptions(vocabulary_size=1024, held_out=0.02, sample_bytes=1_000_000),
@@ -146,7 +147,7 @@ class Quickstart:
             return {"said": f"no classifier is trained: {rows.reason}", "rows": 0}
         for name, part in (("train", rows.train), ("dev", rows.dev)):
             text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in part)
-            write_whole(self.out / "classifier" / f"{name}.jsonl", lambda file, text=text: file.write(text.encode()))
+            write_text(self.out / "classifier" / f"{name}.jsonl", text)
         labels = len({row["label"] for row in rows.train})
         said = f"{len(rows.train):,} rows to train on, {len(rows.dev):,} to evaluate on, {labels} classes; {rows.rule}"
         return {"said": f"{rows.question} {said}", "rows": len(rows.train), "question": rows.question}

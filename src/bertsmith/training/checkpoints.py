@@ -135,8 +135,8 @@ def _restore(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Clipped
         if name.startswith("optimizer.state."):
             _, _, index, key = name.split(".")
             moments.setdefault(int(index), {})[key] = tensor
-    for index, group in enumerate(state["param_groups"]):
-        group["step"] = tensors[f"optimizer.group.{index}.step"]
+    for number, group in enumerate(state["param_groups"]):
+        group["step"] = tensors[f"optimizer.group.{number}.step"]
     optimizer.load_state_dict({"state": moments, "param_groups": state["param_groups"]})
 
 

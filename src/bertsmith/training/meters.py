@@ -117,7 +117,7 @@ def _tensorboard_writer(folder: Path) -> Any:
     except ImportError:
         say("TensorBoard is not installed, so its files are not written (pip install 'bertsmith[tensorboard]')")
         return None
-    return SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(folder))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -34,7 +34,8 @@ class StepSums:
 
     @classmethod
     def zero(cls, device: torch.device) -> StepSums:
-        return cls(*(torch.zeros((), device=device) for _ in range(6)))
+        zeros = [torch.zeros((), device=device) for _ in range(6)]
+        return cls(zeros[0], zeros[1], zeros[2], zeros[3], zeros[4], zeros[5])
 
 
 def to_inputs(batch: PretrainBatch, device: torch.device) -> PretrainInputs:
@@ -103,5 +104,5 @@ def sum_gradients(model: torch.nn.Module) -> None:
             parameter.grad = torch.zeros_like(parameter)
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     flat = sum_over_ranks(torch.cat([each.reshape(-1) for each in gradients]))
-    for gradient, part in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):
+    for gradient, part in zip(gradients, torch.split(flat, [each.numel() for each in gradients]), strict=True):
         gradient.copy_(part.view_as(gradient))
