@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-# Set before torch or a tokenizer is imported anywhere, and inherited by the processes that tests start.
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+# Set before torch or a tokenizer is imported anywhere, and inherited by the processes that tests start. One thread: for
+# tiny models more of them cost time, and on a busy machine many times as much.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
 
