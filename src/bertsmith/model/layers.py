@@ -65,7 +65,7 @@ class Attention(nn.Module):
         self.output = Linear(width, width)
 
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
-        qkv = joined_linear(x, self.query, self.key, self.value).view(len(x), 3, -1)
+        qkv = joined_linear(x, self.query, self.key, self.value).view(x.shape[0], 3, x.shape[1])
         out: Tensor = self.output(attend(qkv, self.heads, packed, self.dropout if self.training else 0.0))
         return out
 

@@ -24,14 +24,16 @@ class _Copies:
     def of(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """The parameters joined along their first axis, in `dtype`, without a gradient."""
         first, others = parameters[0], tuple(parameters[1:])
-        versions = [each._version for each in parameters]
+        # A tensor that is put in a parameter's place, as a move to another device does, leaves its version as it was.
+        versions = [(each._version, each.data_ptr(), each.device) for each in parameters]
         kept = self._kept.get(first)  # type: ignore[no-untyped-call]
         if kept is not None:
             kept_dtype, kept_versions, kept_others, copy = kept
             same = len(kept_others) == len(others) and all(a is b for a, b in zip(kept_others, others, strict=True))
             if same and kept_dtype == dtype and kept_versions == versions:
                 return cast(Tensor, copy)
-        with torch.no_grad():
+        # A copy that was made in inference mode could never be trained with.
+        with torch.inference_mode(False), torch.no_grad():
             joined = torch.cat([each.to(dtype) for each in parameters])
         self._kept[first] = (dtype, versions, others, joined)
         return joined
