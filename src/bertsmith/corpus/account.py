@@ -7,6 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 EXAMPLES = 3
+_EXCERPT = 60
+
+
+def excerpt(name: str, text: str) -> str:
+    """A document as an example shows it: its id and how it begins, on one line."""
+    return f"{name}: {' '.join(text[: 2 * _EXCERPT].split())[:_EXCERPT]}"
 
 
 @dataclass

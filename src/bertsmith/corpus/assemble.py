@@ -61,7 +61,8 @@ def plan_shards(parts: Sequence[Path], split: str, total_tokens: int, shard_toke
             documents += 1
         _extend(shards[-1], part, start, len(lengths))
     if len(shards) > 1 and documents < _FEWEST_DOCUMENTS:
-        shards[-2] += shards.pop()
+        last = shards.pop()
+        shards[-1] += last
     return [pieces for pieces in shards if pieces]
 
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.corpus.account import Account
+from bertsmith.corpus.account import Account, excerpt
 from bertsmith.corpus.clean import HASH_BYTES, clean_text, text_hash
 from bertsmith.corpus.documents import LINE_BREAKS, Document, ReadOptions
 from bertsmith.corpus.kinds import KINDS, read_documents
@@ -100,7 +100,7 @@ def _cleaned(document: Document, min_characters: int, account: Account) -> str |
         account.drop("empty", size_bytes, document.id)
         return None
     if len(text) < min_characters:
-        account.drop(f"shorter than {min_characters} characters", size_bytes, f"{document.id}: {text[:60]}")
+        account.drop(f"shorter than {min_characters} characters", size_bytes, excerpt(document.id, text))
         return None
     return text
 

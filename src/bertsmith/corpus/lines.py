@@ -99,12 +99,13 @@ def next_start(file: IO[bytes], offset: int, is_start: IsStart | None) -> int:
         return offset
     file.seek(offset - 1)
     position = offset - 1
-    before = b"?"
+    before, line_begins = b"?", False
     while line := file.readline(LONGEST_LINE):
-        # The first line read is the tail of one that began before; what it held is unknown, so it is no blank line.
-        if position >= offset and is_start(line, before):
+        # What comes first is the tail of a line that began before: unknown, so it counts as no blank line.
+        if line_begins and is_start(line, before):
             break
-        before = line if position >= offset else b"?"
+        before = line if line_begins else b"?"
+        line_begins = line.endswith(b"\n")
         position += len(line)
     return position
 

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,16 +31,25 @@ def make_once(folder: Path, made_of: str, make: Callable[[Path], dict[str, Any]]
     """Makes the part `folder` unless it is there, made of the same; returns what `make` returned, then or earlier.
 
     make: writes the part's files into the folder it is given and returns what JSON can hold. Raises BertsmithError when
-    the disk refuses; there is then no part.
+    the disk refuses; there is then no part. Nothing waits for the disk here: a part that a power cut spoilt does not
+    have the checksums of its mark, and is made again.
     """
     found = finished(folder, made_of)
     if found is not None:
         return found
-    with files.whole_folder(folder) as aside:
-        result = make(aside)
-        sizes = {file.name: file.stat().st_size for file in sorted(aside.iterdir())}
-        mark = {"made_of": made_of, "files": sizes, "result": result}
-        (aside / MARK).write_text(json.dumps(mark), encoding="utf-8")
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    with files.disk_errors(folder):
+        try:
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+            result = make(aside)
+            checks = {file.name: _checksum(file) for file in sorted(aside.iterdir())}
+            mark = {"made_of": made_of, "files": checks, "result": result}
+            (aside / MARK).write_text(json.dumps(mark), encoding="utf-8")
+            shutil.rmtree(folder, ignore_errors=True)
+            aside.replace(folder)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
     return result
 
 
@@ -45,18 +57,34 @@ def finished(folder: Path, made_of: str) -> dict[str, Any] | None:
     """What making the part returned, where it is whole and made of the same; else None."""
     try:
         mark = json.loads((folder / MARK).read_text(encoding="utf-8"))
-        whole = all((folder / name).stat().st_size == size for name, size in mark["files"].items())
+        if mark["made_of"] != made_of or any(
+            _checksum(folder / name) != check for name, check in mark["files"].items()
+        ):
+            return None
+        return dict(mark["result"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return dict(mark["result"]) if whole and mark["made_of"] == made_of else None
+
+
+def _checksum(path: Path) -> list[int]:
+    """Size and CRC-32, which tell a file that was cut short or never reached the disk."""
+    size = check = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            size += len(block)
+            check = zlib.crc32(block, check)
+    return [size, check]
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Holds a folder for this process. Raises BertsmithError when another one holds it; a killed one holds nothing."""
     with files.disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / ".lock", "ab")  # noqa: SIM115  closed below, at which the system lets go
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = open(folder / ".lock", "ab")  # noqa: SIM115  closed below, at which the system lets go
+        except (NotADirectoryError, FileExistsError) as error:
+            raise BertsmithError("a file is in the way of this folder", folder, "give another folder") from error
     try:
         if not _lock(file.fileno()):
             fix = "wait for it to end, or choose another folder"

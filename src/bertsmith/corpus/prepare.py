@@ -117,7 +117,7 @@ def _check_free(out: Path) -> None:
 
 def _sweep(work: Path) -> None:
     """Removes what killed workers left half written."""
-    for pattern in (".*.part", "*/.*.part", ".*.old", "*/.*.old"):
+    for pattern in (".*.part", "*/.*.part"):
         for leftover in work.glob(pattern):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -126,6 +126,8 @@ def _publish(out: Path) -> None:
     """Moves the finished corpus into place, corpus.json last, and removes the work. May be cut short and done again."""
     made = out / _WORK / "corpus"
     with files.disk_errors(out):
+        for file in made.rglob("*"):
+            files.sync(file)
         for name in _PUBLISHED:
             if (made / name).exists():
                 if (out / name).is_dir():
@@ -140,8 +142,6 @@ def _tell(corpus: Corpus) -> None:
         documents, tokens, shards = corpus.documents(split), corpus.tokens(split), len(corpus.shards(split))
         parts.append(f"{split} {documents:,} documents, {tokens:,} tokens, {shards} shard{'s' if shards != 1 else ''}")
     say(f"corpus: {corpus.folder}: {'; '.join(parts)}")
-    if corpus.account["made_of"]["options"]["held_out"] and corpus.documents("held_out") < 2:
-        warn(
-            f"only {corpus.documents('held_out')} documents are held out, too few to evaluate on; "
-            "prepare with a larger --held-out, or with documents cut smaller (--documents)"
-        )
+    held_out = corpus.documents("held_out")
+    if corpus.account["made_of"]["options"]["held_out"] and held_out < 2:
+        warn(f"too few documents to evaluate on are held out ({held_out}); prepare with a larger --held-out")

@@ -79,7 +79,7 @@ def _origin(corpus: Corpus) -> list[str]:
     origin = "trained on it" if made_of["tokenizer"] == "trained" else "given"
     pieces = corpus.special.vocabulary_size
     return [
-        f"  made of    {', '.join(made_of['sources'])} ({made_of['files']['count']:,} files)",
+        f"  made of    {', '.join(made_of['sources'])} ({made_of['files']['count']:,} file(s))",
         f"  tokenizer  {pieces:,} pieces, {casing}, {origin}, sha256 {tokenizer['sha256'][:12]}",
     ]
 

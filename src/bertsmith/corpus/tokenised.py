@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.corpus.account import EXAMPLES, Tally
+from bertsmith.corpus.account import EXAMPLES, Tally, excerpt
 from bertsmith.corpus.cleaned import CleanedPart
 from bertsmith.corpus.documents import Document
 from bertsmith.corpus.duplicates import dropped_documents
@@ -131,7 +131,7 @@ def tokenise_part(task: TokensTask) -> dict[str, Any]:
             if ids:
                 splits["held_out" if held_out[index] else "train"].add(document, ids, item_bytes, read_bytes)
             else:
-                dropped.note("nothing left after tokenising", 1, read_bytes, f"{document.id}: {document.text[:60]!r}")
+                dropped.note("nothing left after tokenising", 1, read_bytes, excerpt(document.id, document.text))
         figures = {name: _write(folder, name, split, tokenizer) for name, split in splits.items()}
         return {"dropped": dropped.to_json(), "changed": changed.to_json(), "splits": figures}
 
@@ -141,7 +141,7 @@ def tokenise_part(task: TokensTask) -> dict[str, Any]:
 def _note_copies(cleaned: CleanedPart, copies: NDArray[np.bool_], dropped: Tally) -> None:
     shown = copies & (np.cumsum(copies) <= EXAMPLES)
     for _, document in cleaned.documents(shown):
-        dropped.note(COPY, example=f"{document.id}: {document.text[:60]!r}")
+        dropped.note(COPY, example=excerpt(document.id, document.text))
     unseen = copies & ~shown
     if copies.any():
         dropped.note(COPY, int(unseen.sum()), int(cleaned.lengths[copies, 2].sum()))

@@ -36,7 +36,7 @@ def count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
     splitter = pre_tokenizers.BertPreTokenizer()
     raw: Counter[str] = Counter()
     for text in texts:
-        raw.update(text.split(" "))
+        raw.update(text.replace("\n", " ").split(" "))
     words: Counter[str] = Counter()
     # Both work within a space-separated stretch, so each distinct one is worked on once.
     for stretch, count in raw.items():

@@ -1,0 +1,84 @@
+"""Promise: what a user gets wrong gets one message with what, where and how to mend it, and spoils nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
+
+TEXT = "A text that is long enough to be kept as a document, whatever it says. " * 5
+
+
+def options(**changes: Any) -> PrepareOptions:
+    return PrepareOptions(**{"workers": 1, "vocabulary_size": 256, **changes})
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def test_missing_and_empty_sources_leave_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    for wrong in (tmp_path / "nowhere", tmp_path / "empty.txt"):
+        with pytest.raises(BertsmithError) as caught:
+            prepare(wrong, tmp_path / "corpus", options=options())
+        assert str(wrong) in caught.value.where
+        assert caught.value.fix
+        assert not (tmp_path / "corpus").exists()
+
+
+def test_a_source_of_nothing_worth_keeping(tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("too short")
+    with pytest.raises(BertsmithError, match="no document is left of 1 read"):
+        prepare(tmp_path / "short.txt", tmp_path / "corpus", options=options())
+    (tmp_path / "short.txt").write_text(TEXT)
+    assert prepare(tmp_path / "short.txt", tmp_path / "corpus", options=options()).documents("train") == 1
+
+
+def test_a_missing_tokenizer(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(BertsmithError, match="no tokenizer"):
+        prepare(source, tmp_path / "corpus", tokenizer=tmp_path / "nowhere", options=options())
+
+
+def test_a_folder_that_holds_something_else(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "papers"
+    out.mkdir()
+    (out / "thesis.txt").write_text("ten years of work")
+    with pytest.raises(BertsmithError, match=r"thesis\.txt"):
+        prepare(source, out, options=options())
+    assert (out / "thesis.txt").read_text() == "ten years of work"
+    with pytest.raises(BertsmithError, match="a file is in the way"):
+        prepare(source, source / "below_a_file", options=options())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"held_out": 1.0},
+        {"held_out": -0.1},
+        {"min_characters": 0},
+        {"vocabulary_size": 100},
+        {"workers": 0},
+        {"shard_tokens": 0},
+        {"documents": "page"},
+        {"engine": "cloud"},
+    ],
+)
+def test_options_out_of_range_are_named(source: Path, tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(BertsmithError, match=next(iter(wrong))):
+        prepare(source, tmp_path / "corpus", options=options(**wrong))
+
+
+def test_too_few_held_out_documents_are_warned_about(
+    source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare(source, tmp_path / "corpus", options=options())
+    assert "too few documents to evaluate on" in caplog.text

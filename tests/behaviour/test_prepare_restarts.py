@@ -1,0 +1,242 @@
+"""Promise: the same bytes for any number of workers, after any number of kills, and nothing finished is ever spoilt."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.engine import LocalEngine
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
+
+OPTIONS: dict[str, Any] = {
+    "documents": "line",
+    "held_out": 0.1,
+    "vocabulary_size": 512,
+    "part_bytes": 20_000,
+    "shard_tokens": 40_000,
+}
+SCRIPT = """
+from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.options import PrepareOptions
+prepare({source!r}, {out!r}, options=PrepareOptions(**{options!r}))
+"""
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The hash of every file of a corpus, the lock left out."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    draw = random.Random(7)
+    words = ["".join(draw.choices("aeioubcdfglmnrst", k=draw.randint(2, 9))) for _ in range(3000)]
+    lines = [" ".join(draw.choices(words, k=draw.randint(5, 60))).capitalize() + "." for _ in range(2400)]
+    lines += draw.choices(lines, k=100)
+    path = tmp_path_factory.mktemp("source") / "text.txt"
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    out = tmp_path_factory.mktemp("undisturbed") / "corpus"
+    prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    found = contents(out)
+    assert len([name for name in found if name.startswith("train/")]) >= 9
+    return found
+
+
+def test_the_same_bytes_for_any_number_of_workers(source: Path, tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    prepare(source, tmp_path / "corpus", options=PrepareOptions(**OPTIONS, workers=2))
+    assert contents(tmp_path / "corpus") == undisturbed
+
+
+def start(source: Path, out: Path, folder: Path) -> subprocess.Popen[bytes]:
+    """A preparation by a script without a `__main__` guard, as people write them."""
+    script = folder / "script.py"
+    script.write_text(SCRIPT.format(source=str(source), out=str(out), options={**OPTIONS, "workers": 2}))
+    return subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE)
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> bool:
+    """Waits at most a minute; false where the process ended before."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if condition():
+            return True
+        if process is not None and process.poll() is not None:
+            return False
+        time.sleep(0.005)
+    raise AssertionError("waited in vain")
+
+
+def children(process: subprocess.Popen[bytes]) -> list[int]:
+    """The worker processes, without the one that multiprocessing keeps to clean up."""
+    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in listed if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("stage", "parts"), [("cleaned", 3), ("tokens", 8), ("shards", 1)])
+def test_kill_the_parent_and_run_again(
+    source: Path, tmp_path: Path, undisturbed: dict[str, str], stage: str, parts: int
+) -> None:
+    out = tmp_path / "corpus"
+    process = start(source, out, tmp_path)
+    caught = wait_for(lambda: len(list((out / ".work" / stage).glob("*/part.done"))) >= parts, process)
+    assert caught, "the preparation ended before it could be killed"
+    workers = children(process)
+    process.kill()
+    process.wait()
+    assert wait_for(lambda: all(map(gone, workers))), "workers end with their parent"
+    assert not (out / "corpus.json").exists()
+    prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    assert contents(out) == undisturbed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_kill_a_worker_and_the_run_goes_on(source: Path, tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    out = tmp_path / "corpus"
+    process = start(source, out, tmp_path)
+    assert wait_for(lambda: len(list((out / ".work" / "cleaned").glob("*/part.done"))) >= 2, process)
+    os.kill(children(process)[0], signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors.decode()
+    assert "a worker process was killed" in errors.decode()
+    assert contents(out) == undisturbed
+
+
+def prepare_up_to(stage: str, source: Path, out: Path) -> None:
+    """A preparation that is stopped when all parts of a stage are made."""
+    run = LocalEngine.run
+
+    def interrupted(self: LocalEngine, function: Any, tasks: Any, finished: Any = None) -> Any:
+        results = run(self, function, tasks, finished)
+        if function.__name__ == stage:
+            raise KeyboardInterrupt
+        return results
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalEngine, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+
+
+def test_finished_parts_are_not_made_again(source: Path, tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    out, marks = tmp_path / "corpus", dict[Path, int]()
+    for stage in ("clean_part", "find_duplicates", "count_part_words", "tokenise_part", "assemble_shard"):
+        prepare_up_to(stage, source, out)
+        now = {path: path.stat().st_mtime_ns for path in out.glob(".work/**/part.done")}
+        assert marks.items() < now.items(), "old parts are as they were, and there are new ones"
+        marks = now
+    prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    assert contents(out) == undisturbed
+
+
+def test_a_part_that_a_power_cut_spoilt_is_made_again(
+    source: Path, tmp_path: Path, undisturbed: dict[str, str]
+) -> None:
+    out = tmp_path / "corpus"
+    prepare_up_to("tokenise_part", source, out)
+    for stage, name in (("cleaned", "texts.bin"), ("tokens", "train.tokens.npy")):
+        path = next(iter(sorted((out / ".work" / stage).glob(f"*/{name}"))))
+        path.write_bytes(bytes(path.stat().st_size))
+    prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    assert contents(out) == undisturbed
+
+
+@pytest.mark.parametrize("successes", [0, 30, 130])
+def test_a_full_disk_stops_cleanly_and_running_again_ends_the_same(
+    source: Path, tmp_path: Path, undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch, successes: int
+) -> None:
+    out, save, left = tmp_path / "corpus", np.lib.format.write_array, [successes]
+
+    def full(file: Any, array: Any, *args: Any, **options: Any) -> None:
+        if left[0] == 0:
+            file.write(b"half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left[0] -= 1
+        save(file, array, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np.lib.format, "write_array", full)
+        with pytest.raises(BertsmithError, match="No space left") as caught:
+            prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    assert "run the command again" in caught.value.fix
+    assert not (out / "corpus.json").exists()
+    prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    assert contents(out) == undisturbed
+
+
+def test_two_runs_into_one_folder_refuse_each_other(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "corpus"
+    process = start(source, out, tmp_path)
+    assert wait_for(lambda: (out / ".work" / "cleaned").is_dir(), process)
+    with pytest.raises(BertsmithError, match="another process is preparing"):
+        prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors.decode()
+
+
+def test_a_finished_corpus_is_opened_or_refused_never_overwritten(
+    source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out, text = tmp_path / "corpus", tmp_path / "text.txt"
+    text.write_bytes(source.read_bytes())
+    options = PrepareOptions(**OPTIONS, workers=1)
+    prepare(text, out, options=options)
+    before = contents(out)
+    with caplog.at_level("INFO", "bertsmith"):
+        prepare([str(text)], out, options=PrepareOptions(**OPTIONS, workers=2))
+    assert "nothing to do" in caplog.text
+    for change, message in (
+        ({"held_out": 0.2}, "held_out: 0.1 there, 0.2 asked for"),
+        ({"vocabulary_size": 1024}, "vocabulary_size: 512 there, 1024 asked for"),
+    ):
+        with pytest.raises(BertsmithError, match=message) as caught:
+            prepare(text, out, options=PrepareOptions(**{**OPTIONS, **change}))
+        assert "--out" in caught.value.fix
+    tokenizer = out / "tokenizer"
+    with pytest.raises(BertsmithError, match="tokenizer: trained there"):
+        prepare(text, out, tokenizer=tokenizer, options=options)
+    with text.open("a") as file:
+        file.write("\nOne more line that was added since.")
+    with pytest.raises(BertsmithError, match="changed since"):
+        prepare(text, out, options=options)
+    assert contents(out) == before
+
+
+def test_other_options_reuse_what_still_holds_of_unfinished_work(source: Path, tmp_path: Path) -> None:
+    """Killed before it was published, then asked for with another shard size: the result is that of a fresh run."""
+    out, fresh = tmp_path / "corpus", tmp_path / "fresh"
+    prepare_up_to("assemble_shard", source, out)
+    other = PrepareOptions(**{**OPTIONS, "shard_tokens": 90_000, "held_out": 0.3}, workers=1)
+    prepare(source, out, options=other)
+    prepare(source, fresh, options=other)
+    assert contents(out) == contents(fresh)

@@ -1,0 +1,106 @@
+"""Cleaning, hashing and splitting into sentences: what is altered is counted, what is text is kept."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.corpus.account import Account, Tally
+from bertsmith.corpus.clean import clean_text, text_hash
+from bertsmith.corpus.sentences import LONGEST_SENTENCE_CHARACTERS, chunks, sentences_of
+
+
+def clean(text: str) -> tuple[str, dict[str, int]]:
+    changed = Tally()
+    return clean_text(text, "a", changed), {what: entry.count for what, entry in changed.items()}
+
+
+def test_what_cleaning_does() -> None:
+    assert clean("plain text\nstays as it is") == ("plain text\nstays as it is", {})
+    assert clean("cafe\u0301 ²½ ﬁ") == ("café ²½ ﬁ", {"documents brought to Unicode NFC": 1})
+    assert clean("a\r\nb\rc\x0cd\u2028e\x85f") == ("a\nb\nc\nd\ne\nf", {})
+    assert clean("a\x00b\x1fc\x7f\x9fd\t.") == ("abcd\t.", {"control characters, left out": 4})
+    assert clean("say [MASK] and [SEP]") == (
+        "say [MASK] and [SEP]",
+        {"special tokens written in a text, read as plain text": 2},
+    )
+
+
+@given(st.text())
+def test_cleaning_twice_is_cleaning_once(text: str) -> None:
+    once = clean(text)[0]
+    assert clean(once)[0] == once
+    assert unicodedata.is_normalized("NFC", once)
+
+
+@given(st.lists(st.text(st.sampled_from("abé東[#"), min_size=1)), st.sampled_from([" ", "\n", "\t \n"]))
+def test_the_hash_disregards_white_space_and_nothing_else(words: list[str], space: str) -> None:
+    text = " ".join(words)
+    assert text_hash(space.join(words)) == text_hash(text)
+    assert text_hash(text) != text_hash(text + "x")
+
+
+@given(st.text(st.sampled_from('aB. \n\t!?。é\u00a0"(')), st.sampled_from(["wrap", "paragraph", "sentence"]))
+def test_sentences_lose_nothing_but_white_space(text: str, line_breaks: str) -> None:
+    sentences = sentences_of(text, line_breaks, "en", Tally())  # type: ignore[arg-type]
+    assert "".join("".join(sentences).split()) == "".join(text.split())
+    assert all(sentence == sentence.strip() and sentence for sentence in sentences)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_sentences_of_any_unicode_lose_nothing(text: str) -> None:
+    assert "".join("".join(sentences_of(text, "wrap", "en", Tally())).split()) == "".join(text.split())
+
+
+def test_line_breaks_mean_what_the_kind_says() -> None:
+    text = "A heading\nMr. Smith went\nhome. He slept.\n\nNext"
+    changed = Tally()
+    assert sentences_of(text, "wrap", "en", changed) == ["A heading\nMr. Smith went\nhome.", "He slept.", "Next"]
+    assert sentences_of(text, "paragraph", "en", changed) == [
+        "A heading",
+        "Mr. Smith went",
+        "home.",
+        "He slept.",
+        "Next",
+    ]
+    assert sentences_of(text, "sentence", "en", changed) == ["A heading", "Mr. Smith went", "home. He slept.", "Next"]
+    assert not changed
+
+
+def test_a_monster_line_is_cut_and_counted() -> None:
+    changed = Tally()
+    line = "word " * 100_000
+    sentences = sentences_of(line, "wrap", "en", changed)
+    assert max(map(len, sentences)) <= LONGEST_SENTENCE_CHARACTERS
+    assert " ".join(sentences) == line.strip()
+    assert changed.count >= len(sentences) - 4
+
+
+@given(st.text(st.sampled_from("ab \n")), st.integers(1, 9))
+def test_chunks_join_to_the_text(text: str, most: int) -> None:
+    found = list(chunks(text, most))
+    assert "".join(found) == text
+    assert all(len(chunk) <= most for chunk in found)
+
+
+def test_accounts_add_up_in_source_order_and_survive_json() -> None:
+    parts = []
+    for part in range(3):
+        account = Account(stream_bytes=10)
+        for number in range(2):
+            account.read(5)
+            account.drop("short", 5, f"{part}.{number}")
+        parts.append(account)
+    whole = Account()
+    for account in parts:
+        whole.add(Account.from_json(account.to_json()))
+    assert (whole.stream_bytes, whole.documents, whole.bytes, whole.dropped.count, whole.dropped.bytes) == (
+        30,
+        6,
+        30,
+        6,
+        30,
+    )
+    assert whole.dropped["short"].examples == ["0.0", "0.1", "1.0"]

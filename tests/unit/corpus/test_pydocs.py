@@ -1,0 +1,98 @@
+"""The documentation that comes with Python: read without importing, the same every time, each docstring once."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from bertsmith.base.log import logger
+from bertsmith.corpus import pydocs
+from bertsmith.corpus.engine import LocalEngine
+from bertsmith.corpus.pydocs import Collection, cut_runs
+
+
+@pytest.fixture(scope="module")
+def found() -> Collection:
+    """The standard library and numpy, which is enough to see every rule at work."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(pydocs, "PACKAGES", ("numpy", "a_package_that_is_not_installed"))
+    patch.setattr(pydocs, "MOST_SOURCE_BYTES", 1_500_000)
+    patch.setattr(pydocs, "_collected", [])
+    loaded = set(sys.modules)
+    with LocalEngine(1) as engine:
+        collection = pydocs.collect(engine)
+    patch.undo()
+    assert not {
+        name for name in set(sys.modules) - loaded if name.split(".")[0] in ("turtle", "tkinter", "antigravity")
+    }
+    return collection
+
+
+def test_docstrings_come_once_by_package_and_module(found: Collection) -> None:
+    texts = [" ".join(docstring.text.split()) for docstring in found.docstrings]
+    assert len(set(texts)) == len(texts) > 1000
+    assert {docstring.package for docstring in found.docstrings} == {"python", "numpy"}
+    modules = [(docstring.package != "python", docstring.module) for docstring in found.docstrings]
+    assert modules == sorted(modules)
+    assert not any(".tests." in docstring.module for docstring in found.docstrings)
+
+
+def test_what_is_left_out_is_counted(found: Collection) -> None:
+    counts = {what: entry.count for what, entry in found.counts.items()}
+    assert counts["packages that are not installed"] == 1
+    assert counts["docstrings met before, left out"] > 0
+    assert counts["modules past 1.5 MB of source of one package, left out"] > 0
+    assert counts["runs of one punctuation mark, cut to three"] > 0
+
+
+def test_a_document_is_a_module_or_a_topic(found: Collection) -> None:
+    documents = {document.id: document.text for document in found.documents()}
+    assert len(documents) == len(found.topics) + len({docstring.module for docstring in found.docstrings})
+    assert "truth" in documents["topic:assert"] or "assert" in documents["topic:assert"]
+    module = next(docstring.module for docstring in found.docstrings)
+    own = [docstring.text for docstring in found.docstrings if docstring.module == module]
+    assert documents[module] == "\n\n".join(own)
+
+
+def test_every_docstring_of_a_module_is_found_in_its_order(tmp_path: Path) -> None:
+    source = '''"""Module."""
+class A:
+    """Class."""
+    def f(self):
+        """Method."""
+        def inner():
+            """Inner."""
+    try:
+        def g(self):
+            """In try."""
+    except E:
+        def h(self):
+            """In except."""
+if True:
+    async def k():
+        """In if."""
+else:
+    def m():
+        """In else."""
+def no(): "   "
+x = """not a docstring"""
+'''
+    path = tmp_path / "module.py"
+    path.write_text(source)
+    texts = list(pydocs._docstrings_of(path))
+    assert texts == ["Module.", "Class.", "Method.", "Inner.", "In try.", "In except.", "In if.", "In else."]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        every = [ast.get_docstring(node) for node in ast.walk(ast.parse(source)) if isinstance(node, pydocs._SCOPES)]
+    assert {text for text in every if text and text.strip()} == set(texts)
+    path.write_text("def broken(:")
+    assert list(pydocs._docstrings_of(path)) == []
+
+
+def test_runs_of_punctuation() -> None:
+    assert cut_runs("a ----- b === c ____ ....") == ("a --- b === c ____ ...", 2)
+    assert logger.name == "bertsmith"
