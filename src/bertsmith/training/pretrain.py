@@ -39,7 +39,7 @@ from bertsmith.training.checkpoints import Position, check_same_run, load_checkp
 from bertsmith.training.evaluate import evaluate
 from bertsmith.training.loop import Cadence, PhaseWork, Trainer
 from bertsmith.training.meters import MetricsFile, read_metrics
-from bertsmith.training.stopping import StopSignal, stop_on_signals
+from bertsmith.training.stopping import stop_on_signals
 from bertsmith.weights.huggingface import load_pretraining_model, save_pretraining_model
 
 # Fields that change what is written or how fast, never the result; a resumed run may change them.
@@ -87,16 +87,30 @@ def pretrain(
     model = _model(recipe, corpus, device, init_from)
     optimizer = _optimizer(recipe, model)
     position = load_checkpoint(run.folder, model, optimizer, device.torch_device) if resume else None
-    if position is not None:
+    if position is None:
+        torch.manual_seed(stream_key(recipe.seed, "dropout", ranks.rank()) >> 1)
+    else:
         say(f"resuming after step {position.step:,} (phase {position.phase}, step {position.phase_step:,} of it)")
     _forget_after(run.folder, position.step if position else -1)
-    with stop_on_signals() as stop:
-        trainer = _trainer(recipe, corpus, run, model, optimizer, device, position, stop)
-        try:
+    metrics = MetricsFile(run.folder) if ranks.is_first() else None
+    try:
+        with stop_on_signals() as stop:
+            trainer = Trainer(
+                model=model,
+                optimizer=optimizer,
+                device=device.torch_device,
+                folder=run.folder,
+                metrics=metrics,
+                cadence=Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep),
+                alphabetic=corpus.tokenizer().is_alphabetic,
+                unigrams=corpus.unigrams(),
+                position=position or Position(),
+                stop=stop,
+            )
             _run_phases(recipe, corpus, trainer, fresh=position is None, from_scratch=init_from is None)
-        finally:
-            if trainer.metrics is not None:
-                trainer.metrics.close()
+    finally:
+        if metrics is not None:
+            metrics.close()
     if ranks.is_first():
         save_pretraining_model(model, corpus.folder / "tokenizer", run.model)
         say(f"finished model: {run.model}")
@@ -191,32 +205,6 @@ def _forget_after(folder: Path, step: int) -> None:
     if ranks.is_first() and path.exists():
         kept = [record for record in read_metrics(path) if record["step"] <= step and record["kind"] != "end"]
         files.write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
-
-
-def _trainer(
-    recipe: Recipe,
-    corpus: Corpus,
-    run: Run,
-    model: PretrainingModel,
-    optimizer: ClippedOptimizer,
-    device: Device,
-    position: Position | None,
-    stop: StopSignal,
-) -> Trainer:
-    if position is None:
-        torch.manual_seed(stream_key(recipe.seed, "dropout", ranks.rank()) >> 1)
-    return Trainer(
-        model=model,
-        optimizer=optimizer,
-        device=device.torch_device,
-        folder=run.folder,
-        metrics=MetricsFile(run.folder) if ranks.is_first() else None,
-        cadence=Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep),
-        alphabetic=corpus.tokenizer().is_alphabetic,
-        unigrams=corpus.unigrams(),
-        position=position or Position(),
-        stop=stop,
-    )
 
 
 def _run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, *, fresh: bool, from_scratch: bool) -> None:
