@@ -240,3 +240,28 @@ def test_other_options_reuse_what_still_holds_of_unfinished_work(source: Path, t
     prepare(source, out, options=other)
     prepare(source, fresh, options=other)
     assert contents(out) == contents(fresh)
+
+
+@pytest.mark.parametrize("moves", [0, 1, 3])
+def test_stopped_while_the_finished_corpus_is_moved_into_place(
+    source: Path, tmp_path: Path, undisturbed: dict[str, str], moves: int
+) -> None:
+    out, replace, left = tmp_path / "corpus", Path.replace, [moves]
+
+    def stopped(self: Path, target: Path) -> Path:
+        if target.parent == out:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+        return replace(self, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "replace", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    if moves == 1:  # what was made for other options is not passed off as this
+        other = PrepareOptions(**{**OPTIONS, "held_out": 0.2}, workers=1)
+        assert prepare(source, out, options=other).account["made_of"]["options"]["held_out"] == 0.2
+        return
+    prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    assert contents(out) == undisturbed

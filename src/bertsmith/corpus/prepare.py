@@ -26,6 +26,8 @@ from bertsmith.corpus.tokenizer import Tokenizer
 _VERSION = 1
 _PUBLISHED = ("tokenizer", "unigrams.npy", "train", "held_out", "corpus.json")
 _WORK = ".work"
+# What decides beside the sources and the options.
+_OUTSIDE = ("tokenizer", "version")
 
 
 def prepare(
@@ -57,7 +59,7 @@ def prepare(
             say(f"corpus: {out} is finished and made of the same; nothing to do")
             return corpus
         _check_free(out)
-        if not (out / _WORK / "corpus" / "corpus.json").is_file():
+        if not _awaits_publishing(out / _WORK / "corpus", made_of):
             _sweep(out / _WORK)
             with open_engine(options.engine, options.workers) as engine:
                 Pipeline(out / _WORK, options, engine, made_of).run(found, passed, tokenizer)
@@ -87,23 +89,30 @@ def _made_of(
 
 def _check_same(corpus: Corpus, made_of: dict[str, Any]) -> None:
     """Raises BertsmithError that says in what a finished corpus differs from what is asked for."""
-    theirs = dict(corpus.account["made_of"])
-    flat = [{**each, **each["options"], "options": None} for each in (theirs, made_of)]
-    # The same files may be named in another way.
-    flat = [{**each, "sources": None} for each in flat] if flat[0]["files"] == flat[1]["files"] else flat
-    differing = [
-        f"{name}: {flat[0].get(name)} there, {flat[1][name]} asked for"
-        for name in flat[1]
-        if flat[0].get(name) != flat[1][name]
+    theirs = corpus.account["made_of"]
+    differing = []
+    if theirs["files"] != made_of["files"]:
+        same = theirs["sources"] == made_of["sources"]
+        names = (", ".join(each["sources"]) for each in (theirs, made_of))
+        differing.append(
+            "files of the sources changed since" if same else "sources: {} there, {} asked for".format(*names)
+        )
+    there, asked = ({**each["options"], **{name: each[name] for name in _OUTSIDE}} for each in (theirs, made_of))
+    differing += [
+        f"{name}: {there.get(name)} there, {asked[name]} asked for" for name in asked if there.get(name) != asked[name]
     ]
-    if flat[0]["sources"] == flat[1]["sources"] and flat[0]["files"] != flat[1]["files"]:
-        differing.insert(0, "files were added, taken away or changed since")
     if differing:
         raise BertsmithError(
             f"this folder holds a finished corpus that was made otherwise ({'; '.join(differing)})",
             corpus.folder,
             "give another folder with --out, or remove this one to make it anew",
         )
+
+
+def _awaits_publishing(made: Path, made_of: dict[str, Any]) -> bool:
+    """Whether a run that was stopped while it moved the finished corpus made what is asked for now."""
+    account = made / "corpus.json"
+    return account.is_file() and files.read_json(account)["made_of"] == made_of
 
 
 def _check_free(out: Path) -> None:
