@@ -14,6 +14,9 @@ from bertsmith.corpus.documents import LineBreaks
 LONGEST_SENTENCE_CHARACTERS = 10_000
 # What is segmented at once: a longer paragraph is first cut, so that no text makes the segmenter slow.
 _LONGEST_PARAGRAPH = 200_000
+# sentencex 1.0 panics at an end of sentence before a space of several bytes, such as U+00A0. It is shown plain ones;
+# the sentences keep their own.
+_WIDE_SPACE = re.compile(r"[^\S\n\t ]")
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 
 
@@ -42,14 +45,28 @@ def sentences_of(text: str, line_breaks: LineBreaks, language: str, changed: Tal
 
 def _segmented(paragraph: str, language: str, changed: Tally) -> Iterator[str]:
     for chunk in chunks(paragraph, _LONGEST_PARAGRAPH):
-        found: list[str] = segment(language, chunk)
-        if "".join(found) == chunk:
-            yield from found
+        found = _segment(language, chunk if chunk.isascii() else _WIDE_SPACE.sub(" ", chunk))
+        if sum(map(len, found)) == len(chunk):
+            start = 0
+            for sentence in found:
+                yield chunk[start : start + len(sentence)]
+                start += len(sentence)
         elif chunk.strip():
-            changed.note(
-                "paragraphs that the segmenter would not give back whole, split at line ends", example=chunk[:60]
-            )
+            what = "paragraphs that the segmenter would not give back whole, split at line ends"
+            changed.note(what, example=chunk[:60])
             yield from chunk.split("\n")
+
+
+def _segment(language: str, text: str) -> list[str]:
+    """Its sentences, or nothing where the segmenter failed."""
+    try:
+        found: list[str] = segment(language, text)
+    except BaseException as error:
+        # A fault of the segmenter comes as pyo3's PanicException, which is no Exception; one page must not end a run.
+        if type(error).__name__ != "PanicException":
+            raise
+        return []
+    return found if "".join(found) == text else []
 
 
 def chunks(text: str, most: int) -> Iterator[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertsmith.corpus import sentences
 from bertsmith.corpus.account import Account, Tally
 from bertsmith.corpus.clean import clean_text, text_hash
 from bertsmith.corpus.sentences import LONGEST_SENTENCE_CHARACTERS, chunks, sentences_of
@@ -44,9 +46,9 @@ def test_the_hash_disregards_white_space_and_nothing_else(words: list[str], spac
 
 @given(st.text(st.sampled_from('aB. \n\t!?。é\u00a0"(')), st.sampled_from(["wrap", "paragraph", "sentence"]))
 def test_sentences_lose_nothing_but_white_space(text: str, line_breaks: str) -> None:
-    sentences = sentences_of(text, line_breaks, "en", Tally())  # type: ignore[arg-type]
-    assert "".join("".join(sentences).split()) == "".join(text.split())
-    assert all(sentence == sentence.strip() and sentence for sentence in sentences)
+    found = sentences_of(text, line_breaks, "en", Tally())  # type: ignore[arg-type]
+    assert "".join("".join(found).split()) == "".join(text.split())
+    assert all(sentence == sentence.strip() and sentence for sentence in found)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
@@ -69,13 +71,34 @@ def test_line_breaks_mean_what_the_kind_says() -> None:
     assert not changed
 
 
+def test_spaces_of_several_bytes_end_no_run() -> None:
+    assert sentences_of("a.\u00a0Really?\u00a0Yes!\u3000So", "wrap", "en", Tally()) == ["a.\u00a0Really?", "Yes!", "So"]
+
+
+class PanicException(BaseException):
+    """As a fault inside the segmenter arrives."""
+
+
+@pytest.mark.parametrize("fault", ["panic", "loss"])
+def test_a_paragraph_that_breaks_the_segmenter_is_kept_and_counted(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    def broken(language: str, text: str) -> list[str]:
+        if fault == "panic":
+            raise PanicException("index is not a char boundary")
+        return [text[:-1]]
+
+    monkeypatch.setattr(sentences, "segment", broken)
+    changed = Tally()
+    assert sentences_of("One here.\nTwo there.", "wrap", "en", changed) == ["One here.", "Two there."]
+    assert changed.count == 1
+
+
 def test_a_monster_line_is_cut_and_counted() -> None:
     changed = Tally()
     line = "word " * 100_000
-    sentences = sentences_of(line, "wrap", "en", changed)
-    assert max(map(len, sentences)) <= LONGEST_SENTENCE_CHARACTERS
-    assert " ".join(sentences) == line.strip()
-    assert changed.count >= len(sentences) - 4
+    found = sentences_of(line, "wrap", "en", changed)
+    assert max(map(len, found)) <= LONGEST_SENTENCE_CHARACTERS
+    assert " ".join(found) == line.strip()
+    assert changed.count >= len(found) - 4
 
 
 @given(st.text(st.sampled_from("ab \n")), st.integers(1, 9))
