@@ -11,6 +11,9 @@ from bertsmith.base.errors import BertsmithError
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 
+_FRACTIONS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+_ABOVE_ZERO = ("initializer_range", "layer_norm_eps")
+
 
 @dataclass(frozen=True)
 class BertConfig:
@@ -31,6 +34,8 @@ class BertConfig:
     pad_token_id: int = 0
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            self._check_number(field.name, getattr(self, field.name))
         if self.hidden_size % self.num_attention_heads:
             raise BertsmithError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}",
@@ -43,12 +48,21 @@ class BertConfig:
                 "model config",
                 f"use one of: {', '.join(ACTIVATIONS)}",
             )
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not 0 <= getattr(self, name) < 1:
-                raise BertsmithError(f"{name} is {getattr(self, name)}", "model config", "use at least 0 and below 1")
-        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings"):
-            if getattr(self, name) < 1:
-                raise BertsmithError(f"{name} is {getattr(self, name)}", "model config", "use at least 1")
+
+    def _check_number(self, name: str, value: Any) -> None:
+        """A config comes from a file of the user's, so a value may be of any kind."""
+        if name in _FRACTIONS:
+            right = isinstance(value, int | float) and 0 <= value < 1
+            wanted = "at least 0 and below 1"
+        elif name in _ABOVE_ZERO:
+            right, wanted = isinstance(value, int | float) and value > 0, "a number above 0"
+        elif name != "hidden_act":
+            least = 0 if name == "pad_token_id" else 1
+            right, wanted = isinstance(value, int) and value >= least, f"a whole number from {least}"
+        else:
+            return
+        if not right or isinstance(value, bool):
+            raise BertsmithError(f"{name} is {value!r}", "model config", f"use {wanted}")
 
     @property
     def head_size(self) -> int:

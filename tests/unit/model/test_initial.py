@@ -1,0 +1,82 @@
+"""Fresh weights: Google's distribution, and a draw that depends on seed and name alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from made_models import small_config
+from torch import nn
+
+from bertsmith.model.encoder import Encoder
+from bertsmith.model.initial import initialise
+from bertsmith.model.pretraining import PretrainingModel
+
+CONFIG = small_config(hidden_size=128, intermediate_size=256, vocab_size=500)
+SIGMA = 0.02
+
+
+@pytest.fixture(scope="module")
+def model() -> PretrainingModel:
+    model = PretrainingModel(CONFIG)
+    initialise(model, SIGMA, seed=5)
+    return model
+
+
+def test_weights_are_normal_cut_at_two_sigma(model: PretrainingModel) -> None:
+    weights = {name: each for name, each in model.named_parameters() if each.ndim > 1}
+    everything = torch.cat([each.detach().reshape(-1).double() for each in weights.values()])
+    assert everything.abs().max() <= 2 * SIGMA
+    assert everything.abs().max() > 1.99 * SIGMA
+    # A normal distribution cut at two sigma has 0.8796 of its standard deviation.
+    assert float(everything.std()) == pytest.approx(0.8796 * SIGMA, rel=5e-3)
+    assert abs(float(everything.mean())) < 2e-4
+    assert float((everything.abs() < SIGMA).double().mean()) == pytest.approx(0.6827 / 0.9545, abs=5e-3)
+    for name, each in weights.items():
+        assert float(each.detach().std()) == pytest.approx(0.8796 * SIGMA, rel=0.15), name
+
+
+def test_biases_and_layer_norms(model: PretrainingModel) -> None:
+    norms = {name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
+    assert len(norms) == 2 * CONFIG.num_hidden_layers + 2
+    for name, each in model.named_parameters():
+        if each.ndim == 1:
+            expected = 1.0 if name.rpartition(".")[0] in norms and name.endswith("weight") else 0.0
+            assert bool((each == expected).all()), name
+
+
+def test_the_draw_is_repeatable_and_no_two_weights_are_alike(model: PretrainingModel) -> None:
+    torch.manual_seed(123)  # the global generator plays no part
+    again, other = PretrainingModel(CONFIG), PretrainingModel(CONFIG)
+    initialise(again, SIGMA, seed=5)
+    initialise(other, SIGMA, seed=6)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    weights = [each for each in model.parameters() if each.ndim > 1]
+    others = [each for each in other.parameters() if each.ndim > 1]
+    assert not any(torch.equal(a, b) for a, b in zip(weights, others, strict=True))
+    squares = [each for each in weights if each.shape == (128, 128)]
+    assert len({tuple(each[0].tolist()) for each in squares}) == len(squares)
+
+
+def test_a_layer_more_or_another_head_leaves_the_rest_as_it_is(model: PretrainingModel) -> None:
+    deeper = PretrainingModel(dataclasses.replace(CONFIG, num_hidden_layers=3))
+    deeper.add_module("classifier", nn.Linear(128, 3))
+    initialise(deeper, SIGMA, seed=5)
+    found = dict(deeper.named_parameters())
+    assert all(torch.equal(each, found[name]) for name, each in model.named_parameters())
+
+
+def test_the_decoder_is_the_word_embedding(model: PretrainingModel) -> None:
+    rows = [name for name, each in model.named_parameters() if each.shape == (CONFIG.vocab_size, 128)]
+    assert rows == ["encoder.embeddings.word.weight"]
+    assert model.masked_head.bias.shape == (CONFIG.vocab_size,)
+    hidden = torch.randn(3, 128)
+    before = model.masked_head(hidden, model.encoder.embeddings.word.weight)
+    doubled = model.masked_head(hidden, 2 * model.encoder.embeddings.word.weight)
+    torch.testing.assert_close(doubled, 2 * before)
+
+
+def test_an_encoder_alone_has_no_heads() -> None:
+    names = {name.split(".")[0] for name, _ in Encoder(CONFIG).named_parameters()}
+    assert names == {"embeddings", "layers", "pooler"}
