@@ -150,11 +150,11 @@ def _prepare(folder: Path, train: Source, dev: Source, settings: FinetuneSetting
 
 def _build(work: _Work, device: Device, seed: int) -> Classifier:
     """The folder's encoder, or random weights of its shape, with a fresh head."""
-    dropout, classes = work.settings.dropout, len(work.names)
+    hidden, attention = work.settings.dropout, work.settings.attention_dropout
 
     def build(config: BertConfig) -> Classifier:
-        config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-        return Classifier(config, classes, device.compute)
+        config = replace(config, hidden_dropout_prob=hidden, attention_probs_dropout_prob=attention)
+        return Classifier(config, len(work.names), device.compute)
 
     if work.settings.from_scratch:
         model = build(read_config(work.folder))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say
+from bertsmith.base.log import choose
 from bertsmith.base.streams import stream_key
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
@@ -98,14 +98,14 @@ def load_model(
 
 
 def _tell(path: Path, fitted: Fit, tensors: Mapping[str, Tensor]) -> None:
-    """Says what was drawn anew, left out or widened."""
+    """Says once what was drawn anew, left out or widened."""
     if fitted.fresh:
-        say(f"{path}: {' and '.join(sorted(fitted.fresh))} not in the file, so drawn at random")
+        choose(f"{path}: {' and '.join(sorted(fitted.fresh))}", "drawn at random", "no weights for it were read")
     if fitted.unused:
-        say(f"{path}: {' and '.join(sorted(fitted.unused))} in the file, not in this model, so left out")
+        choose(f"{path}: {' and '.join(sorted(fitted.unused))}", "left out", "this model has no such part")
     narrow = {str(each.dtype) for each in tensors.values() if each.is_floating_point() and each.dtype != torch.float32}
     if narrow:
-        say(f"{path}: stored as {' and '.join(sorted(narrow))}, held as torch.float32")
+        choose(f"{path}: weights", "held as torch.float32", f"stored as {' and '.join(sorted(narrow))}")
 
 
 def read_config(folder: Path) -> BertConfig:
