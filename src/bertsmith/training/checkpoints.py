@@ -14,7 +14,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,16 @@ _STEP_FOLDER = re.compile(r"step-(\d{8})$")
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands: steps of the whole run, the phase (1 or 2), steps and real tokens done in it."""
+    """Where a run stands: steps of the whole run, the phase (1 or 2), steps done in it, real tokens of the whole run.
+
+    since_log: a `Meter`'s state, of the steps that no line of metrics tells yet.
+    """
 
     step: int = 0
     phase: int = 1
     phase_step: int = 0
     tokens: int = 0
+    since_log: list[float] = field(default_factory=list)
 
 
 def save_checkpoint(

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith.base.ranks import sum_over_ranks
+from bertsmith.base.ranks import rank, sum_over_ranks, world_size
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.losses import cross_entropy_sum
 from bertsmith.model.pretraining import PretrainingModel
@@ -79,7 +79,9 @@ def evaluate(
     alphabetic: NDArray[np.bool_],
     device: torch.device,
 ) -> Evaluation:
-    """Runs the model over held-out batches, this rank's share where there are several; the figures are of all ranks.
+    """Runs the model over held-out batches, each rank over its share of them; the figures are of all ranks.
+
+    batches: all of them, on every rank.
 
     alphabetic: bool[V], the pieces that are letters only. The model's training mode is left as it was.
     """
@@ -87,7 +89,7 @@ def evaluate(
     model.eval()
     letters = torch.from_numpy(alphabetic).to(device)
     sums = torch.zeros(8, device=device, dtype=torch.float64)
-    for batch in batches:
+    for batch in batches[rank() :: world_size()]:
         inputs = to_inputs(batch, device)
         hidden = model.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
         logits = model.masked_logits(hidden, inputs.masked_positions)

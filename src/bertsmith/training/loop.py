@@ -69,6 +69,9 @@ class Trainer:
         Raises StoppedAfterSaving after a signal, and BertsmithError when a loss or gradient is not finite.
         """
         meter, previous = Meter(self.device), None
+        if self.position.since_log and is_first():
+            meter.restore(self.position.since_log)
+        self.position = replace(self.position, since_log=[])
         self.model.train()
         with (
             work.loader(self.position.phase_step) as loader,
@@ -87,9 +90,10 @@ class Trainer:
                 self._advance(step)
                 note = ""
                 if self._due(self.cadence.log_every, work):
+                    self._refuse_non_finite(previous)
                     note = self._log(work, meter, rate, loader.waited_seconds)
                 progress.advance(1, note)
-                meter.pause(self._evaluate_and_save(work, previous))
+                meter.pause(self._evaluate_and_save(work, previous, lambda: meter.state(loader.waited_seconds)))
         self._refuse_non_finite(previous)
 
     def _advance(self, step: Step) -> None:
@@ -102,14 +106,16 @@ class Trainer:
         done = self.position.phase_step
         return done == work.steps or (every > 0 and done % every == 0)
 
-    def _evaluate_and_save(self, work: PhaseWork, last: tuple[Step, torch.Tensor] | None) -> float:
+    def _evaluate_and_save(
+        self, work: PhaseWork, last: tuple[Step, torch.Tensor] | None, since_log: Callable[[], list[float]]
+    ) -> float:
         start = time.perf_counter()
         if work.held_out and self._due(self.cadence.evaluate_every, work):
             self._refuse_non_finite(last)
             self.evaluate(work)
         if self._due(self.cadence.save_every, work) or self.stop.requested:
             self._refuse_non_finite(last)
-            self.save()
+            self.save(since_log())
         if self.stop.requested:
             raise StoppedAfterSaving(
                 f"stopped at step {self.position.step}; run the same command with --resume to go on"
@@ -140,10 +146,11 @@ class Trainer:
         """Writes the record that marks a run as complete."""
         self.write("end", {"tokens": self.position.tokens})
 
-    def save(self) -> None:
-        """Writes a checkpoint, on the first rank."""
+    def save(self, since_log: list[float]) -> None:
+        """Writes a checkpoint, on the first rank. since_log: the state of the meter."""
         if is_first():
-            save_checkpoint(self.folder, self.position, self.model, self.optimizer, self.device, self.cadence.keep)
+            position = replace(self.position, since_log=since_log)
+            save_checkpoint(self.folder, position, self.model, self.optimizer, self.device, self.cadence.keep)
 
     def write(self, kind: str, values: dict[str, Any]) -> None:
         """Puts a record of this kind and step into the metrics, on the first rank."""
@@ -156,9 +163,8 @@ class Trainer:
             return
         step = last[0]
         first = step.number * step.totals.sequences
-        say("the update was skipped, so the weights are those of the step before")
         raise BertsmithError(
-            "the gradient is not finite (NaN or infinity), so training stopped before the update",
+            "the gradient is not finite (NaN or infinity), so its update was skipped and training stopped",
             f"phase {self.position.phase}, step {step.number + 1}, rank {rank()}, instances {first:,} to "
             f"{first + step.totals.sequences - 1:,} of the phase",
             "resume from the last checkpoint with a lower learning rate or precision fp32",

@@ -33,6 +33,18 @@ class Meter:
         self._steps = 0
         self._start, self._waited_at_start = time.perf_counter(), waited
 
+    def state(self, waited_seconds: float) -> list[float]:
+        """What was added since the last reading, over all ranks, so that a resumed run's next record is the same."""
+        seconds, waited = time.perf_counter() - self._start, waited_seconds - self._waited_at_start
+        return [*sum_over_ranks(self._sums.clone()).tolist(), float(self._steps), seconds, waited]
+
+    def restore(self, state: list[float]) -> None:
+        """Takes a state back; on the first rank alone, because it is that of all."""
+        *sums, steps, seconds, waited = state
+        self._sums = torch.tensor(sums, device=self._device, dtype=torch.float64)
+        self._steps = int(steps)
+        self._start, self._waited_at_start = time.perf_counter() - seconds, -waited
+
     def pause(self, seconds: float) -> None:
         """Leaves time that was not spent on training out of the rates."""
         self._start += seconds

@@ -273,7 +273,7 @@ def _held_out(
     if not corpus.tokens("held_out"):
         warn("the corpus has no held-out documents, so nothing is evaluated; prepare it with a larger --held-out share")
         return []
-    batches = held_out_batches(
+    return held_out_batches(
         corpus,
         sequence_length=phase.sequence_length,
         instances=recipe.evaluate_instances,
@@ -282,7 +282,6 @@ def _held_out(
         micro_batch_tokens=recipe.micro_batch_tokens,
         seed=recipe.seed,
     )
-    return batches[ranks.rank() :: ranks.world_size()]
 
 
 def _check_start(trainer: Trainer, work: PhaseWork, from_scratch: bool) -> None:
