@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import read_json, whole_folder, write_json, write_text
+from bertsmith.base.files import disk_errors, read_json, whole_folder, write_json, write_text
 from bertsmith.optim.clipped import ClippedOptimizer
 
 _STATE = "training-state.safetensors"
@@ -144,14 +144,22 @@ def _restore(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Clipped
     optimizer.load_state_dict({"state": moments, "param_groups": state["param_groups"]})
 
 
-def check_same_run(run: Path, identity: dict[str, Any]) -> None:
-    """Writes what a run belongs to into `run.json`, or compares with what stands there.
+def claim(run: Path, identity: dict[str, Any]) -> None:
+    """Makes a run folder: `run.json` says what it belongs to. What a killed run left half written is removed."""
+    with disk_errors(run):
+        run.mkdir(parents=True, exist_ok=True)
+    for leftover in [*run.glob(".*.part"), *run.glob(".*.old")]:
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+    write_json(run / "run.json", identity)
 
-    Raises BertsmithError that lists what differs.
-    """
+
+def check_same_run(run: Path, identity: dict[str, Any]) -> None:
+    """Compares with what a run folder belongs to, if to anything. Raises BertsmithError that lists what differs."""
     path = run / "run.json"
     if not path.exists():
-        write_json(path, identity)
         return
     known = read_json(path, "remove the run folder and start again")
     differing = [name for name in sorted({*known, *identity}) if known.get(name) != identity.get(name)]

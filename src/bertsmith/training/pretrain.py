@@ -35,7 +35,7 @@ from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.schedules import polynomial
 from bertsmith.recipes.loader import load_recipe, save_recipe
 from bertsmith.recipes.schema import Phase, Recipe
-from bertsmith.training.checkpoints import Position, check_same_run, load_checkpoint
+from bertsmith.training.checkpoints import Position, check_same_run, claim, load_checkpoint
 from bertsmith.training.evaluate import evaluate
 from bertsmith.training.loop import Cadence, PhaseWork, Trainer
 from bertsmith.training.meters import MetricsFile, read_metrics
@@ -79,7 +79,9 @@ def pretrain(
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
     run = Run(Path(out))
-    _claim(run.folder, recipe, corpus, resume, init_from)
+    identity = _identity(recipe, corpus, init_from)
+    if ranks.is_first():
+        _check_folder(run.folder, identity, resume)
     if resume and run.metrics("end") and (run.model / "config.json").exists():
         say(f"this run is finished already: {run.model}")
         return run
@@ -91,7 +93,10 @@ def pretrain(
         torch.manual_seed(stream_key(recipe.seed, "dropout", ranks.rank()) >> 1)
     else:
         say(f"resuming after step {position.step:,} (phase {position.phase}, step {position.phase_step:,} of it)")
-    _forget_after(run.folder, position.step if position else -1)
+    if ranks.is_first():
+        claim(run.folder, identity)
+        save_recipe(recipe, run.folder / "recipe.yaml")
+        _forget_after(run.folder, position.step if position else -1)
     metrics = MetricsFile(run.folder) if ranks.is_first() else None
     try:
         with stop_on_signals() as stop:
@@ -117,19 +122,18 @@ def pretrain(
     return run
 
 
-def _claim(folder: Path, recipe: Recipe, corpus: Corpus, resume: bool, init_from: str | Path | None) -> None:
-    """Makes the run folder ours, or refuses one that belongs to another run."""
+def _check_folder(folder: Path, identity: dict[str, Any], resume: bool) -> None:
+    """Refuses a folder that belongs to another run."""
     if (folder / "run.json").exists() and not resume:
         raise BertsmithError("there is a run in this folder already", folder, "add --resume, or choose another --out")
-    if not ranks.is_first():
-        return
-    with files.disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    check_same_run(folder, identity)
+
+
+def _identity(recipe: Recipe, corpus: Corpus, init_from: str | Path | None) -> dict[str, Any]:
+    """All that decides what a run comes to."""
     fields = _flat(asdict(recipe))
     identity = {f"recipe.{name}": value for name, value in fields.items() if name not in _FREE_FIELDS}
-    identity |= {"corpus": files.sha256(corpus.folder / "corpus.json"), "init_from": str(init_from or "")}
-    check_same_run(folder, identity)
-    save_recipe(recipe, folder / "recipe.yaml")
+    return identity | {"corpus": files.sha256(corpus.folder / "corpus.json"), "init_from": str(init_from or "")}
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -202,7 +206,7 @@ def _optimizer(recipe: Recipe, model: PretrainingModel) -> ClippedOptimizer:
 def _forget_after(folder: Path, step: int) -> None:
     """Drops metrics of steps that will be taken again, so that no step stands twice in `metrics.jsonl`."""
     path = folder / "metrics.jsonl"
-    if ranks.is_first() and path.exists():
+    if path.exists():
         kept = [record for record in read_metrics(path) if record["step"] <= step and record["kind"] != "end"]
         files.write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
 
