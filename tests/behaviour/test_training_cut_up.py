@@ -1,0 +1,156 @@
+"""However a step is cut up, into micro-batches or over ranks, it is the same step: gradients, weights, figures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+from bertsmith.batches.masking import MaskingSettings
+from bertsmith.batches.order import Order
+from bertsmith.batches.steps import StepBuilder, held_out_batches
+from bertsmith.corpus.shards import Corpus
+from bertsmith.model.config import BertConfig
+from bertsmith.model.initial import initialise
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.training.evaluate import evaluate
+from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.step import to_inputs, train_step
+from made_runs import OF_THE_CLOCK, corpus, small_corpus, small_recipe
+
+CPU = torch.device("cpu")
+STEPS, BATCH, BUDGET = 3, 12, 200
+CLOSE = 1e-10
+
+
+def builder(budget: int = BUDGET, rank: int = 0, ranks: int = 1, source: Corpus | None = None) -> StepBuilder:
+    order = Order(source or corpus(), seed=1, phase=1, sequence_length=64)
+    return StepBuilder(order, BATCH, MaskingSettings(), budget, rank, ranks)
+
+
+def new_model() -> tuple[PretrainingModel, torch.optim.Optimizer]:
+    """A float64 model without dropout. Plain SGD: ours are for fp32 masters, and scale gradients where they lie."""
+    config = BertConfig(
+        vocab_size=512,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=64,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    model = PretrainingModel(config)
+    initialise(model, 0.1, seed=2)
+    model = model.double().train()
+    return model, torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+
+
+def take_steps(steps: StepBuilder) -> dict[str, Tensor]:
+    """The gradient of the first step and the weights after three."""
+    model, optimizer = new_model()
+    found = {}
+    for number in range(STEPS):
+        step = steps.build(number)
+        train_step(model, optimizer, step.micro_batches, (step.totals.masked, step.totals.sequences), CPU)
+        if number == 0:
+            found |= {f"gradient of {name}": each.grad.clone() for name, each in model.named_parameters()}
+    return found | {name: each.detach().clone() for name, each in model.named_parameters()}
+
+
+def compare(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    size = max(float(each.norm()) for name, each in expected.items() if name.startswith("gradient"))
+    assert found.keys() == expected.keys()
+    for name, each in expected.items():
+        # A key's bias has no gradient in exact arithmetic, so it is held to the size of the others.
+        assert float((found[name] - each).norm()) < CLOSE * max(float(each.norm()), 1e-3 * size), name
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, Tensor]:
+    """As one micro-batch on one rank."""
+    return take_steps(builder(budget=100_000))
+
+
+@pytest.mark.parametrize("budget", [64, 150, 400])
+def test_micro_batches_do_not_change_a_step(whole: dict[str, Tensor], budget: int) -> None:
+    assert len(builder(budget).build(0).micro_batches) > 1
+    compare(take_steps(builder(budget)), whole)
+
+
+def test_the_gradient_is_that_of_the_means_over_the_whole_step(whole: dict[str, Tensor]) -> None:
+    """By definition: the mean over all masked words plus the mean over all pairs, not a mean of means."""
+    model, _ = new_model()
+    step = builder(64).build(0)
+    sums = [torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)]
+    counts = [0, 0]
+    for batch in step.micro_batches:
+        for index, part in enumerate(model.losses(to_inputs(batch, CPU))):
+            sums[index] = sums[index] + part.loss
+            counts[index] += int(part.count)
+    assert counts == [step.totals.masked, step.totals.sequences]
+    (sums[0] / counts[0] + sums[1] / counts[1]).backward()
+    compare(
+        {name: each for name, each in whole.items() if name.startswith("gradient")},
+        {f"gradient of {name}": each.grad for name, each in model.named_parameters()},
+    )
+
+
+def evaluated(source: Corpus) -> dict[str, float]:
+    """The figures of a model on held-out instances in one batch: fewer batches than ranks."""
+    batches = held_out_batches(
+        source, sequence_length=64, instances=8, masking=MaskingSettings(), micro_batch_tokens=100_000, seed=0
+    )
+    assert len(batches) == 1
+    return evaluate(new_model()[0], batches, np.arange(512) % 2 == 0, CPU).as_record()
+
+
+RECIPE = small_recipe(model__hidden_dropout=0, model__attention_dropout=0, evaluate_every=2, log_every=2)
+
+
+def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
+    """What each of four processes does: a group of four, then one of two."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.uname().sysname == "Linux" else "lo0")
+    torch.set_num_threads(1)
+    source = Corpus.open(made)
+    for ranks in (4, 2):
+        if rank < ranks:
+            dist.init_process_group("gloo", init_method=f"file://{folder}/{ranks}", rank=rank, world_size=ranks)
+            found = take_steps(builder(rank=rank, ranks=ranks, source=source))
+            torch.save({**found, "evaluated": evaluated(source)}, folder / f"{rank}-of-{ranks}.pt")
+            if ranks == 2:
+                pretrain(RECIPE, source, folder / "run")
+            dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def over_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with what every rank of groups of four and two came to."""
+    folder = tmp_path_factory.mktemp("ranks")
+    mp.spawn(work_of_a_rank, (folder, small_corpus()), nprocs=4)
+    return folder
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_take_the_same_step(whole: dict[str, Tensor], over_ranks: Path, ranks: int) -> None:
+    found = [torch.load(over_ranks / f"{rank}-of-{ranks}.pt", weights_only=True) for rank in range(ranks)]
+    figures = [each.pop("evaluated") for each in found]
+    compare(found[0], whole)
+    for other in found[1:]:
+        assert all(torch.equal(each, other[name]) for name, each in found[0].items()), "ranks hold the same bits"
+    for each in figures:
+        assert each == pytest.approx(evaluated(corpus()), rel=1e-12)
+
+
+def test_a_run_of_two_ranks_writes_the_figures_of_one(over_ranks: Path, tmp_path: Path) -> None:
+    alone, two = pretrain(RECIPE, corpus(), tmp_path / "run").metrics(), Run(over_ranks / "run").metrics()
+    assert [each["kind"] for each in two] == [each["kind"] for each in alone]
+    for ours, theirs in zip(two, alone, strict=True):
+        for name in theirs.keys() - OF_THE_CLOCK - {"kind", "padding_share"}:
+            assert ours[name] == pytest.approx(theirs[name], rel=2e-4), name

@@ -1,0 +1,166 @@
+"""A run that was stopped or killed and resumed is, to the bit, the run that was never interrupted, dropout included."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.batches.order import Order
+from bertsmith.recipes.loader import save_recipe
+from bertsmith.recipes.schema import Recipe
+from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.stopping import StoppedAfterSaving
+from made_runs import corpus, figures, small_corpus, small_recipe, weights
+
+# 190 instances an epoch: step 8 ends the second epoch, and lines come every three steps, so a stop falls between two.
+RECIPE = small_recipe(phase1__steps=14, phase1__global_batch=48, phase2__steps=5, log_every=3, evaluate_every=6)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    order = Order(corpus(), seed=RECIPE.seed, phase=1, sequence_length=64)
+    assert order.epoch_start(2) < 14 * 48 < order.epoch_start(4)
+    assert RECIPE.model.hidden_dropout == RECIPE.model.attention_dropout == 0.1
+    return pretrain(RECIPE, corpus(), tmp_path_factory.mktemp("unbroken") / "run")
+
+
+def last_step(folder: Path) -> int:
+    """The last step that the metrics tell of."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=-1)
+
+
+@contextmanager
+def signal_when(condition: Callable[[], bool], number: int) -> Iterator[None]:
+    """Sends this process a signal once the condition holds, from a thread that watches."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            if condition():
+                os.kill(os.getpid(), number)
+                return
+            time.sleep(0.001)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_stopped_in_each_phase_and_resumed_is_unbroken(unbroken: Run, tmp_path: Path, number: int) -> None:
+    folder, stops = tmp_path / "run", []
+    for after in (3, 9, 15):  # the first epoch, the third, the second phase
+        with (
+            pytest.raises(StoppedAfterSaving),
+            signal_when(lambda step=after: last_step(folder) >= step, number),
+        ):
+            pretrain(RECIPE, corpus(), folder, resume=bool(stops))
+        stops.append(int(step_folders(folder)[-1].name.removeprefix("step-")))
+        assert stops[-1] > last_step(folder) - 1
+    assert not (folder / "model").exists()
+    resumed = pretrain(RECIPE, corpus(), folder, resume=True)
+    assert stops == sorted(set(stops))
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+    assert signal.getsignal(number) == signal.SIG_DFL, "handlers are put back"
+
+
+def command(recipe: Path, out: Path) -> list[str]:
+    call = ["pretrain", str(recipe), "--corpus", str(small_corpus()), "--out", str(out), "--resume", "--quiet"]
+    return [sys.executable, "-m", "bertsmith", *call]
+
+
+def test_killed_at_random_moments_and_resumed_is_unbroken(unbroken: Run, tmp_path: Path) -> None:
+    """kill -9 in the middle of steps and of saves; every second step is saved."""
+    often = small_recipe(
+        phase1__steps=14, phase1__global_batch=48, phase2__steps=5, log_every=3, evaluate_every=6, save_every=2
+    )
+    save_recipe(often, tmp_path / "recipe.yaml")
+    folder, draw = tmp_path / "run", random.Random()
+    for after in (draw.randint(0, 6), draw.randint(7, 12)):
+        process = subprocess.Popen(command(tmp_path / "recipe.yaml", folder), stderr=subprocess.PIPE)
+        try:
+            end = time.monotonic() + 90
+            while last_step(folder) < after and process.poll() is None and time.monotonic() < end:
+                time.sleep(0.001)
+            time.sleep(draw.random() * 0.15)
+        finally:
+            process.kill()
+            process.communicate()
+    resumed = pretrain(often, corpus(), folder, resume=True)
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+    assert not [each.name for each in folder.iterdir() if each.name.startswith(".")], "nothing half written is left"
+
+
+def test_a_run_stopped_before_its_first_checkpoint_begins_anew(unbroken: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(StoppedAfterSaving), signal_when(lambda: last_step(folder) >= 3, signal.SIGTERM):
+        pretrain(RECIPE, corpus(), folder)
+    for each in step_folders(folder):
+        for file in each.iterdir():
+            file.unlink()
+        each.rmdir()
+    resumed = pretrain(RECIPE, corpus(), folder, resume=True)
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+
+
+def test_resuming_a_finished_run_changes_nothing(unbroken: Run) -> None:
+    before = {path: path.stat().st_mtime_ns for path in unbroken.folder.rglob("*")}
+    assert pretrain(RECIPE, corpus(), unbroken.folder, resume=True) == unbroken
+    assert {path: path.stat().st_mtime_ns for path in unbroken.folder.rglob("*")} == before
+
+
+def test_a_finished_run_whose_model_was_not_written_yet_writes_it(unbroken: Run, tmp_path: Path) -> None:
+    shutil.copytree(unbroken.folder, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "model")
+    resumed = pretrain(RECIPE, corpus(), tmp_path / "run", resume=True)
+    assert weights(resumed) == weights(unbroken)
+    assert figures(resumed) == figures(unbroken)
+
+
+def refused(recipe: Recipe, run: Run) -> BertsmithError:
+    with pytest.raises(BertsmithError) as caught:
+        pretrain(recipe, corpus(), run.folder, resume=True)
+    return caught.value
+
+
+def test_another_recipe_is_refused_by_the_names_of_its_keys(unbroken: Run) -> None:
+    changed = small_recipe(
+        phase1__steps=14, phase1__global_batch=48, phase2__steps=6, seed=7, masking__rate=0.2, log_every=1
+    )
+    error = refused(changed, unbroken)
+    for part in ("recipe.phase2.steps was 5, is 6", "recipe.seed was 42, is 7", "recipe.masking.rate was 0.15, is 0.2"):
+        assert part in error.what
+    assert "log_every" not in error.what
+    assert "phase1" not in error.what
+
+
+def test_another_corpus_is_refused(unbroken: Run, tmp_path: Path) -> None:
+    shutil.copytree(small_corpus(), tmp_path / "corpus")
+    account = json.loads((tmp_path / "corpus" / "corpus.json").read_text(encoding="utf-8"))
+    (tmp_path / "corpus" / "corpus.json").write_text(json.dumps(account), encoding="utf-8")
+    with pytest.raises(BertsmithError, match="corpus was"):
+        pretrain(RECIPE, tmp_path / "corpus", unbroken.folder, resume=True)
+    assert pretrain(RECIPE, corpus(), unbroken.folder, resume=True) == unbroken

@@ -1,0 +1,66 @@
+"""A small real corpus and small real recipes for the tests that train."""
+
+from __future__ import annotations
+
+import atexit
+import pydoc_data.topics
+import shutil
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.shards import Corpus
+from bertsmith.recipes.loader import load_recipe
+from bertsmith.recipes.schema import Recipe
+from bertsmith.training.pretrain import Run
+
+# What a record says about the machine and the clock, which no two runs share.
+OF_THE_CLOCK = {
+    "tokens_per_second",
+    "seconds_per_step",
+    "data_wait_share",
+    "memory_bytes",
+    "seconds_left_in_phase",
+}
+_SMALL = (
+    *("--model.layers=1", "--model.hidden=32", "--model.heads=2", "--model.intermediate=48"),
+    *("--phase1.sequence_length=64", "--phase1.steps=4", "--phase1.global_batch=8", "--phase1.warmup=0.3"),
+    *("--phase2.sequence_length=96", "--phase2.steps=3", "--phase2.global_batch=4", "--phase2.warmup=0.3"),
+    *("--precision=fp32", "--device=cpu", "--log_every=1", "--evaluate_every=1000", "--evaluate_instances=16"),
+    *("--save_every=1000", "--micro_batch_tokens=256"),
+)
+
+
+@cache
+def small_corpus() -> Path:
+    """A corpus of Python's own documentation, some documents held out; made once a process, and only read."""
+    folder = Path(mkdtemp(prefix="bertsmith-tests-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    texts = sorted(pydoc_data.topics.topics.values(), key=len)[-12:]
+    (folder / "topics.txt").write_text("\n".join(" ".join(text.split())[:6000] for text in texts), encoding="utf-8")
+    options = PrepareOptions(documents="line", held_out=0.3, vocabulary_size=512, workers=1, shard_tokens=8000)
+    return prepare(folder / "topics.txt", folder / "corpus", options=options).folder
+
+
+def corpus() -> Corpus:
+    """The small corpus, opened."""
+    return Corpus.open(small_corpus())
+
+
+def small_recipe(**fields: Any) -> Recipe:
+    """One layer of 32, two phases of a few steps, a line of metrics a step. fields: `phase1__steps=3` and so on."""
+    overrides = [f"--{name.replace('__', '.')}={value}" for name, value in fields.items()]
+    return load_recipe("bert-tiny", [*_SMALL, *overrides])
+
+
+def figures(run: Run) -> list[dict[str, Any]]:
+    """The records of a run without what the clock says."""
+    return [{name: value for name, value in record.items() if name not in OF_THE_CLOCK} for record in run.metrics()]
+
+
+def weights(run: Run) -> bytes:
+    """The finished model's weights, to the bit."""
+    return (run.model / "model.safetensors").read_bytes()
