@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.base.layout import Ints, Layout
+from bertsmith.base.layout import IGNORED_LABEL, Ints, Layout, round_up
 from bertsmith.base.streams import UInt64s
 from bertsmith.batches.masking import MaskingSettings, mask
 from bertsmith.batches.pairs import SPECIAL_PIECES, Instances
@@ -78,6 +78,30 @@ def pack(parts: Sequence[Part], special: SpecialIds, masking: MaskingSettings) -
     seen, masked_positions, masked_labels = mask(ids, hideable, layout, keys, masking, special)
     types = (layout.positions >= np.repeat(a_length + 2, layout.lengths)).astype(np.int64)
     return PretrainBatch(seen, types, layout.positions, layout, masked_positions, masked_labels, labels)
+
+
+def fill(batch: PretrainBatch) -> PretrainBatch:
+    """The batch with sequences behind it that nothing is asked of, so that its T and M are round (`round_up`).
+
+    They are [CLS] pieces with the label -100, no longer than the layout's longest, and take no part in loss or counts.
+    """
+    layout, masked = batch.layout, len(batch.masked_positions)
+    missing = round_up(layout.tokens) - layout.tokens
+    if not layout.tokens or not missing + round_up(masked) - masked:
+        return batch
+    whole, rest = divmod(missing, layout.longest)
+    lengths = np.concatenate((layout.lengths, np.full(whole, layout.longest), np.full(int(rest > 0), rest)))
+    filled = Layout.from_lengths(lengths, layout.longest)
+    zeros, unasked = np.zeros(missing, np.int64), np.full(round_up(masked) - masked, IGNORED_LABEL)
+    return PretrainBatch(
+        np.concatenate((batch.input_ids, np.full(missing, batch.input_ids[0]))),
+        np.concatenate((batch.token_type_ids, zeros)),
+        np.concatenate((batch.position_ids, filled.positions[layout.tokens :])),
+        filled,
+        np.concatenate((batch.masked_positions, np.full(len(unasked), filled.tokens - 1))),
+        np.concatenate((batch.masked_labels, unasked)),
+        np.concatenate((batch.next_sentence_labels, np.full(filled.sequences - layout.sequences, IGNORED_LABEL))),
+    )
 
 
 def ranges(starts: Ints, lengths: Ints) -> Ints:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-IGNORED_LABEL = -100
+from bertsmith.base.layout import IGNORED_LABEL
 
 # Scores worked on at once: few enough to stay in a core's cache, many enough that calls cost nothing.
 _CHUNK_ELEMENTS = 1 << 19

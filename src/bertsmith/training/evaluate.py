@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.base.ranks import rank, sum_over_ranks, world_size
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.losses import cross_entropy_sum
@@ -95,7 +96,7 @@ def evaluate(
         logits = model.masked_logits(hidden, inputs.masked_positions)
         masked = cross_entropy_sum(logits, inputs.masked_labels)
         pairs = cross_entropy_sum(model.next_sentence_logits(hidden, inputs.packed), inputs.next_sentence_labels)
-        words = letters[inputs.masked_labels]
+        words = letters[inputs.masked_labels.clamp(min=0)] & (inputs.masked_labels != IGNORED_LABEL)
         right_words = ((logits.argmax(-1) == inputs.masked_labels) & words).sum()
         figures = (
             masked.loss,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.base.ranks import sum_over_ranks, world_size
-from bertsmith.batches.packing import PretrainBatch
+from bertsmith.batches.packing import PretrainBatch, fill
 from bertsmith.model.packed import Packed
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 from bertsmith.optim.clipped import ClippedOptimizer
@@ -39,7 +39,9 @@ class StepSums:
 
 
 def to_inputs(batch: PretrainBatch, device: torch.device) -> PretrainInputs:
-    """A packed batch of numpy arrays as the model's tensors."""
+    """A packed batch of numpy arrays as the model's tensors, filled up to a round size on a CPU."""
+    if device.type == "cpu":
+        batch = fill(batch)
 
     def tensor(name: str) -> Tensor:
         return torch.from_numpy(getattr(batch, name)).to(device, torch.int64, non_blocking=True)

@@ -1,0 +1,140 @@
+"""Exact attention on a few padded blocks of like lengths: two matrix products and a softmax, each head by itself.
+
+On a CPU this beats scaled_dot_product_attention, whose backward is slow in bf16. Rows of one head (D numbers) are
+gathered straight into the order that the products want and back, so nothing is permuted or copied between.
+
+Legend: T token slots, N heads, D head width, R rows of the blocks laid flat (P padded places x N heads), L columns.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertsmith.base.layout import Layout
+
+
+@dataclass(frozen=True)
+class Block:
+    """start: its first row of R. batch: sequences x heads. longest: L. padding: bool[sequences, 1, 1, L] or None."""
+
+    start: int
+    batch: int
+    longest: int
+    padding: Tensor | None
+
+
+@dataclass(frozen=True)
+class HeadBlocks:
+    """Where each head's row of each slot goes, for queries, keys, values (3 R rows) and for outputs (R rows).
+
+    gather: int64[3 R] into [T, 3, N] laid flat. scatter: int64[T, 3, N] into 3 R, its inverse on what is not padding.
+    restore: int64[T, N] into R. spread: int64[R] into [T, N], its inverse. padding_rows: rows of R that are padding.
+    """
+
+    blocks: tuple[Block, ...]
+    rows: int
+    gather: Tensor
+    scatter: Tensor
+    restore: Tensor
+    spread: Tensor
+    padding_rows: Tensor
+
+    @classmethod
+    def of(cls, layout: Layout, heads: int, device: torch.device) -> HeadBlocks:
+        """Works out the rows on the host."""
+        head = np.arange(heads)[None, :, None]
+        spread, real, blocks = [], [], []
+        place = start = 0
+        for sequences, longest in layout.blocks.shapes:
+            part = slice(place, place + sequences * longest)
+            slots = layout.blocks.slots[part].reshape(sequences, 1, longest)
+            inside = layout.blocks.real[part].reshape(sequences, 1, longest)
+            spread.append((slots * heads + head).ravel())
+            real.append(np.broadcast_to(inside, (sequences, heads, longest)).ravel())
+            padding = None if inside.all() else torch.from_numpy(~inside[:, :, None]).to(device)
+            blocks.append(Block(start, sequences * heads, longest, padding))
+            place, start = part.stop, start + sequences * heads * longest
+        rows = np.concatenate([*spread, np.zeros(0, np.int64)])
+        is_real = np.concatenate([*real, np.zeros(0, np.bool_)])
+        restore = np.empty(layout.tokens * heads, dtype=np.int64)
+        restore[rows[is_real]] = np.flatnonzero(is_real)
+        slot, which = np.divmod(rows, heads)
+        parts = np.arange(3)[:, None]
+        gather = slot * (3 * heads) + parts * heads + which
+        scatter = restore.reshape(-1, 1, heads) + parts * start
+        arrays = (gather.ravel(), scatter.ravel(), restore, rows, np.flatnonzero(~is_real))
+        return cls(tuple(blocks), start, *(torch.from_numpy(each).to(device) for each in arrays))
+
+
+def block_attention(qkv: Tensor, heads: int, where: HeadBlocks, dropout: float) -> Tensor:
+    """qkv [T, 3, H] -> [T, H]. dropout: on the probabilities, with the device's default generator."""
+    out: Tensor = _BlockAttention.apply(qkv, heads, where, dropout)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _BlockAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, qkv: Tensor, heads: int, where: HeadBlocks, dropout: float) -> Tensor:  # type: ignore[no-untyped-def]
+        tokens, _, hidden = qkv.shape
+        width = hidden // heads
+        parts = qkv.reshape(-1, width).index_select(0, where.gather).view(3, where.rows, width)
+        out = parts.new_empty(where.rows, width)
+        kept = []
+        for block in where.blocks:
+            q, k, v = (_of(part, block) for part in parts)
+            weights = _softmax_scores(q, k, block)
+            dropped = torch.dropout(weights, dropout, True) if dropout else weights
+            torch.bmm(dropped, v, out=_of(out, block))
+            kept += [weights, dropped] if dropout else [weights]
+        ctx.save_for_backward(parts, *kept)
+        ctx.where, ctx.dropout = where, dropout
+        return out.index_select(0, where.restore).view(tokens, hidden)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):  # type: ignore[no-untyped-def]
+        parts, *kept = ctx.saved_tensors
+        where, dropout = ctx.where, ctx.dropout
+        tokens, hidden = gradient.shape
+        width = parts.shape[-1]
+        by_out = gradient.reshape(-1, width).index_select(0, where.spread).index_fill_(0, where.padding_rows, 0)
+        by_parts = torch.empty_like(parts)
+        each = iter(kept)
+        for block in where.blocks:
+            weights = next(each)
+            dropped = next(each) if dropout else weights
+            q, k, v = (_of(part, block) for part in parts)
+            by_q, by_k, by_v = (_of(part, block) for part in by_parts)
+            by = _of(by_out, block)
+            torch.bmm(dropped.transpose(1, 2), by, out=by_v)
+            by_weights = torch.bmm(by, v.transpose(1, 2))
+            if dropout:
+                by_weights = _through_dropout(by_weights, weights, dropped, dropout)
+            by_scores = torch._softmax_backward_data(by_weights, weights, -1, weights.dtype)
+            by_scores *= 1 / math.sqrt(width)
+            torch.bmm(by_scores, k, out=by_q)
+            torch.bmm(by_scores.transpose(1, 2), q, out=by_k)
+        by_qkv = by_parts.view(-1, width).index_select(0, where.scatter)
+        return by_qkv.view(tokens, 3, hidden), None, None, None
+
+
+def _of(rows: Tensor, block: Block) -> Tensor:
+    """The block's part of [R, D] as [batch, L, D]."""
+    return rows[block.start : block.start + block.batch * block.longest].view(block.batch, block.longest, -1)
+
+
+def _softmax_scores(q: Tensor, k: Tensor, block: Block) -> Tensor:
+    scores = torch.bmm(q, k.transpose(1, 2)).mul_(1 / math.sqrt(q.shape[-1]))
+    if block.padding is not None:
+        longest = block.longest
+        scores.view(len(block.padding), -1, longest, longest).masked_fill_(block.padding, -math.inf)
+    return scores.softmax(-1)
+
+
+def _through_dropout(gradient: Tensor, weights: Tensor, dropped: Tensor, dropout: float) -> Tensor:
+    """The gradient of what dropout left, scaled as it was; a weight of zero takes none, dropped or not."""
+    return gradient.mul_(1 / (1 - dropout)).masked_fill_((dropped == 0) & (weights != 0), 0)
