@@ -14,7 +14,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,7 @@ def load_checkpoint(run: Path, model: nn.Module, optimizer: ClippedOptimizer, de
     if not folders:
         return None
     folder = folders[-1]
+    position = _read_position(folder / _POSITION)
     try:
         with safe_open(folder / _STATE, framework="pt", device="cpu") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
@@ -100,7 +101,16 @@ def load_checkpoint(run: Path, model: nn.Module, optimizer: ClippedOptimizer, de
     torch.set_rng_state(tensors["random.cpu"])
     if device.type == "cuda" and "random.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["random.cuda"], device)
-    return Position(**read_json(folder / _POSITION, "remove this step folder to resume from the one before"))
+    return position
+
+
+def _read_position(path: Path) -> Position:
+    fix = f"remove {path.parent} to resume from the step before it"
+    values = read_json(path, fix)
+    kinds = {each.name: type(getattr(Position(), each.name)) for each in fields(Position)}
+    if not isinstance(values, dict) or {name: type(value) for name, value in values.items()} != kinds:
+        raise BertsmithError("this checkpoint is damaged: its position is not one", path, fix)
+    return Position(**values)
 
 
 def _random_state(device: torch.device) -> dict[str, Tensor]:
