@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from bertsmith.base.log import say
+from bertsmith.base.files import disk_errors
 from bertsmith.base.ranks import sum_over_ranks
+from bertsmith.training.board import Board
 from bertsmith.training.step import StepSums
 
 
@@ -98,38 +99,37 @@ def memory_bytes(device: torch.device) -> int:
 
 
 class MetricsFile:
-    """`metrics.jsonl`, the source of truth of a run, a record a line; the same for TensorBoard where installed."""
+    """`metrics.jsonl`, the source of truth of a run, a record a line; the same for TensorBoard where installed.
 
-    def __init__(self, folder: Path, tensorboard: bool = True) -> None:
+    Raises BertsmithError where the disk refuses.
+    """
+
+    def __init__(self, folder: Path, first_step: int = 0) -> None:
+        """first_step: the first one that this file will tell of."""
         self._path = folder / "metrics.jsonl"
-        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115  open as long as the run
-        self._board = _tensorboard_writer(folder / "tensorboard") if tensorboard else None
+        with disk_errors(self._path):
+            self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115  open as long as the run
+            self._board = Board.open(folder / "tensorboard", first_step)
 
     def write(self, record: dict[str, Any]) -> None:
         """Appends a record; it has `kind` and `step`."""
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
-        if self._board is not None:
-            for name, value in record.items():
-                if isinstance(value, float):
-                    self._board.add_scalar(f"{record['kind']}/{name}", value, record["step"])
+        with disk_errors(self._path):
+            self._file.write(json.dumps(record) + "\n")
+            self._file.flush()
+            if self._board is not None:
+                numbers = {name: value for name, value in record.items() if isinstance(value, float)}
+                self._board.write(record["step"], {f"{record['kind']}/{name}": each for name, each in numbers.items()})
 
     def close(self) -> None:
         """Puts everything on the disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        if self._board is not None:
-            self._board.close()
-
-
-def _tensorboard_writer(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        say("TensorBoard is not installed, so its files are not written (pip install 'bertsmith[tensorboard]')")
-        return None
-    return SummaryWriter(str(folder))
+        with disk_errors(self._path):
+            try:
+                if self._board is not None:
+                    self._board.close()
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            finally:
+                self._file.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -97,7 +97,7 @@ def pretrain(
         claim(run.folder, identity)
         save_recipe(recipe, run.folder / "recipe.yaml")
         _forget_after(run.folder, position.step if position else -1)
-    metrics = MetricsFile(run.folder) if ranks.is_first() else None
+    metrics = MetricsFile(run.folder, position.step + 1 if position else 0) if ranks.is_first() else None
     try:
         with stop_on_signals() as stop:
             trainer = Trainer(

@@ -1,0 +1,53 @@
+"""TensorBoard's event file, written in step with `metrics.jsonl`.
+
+TensorBoard's own writer hands events to a thread, whose errors, a full disk say, nobody can catch where they happen.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from bertsmith.base.log import say
+
+
+class Board:
+    """An event file in a folder of its own. Raises OSError where the disk refuses."""
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        """first_step: what earlier files of the folder tell of this step and later ones no longer counts."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event, self._summary = Event, Summary
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
+        self._file = open(path, "ab")  # noqa: SIM115  open as long as the run
+        self._writer = RecordWriter(self._file)
+        self._write(file_version="brain.Event:2")
+        self._write(step=first_step, session_log=SessionLog(status=SessionLog.START))
+
+    @classmethod
+    def open(cls, folder: Path, first_step: int) -> Self | None:
+        """None, said in a line, where TensorBoard is not installed."""
+        try:
+            return cls(folder, first_step)
+        except ImportError:
+            say("TensorBoard is not installed, so its files are not written (pip install 'bertsmith[tensorboard]')")
+            return None
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Adds a point to the curve of each name."""
+        values = [self._summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+        self._write(step=step, summary=self._summary(value=values))
+
+    def _write(self, **values: Any) -> None:
+        self._writer.write(self._event(wall_time=time.time(), **values).SerializeToString())
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
