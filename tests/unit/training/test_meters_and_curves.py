@@ -1,0 +1,154 @@
+"""Metrics on disk: lines, TensorBoard's events, and the picture drawn from them."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bertsmith.training.curves import draw_curves
+from bertsmith.training.meters import Meter, MetricsFile, read_metrics
+from bertsmith.training.step import StepSums
+
+CPU = torch.device("cpu")
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def record(kind: str, step: int, phase: int = 1) -> dict[str, Any]:
+    names = (
+        *("masked_loss", "next_sentence_loss", "masked_accuracy", "learning_rate", "masked_accuracy_alphabetic"),
+        *("unigram_loss", "most_frequent_accuracy"),
+    )
+    return {"kind": kind, "step": step, "phase": phase, **dict.fromkeys(names, 0.1 * step)}
+
+
+RECORDS = [
+    record("start", 0),
+    *(record("train", step, 1 if step < 4 else 2) for step in range(1, 7)),
+    record("evaluation", 3),
+    record("evaluation", 6, 2),
+    {"kind": "end", "step": 6, "phase": 2, "tokens": 10},
+]
+
+
+def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows of a folder."""
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = loader.EventAccumulator(str(folder), size_guidance={loader.SCALARS: 0})
+    events.Reload()
+    return {tag: [(each.step, each.value) for each in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_lines_and_tensorboard_say_the_same(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path)
+    for each in RECORDS:
+        metrics.write(each)
+    metrics.close()
+    assert read_metrics(tmp_path / "metrics.jsonl") == RECORDS
+    found = points(tmp_path / "tensorboard")
+    assert [step for step, _ in found["train/masked_loss"]] == [1, 2, 3, 4, 5, 6]
+    assert [value for _, value in found["evaluation/unigram_loss"]] == pytest.approx([0.3, 0.6])
+
+
+def test_a_resumed_runs_curve_has_no_double_points(tmp_path: Path) -> None:
+    for first, steps in ((0, range(1, 6)), (4, range(4, 7))):
+        metrics = MetricsFile(tmp_path, first)
+        for step in steps:
+            metrics.write(record("train", step))
+        metrics.close()
+        time.sleep(0.002)
+    assert [step for step, _ in points(tmp_path / "tensorboard")["train/masked_loss"]] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"kind": "train", "step": 1}\n{"kind": "tra', encoding="utf-8")
+    assert read_metrics(path) == [{"kind": "train", "step": 1}]
+    assert read_metrics(tmp_path / "nowhere.jsonl") == []
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    """As where a package is not installed."""
+    real = builtins.__import__
+
+    def refuse(name: str, *args: Any, **options: Any) -> Any:
+        if name.split(".")[0] in packages:
+            raise ImportError(name)
+        return real(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+
+
+def test_missing_extras_are_said_in_a_line_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("bertsmith"), "propagate", True)
+    caplog.set_level(logging.INFO, logger="bertsmith")
+    without(monkeypatch, "tensorboard", "matplotlib")
+    metrics = MetricsFile(tmp_path)
+    metrics.write(RECORDS[1])
+    metrics.close()
+    assert not (tmp_path / "tensorboard").exists()
+    assert draw_curves(RECORDS, tmp_path / "curves.png") is False
+    assert not (tmp_path / "curves.png").exists()
+    assert "pip install 'bertsmith[tensorboard]'" in caplog.text
+    assert "pip install 'bertsmith[plots]'" in caplog.text
+    assert read_metrics(tmp_path / "metrics.jsonl") == [RECORDS[1]]
+
+
+@pytest.mark.parametrize("records", [RECORDS, [each for each in RECORDS if each["kind"] != "evaluation"]])
+def test_curves_are_a_picture(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    pytest.importorskip("matplotlib")
+    assert draw_curves(records, tmp_path / "curves.png") is True
+    content = (tmp_path / "curves.png").read_bytes()
+    assert content.startswith(PNG)
+    width, height = struct.unpack(">II", content[16:24])
+    assert width > 600
+    assert height > 600
+    assert len(set(content)) > 200, "not an empty sheet"
+
+
+def sums(masked: float, count: int, right: int, tokens: int, places: int) -> StepSums:
+    numbers = [torch.tensor(float(each)) for each in (masked, count, right, 1.4, 2, 1)]
+    return StepSums(*numbers, tokens=tokens, attention_places=places)
+
+
+def test_a_meter_gives_means_of_sums_and_begins_anew() -> None:
+    meter = Meter(CPU)
+    meter.add(sums(30.0, 10, 5, 90, 100), torch.tensor(1.0))
+    meter.add(sums(10.0, 30, 5, 80, 100), torch.tensor(2.0))
+    found = meter.read(0.0)
+    assert found["masked_loss"] == pytest.approx(1.0), "a mean over all words, not of the steps' means"
+    assert found["masked_accuracy"] == pytest.approx(0.25)
+    assert found["next_sentence_loss"] == pytest.approx(0.7)
+    assert found["gradient_norm"] == 2.0
+    assert (found["steps"], found["tokens"]) == (2, 170)
+    assert found["padding_share"] == pytest.approx(0.15)
+    meter.add(sums(8.0, 4, 4, 10, 10), torch.tensor(3.0))
+    assert meter.read(0.0)["masked_loss"] == pytest.approx(2.0)
+
+
+def test_a_meter_goes_on_from_its_state() -> None:
+    whole, first, second = Meter(CPU), Meter(CPU), Meter(CPU)
+    for meter in (whole, first):
+        meter.add(sums(30.0, 10, 5, 90, 100), torch.tensor(1.0))
+    second.restore(first.state(0.25))
+    for meter in (whole, second):
+        meter.add(sums(0.1, 3, 2, 50, 70), torch.tensor(2.0))
+    clock = {"tokens_per_second", "seconds_per_step", "data_wait_share", "memory_bytes"}
+    one, other = whole.read(0.5), second.read(0.25)
+    assert {name: one[name] for name in one.keys() - clock} == {name: other[name] for name in other.keys() - clock}
+
+
+def test_a_pause_is_not_counted() -> None:
+    meter = Meter(CPU)
+    meter.add(sums(1.0, 1, 1, 1000, 1000), torch.tensor(1.0))
+    time.sleep(0.2)
+    meter.pause(0.15)
+    assert 0.04 < meter.read(0.0)["seconds_per_step"] < 0.19

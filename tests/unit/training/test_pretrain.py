@@ -1,0 +1,233 @@
+"""A whole small run: what it records, the rate it follows, what its phases share, and what stops it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import logging
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.optim.schedules import polynomial
+from bertsmith.recipes.loader import load_recipe
+from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.evaluate import baselines
+from bertsmith.training.pretrain import Run, _phase_work, pretrain
+from made_runs import corpus, figures, small_recipe, weights
+
+RECIPE = small_recipe(phase1__steps=6, phase2__steps=4, evaluate_every=3, save_every=2, keep=20)
+ON_EVERY_LINE = {
+    *("loss", "masked_loss", "next_sentence_loss", "masked_accuracy", "next_sentence_accuracy"),
+    *("learning_rate", "gradient_norm", "tokens_per_second", "padding_share", "data_wait_share", "memory_bytes"),
+    *("seconds_left_in_phase", "seconds_per_step", "tokens", "step", "phase", "phase_step"),
+}
+
+
+@pytest.fixture(scope="module")
+def said() -> Iterator[list[str]]:
+    """What the run of this module says."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("bertsmith")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield lines
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, said: list[str]) -> Run:
+    return pretrain(RECIPE, corpus(), tmp_path_factory.mktemp("run") / "run")
+
+
+def test_every_line_has_what_a_trainer_watches(run: Run) -> None:
+    records = run.metrics("train")
+    assert [each["step"] for each in records] == list(range(1, 11))
+    assert [(each["phase"], each["phase_step"]) for each in records] == [(1, n) for n in range(1, 7)] + [
+        (2, n) for n in range(1, 5)
+    ]
+    for each in records:
+        assert each.keys() >= ON_EVERY_LINE
+        assert each["loss"] == pytest.approx(each["masked_loss"] + each["next_sentence_loss"])
+        assert all(math.isfinite(value) for value in each.values() if not isinstance(value, str))
+        assert all(0 <= each[name] <= 1 for name in ("masked_accuracy", "next_sentence_accuracy", "padding_share"))
+        assert 0 <= each["data_wait_share"] <= 1
+        assert each["memory_bytes"] > 10_000_000
+        assert each["seconds_left_in_phase"] >= 0
+    assert records[5]["seconds_left_in_phase"] == records[9]["seconds_left_in_phase"] == 0
+
+
+def test_tokens_are_those_of_the_batches(run: Run) -> None:
+    steps = [
+        step
+        for number, phase in ((1, RECIPE.phase1), (2, RECIPE.phase2))
+        for step in _phase_work(RECIPE, number, phase, corpus()).loader(0)
+    ]
+    assert [each["tokens"] for each in run.metrics("train")] == [step.totals.tokens for step in steps]
+    (end,) = run.metrics("end")
+    assert end["tokens"] == sum(step.totals.tokens for step in steps)
+    assert end["step"] == 10
+
+
+def test_the_rate_is_the_schedules(run: Run) -> None:
+    found = [each["learning_rate"] for each in run.metrics("train")]
+    expected = [
+        polynomial(update, phase.steps, phase.warmup, phase.decay_power, phase.learning_rate)
+        for phase in (RECIPE.phase1, RECIPE.phase2)
+        for update in range(1, phase.steps + 1)
+    ]
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert min(found) > 0
+
+
+def test_lines_far_apart_are_means_of_the_lines_between(run: Run, tmp_path: Path) -> None:
+    recipe = small_recipe(phase1__steps=6, phase2__steps=4, evaluate_every=3, log_every=4)
+    sparse = pretrain(recipe, corpus(), tmp_path / "run").metrics("train")
+    assert [(each["step"], each["steps"]) for each in sparse] == [(4, 4), (6, 2), (10, 4)]
+    every = run.metrics("train")
+    for each, part in zip(sparse, (every[:4], every[4:6], every[6:]), strict=True):
+        assert each["tokens"] == sum(one["tokens"] for one in part)
+        assert each["next_sentence_loss"] == pytest.approx(np.mean([one["next_sentence_loss"] for one in part]))
+        assert each["gradient_norm"] == part[-1]["gradient_norm"]
+        bounds = [one["masked_loss"] for one in part]
+        assert min(bounds) <= each["masked_loss"] <= max(bounds)
+
+
+def test_evaluations_stand_beside_their_baselines(run: Run) -> None:
+    records = run.metrics("evaluation")
+    assert [each["step"] for each in records] == [3, 6, 9, 10]
+    alphabetic, unigrams = corpus().tokenizer().is_alphabetic, corpus().unigrams()
+    for number, phase, those in ((1, RECIPE.phase1, records[:2]), (2, RECIPE.phase2, records[2:])):
+        work = _phase_work(RECIPE, number, phase, corpus())
+        for each in those:
+            assert {name: each[name] for name in baselines(work.held_out, unigrams, alphabetic).as_record()} == (
+                baselines(work.held_out, unigrams, alphabetic).as_record()
+            )
+            assert each["sequences"] == 16
+
+
+def test_the_loss_before_training_is_that_of_guessing_and_said(run: Run, said: list[str]) -> None:
+    (start,) = run.metrics("start")
+    assert start["guessing_loss"] == pytest.approx(math.log(512) + math.log(2))
+    assert start["loss"] == pytest.approx(start["guessing_loss"], abs=0.3)
+    assert start["step"] == 0
+    assert any("loss before training" in line and "as it should be" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("scale", "words"),
+    [(40.0, "higher: the weights are too large"), (0.0, "it is lower because the run starts from a trained model")],
+)
+def test_a_loss_before_training_that_is_off_is_explained(
+    run: Run, tmp_path: Path, said: list[str], scale: float, words: str
+) -> None:
+    """From wild weights; and from the model of a run, whose bias knows the frequencies."""
+    if scale:
+        with pytest.MonkeyPatch.context() as patch:
+            module = importlib.import_module("bertsmith.training.pretrain")
+            real = module.initialise
+            patch.setattr(module, "initialise", lambda model, width, seed: real(model, scale * width, seed))
+            pretrain(small_recipe(phase1__steps=1, phase2__steps=0), corpus(), tmp_path / "run")
+    else:
+        shutil.copytree(run.model, tmp_path / "model")
+        tensors = load_file(tmp_path / "model" / "model.safetensors")
+        tensors["cls.predictions.bias"] = torch.from_numpy(np.log(corpus().unigrams() + 1.0)).float()
+        save_file(tensors, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+        recipe = small_recipe(phase1__steps=1, phase2__steps=0)
+        pretrain(recipe, corpus(), tmp_path / "run", init_from=tmp_path / "model")
+    assert any(words in line for line in said[-12:]), said[-12:]
+
+
+def test_phase_2_counts_anew_and_keeps_the_moments(run: Run) -> None:
+    """After its first step LAMB's count is 1 again, and the moments are those of phase 1 moved on by one gradient."""
+    states = {each.name: load_file(each / "training-state.safetensors") for each in step_folders(run.folder)}
+    assert list(states) == [f"step-{number:08d}" for number in (2, 4, 6, 8, 10)]
+    counts = [float(state["optimizer.group.0.step"]) for state in states.values()]
+    assert counts == [2, 4, 6, 2, 4]
+    before, after = states["step-00000006"], states["step-00000008"]
+    names = [name for name in before if name.endswith("mean_square")]
+    kept = RECIPE.optimizer.beta2**2
+    for name in names:
+        # Each update leaves beta2 of what was there and adds what is not negative.
+        assert bool((after[name] >= kept * before[name] * (1 - 1e-5)).all()), name
+    assert all(bool(before[name].any()) for name in names)
+
+
+def test_runs_repeat_to_the_bit_and_seeds_differ(run: Run, tmp_path: Path) -> None:
+    again = pretrain(RECIPE, corpus(), tmp_path / "again")
+    assert figures(again) == figures(run)
+    assert weights(again) == weights(run)
+    other = pretrain(small_recipe(phase1__steps=2, phase2__steps=0, seed=8), corpus(), tmp_path / "other")
+    assert other.metrics("train")[0]["loss"] != run.metrics("train")[0]["loss"]
+
+
+def test_the_run_folder_holds_its_recipe_and_its_model(run: Run) -> None:
+    assert load_recipe(run.folder / "recipe.yaml") == RECIPE
+    names = {each.name for each in run.folder.iterdir() if not each.name.startswith("step-")}
+    assert names == {"recipe.yaml", "run.json", "metrics.jsonl", "tensorboard", "latest", "model"}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "vocab.txt"} <= {
+        each.name for each in run.model.iterdir()
+    }
+    last = load_file(step_folders(run.folder)[-1] / "training-state.safetensors")
+    finished = load_file(run.model / "model.safetensors")
+    assert torch.equal(finished["cls.predictions.bias"], last["model.masked_head.bias"])
+
+
+def test_one_phase_alone(tmp_path: Path) -> None:
+    run = pretrain(small_recipe(phase1__steps=0, phase2__steps=2), corpus(), tmp_path / "run")
+    assert [(each["phase"], each["step"]) for each in run.metrics("train")] == [(2, 1), (2, 2)]
+
+
+def test_bf16_runs_and_masters_stay_fp32(tmp_path: Path) -> None:
+    run = pretrain(small_recipe(precision="bf16", phase2__steps=0), corpus(), tmp_path / "run")
+    assert all(each.dtype == torch.float32 for each in load_file(run.model / "model.safetensors").values())
+    assert run.metrics("train")[0]["loss"] == pytest.approx(math.log(1024), abs=0.3)
+
+
+def poisoned(run: Run, folder: Path) -> Path:
+    """A copy of a run in the middle of phase 1, with an infinite weight in its newest checkpoint."""
+    shutil.copytree(run.folder, folder)
+    shutil.rmtree(folder / "model")
+    for each in step_folders(folder)[2:]:
+        shutil.rmtree(each)
+    path = step_folders(folder)[-1] / "training-state.safetensors"
+    tensors = load_file(path)
+    tensors["model.encoder.layers.0.feed_forward.outer.bias"][0] = math.inf
+    save_file(tensors, path)
+    return folder
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_before_anything_is_saved(run: Run, tmp_path: Path) -> None:
+    folder = poisoned(run, tmp_path / "run")
+    before = {path: path.read_bytes() for each in step_folders(folder) for path in each.iterdir()}
+    with pytest.raises(BertsmithError, match="not finite") as caught:
+        pretrain(RECIPE, corpus(), folder, resume=True)
+    assert "phase 1, step 5, rank 0, instances 32 to 39" in caught.value.where
+    assert "learning rate" in caught.value.fix
+    assert {path: path.read_bytes() for each in step_folders(folder) for path in each.iterdir()} == before
+    assert not (folder / "model").exists()
+    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    assert max(json.loads(line)["step"] for line in text.splitlines()) == 4
+
+
+def test_it_is_noticed_when_lines_are_far_apart(run: Run, tmp_path: Path) -> None:
+    folder = poisoned(run, tmp_path / "run")
+    sparse = dataclasses.replace(RECIPE, log_every=1000, evaluate_every=1000, save_every=1000)
+    with pytest.raises(BertsmithError, match="not finite") as caught:
+        pretrain(sparse, corpus(), folder, resume=True)
+    assert "phase 1, step 5," in caught.value.where
+    assert len(step_folders(folder)) == 2
