@@ -34,7 +34,15 @@ Ints = NDArray[np.int64]
 
 @cache
 def shards() -> list[Shard]:
-    return [corpus().open_shard("train", number) for number in range(len(corpus().shards("train")))]
+    """The shards of the train split, read here from their arrays."""
+    opened = []
+    for info in corpus().shards("train"):
+        stem = corpus().folder / "train" / info.name
+        tokens, sentences, documents = (
+            np.load(f"{stem}.{name}.npy").astype(np.int64) for name in ("tokens", "sentences", "documents")
+        )
+        opened.append(Shard(tokens, np.append(0, sentences.cumsum()), np.append(0, documents.cumsum())))
+    return opened
 
 
 @cache
@@ -78,7 +86,7 @@ def pairs() -> Iterator[Pair]:
 def places(segment: Ints) -> Iterator[tuple[int, int]]:
     """Every (shard, token) at which these pieces stand in the corpus, one behind the other."""
     for number, shard in enumerate(shards()):
-        tokens = np.asarray(shard.tokens, dtype=np.int64)
+        tokens = shard.tokens
         starts = np.flatnonzero(tokens[: len(tokens) - len(segment) + 1] == segment[0])
         for start in starts.tolist():
             if np.array_equal(tokens[start : start + len(segment)], segment):
