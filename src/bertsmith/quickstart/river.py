@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_json, write_json, write_text
-from bertsmith.base.log import duration, say, size
+from bertsmith.base.log import choose, duration, say, size
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
-from bertsmith.corpus.sources import PYTHON_DOCS
+from bertsmith.corpus.sources import PYTHON_DOCS, find_files
 from bertsmith.quickstart.figures import Figure, classifier_figures, pretraining_figures, table
 from bertsmith.quickstart.labels import Labelled, RowCounts, Unlabelled, rows_of_docstrings, rows_of_sources
 from bertsmith.quickstart.samples import guess_masked_words, show_classes, show_masked_words
@@ -27,6 +27,9 @@ from bertsmith.training.curves import draw_curves
 from bertsmith.training.pretrain import Run, pretrain
 
 SAMPLE_SENTENCES = 20
+# Of text in a few large documents a larger share is held out, so that about this many of them are. Which ones is drawn
+# by hash, so of fewer than twice as many it might be all.
+_HELD_OUT_DOCUMENTS = 4
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,22 @@ class Quickstart:
     def __init__(self, sources: Sequence[str], out: Path, budget: Budget) -> None:
         self.sources, self.out, self.budget = list(sources) or [PYTHON_DOCS], out, budget
         self.own_text = bool(sources)
+        self.prepare_options = self._prepare_options()
         self._stages_path = out / "stages.json"
         self._stages: dict[str, dict[str, Any]] = {}
         self._claim()
+
+    def _prepare_options(self) -> PrepareOptions:
+        """The budget's. Raises BertsmithError for a source that cannot be read, before a folder is made for it."""
+        options = self.budget.prepare
+        if not self.own_text:
+            return options
+        found, _ = find_files(self.sources, options.reading)
+        share = _HELD_OUT_DOCUMENTS / len(found)
+        if not options.held_out < share <= 0.5 or any(file.kind != "file" for file in found):
+            return options
+        choose("held-out share", f"{share:.1%}", f"there are {len(found)} documents, and some must be held out")
+        return replace(options, held_out=share)
 
     def _claim(self) -> None:
         """Makes the folder ours, or refuses one that belongs to other sources or another budget."""
@@ -80,7 +96,7 @@ class Quickstart:
                     self.out,
                     "choose another --out, or remove the folder",
                 )
-        elif self.out.exists() and any(self.out.iterdir()):
+        elif self.out.is_file() or (self.out.exists() and any(self.out.iterdir())):
             raise BertsmithError("this folder holds something else", self.out, "choose a new folder by --out")
         else:
             self._stages = {"identity": identity}
@@ -101,7 +117,7 @@ class Quickstart:
 
     def prepare(self) -> dict[str, Any]:
         """Raw text to token shards."""
-        corpus = prepare(self.sources, self.out / "corpus", options=self.budget.prepare)
+        corpus = prepare(self.sources, self.out / "corpus", options=self.prepare_options)
         read, kept = corpus.counts["read"], corpus.counts["kept"]
         return {
             "said": f"{size(read['bytes'])} in {read['documents']:,} documents, "
@@ -211,6 +227,8 @@ def _ending(work: Quickstart, budget: str, figures: Sequence[Figure], classified
     missed = sum(not each.reached for each in figures)
     if budget == "tiny":
         verdict = "The tiny budget shows that everything runs; it learns next to nothing, and is not expected to."
+    elif not work.corpus.documents("held_out"):
+        verdict = "No document was held out, so what the encoder learned was not measured: give it more documents."
     elif missed:
         verdict = f"{missed} of {len(figures)} bounds were not reached: see the curves for what training did."
     else:
