@@ -1,0 +1,173 @@
+"""The quickstart on a small text of one's own: every stage, once; interrupted and called again; folders not its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pydoc_data.topics
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from bertsmith.quickstart import quickstart
+from bertsmith.quickstart.river import BUDGETS, Quickstart
+
+STAGES = ["prepare", "pre-train", "label", "fine-tune", "control", "predict"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sub-folders of topics of Python's documentation."""
+    folder = tmp_path_factory.mktemp("source") / "texts"
+    longest = sorted(pydoc_data.topics.topics.values(), key=len)[-16:]
+    for number, text in enumerate(longest):
+        path = folder / ("even", "odd")[number % 2] / f"{number}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text[:8000], encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A quickstart that was killed while it trained, called again, and then was killed again."""
+    out = tmp_path_factory.mktemp("finished") / "quickstart"
+    call = [sys.executable, "-m", "bertsmith", "quickstart", "--source", str(source), "--out", str(out)]
+    process = subprocess.Popen([*call, "--budget", "tiny"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        end = time.monotonic() + 60
+        while not (out / "pretrained" / "metrics.jsonl").exists() and time.monotonic() < end:
+            assert process.poll() is None
+            time.sleep(0.005)
+    finally:
+        process.kill()
+        process.communicate()
+    assert list(stages(out)) == ["prepare"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Quickstart, "finetune", lambda self: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            quickstart([str(source)], out, "tiny")
+    assert list(stages(out)) == STAGES[:3]
+    quickstart([str(source)], out, "tiny")
+    return out
+
+
+def stages(out: Path) -> dict[str, Any]:
+    """The stages that are finished, in their order."""
+    found = json.loads((out / "stages.json").read_text(encoding="utf-8"))
+    return {name: value for name, value in found.items() if name != "identity"}
+
+
+def test_every_stage_says_what_went_in_and_out(finished: Path) -> None:
+    said = {name: stage["said"] for name, stage in stages(finished).items()}
+    assert list(said) == STAGES
+    assert "16 documents" in said["prepare"]
+    assert "24 steps" in said["pre-train"]
+    assert "2 classes" in said["label"]
+    assert "over 2 seeds" in said["fine-tune"]
+    assert "20 held-out sentences" in said["predict"]
+
+
+def test_everything_that_it_names_is_there(finished: Path) -> None:
+    for path in ("pretrained/model/model.safetensors", "pretrained/metrics.jsonl", "classifier/model/config.json"):
+        assert (finished / path).is_file()
+    assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
+    figures = json.loads((finished / "figures.json").read_text(encoding="utf-8"))
+    assert len(figures) == 5
+    evaluation = [
+        json.loads(line)
+        for line in (finished / "pretrained" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        if '"evaluation"' in line
+    ][-1]
+    assert figures[2]["value"] == evaluation["masked_loss"]
+    assert all(each["reached"] in (True, False) for each in figures)
+
+
+def test_guesses_are_of_held_out_sentences(finished: Path) -> None:
+    guesses = stages(finished)["predict"]["guesses"]
+    assert len({each["text"] for each in guesses}) == 20
+    for each in guesses:
+        assert each["text"].count("[MASK]") == 1
+        assert len(each["guesses"]) == 5
+        assert each["true"].isalpha()
+        assert len(each["true"]) >= 3
+
+
+def test_called_again_nothing_is_done_again(finished: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()}
+    start = time.monotonic()
+    assert main(["quickstart", "--source", str(source), "--out", str(finished), "--budget", "tiny"]) == 0
+    assert time.monotonic() - start < 5
+    said = capsys.readouterr()
+    assert said.err.count("finished before") == 6
+    assert "The tiny budget shows that everything runs" in said.out
+    for part in ("model folder:", "metrics:", "curves:", "figures:", "Try next:"):
+        assert part in said.out
+    assert said.out.count("  bertsmith ") == 3
+    changed = {path.name for path, when in kept.items() if path.stat().st_mtime_ns != when}
+    assert changed <= {"figures.json"}
+
+
+@pytest.mark.parametrize("change", ["source", "budget"])
+def test_another_source_or_budget_is_refused(finished: Path, source: Path, tmp_path: Path, change: str) -> None:
+    (tmp_path / "other.txt").write_text("Another text than before. " * 50, encoding="utf-8")
+    before = (finished / "stages.json").read_bytes()
+    with pytest.raises(BertsmithError, match="other sources, another budget") as caught:
+        quickstart(
+            [str(tmp_path / "other.txt" if change == "source" else source)],
+            finished,
+            "tiny" if change == "source" else "normal",
+        )
+    assert "--out" in caught.value.fix
+    assert (finished / "stages.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_a_folder_of_something_else_is_left_alone(source: Path, tmp_path: Path, what: str) -> None:
+    out = tmp_path / "thesis"
+    path = out / "chapter.txt" if what == "folder" else out
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("years of work", encoding="utf-8")
+    with pytest.raises(BertsmithError, match="something else"):
+        quickstart([str(source)], out, "tiny")
+    assert path.read_text(encoding="utf-8") == "years of work"
+
+
+def test_a_wrong_source_leaves_the_folder_free(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(BertsmithError, match="nothing at this path"):
+        quickstart([str(tmp_path / "nowhere")], tmp_path / "out", "tiny")
+    assert not (tmp_path / "out").exists()
+    Quickstart([str(source)], tmp_path / "out", BUDGETS["tiny"])
+
+
+def test_of_few_documents_a_larger_share_is_held_out(source: Path, tmp_path: Path) -> None:
+    def share(texts: Path, name: str) -> float:
+        return Quickstart([str(texts)], tmp_path / name, BUDGETS["normal"]).prepare_options.held_out
+
+    assert share(source, "few") == 0.25
+    assert share(source / "even" / "0.txt", "one") == BUDGETS["normal"].prepare.held_out
+    for number in range(500):
+        (tmp_path / "many").mkdir(exist_ok=True)
+        (tmp_path / "many" / f"{number}.txt").write_text(f"text {number}", encoding="utf-8")
+    assert share(tmp_path / "many", "q") == BUDGETS["normal"].prepare.held_out
+
+
+def test_a_text_without_labels_or_held_out_documents_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "\n\n".join(sorted(pydoc_data.topics.topics.values(), key=len)[-6:])
+    (tmp_path / "one.txt").write_text(text[:60_000], encoding="utf-8")
+    assert (
+        main(["quickstart", "--source", str(tmp_path / "one.txt"), "--out", str(tmp_path / "q"), "--budget=tiny"]) == 0
+    )
+    said = capsys.readouterr()
+    assert "no classifier is trained: labels are sub-folders or files" in said.err
+    assert "no held-out documents" in said.err
+    assert list(stages(tmp_path / "q")) == ["prepare", "pre-train", "label", "predict"]
+    assert "bertsmith pretrain bert-mini" in said.out
