@@ -46,7 +46,7 @@ BUDGETS = {
     "normal": Budget(
         PrepareOptions(vocabulary_size=8192, held_out=0.01, sample_bytes=8_000_000),
         (),
-        FinetuneSettings(epochs=5, batch=32, learning_rate=2e-4, seeds=3),
+        FinetuneSettings(epochs=3, batch=32, learning_rate=3e-4, seeds=3, attention_dropout=0.0, max_length=96),
         RowCounts(1000, 500),
     ),
     "tiny": Budget(

@@ -54,6 +54,7 @@ RANGES: Mapping[str, Range] = {
     "model.max_positions": Range(8, 65_535),
     "model.hidden_dropout": _CHANCE_BELOW_ONE,
     "model.attention_dropout": _CHANCE_BELOW_ONE,
+    "model.embedding_deviation": Range(0, 10, above=True),
     **{f"phase1.{name}": limits for name, limits in _PHASE.items()},
     **{f"phase2.{name}": limits for name, limits in _PHASE.items()},
     "masking.rate": Range(0, 1, above=True, below=True),

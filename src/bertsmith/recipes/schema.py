@@ -26,6 +26,10 @@ class ModelShape:
     """Dropout on embeddings and on what each sub-layer adds."""
     attention_dropout: float = 0.1
     """Dropout on attention probabilities."""
+    embedding_deviation: float = 0.02
+    """Standard deviation of fresh embeddings. BERT's is 0.02; a short run learns words sooner from a larger one."""
+    fresh_positions: Literal["normal", "sinusoid"] = "normal"
+    """Fresh position embeddings: drawn, as in BERT, or sine waves of the same deviation, learned on from there."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from bertsmith.batches.steps import held_out_batches
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.model.config import BertConfig
-from bertsmith.model.initial import initialise
+from bertsmith.model.initial import FreshEmbeddings, initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.clipped import ClippedOptimizer
@@ -150,7 +150,9 @@ def _model(recipe: Recipe, corpus: Corpus, device: Device, init_from: str | Path
         _check_vocabulary(corpus, model.config, Path(init_from))
     else:
         model = PretrainingModel(_config(recipe, corpus))
-        initialise(model, model.config.initializer_range, recipe.seed)
+        shape = recipe.model
+        fresh = FreshEmbeddings(shape.embedding_deviation, shape.fresh_positions == "sinusoid")
+        initialise(model, model.config.initializer_range, recipe.seed, fresh)
     longest = max(phase.sequence_length for phase in (recipe.phase1, recipe.phase2) if phase.steps)
     if longest > model.config.max_position_embeddings:
         raise BertsmithError(
@@ -251,7 +253,7 @@ def _phase_work(recipe: Recipe, number: int, phase: Phase, corpus: Corpus) -> Ph
             base=phase.learning_rate,
         ),
         loader=_loader_from(recipe, phase, order, masking),
-        held_out=_held_out(recipe, phase, corpus, masking, pairs),
+        held_out=_held_out(recipe, phase, corpus, pairs),
     )
 
 
@@ -271,9 +273,8 @@ def _loader_from(recipe: Recipe, phase: Phase, order: Order, masking: MaskingSet
     return loader
 
 
-def _held_out(
-    recipe: Recipe, phase: Phase, corpus: Corpus, masking: MaskingSettings, pairs: PairSettings
-) -> list[PretrainBatch]:
+def _held_out(recipe: Recipe, phase: Phase, corpus: Corpus, pairs: PairSettings) -> list[PretrainBatch]:
+    """Held-out batches, always masked as BERT does, so that runs with other masking rates can be compared."""
     if not corpus.tokens("held_out"):
         warn("the corpus has no held-out documents, so nothing is evaluated; prepare it with a larger --held-out share")
         return []
@@ -281,7 +282,7 @@ def _held_out(
         corpus,
         sequence_length=phase.sequence_length,
         instances=recipe.evaluate_instances,
-        masking=masking,
+        masking=MaskingSettings(),
         pairs=pairs,
         micro_batch_tokens=recipe.micro_batch_tokens,
         seed=recipe.seed,
@@ -293,16 +294,19 @@ def _check_start(trainer: Trainer, work: PhaseWork, from_scratch: bool) -> None:
     if not work.held_out:
         return
     found = evaluate(trainer.model, work.held_out, trainer.alphabetic, trainer.device)
-    pieces = len(trainer.unigrams)
-    loss, guessing = found.masked_loss + found.next_sentence_loss, math.log(pieces) + math.log(2)
+    words = trainer.model.encoder.embeddings.word.weight
+    pieces, loss = len(words), found.masked_loss + found.next_sentence_loss
+    # Random scores of variance v raise the mean loss of guessing by v / 2; those of a fresh decoder have v = |row|^2.
+    spread = float(words.detach().square().sum()) / pieces / 2 if from_scratch else 0.0
+    guessing = math.log(pieces) + math.log(2) + spread
     trainer.write("start", {"loss": loss, "guessing_loss": guessing, **found.as_record()})
-    said = f"loss before training: {loss:.3f}; guessing evenly would give ln({pieces}) + ln(2) = {guessing:.3f}"
+    said = f"loss before training: {loss:.3f}; guessing would give ln({pieces}) + ln(2) + {spread:.2f} = {guessing:.3f}"
     if not from_scratch:
         say(f"{said}; it is lower because the run starts from a trained model" if loss < guessing - 0.5 else said)
         if loss >= guessing - 0.5:
             warn("the model that the run starts from knows no more than guessing: is it one with a masked-word head?")
     elif abs(loss - guessing) <= 0.5:
-        say(f"{said}: as it should be")
+        say(f"{said} (the last for the spread of fresh scores): as it should be")
     else:
         more = "higher: the weights are too large" if loss > guessing else "lower: labels can be seen in the input"
         warn(f"{said}; it is {more}, or the vocabulary is not the corpus's")
