@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.base.layout import Layout, bins_for_budget, deal
+from bertsmith.base.layout import Layout, bins_for_budget, deal, round_up
 
 lengths_of_batches = st.lists(st.integers(0, 40), max_size=30)
 
@@ -51,7 +51,8 @@ def test_a_row_of_a_block_is_one_sequence_and_little_of_it_is_padding(lengths):
         for row, inside in zip(slots, real, strict=True):
             assert len(set(sequence[row].tolist())) == 1, "padding shows its own sequence, never a neighbour"
             assert np.array_equal(row[inside], row[0] + np.arange(inside.sum()))
-            assert inside.sum() >= 0.8 * longest
+            assert longest % 16 == 0, "columns are rounded up to what a CPU computes fastest"
+            assert inside.sum() >= 0.8 * (longest - 15)
     assert start == len(layout.blocks.slots)
 
 
@@ -75,3 +76,14 @@ def test_dealing_is_close_to_even_on_real_lengths():
 @pytest.mark.parametrize(("lengths", "budget", "bins"), [([], 10, 1), ([10], 10, 1), ([11], 10, 2), ([5] * 7, 10, 4)])
 def test_bins_for_a_budget(lengths, budget, bins):
     assert bins_for_budget(lengths, budget) == bins
+
+
+@given(st.integers(0, 1 << 20))
+def test_round_sizes_are_few_and_little_larger(count):
+    size = round_up(count)
+    assert count <= size <= max(count + 15, count * 17 / 16)
+    assert round_up(size) == size, "a round size stays as it is"
+
+
+def test_round_sizes_are_few():
+    assert len({round_up(count) for count in range(2000, 4000)}) <= 20

@@ -6,9 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertsmith.base.layout import IGNORED_LABEL, round_up
 from bertsmith.base.streams import bits
 from bertsmith.batches.masking import MaskingSettings
-from bertsmith.batches.packing import Part, pack, ranges
+from bertsmith.batches.packing import Part, fill, pack, ranges
 from bertsmith.batches.pairs import draw_pairs
 from made_shards import SPECIAL, make_shard, random_documents
 
@@ -70,3 +71,25 @@ def test_a_batch_of_no_sequence_is_empty() -> None:
 def test_ranges_one_behind_the_other() -> None:
     assert ranges(np.array([5, 0, 9]), np.array([2, 0, 3])).tolist() == [5, 6, 9, 10, 11]
     assert len(ranges(np.zeros(0, np.int64), np.zeros(0, np.int64))) == 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 40))
+def test_filling_adds_only_what_nothing_is_asked_of(seed: int, rows: int) -> None:
+    batch = pack(make_parts(seed, rows), SPECIAL, MaskingSettings())
+    filled = fill(batch)
+    tokens, masked = batch.layout.tokens, len(batch.masked_positions)
+    assert filled.layout.tokens == round_up(tokens)
+    assert len(filled.masked_positions) == round_up(masked)
+    for name in ("input_ids", "token_type_ids", "position_ids"):
+        assert np.array_equal(getattr(filled, name)[:tokens], getattr(batch, name)), name
+    assert np.array_equal(filled.masked_labels[:masked], batch.masked_labels)
+    assert set(filled.masked_labels[masked:].tolist()) <= {IGNORED_LABEL}
+    assert np.array_equal(filled.next_sentence_labels[:rows], batch.next_sentence_labels)
+    assert set(filled.next_sentence_labels[rows:].tolist()) <= {IGNORED_LABEL}
+    assert filled.layout.lengths.max() == batch.layout.longest, "no filling sequence is longer than the batch's longest"
+    assert filled.position_ids.max() < batch.layout.longest
+
+
+def test_an_empty_batch_stays_empty() -> None:
+    assert fill(pack([], SPECIAL, MaskingSettings())).layout.tokens == 0

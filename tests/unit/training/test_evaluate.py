@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -16,7 +18,8 @@ from bertsmith.batches.packing import PretrainBatch
 from bertsmith.batches.steps import held_out_batches
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
-from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.model.packed import Packed
+from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 from bertsmith.training.evaluate import baselines, evaluate
 from bertsmith.training.step import to_inputs
 from made_runs import corpus
@@ -27,7 +30,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def batches() -> list[PretrainBatch]:
     made = held_out_batches(
-        corpus(), sequence_length=48, instances=30, masking=MaskingSettings(), micro_batch_tokens=300, seed=3
+        corpus(), sequence_length=45, instances=30, masking=MaskingSettings(), micro_batch_tokens=300, seed=3
     )
     assert len(made) > 2
     return made
@@ -132,3 +135,29 @@ def test_baselines_equal_counting(labels: list[list[int]], unigrams: list[int], 
         assert found.most_frequent_alphabetic_accuracy == pytest.approx(of_letters.count(best) / len(of_letters))
     else:
         assert found.most_frequent_alphabetic_accuracy == 0.0
+
+
+def test_filling_up_to_a_round_size_changes_no_loss_and_no_gradient(
+    model: PretrainingModel, batches: list[PretrainBatch]
+) -> None:
+    exact = copy.deepcopy(model).double().eval()
+
+    def outcome(batch: PretrainBatch, filled: bool) -> tuple[list[float], list[torch.Tensor]]:
+        exact.zero_grad()
+        if filled:
+            inputs = to_inputs(batch, CPU)
+        else:
+            arrays = (torch.from_numpy(getattr(batch, each.name)) for each in fields(batch) if each.name != "layout")
+            ids, kinds, positions, masked, labels, pairs = arrays
+            inputs = PretrainInputs(ids, kinds, positions, Packed(batch.layout), masked, labels, pairs)
+        sums = exact.losses(inputs)
+        (sums[0].loss + sums[1].loss).backward()
+        figures = [float(value) for each in sums for value in (each.loss, each.count, each.right)]
+        return figures, [each.grad.clone() for each in exact.parameters() if each.grad is not None]
+
+    assert any(len(to_inputs(batch, CPU).input_ids) > batch.layout.tokens for batch in batches), "something is filled"
+    for batch in batches[:2]:
+        (figures, gradients), (plain, plain_gradients) = outcome(batch, True), outcome(batch, False)
+        assert figures == pytest.approx(plain, rel=1e-12)
+        for ours, theirs in zip(gradients, plain_gradients, strict=True):
+            assert torch.allclose(ours, theirs, rtol=1e-10, atol=1e-12)
