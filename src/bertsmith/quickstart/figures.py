@@ -39,22 +39,23 @@ def pretraining_figures(evaluation: dict[str, float]) -> list[Figure]:
     very words that were masked.
     """
     frequency = min(evaluation["unigram_entropy"], evaluation["unigram_loss"])
+    at = f" at {evaluation['sequence_length']:.0f} tokens"
     all_pieces, letters = evaluation["most_frequent_accuracy"], evaluation["most_frequent_alphabetic_accuracy"]
     return [
         Figure(
-            "masked words right, alphabetic pieces",
+            f"masked words right{at}, alphabetic pieces",
             evaluation["masked_accuracy_alphabetic"],
             3 * letters,
             f"3 x always guessing the most frequent one, {letters:.1%}",
         ),
         Figure(
-            "masked words right, all pieces",
+            f"masked words right{at}, all pieces",
             evaluation["masked_accuracy"],
             2 * all_pieces,
             f"2 x always guessing the most frequent one, {all_pieces:.1%}",
         ),
         Figure(
-            "masked words, loss in nats",
+            f"masked words{at}, loss in nats",
             evaluation["masked_loss"],
             frequency - 1,
             f"1 below frequency alone, {frequency:.3f}",

@@ -44,9 +44,11 @@ class Budget:
 
 BUDGETS = {
     "normal": Budget(
-        PrepareOptions(vocabulary_size=8192, held_out=0.01, sample_bytes=8_000_000),
+        PrepareOptions(vocabulary_size=4096, held_out=0.01, sample_bytes=8_000_000),
         (),
-        FinetuneSettings(epochs=3, batch=32, learning_rate=3e-4, seeds=3, attention_dropout=0.0, max_length=96),
+        FinetuneSettings(
+            epochs=2, batch=32, learning_rate=3e-4, seeds=3, dropout=0.0, attention_dropout=0.0, max_length=96
+        ),
         RowCounts(1000, 500),
     ),
     "tiny": Budget(
@@ -146,9 +148,7 @@ class Quickstart:
         rate = sum(each["tokens"] for each in train) / sum(each["seconds_per_step"] * each["steps"] for each in train)
         return {
             "said": f"{end['step']:,} steps on {end['tokens']:,.0f} tokens at {rate:,.0f} tokens/s -> {run.model}",
-            "figures": [
-                each.as_record() for last in run.metrics("evaluation")[-1:] for each in pretraining_figures(last)
-            ],
+            "figures": [each.as_record() for final in run.metrics("final")[:1] for each in pretraining_figures(final)],
         }
 
     def label(self) -> dict[str, Any]:

@@ -133,17 +133,26 @@ class Trainer:
 
     def evaluate(self, work: PhaseWork) -> None:
         """Evaluates on held-out documents and writes the figures beside their baselines."""
-        found = evaluate(self.model, work.held_out, self.alphabetic, self.device)
-        beside = baselines(work.held_out, self.unigrams, self.alphabetic)
-        self.write("evaluation", {**found.as_record(), **beside.as_record()})
+        self._measure("evaluation", f"after step {self.position.step:,}", work.held_out)
+
+    def _measure(self, kind: str, when: str, held_out: Sequence[PretrainBatch], **values: int) -> None:
+        found = evaluate(self.model, held_out, self.alphabetic, self.device)
+        beside = baselines(held_out, self.unigrams, self.alphabetic)
+        self.write(kind, {**values, **found.as_record(), **beside.as_record()})
         say(
-            f"held out, after step {self.position.step:,}: masked words {found.masked_accuracy:.1%} right, loss "
+            f"held out, {when}: masked words {found.masked_accuracy:.1%} right, loss "
             f"{found.masked_loss:.3f} (by frequency alone {beside.most_frequent_accuracy:.1%} and "
             f"{beside.unigram_loss:.3f}); next sentence {found.next_sentence_accuracy:.1%}"
         )
 
-    def finish(self) -> None:
-        """Writes the record that marks a run as complete."""
+    def finish(self, held_out: dict[int, Sequence[PretrainBatch]]) -> None:
+        """Measures the finished model at every length it was trained at; writes the record that ends a run.
+
+        held_out: batches by sequence length.
+        """
+        for length, batches in held_out.items():
+            if batches:
+                self._measure("final", f"finished, at {length} tokens", batches, sequence_length=length)
         self.write("end", {"tokens": self.position.tokens})
 
     def save(self, since_log: list[float]) -> None:

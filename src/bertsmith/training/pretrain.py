@@ -58,7 +58,7 @@ class Run:
         return self.folder / "model"
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """The records of `metrics.jsonl`, all or those of a kind: "start", "train", "evaluation", "end"."""
+        """The records of `metrics.jsonl`, all or those of a kind: "start", "train", "evaluation", "final", "end"."""
         return [each for each in read_metrics(self.folder / "metrics.jsonl") if kind in (None, each["kind"])]
 
 
@@ -209,7 +209,8 @@ def _forget_after(folder: Path, step: int) -> None:
     """Drops metrics of steps that will be taken again, so that no step stands twice in `metrics.jsonl`."""
     path = folder / "metrics.jsonl"
     if path.exists():
-        kept = [record for record in read_metrics(path) if record["step"] <= step and record["kind"] != "end"]
+        known = [record for record in read_metrics(path) if record["step"] <= step]
+        kept = [record for record in known if record["kind"] not in ("final", "end")]
         files.write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
 
 
@@ -227,7 +228,8 @@ def _run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, *, fresh: bool
             _check_start(trainer, work, from_scratch)
             fresh = False
         trainer.run_phase(work)
-    trainer.finish()
+    pairs = PairSettings(**asdict(recipe.pairs))
+    trainer.finish({phase.sequence_length: _held_out(recipe, phase, corpus, pairs) for _, phase in phases})
 
 
 def _phase_work(recipe: Recipe, number: int, phase: Phase, corpus: Corpus) -> PhaseWork:
