@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from bertsmith.base.streams import stream_key
 
+CUT_NORMAL_DEVIATION = 0.8796
+"""The standard deviation that a standard normal distribution keeps when it is cut at two."""
+
 
 @dataclass(frozen=True)
 class FreshEmbeddings:

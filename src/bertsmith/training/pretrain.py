@@ -26,7 +26,7 @@ from bertsmith.batches.steps import held_out_batches
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.model.config import BertConfig
-from bertsmith.model.initial import FreshEmbeddings, initialise
+from bertsmith.model.initial import CUT_NORMAL_DEVIATION, FreshEmbeddings, initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.clipped import ClippedOptimizer
@@ -225,7 +225,7 @@ def _run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, *, fresh: bool
             trainer.optimizer.reset_step_count()
         work = _phase_work(recipe, number, phase, corpus)
         if fresh:
-            _check_start(trainer, work, from_scratch)
+            _check_start(trainer, work, _spread(recipe) if from_scratch else None)
             fresh = False
         trainer.run_phase(work)
     pairs = PairSettings(**asdict(recipe.pairs))
@@ -291,15 +291,22 @@ def _held_out(recipe: Recipe, phase: Phase, corpus: Corpus, pairs: PairSettings)
     )
 
 
-def _check_start(trainer: Trainer, work: PhaseWork, from_scratch: bool) -> None:
-    """Compares the loss before the first update with that of guessing, and says what a difference means."""
+def _spread(recipe: Recipe) -> float:
+    """Random scores of variance v raise the mean loss of guessing by v / 2; a fresh decoder's v is |embedding|^2."""
+    deviation = CUT_NORMAL_DEVIATION * recipe.model.embedding_deviation
+    return recipe.model.hidden * deviation**2 / 2
+
+
+def _check_start(trainer: Trainer, work: PhaseWork, spread: float | None) -> None:
+    """Compares the loss before the first update with that of guessing, and says what a difference means.
+
+    spread: what the spread of fresh scores adds to the loss of guessing evenly; None for a model that was trained.
+    """
     if not work.held_out:
         return
     found = evaluate(trainer.model, work.held_out, trainer.alphabetic, trainer.device)
-    words = trainer.model.encoder.embeddings.word.weight
-    pieces, loss = len(words), found.masked_loss + found.next_sentence_loss
-    # Random scores of variance v raise the mean loss of guessing by v / 2; those of a fresh decoder have v = |row|^2.
-    spread = float(words.detach().square().sum()) / pieces / 2 if from_scratch else 0.0
+    pieces, loss = len(trainer.unigrams), found.masked_loss + found.next_sentence_loss
+    from_scratch, spread = spread is not None, spread or 0.0
     guessing = math.log(pieces) + math.log(2) + spread
     trainer.write("start", {"loss": loss, "guessing_loss": guessing, **found.as_record()})
     said = f"loss before training: {loss:.3f}; guessing would give ln({pieces}) + ln(2) + {spread:.2f} = {guessing:.3f}"

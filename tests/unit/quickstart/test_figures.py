@@ -15,6 +15,7 @@ EVALUATION = {
     "masked_accuracy": 0.2,
     "masked_accuracy_alphabetic": 0.15,
     "masked_loss": 4.5,
+    "sequence_length": 128,
     "unigram_entropy": 6.5,
     "unigram_loss": 6.0,
     "most_frequent_accuracy": 0.08,

@@ -80,12 +80,13 @@ def test_everything_that_it_names_is_there(finished: Path) -> None:
     assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
     figures = json.loads((finished / "figures.json").read_text(encoding="utf-8"))
     assert len(figures) == 5
-    evaluation = [
+    final = [
         json.loads(line)
         for line in (finished / "pretrained" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        if '"evaluation"' in line
-    ][-1]
-    assert figures[2]["value"] == evaluation["masked_loss"]
+        if '"final"' in line
+    ]
+    assert [each["sequence_length"] for each in final] == [128, 512], "the finished model, at the length of each phase"
+    assert figures[2]["value"] == final[0]["masked_loss"]
     assert all(each["reached"] in (True, False) for each in figures)
 
 
