@@ -17,7 +17,7 @@ MOST_FILE_LINES, MOST_FUNCTION_LINES, MOST_PARAMETERS, MOST_README_LINES = 400, 
 # Written in pieces, so that this file does not hold what it looks for.
 _FOLDERS = "|".join(("work", "opt", "root"))
 _HOSTS = "|".join(
-    ("py" + r"pi\.(org|python)", "files" + r"\.pythonhosted", "arti" + "factory", "download" + r"\.pytorch")
+    ("py" + r"pi\.(org|python)", "files" + r"\.python" + "hosted", "arti" + "factory", "download" + r"\.pytorch")
 )
 MACHINE = re.compile(rf"(?<![\w.])/({_FOLDERS})/|" + r"\.\./sha" + rf"red|{_HOSTS}|[Ii]ssue " + r"#?\d")
 
