@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -131,8 +131,8 @@ def _check_folder(folder: Path, identity: dict[str, Any], resume: bool) -> None:
 
 def _identity(recipe: Recipe, corpus: Corpus, init_from: str | Path | None) -> dict[str, Any]:
     """All that decides what a run comes to."""
-    fields = _flat(asdict(recipe))
-    identity = {f"recipe.{name}": value for name, value in fields.items() if name not in _FREE_FIELDS}
+    settings = _flat(asdict(recipe))
+    identity = {f"recipe.{name}": value for name, value in settings.items() if name not in _FREE_FIELDS}
     return identity | {"corpus": files.sha256(corpus.folder / "corpus.json"), "init_from": str(init_from or "")}
 
 
@@ -148,6 +148,7 @@ def _model(recipe: Recipe, corpus: Corpus, device: Device, init_from: str | Path
     if init_from is not None:
         model = load_pretraining_model(Path(init_from))
         _check_vocabulary(corpus, model.config, Path(init_from))
+        _tell_shape(_config(recipe, corpus), model.config, Path(init_from))
     else:
         model = PretrainingModel(_config(recipe, corpus))
         shape = recipe.model
@@ -162,6 +163,14 @@ def _model(recipe: Recipe, corpus: Corpus, device: Device, init_from: str | Path
         )
     model.encoder.compute = compute
     return model.to(device.torch_device)
+
+
+def _tell_shape(wanted: BertConfig, found: BertConfig, folder: Path) -> None:
+    """Says where the model that a run starts from differs from the recipe's: its own shape and dropout are kept."""
+    differing = [each.name for each in fields(BertConfig) if getattr(wanted, each.name) != getattr(found, each.name)]
+    if differing:
+        details = ", ".join(f"{name} {getattr(found, name)} (recipe: {getattr(wanted, name)})" for name in differing)
+        say(f"the model is as {folder} has it, not as the recipe's model says: {details}")
 
 
 def _config(recipe: Recipe, corpus: Corpus) -> BertConfig:

@@ -151,6 +151,14 @@ def test_a_loss_before_training_that_is_off_is_explained(
     assert any(words in line for line in said[-12:]), said[-12:]
 
 
+def test_a_start_from_a_model_says_where_the_recipe_is_not_followed(run: Run, tmp_path: Path, said: list[str]) -> None:
+    recipe = small_recipe(phase1__steps=1, phase2__steps=0, model__hidden_dropout=0.37)
+    pretrain(recipe, corpus(), tmp_path / "run", init_from=run.model)
+    (line,) = [line for line in said if "not as the recipe's model says" in line]
+    assert "hidden_dropout_prob" in line
+    assert "(recipe: 0.37)" in line
+
+
 def test_phase_2_counts_anew_and_keeps_the_moments(run: Run) -> None:
     """After its first step LAMB's count is 1 again, and the moments are those of phase 1 moved on by one gradient."""
     states = {each.name: load_file(each / "training-state.safetensors") for each in step_folders(run.folder)}
