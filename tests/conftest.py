@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -17,6 +18,10 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+
+# Started in the background by a shell, tests would inherit an ignored SIGINT, and so would the processes that they end
+# with it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 _LOCAL_NAMES = {None, "", "localhost", "localhost.localdomain", "ip6-localhost"}
