@@ -135,7 +135,7 @@ def deal(lengths: ArrayLike, bins: int) -> list[Ints]:
 def round_up(count: int) -> int:
     """The next of a few sizes, at most a sixteenth larger: batches then come in few shapes.
 
-    A CPU's matrix kernels are generated anew for every shape, which cost a fifth of a step's time where each step had
+    A CPU's matrix kernels are generated anew for every shape, which cost a sixth of a step's time where each step had
     a shape of its own.
     """
     grain = max(16, 1 << max(count.bit_length() - 5, 0))
