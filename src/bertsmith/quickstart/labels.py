@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertsmith.base.log import size
 from bertsmith.base.streams import generator, stream_key
 from bertsmith.corpus import pydocs
 from bertsmith.corpus.account import Account
@@ -80,7 +81,7 @@ def rows_of_docstrings(rows: RowCounts, seed: int) -> Labelled | Unlabelled:
         if len(text.split()) >= WORDS_AT_LEAST:
             passages.append(Passage(_clip(text), docstring.package, docstring.module))
             hidden += names
-    rule = f"parted by module; {hidden:,} names of packages masked"
+    rule = f"parted by module; {hidden:,} names of packages masked, texts cut after {WORDS_AT_MOST} words"
     return _part(passages, "which package is a docstring from?", rule, rows, seed)
 
 
@@ -97,6 +98,10 @@ def rows_of_sources(sources: Sequence[str], options: ReadOptions, rows: RowCount
     if any(sum(label == other for other, _ in documents) < 2 for label in by_label):
         passages = _by_place(passages)
         rule = "a label has one document only, so each document's last fifth is for evaluation"
+    rule += (
+        f"; passages of {WORDS_AT_LEAST} to {WORDS_AT_MOST} words, from the first {_LABEL_PASSAGES:,} or "
+        f"{size(_LABEL_BYTES)} of each label"
+    )
     return _part(passages, f"which {what} is a passage from?", rule, rows, seed)
 
 

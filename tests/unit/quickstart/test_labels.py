@@ -18,6 +18,8 @@ ROWS = RowCounts(60, 30)
 NAMES = ("python", "cpython", "numpy", "np", "torch", "pytorch", "scipy", "sklearn", "scikit-learn", "matplotlib")
 _numbers = itertools.count()
 
+LIMITS = "; passages of 20 to 60 words, from the first 1,000 or 2.0 MB of each label"
+
 
 def paragraphs(count: int, words: int = 30, about: str = "word") -> str:
     """Paragraphs of words of which no two in a test run are alike."""
@@ -99,7 +101,7 @@ def test_sub_folders_are_labels(tmp_path: Path, spelling: str, monkeypatch: pyte
     found = labelled([spelled[spelling]])
     assert labels(found) == {"law", "sea", "sun"}
     assert "sub-folder" in found.question
-    assert found.rule == "parted by document"
+    assert found.rule == "parted by document" + LIMITS
     for row in found.train + found.dev:
         assert row["text"].startswith(row["label"])
 
