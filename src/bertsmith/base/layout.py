@@ -68,6 +68,15 @@ class Layout:
         """int64[T]: each slot's place in its sequence, from 0."""
         return np.arange(self.tokens) - np.repeat(self.first_slots, self.lengths)
 
+    def filled(self) -> Layout:
+        """The layout with sequences behind it, none longer than the longest here, that make T a round size."""
+        missing = round_up(self.tokens) - self.tokens
+        if not missing or not self.tokens:
+            return self
+        whole, rest = divmod(missing, self.longest)
+        more = [*[self.longest] * whole, *[rest] * (rest > 0)]
+        return Layout.from_lengths(np.concatenate((self.lengths, more)), self.longest)
+
     @cached_property
     def blocks(self) -> Blocks:
         """The sequences as a few padded blocks of like lengths, longest first: for attention without varlen."""

@@ -86,12 +86,10 @@ def fill(batch: PretrainBatch) -> PretrainBatch:
     They are [CLS] pieces with the label -100, no longer than the layout's longest, and take no part in loss or counts.
     """
     layout, masked = batch.layout, len(batch.masked_positions)
-    missing = round_up(layout.tokens) - layout.tokens
+    filled = layout.filled()
+    missing = filled.tokens - layout.tokens
     if not layout.tokens or not missing + round_up(masked) - masked:
         return batch
-    whole, rest = divmod(missing, layout.longest)
-    lengths = np.concatenate((layout.lengths, np.full(whole, layout.longest), np.full(int(rest > 0), rest)))
-    filled = Layout.from_lengths(lengths, layout.longest)
     zeros, unasked = np.zeros(missing, np.int64), np.full(round_up(masked) - masked, IGNORED_LABEL)
     return PretrainBatch(
         np.concatenate((batch.input_ids, np.full(missing, batch.input_ids[0]))),

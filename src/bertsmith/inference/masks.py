@@ -53,11 +53,11 @@ class MaskModel:
     def _guess(self, sequences: Sequences, members: np.ndarray[Any, Any]) -> tuple[Any, Any, Any]:
         """Row, probabilities and pieces of every mask of a batch: int64[M], float32[M, top], int64[M, top]."""
         inputs = pack(sequences, members, self._device)
-        slots = (inputs.input_ids == self._tokenizer.special.mask).nonzero()[:, 0]
+        slots = (inputs.input_ids[: inputs.asked.tokens] == self._tokenizer.special.mask).nonzero()[:, 0]
         hidden = self._model.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
         logits = self._model.masked_logits(hidden, slots)[:, : self._tokenizer.size]
         top = logits.float().softmax(-1).topk(self._top)
-        rows = np.repeat(members, inputs.packed.layout.lengths)[slots.cpu().numpy()]
+        rows = np.repeat(members, inputs.asked.lengths)[slots.cpu().numpy()]
         return rows, top.values.cpu().numpy(), top.indices.cpu().numpy()
 
     def _check(self, records: list[Record], sequences: Sequences) -> None:

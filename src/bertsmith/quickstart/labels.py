@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ LABELS_AT_LEAST, LABELS_AT_MOST = 2, 50
 WORDS_AT_LEAST, WORDS_AT_MOST = 20, 60
 # A label is read up to this many bytes of text and passages: enough for its share of the rows.
 _LABEL_BYTES, _LABEL_PASSAGES = 2_000_000, 1000
+_LATE = "last fifth"
 
 # What each package calls itself; hidden in every row, whichever package it is from, so that no name gives it away.
 _OWN_NAMES = {
@@ -41,10 +43,16 @@ _NAMES = re.compile(
 
 @dataclass(frozen=True)
 class RowCounts:
-    """About how many rows to draw over all labels."""
+    """About how many rows to draw over all labels; of many labels more, so that each has some, up to a limit."""
 
     train: int = 1000
     dev: int = 500
+    train_of_label: int = 0
+    train_at_most: int = 2000
+
+    def train_for(self, labels: int) -> int:
+        """Rows of each of so many labels to train on."""
+        return max(1, max(self.train, min(self.train_of_label * labels, self.train_at_most)) // labels)
 
 
 @dataclass(frozen=True)
@@ -95,9 +103,10 @@ def rows_of_sources(sources: Sequence[str], options: ReadOptions, rows: RowCount
     passages = [each for label, members in by_label.items() for each in _passages(label, members, options)]
     documents = {(each.label, each.group) for each in passages}
     rule = "parted by document"
-    if any(sum(label == other for other, _ in documents) < 2 for label in by_label):
+    if what == "file" or any(sum(label == other for other, _ in documents) < 2 for label in by_label):
         passages = _by_place(passages)
-        rule = "a label has one document only, so each document's last fifth is for evaluation"
+        why = "a file is a label by its documents alone" if what == "file" else "a label has one document only"
+        rule = f"{why}, so the last fifth of each document is for evaluation"
     rule += (
         f"; passages of {WORDS_AT_LEAST} to {WORDS_AT_MOST} words, from the first {_LABEL_PASSAGES:,} or "
         f"{size(_LABEL_BYTES)} of each label"
@@ -147,16 +156,15 @@ def _clip(text: str) -> str:
 
 
 def _by_place(passages: Sequence[Passage]) -> list[Passage]:
-    """Groups by place: the first four fifths of a label's text, and the last."""
-    counts: dict[str, int] = {}
-    for each in passages:
-        counts[each.label] = counts.get(each.label, 0) + 1
-    seen: dict[str, int] = {}
+    """Groups by place: the first four fifths of each document's passages, and the last."""
+    sizes = Counter((each.label, each.group) for each in passages)
+    seen: Counter[tuple[str, str]] = Counter()
     placed = []
     for each in passages:
-        seen[each.label] = seen.get(each.label, 0) + 1
-        late = seen[each.label] > 0.8 * counts[each.label]
-        placed.append(Passage(each.text, each.label, f"{each.label}: {'last fifth' if late else 'beginning'}"))
+        document = each.label, each.group
+        seen[document] += 1
+        late = seen[document] > 0.8 * sizes[document]
+        placed.append(Passage(each.text, each.label, f"{each.label}: {_LATE if late else 'beginning'}"))
     return placed
 
 
@@ -177,7 +185,7 @@ def _part(passages: Sequence[Passage], question: str, rule: str, rows: RowCounts
         if not parts[0] or not parts[1]:
             short.append(label)
             continue
-        train += parts[0][: max(1, rows.train // len(labels))]
+        train += parts[0][: rows.train_for(len(labels))]
         dev += parts[1][: max(1, rows.dev // len(labels))]
     if len({each.label for each in train}) < LABELS_AT_LEAST:
         return Unlabelled("fewer than two labels have enough text for both training and evaluation")
@@ -189,7 +197,7 @@ def _part(passages: Sequence[Passage], question: str, rule: str, rows: RowCounts
 def _dev_groups(passages: Sequence[Passage], seed: int) -> set[str]:
     """Groups with about a third of a label's passages; the "last fifth" groups where text is parted by place."""
     groups = sorted({each.group for each in passages})
-    late = {group for group in groups if group.endswith(": last fifth")}
+    late = {group for group in groups if group.endswith(_LATE)}
     if late or len(groups) < 2:
         return late
     order = generator(stream_key(seed, "groups", passages[0].label)).permutation(len(groups))

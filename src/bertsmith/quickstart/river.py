@@ -47,9 +47,9 @@ BUDGETS = {
         PrepareOptions(vocabulary_size=4096, held_out=0.01, sample_bytes=8_000_000),
         (),
         FinetuneSettings(
-            epochs=2, batch=32, learning_rate=3e-4, seeds=3, dropout=0.0, attention_dropout=0.0, max_length=96
+            epochs=2, batch=16, learning_rate=2e-4, seeds=3, dropout=0.0, attention_dropout=0.0, max_length=96
         ),
-        RowCounts(1000, 500),
+        RowCounts(1000, 500, train_of_label=100),
     ),
     "tiny": Budget(
         PrepareOptions(vocabulary_size=1024, held_out=0.02, sample_bytes=1_000_000),

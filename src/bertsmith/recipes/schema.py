@@ -28,8 +28,8 @@ class ModelShape:
     """Dropout on attention probabilities."""
     embedding_deviation: float = 0.02
     """Standard deviation of fresh embeddings. BERT's is 0.02; a short run learns words sooner from a larger one."""
-    fresh_positions: Literal["normal", "sinusoid"] = "normal"
-    """Fresh position embeddings: drawn, as in BERT, or sine waves of the same deviation, learned on from there."""
+    fresh_positions: Literal["normal", "neighbours"] = "normal"
+    """Fresh positions: drawn, as in BERT; or sine waves, with heads that begin by reading the neighbouring words."""
 
 
 @dataclass(frozen=True)

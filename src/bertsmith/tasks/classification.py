@@ -44,7 +44,8 @@ class Classifier(nn.Module):
     def forward(self, inputs: Inputs) -> Tensor:
         """Scores of the classes before the softmax: [S, C]."""
         hidden = self.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
-        logits: Tensor = self.classifier(self.dropout(self.encoder.pool(hidden, inputs.packed)))
+        pooled = self.encoder.pool(hidden, inputs.packed)[: inputs.asked.sequences]
+        logits: Tensor = self.classifier(self.dropout(pooled))
         return logits
 
     def loss(self, inputs: Inputs, labels: Tensor) -> LossSum:

@@ -48,12 +48,16 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Inputs:
-    """A packed batch on the device. input_ids, token_type_ids, position_ids: int64[T]."""
+    """A packed batch on the device. input_ids, token_type_ids, position_ids: int64[T].
+
+    asked: the layout of the sequences asked for; behind them may lie some that fill the batch to a round size.
+    """
 
     input_ids: Tensor
     token_type_ids: Tensor
     position_ids: Tensor
     packed: Packed
+    asked: Layout
 
 
 def encode(
@@ -84,18 +88,22 @@ def encode(
 
 
 def pack(sequences: Sequences, members: Ints, device: torch.device) -> Inputs:
-    """The sequences `members` (int64[S]) one behind the other, without padding."""
-    layout = Layout.from_lengths(sequences.lengths[members])
-    kinds = layout.positions >= np.repeat(sequences.first_segments[members], layout.lengths)
+    """The sequences `members` (int64[S]) one behind the other, without padding; on a CPU filled to a round size."""
+    asked = Layout.from_lengths(sequences.lengths[members])
+    layout = asked.filled() if device.type == "cpu" else asked
+    filling = layout.tokens - asked.tokens
+    kinds = asked.positions >= np.repeat(sequences.first_segments[members], asked.lengths)
+    ids = [sequences.ids[member] for member in members]
 
     def tensor(values: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(values).to(device, non_blocking=True)
 
     return Inputs(
-        input_ids=tensor(np.concatenate([sequences.ids[member] for member in members])),
-        token_type_ids=tensor(kinds.astype(np.int64)),
+        input_ids=tensor(np.concatenate((*ids, np.zeros(filling, np.int64)))),
+        token_type_ids=tensor(np.concatenate((kinds.astype(np.int64), np.zeros(filling, np.int64)))),
         position_ids=tensor(layout.positions),
         packed=Packed(layout, device),
+        asked=asked,
     )
 
 

@@ -26,7 +26,8 @@ from bertsmith.batches.steps import held_out_batches
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.model.config import BertConfig
-from bertsmith.model.initial import CUT_NORMAL_DEVIATION, FreshEmbeddings, initialise
+from bertsmith.model.initial import CUT_NORMAL_DEVIATION, initialise
+from bertsmith.model.neighbours import look_at_neighbours
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.clipped import ClippedOptimizer
@@ -152,8 +153,9 @@ def _model(recipe: Recipe, corpus: Corpus, device: Device, init_from: str | Path
     else:
         model = PretrainingModel(_config(recipe, corpus))
         shape = recipe.model
-        fresh = FreshEmbeddings(shape.embedding_deviation, shape.fresh_positions == "sinusoid")
-        initialise(model, model.config.initializer_range, recipe.seed, fresh)
+        initialise(model, model.config.initializer_range, recipe.seed, shape.embedding_deviation)
+        if shape.fresh_positions == "neighbours":
+            look_at_neighbours(model.encoder, shape.embedding_deviation, recipe.seed)
     longest = max(phase.sequence_length for phase in (recipe.phase1, recipe.phase2) if phase.steps)
     if longest > model.config.max_position_embeddings:
         raise BertsmithError(

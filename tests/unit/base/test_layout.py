@@ -87,3 +87,12 @@ def test_round_sizes_are_few_and_little_larger(count):
 
 def test_round_sizes_are_few():
     assert len({round_up(count) for count in range(2000, 4000)}) <= 20
+
+
+@given(lengths=st.lists(st.integers(0, 200), max_size=40))
+def test_a_filled_layout_is_round_and_begins_as_it_was(lengths: list[int]) -> None:
+    layout = Layout.from_lengths(lengths)
+    filled = layout.filled()
+    assert filled.tokens == (round_up(layout.tokens) if layout.tokens else 0)
+    assert filled.lengths[: layout.sequences].tolist() == lengths
+    assert filled.longest == layout.longest

@@ -176,3 +176,21 @@ def test_short_paragraphs_are_joined_and_long_ones_cut(tmp_path: Path) -> None:
     found = labelled([str(write(tmp_path / "texts", texts))])
     lengths = {name(row): len(row["text"].split()) for row in found.train + found.dev}
     assert lengths == {"short.txt": 21, "long.txt": 60}
+
+
+def test_files_of_several_documents_are_parted_inside_each_document(tmp_path: Path) -> None:
+    def block(subject: str) -> str:
+        return f'<doc id="{subject}" url="u" title="T">\nT\n\n{paragraphs(10, about=subject)}\n</doc>\n'
+
+    subjects = {"wiki_0": "abcd", "wiki_1": "efgh"}
+    write(tmp_path, {file: "".join(map(block, letters)) for file, letters in subjects.items()})
+    found = rows_of_sources([str(tmp_path / file) for file in subjects], OPTIONS, RowCounts(200, 100), seed=1)
+    assert isinstance(found, Labelled)
+    assert "a file is a label by its documents alone" in found.rule
+    for rows, each in ((found.train, 8), (found.dev, 2)):
+        assert Counter(row["text"][0] for row in rows) == Counter(dict.fromkeys("abcdefgh", each))
+
+
+@pytest.mark.parametrize(("labels", "each"), [(2, 500), (10, 100), (20, 100), (25, 80), (50, 40), (3000, 1)])
+def test_many_labels_get_more_rows_up_to_a_limit(labels: int, each: int) -> None:
+    assert RowCounts(train_of_label=100).train_for(labels) == each
