@@ -1,23 +1,27 @@
 """Parts that are made once: written aside, renamed when whole, with a mark that says of what they were made.
 
-A preparation that was killed finds the parts that carry the right mark and makes the others again.
+A preparation that was killed finds the parts that carry the right mark and makes the others again. Nothing here needs
+the workers to know of each other: two that make the same part, on one machine or on two that share a folder, leave one
+whole part, whoever is first.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-import os
+import secrets
 import shutil
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import warn
 
 MARK = "part.done"
 
@@ -32,25 +36,48 @@ def make_once(folder: Path, made_of: str, make: Callable[[Path], dict[str, Any]]
 
     make: writes the part's files into the folder it is given and returns what JSON can hold. Raises BertsmithError when
     the disk refuses; there is then no part. Nothing waits for the disk here: a part that a power cut spoilt does not
-    have the checksums of its mark, and is made again.
+    have the checksums of its mark, and is made again. What is published is synced (see `finish`).
     """
     found = finished(folder, made_of)
     if found is not None:
         return found
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    aside = _aside(folder)
     with files.disk_errors(folder):
         try:
-            shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
             result = make(aside)
             checks = {file.name: _checksum(file) for file in sorted(aside.iterdir())}
             mark = {"made_of": made_of, "files": checks, "result": result}
             (aside / MARK).write_text(json.dumps(mark), encoding="utf-8")
-            shutil.rmtree(folder, ignore_errors=True)
-            aside.replace(folder)
+            _put_in_place(aside, folder, made_of)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     return result
+
+
+def _aside(folder: Path) -> Path:
+    """A new name beside `folder`, which no other process has, of this machine or another one."""
+    return folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.part")
+
+
+def _put_in_place(aside: Path, folder: Path, made_of: str) -> None:
+    """Renames a part into place. A whole part of the same that came first stays, for others may be reading it."""
+    while True:
+        try:
+            aside.rename(folder)
+            return
+        except OSError as error:
+            # An answer that NFS lost is asked for again, and then the name is gone.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
+            if finished(folder, made_of) is not None:
+                return
+            if error.errno == errno.ENOENT:
+                raise
+        stale = _aside(folder)
+        with suppress(FileNotFoundError):
+            folder.rename(stale)
+        shutil.rmtree(stale, ignore_errors=True)
 
 
 def finished(folder: Path, made_of: str) -> dict[str, Any] | None:
@@ -77,38 +104,55 @@ def _checksum(path: Path) -> list[int]:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Holds a folder for this process. Raises BertsmithError when another one holds it; a killed one holds nothing."""
-    with files.disk_errors(folder):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            file = open(folder / ".lock", "ab")  # noqa: SIM115  closed below, at which the system lets go
-        except (NotADirectoryError, FileExistsError) as error:
-            raise BertsmithError("a file is in the way of this folder", folder, "give another folder") from error
-    try:
-        if not _lock(file.fileno()):
+def locked(folder: Path, shared: bool = False) -> Iterator[None]:
+    """Holds a folder for this process, or for it and others that share it; a killed process holds nothing.
+
+    Raises BertsmithError when others hold it otherwise. Where the file system keeps no locks, warns and goes on.
+    """
+    with _lock_file(folder) as file:
+        if not _taken(file, shared):
             fix = "wait for it to end, or choose another folder"
             raise BertsmithError("another process is preparing a corpus here", folder, fix)
         yield
-    finally:
-        file.close()
+
+
+def alone_in(folder: Path) -> bool:
+    """Whether no process holds the folder at this moment."""
+    with _lock_file(folder) as file:
+        return _taken(file, shared=False)
+
+
+@contextmanager
+def _lock_file(folder: Path) -> Iterator[IO[bytes]]:
+    with files.disk_errors(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # Open for reading too, without which NFS gives no shared lock.
+            file = open(folder / ".lock", "a+b")  # noqa: SIM115  closed below, at which the system lets go
+        except (NotADirectoryError, FileExistsError) as error:
+            raise BertsmithError("a file is in the way of this folder", folder, "give another folder") from error
+    with file:
+        yield file
+
+
+def _taken(file: IO[bytes], shared: bool) -> bool:
+    try:
+        _lock(file.fileno(), shared)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK):
+            return False
+        warn(f"{file.name}: no lock ({error.strerror}), so a second run into this folder would not be refused")
+    return True
 
 
 if sys.platform == "win32":
     import msvcrt
 
-    def _lock(handle: int) -> bool:
-        try:
+    def _lock(handle: int, shared: bool) -> None:
+        if not shared:  # Windows has no shared ones
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
 else:
     import fcntl
 
-    def _lock(handle: int) -> bool:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True
+    def _lock(handle: int, shared: bool) -> None:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
