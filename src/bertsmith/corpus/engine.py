@@ -1,4 +1,4 @@
-"""Who does the parts of a preparation: worker processes of this machine. A cluster would be one more Engine.
+"""Who does the parts of a preparation: worker processes of this machine. Others are `ray_engine` and `array_jobs`.
 
 A part is a function of its task alone that writes its own files and returns its account, so it does not matter who does
 it, when, or how often.
@@ -28,6 +28,7 @@ Result = TypeVar("Result")
 # Told as each part ends: (its number, its result).
 Finished = Callable[[int, Any], None]
 
+ENGINES = ("local", "ray")
 _ATTEMPTS_ALONE = 2
 _TASKS_AHEAD = 2
 # A worker is one core: the libraries under it start no threads of their own.
@@ -40,15 +41,35 @@ class Engine(Protocol):
     def run(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished | None = None
     ) -> list[Result]:
-        """The results in the order of the tasks. The first error of any part ends the run and is raised."""
+        """The results in the order of the tasks, which JSON can hold.
+
+        The first error of any part ends the run and is raised.
+        """
         ...
 
+    def once(self, name: str, make: Callable[[], object]) -> None:
+        """Calls `make` in one process of the run, for what is no list of parts; returns when it is done.
 
-def open_engine(name: str, workers: int | None = None) -> LocalEngine:
-    """The engine called `name`, "local" being the one there is. Raises BertsmithError for another name."""
-    if name != "local":
-        raise BertsmithError(f"engine '{name}' is not known", "engine", nearest(name, ["local"]))
-    return LocalEngine(workers)
+        `make` does no harm when it is called again after it was cut short.
+        """
+        ...
+
+    @property
+    def nearby(self) -> LocalEngine:
+        """The worker processes of this very machine, for what depends on it."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def check_engine(name: str) -> None:
+    """Raises BertsmithError for the name of no engine."""
+    if name not in ENGINES:
+        raise BertsmithError(f"engine '{name}' is not known", "engine", nearest(name, ENGINES))
 
 
 def default_workers() -> int:
@@ -87,7 +108,7 @@ class LocalEngine:
         told = finished or (lambda number, result: None)
         results: dict[int, Result] = {}
         if self.workers == 1 or len(tasks) == 1:
-            with _one_thread():
+            with one_thread():
                 for number, task in enumerate(tasks):
                     results[number] = function(task)
                     told(number, results[number])
@@ -97,6 +118,15 @@ class LocalEngine:
             results[number] = self._alone(function, tasks[number])
             told(number, results[number])
         return [results[number] for number in range(len(tasks))]
+
+    def once(self, name: str, make: Callable[[], object]) -> None:
+        """See Engine."""
+        make()
+
+    @property
+    def nearby(self) -> LocalEngine:
+        """See Engine."""
+        return self
 
     def _together(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], results: dict[int, Result], told: Finished
@@ -142,7 +172,7 @@ class LocalEngine:
         )
 
     def _submit(self, function: Callable[[Task], Result], task: Task) -> Future[Result]:
-        with _without_main_module(), _one_thread():
+        with _without_main_module(), one_thread():
             if self._pool is None:
                 context = multiprocessing.get_context("spawn")
                 self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_start_worker)
@@ -150,7 +180,7 @@ class LocalEngine:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Sets what keeps libraries to one thread, for this process and for workers that it starts."""
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update(_ONE_THREAD)

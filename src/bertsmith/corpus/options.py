@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.array_jobs import Seat
 from bertsmith.corpus.documents import DocumentRule, ReadOptions
+from bertsmith.corpus.engine import check_engine
 from bertsmith.corpus.vocabulary import SMALLEST
 
 # These say who does the work; whatever they are, the corpus has the same bytes.
-_OF_NO_EFFECT = ("workers", "engine")
+_OF_NO_EFFECT = ("workers", "engine", "address", "array_task")
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,11 @@ class PrepareOptions:
     workers: int | None = None
     """Worker processes; all cores where none is given."""
     engine: str = "local"
-    """Who does the work: local, the worker processes of this machine."""
+    """Who does the work: local, the worker processes of this machine; or ray, those of a Ray cluster."""
+    address: str | None = None
+    """Where the Ray cluster is, HOST:PORT; without it, the one that this machine belongs to."""
+    array_task: str | None = None
+    """K/N where this is task K of N equal ones that share the corpus folder, each doing what it can claim."""
 
     @property
     def reading(self) -> ReadOptions:
@@ -61,8 +67,19 @@ class PrepareOptions:
             value = getattr(self, name)
             if value is not None and value < smallest:
                 raise BertsmithError(f"{name} is {value}", "options of prepare", f"use a whole number from {smallest}")
+        self._check_engine()
         if not 0 <= self.held_out < 1:
             raise BertsmithError(f"held_out is {self.held_out}", "options of prepare", "use a share from 0 to below 1")
         if self.documents not in get_args(DocumentRule):
             fix = f"use one of: {', '.join(get_args(DocumentRule))}"
             raise BertsmithError(f"documents is '{self.documents}'", "options of prepare", fix)
+
+    def _check_engine(self) -> None:
+        check_engine(self.engine)
+        if self.address is not None and self.engine != "ray":
+            raise BertsmithError("an address was given without a cluster", "address", "add --engine ray")
+        if self.array_task is not None:
+            Seat.parse(self.array_task)
+            if self.engine != "local":
+                what = f"array_task and engine '{self.engine}' were given, and either shares the work out"
+                raise BertsmithError(what, "options of prepare", "leave one of them away")

@@ -116,10 +116,11 @@ def locked(folder: Path, shared: bool = False) -> Iterator[None]:
         yield
 
 
-def alone_in(folder: Path) -> bool:
-    """Whether no process holds the folder at this moment."""
+@contextmanager
+def alone_in(folder: Path) -> Iterator[bool]:
+    """Tells whether no other process holds the folder; if so, none does while the block runs."""
     with _lock_file(folder) as file:
-        return _taken(file, shared=False)
+        yield _taken(file, shared=False)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
@@ -25,6 +23,7 @@ from bertsmith.corpus.assemble import ShardTask, assemble_shard, plan_shards
 from bertsmith.corpus.cleaned import CleanTask, clean_part, plan_parts
 from bertsmith.corpus.duplicates import RangeTask, find_duplicates, ranges_for
 from bertsmith.corpus.engine import Engine
+from bertsmith.corpus.finish import put_together
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.parts import fingerprint, make_once
 from bertsmith.corpus.report import corpus_account
@@ -62,12 +61,16 @@ class Pipeline:
         tokenizer = self._save(tokenizer) if tokenizer else self._train(cleaned)
         tasks, results = self._tokenise(cleaned, tokenizer)
         shards = self._assemble(tasks, results)
-        unigrams = np.zeros(tokenizer.size, np.int64)
-        for task in tasks:
-            unigrams += np.load(task.text.folder / "unigrams.npy", allow_pickle=False)
         listed = {split: [info for _, info in made] for split, made in shards.items()}
         values = corpus_account(self._made_of, cleaned.account, results, listed, tokenizer)
-        self._finish(values, shards, tokenizer, unigrams)
+
+        def make() -> None:
+            unigrams = np.zeros(tokenizer.size, np.int64)
+            for task in tasks:
+                unigrams += np.load(task.text.folder / "unigrams.npy", allow_pickle=False)
+            put_together(self._work / "corpus", values, shards, tokenizer, unigrams)
+
+        self._engine.once("corpus", make)
 
     def _stage(
         self, what: str, function: Callable[[Task], dict[str, Any]], tasks: Sequence[Task], weights: Sequence[int]
@@ -80,11 +83,12 @@ class Pipeline:
         """The embedded documentation as a file of JSON lines; any other file as it is."""
         if file.kind != PYTHON_DOCS:
             return file
-        collection = pydocs.collect(self._engine)
+        collection = pydocs.collect(self._engine.nearby)
         changed.add(collection.counts)
         path, field = self._work / f"{PYTHON_DOCS}.jsonl", self._options.text_field
         rows = ({"id": document.id, field: document.text} for document in collection.documents())
-        files.write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        self._engine.once(PYTHON_DOCS, lambda: files.write_text(path, text))
         return SourceFile(str(path), PYTHON_DOCS, "jsonl", "", path.stat().st_size, files.sha256(path))
 
     def _clean(self, found: Sequence[SourceFile], account: Account) -> _Cleaned:
@@ -158,7 +162,7 @@ class Pipeline:
             return {}
 
         made_of = fingerprint([text.made_of for text in texts], rounded_size(options.vocabulary_size))
-        make_once(self._work / "tokenizer", made_of, make)
+        self._engine.once("vocabulary", lambda: make_once(self._work / "tokenizer", made_of, make))
         tokenizer = Tokenizer.load(self._work / "tokenizer")
         unused = sum(piece.startswith("[unused") for piece in tokenizer.pieces)
         casing = "lower-cased" if options.lowercase else "cased"
@@ -173,7 +177,7 @@ class Pipeline:
             tokenizer.save(folder)
             return {}
 
-        make_once(self._work / "tokenizer", tokenizer.sha256, make)
+        self._engine.once("vocabulary", lambda: make_once(self._work / "tokenizer", tokenizer.sha256, make))
         return tokenizer
 
     def _tokenise(self, cleaned: _Cleaned, tokenizer: Tokenizer) -> tuple[list[TokensTask], list[dict[str, Any]]]:
@@ -203,23 +207,3 @@ class Pipeline:
         for task, info in zip(tasks, infos, strict=True):
             shards[task.split].append((task.folder, ShardInfo(**info)))
         return shards
-
-    def _finish(
-        self,
-        account: dict[str, Any],
-        shards: dict[str, list[tuple[Path, ShardInfo]]],
-        tokenizer: Tokenizer,
-        unigrams: NDArray[np.int64],
-    ) -> None:
-        """Puts the finished folder together under `work/corpus`; its corpus.json comes last."""
-        out = self._work / "corpus"
-        with files.disk_errors(out):
-            shutil.rmtree(out, ignore_errors=True)
-            for split, made in shards.items():
-                (out / split).mkdir(parents=True)
-                for folder, info in made:
-                    for name in info.sha256:
-                        (folder / name).rename(out / split / name)
-            tokenizer.save(out / "tokenizer")
-            files.write_whole(out / "unigrams.npy", lambda file: np.save(file, unigrams))
-        files.write_json(out / "corpus.json", account | {"unigrams_sha256": files.sha256(out / "unigrams.npy")})

@@ -6,17 +6,22 @@ result are the same for any number of workers and after any number of interrupti
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
-from bertsmith.corpus.engine import open_engine
+from bertsmith.corpus.claims import SessionOver
+from bertsmith.corpus.engines import held, open_engine
+from bertsmith.corpus.finish import PUBLISHED, WORK, publish
 from bertsmith.corpus.options import PrepareOptions
-from bertsmith.corpus.parts import fingerprint, locked
+from bertsmith.corpus.parts import fingerprint
 from bertsmith.corpus.pipeline import Pipeline
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.sources import SourceFile, find_files
@@ -24,8 +29,6 @@ from bertsmith.corpus.tokenizer import Tokenizer
 
 # Raise when the same sources and options come to give another corpus.
 _VERSION = 1
-_PUBLISHED = ("tokenizer", "unigrams.npy", "train", "held_out", "corpus.json")
-_WORK = ".work"
 # What decides beside the sources and the options.
 _OUTSIDE = ("tokenizer", "version")
 
@@ -51,19 +54,21 @@ def prepare(
     named = [sources] if isinstance(sources, str | Path) else list(sources)
     found, passed = find_files(named, options.reading)
     made_of = _made_of(named, found, tokenizer, options)
-    with locked(out):
+    found = [dataclasses.replace(file, path=os.path.abspath(file.path)) if file.path else file for file in found]
+    with held(options, out):
         if (out / "corpus.json").is_file():
             corpus = Corpus.open(out)
             _check_same(corpus, made_of)
-            _publish(out)
+            _clear_up(out, options)
             say(f"corpus: {out} is finished and made of the same; nothing to do")
             return corpus
         _check_free(out)
-        if not _awaits_publishing(out / _WORK / "corpus", made_of):
-            _sweep(out / _WORK)
-            with open_engine(options.engine, options.workers) as engine:
-                Pipeline(out / _WORK, options, engine, made_of).run(found, passed, tokenizer)
-        _publish(out)
+        with open_engine(options, out, fingerprint(made_of)) as engine, suppress(SessionOver):
+            if not _awaits_publishing(out / WORK / "corpus", made_of):
+                if options.array_task is None:
+                    _sweep(out / WORK)
+                Pipeline((out / WORK).absolute(), options, engine, made_of).run(found, passed, tokenizer)
+            engine.once("publish", lambda: publish(out))
     corpus = Corpus.open(out)
     _tell(corpus)
     return corpus
@@ -117,7 +122,7 @@ def _awaits_publishing(made: Path, made_of: dict[str, Any]) -> bool:
 
 def _check_free(out: Path) -> None:
     """Raises BertsmithError where the folder holds what is not ours."""
-    ours = {".lock", _WORK, *(_PUBLISHED if (out / _WORK).is_dir() else ())}
+    ours = {".lock", WORK, *(PUBLISHED if (out / WORK).is_dir() else ())}
     foreign = sorted(entry.name for entry in out.iterdir() if entry.name not in ours)
     if foreign:
         what = f"this folder is not empty and holds no corpus ({', '.join(foreign[:3])})"
@@ -131,18 +136,10 @@ def _sweep(work: Path) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _publish(out: Path) -> None:
-    """Moves the finished corpus into place, corpus.json last, and removes the work. May be cut short and done again."""
-    made = out / _WORK / "corpus"
-    with files.disk_errors(out):
-        for file in made.rglob("*"):
-            files.sync(file)
-        for name in _PUBLISHED:
-            if (made / name).exists():
-                if (out / name).is_dir():
-                    shutil.rmtree(out / name)
-                (made / name).replace(out / name)
-        shutil.rmtree(out / _WORK, ignore_errors=True)
+def _clear_up(out: Path, options: PrepareOptions) -> None:
+    """Ends what was stopped between the last move and the removal of the work, unless other tasks may be at it."""
+    if options.array_task is None:
+        publish(out)
 
 
 def _tell(corpus: Corpus) -> None:

@@ -19,7 +19,7 @@ from bertsmith.corpus.assemble import Piece, plan_shards
 from bertsmith.corpus.cleaned import CleanedPart, CleanTask, clean_part, plan_parts
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.duplicates import RangeTask, dropped_documents, find_duplicates, ranges_for
-from bertsmith.corpus.engine import LocalEngine, open_engine
+from bertsmith.corpus.engine import LocalEngine, check_engine
 from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.parts import MARK, finished, locked, make_once
 from bertsmith.corpus.shards import write_shard
@@ -191,7 +191,7 @@ def test_the_engine_returns_results_in_order_and_tells_each() -> None:
             assert set(engine.run(_threads, range(3))) == {f"false {workers == 2}"}
         assert told == {n: n * n for n in range(9)}
     with pytest.raises(BertsmithError, match="engine 'locl'"):
-        open_engine("locl")
+        check_engine("locl")
 
 
 def test_errors_of_parts_and_killed_workers(tmp_path: Path) -> None:

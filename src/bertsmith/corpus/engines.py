@@ -1,0 +1,39 @@
+"""Which engine does the work that the options ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from bertsmith.corpus.array_jobs import ArrayEngine, Seat, held_together
+from bertsmith.corpus.engine import Engine, LocalEngine, default_workers
+from bertsmith.corpus.finish import WORK
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.parts import locked
+
+
+@contextmanager
+def open_engine(options: PrepareOptions, out: Path, plan: str) -> Iterator[Engine]:
+    """The engine for a corpus folder, closed at the end. plan: a hash of what is made.
+
+    Raises BertsmithError where the engine is not installed, or its cluster not there.
+    """
+    work = (out / WORK).absolute()
+    if options.array_task is not None:
+        seat = Seat.parse(options.array_task)
+        with ArrayEngine(work, seat, plan, options.workers) as array:
+            yield array
+    elif options.engine == "ray":
+        from bertsmith.corpus.ray_engine import RayEngine  # here, so that Ray is needed by none but its users
+
+        with RayEngine(work, options.address, options.workers) as ray:
+            yield ray
+    else:
+        with LocalEngine(options.workers or default_workers()) as local:
+            yield local
+
+
+def held(options: PrepareOptions, out: Path) -> AbstractContextManager[None]:
+    """Holds the corpus folder for this run: for it alone, or for it and the other tasks of its array."""
+    return locked(out) if options.array_task is None else held_together(out)
