@@ -73,6 +73,30 @@ def _quickstart(call: Call) -> None:
 
 
 @dataclass(frozen=True)
+class DownloadFlags:
+    """Flags of `download`, beside those of DownloadOptions."""
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = ""
+    """What to download. Without it, all there is is listed with size and licence."""
+    out: Path = Path("data")
+    """The folder below which it goes."""
+
+
+def _download(call: Call) -> None:
+    from bertsmith.corpus.catalogue import listing
+    from bertsmith.corpus.download import DownloadOptions, download
+
+    flags, options = parse_two(
+        DownloadFlags, DownloadOptions(), call.args, prog=call.prog, description=call.description
+    )
+    if not flags.name:
+        print(listing())
+        return
+    for folder in download(flags.name, flags.out, options):
+        print(folder)
+
+
+@dataclass(frozen=True)
 class PrepareFlags:
     """Flags of `prepare`, beside those of PrepareOptions."""
 
@@ -206,6 +230,12 @@ VERBS = {
         "The whole river in minutes, on a CPU: text, vocabulary, corpus, pre-training, fine-tuning, predictions.",
         "  bertsmith quickstart\n  bertsmith quickstart --source my_texts --out runs/mine",
         _quickstart,
+    ),
+    "download": Verb(
+        "Public corpora and benchmark data, verified and resumable; without a name, the list of them.",
+        "  bertsmith download\n  bertsmith download wikipedia --language de --out data\n"
+        "  bertsmith download gutenberg --books 84 1342",
+        _download,
     ),
     "prepare": Verb(
         "Turn raw text into a corpus, once for every sequence length, phase, masking and epoch.",

@@ -106,5 +106,10 @@ def sync(path: Path) -> None:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
+    return checksum(path, "sha256")
+
+
+def checksum(path: Path, algorithm: str) -> str:
+    """A file's checksum by an algorithm that hashlib knows, in hexadecimal."""
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, algorithm).hexdigest()
