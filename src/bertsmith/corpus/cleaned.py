@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from bertsmith.corpus.account import Account, excerpt
 from bertsmith.corpus.clean import HASH_BYTES, clean_text, text_hash
 from bertsmith.corpus.documents import LINE_BREAKS, Document, ReadOptions
-from bertsmith.corpus.kinds import KINDS, read_documents
+from bertsmith.corpus.kinds import edges_of, read_documents
 from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.parts import make_once
 from bertsmith.corpus.sources import SourceFile
@@ -51,16 +51,14 @@ def plan_parts(files: Sequence[SourceFile], part_bytes: int) -> list[list[Slice]
     parts: list[list[Slice]] = []
     held = part_bytes
     for file in files:
-        whole = bool(file.codec) or KINDS[file.kind].is_start is None
-        cuts = 1 if whole else max(1, round(file.size_bytes / part_bytes))
-        edges = [file.size_bytes * cut // cuts for cut in range(cuts)] + [None]
-        for begin, end in itertools.pairwise(edges):
+        whole = file.whole()
+        for begin, end in itertools.pairwise(edges_of(whole, file.size_bytes, part_bytes)):
             weight = (file.size_bytes if end is None else end) - (begin or 0)
             weight *= _UNPACKED if file.codec else 1
             if held + weight // 2 >= part_bytes:
                 parts.append([])
                 held = 0
-            parts[-1].append(Slice(file.path, file.name, file.kind, file.codec, begin or 0, end))
+            parts[-1].append(replace(whole, begin=begin or 0, end=end))
             held += weight
     return parts
 

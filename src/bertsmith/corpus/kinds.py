@@ -12,32 +12,53 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import size
 from bertsmith.corpus.account import Account
 from bertsmith.corpus.documents import Document, ReadOptions
+from bertsmith.corpus.gutenberg import without_gutenberg
 from bertsmith.corpus.lines import IsStart, Slice, decode, lines_of
+from bertsmith.corpus.parquet import group_edges, read_parquet
+from bertsmith.corpus.rows import drop_row, whole_text
+from bertsmith.corpus.tables import any_line, read_table, row_edges
 
 # A text file taken as one document is cut into several at the line where it passes this size.
 LONGEST_DOCUMENT = 32 << 20
 WIKI_FIELDS = {"id", "url", "title", "text"}
 # A title may hold quotes of its own, so a value ends at a quote that a space or the end of the tag follows.
 _ATTRIBUTE = re.compile(r'(\w+)="(.*?)"(?=[ >])')
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of source. is_start: whether a document may start at a line; None where a file cannot be sliced."""
+    """A kind of source. is_start: whether a document may start at a line; None where a line does not tell.
+
+    edges: finds the bytes at which a file of such a kind can be cut, about so many bytes apart; a file of a kind with
+    neither is always one slice. has_field: whether its text is in a field that the user names.
+    """
 
     said: str
     read: Callable[[Slice, ReadOptions, Account], Iterator[Document]]
     is_start: IsStart | None
+    edges: Callable[[Slice, int], list[int]] | None = None
+    has_field: bool = False
 
 
 def read_documents(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
     """The documents of a slice. Rows that are no document are counted as read and dropped; bytes as they stream by."""
     return KINDS[part.kind].read(part, options, account)
+
+
+def edges_of(file: Slice, size_bytes: int, part_bytes: int) -> list[int | None]:
+    """Where a file of `size_bytes` is cut into slices of about `part_bytes`: their first bytes, and None at the end."""
+    kind = KINDS[file.kind]
+    cuts = max(1, round(size_bytes / part_bytes))
+    if file.codec or file.encoding or cuts == 1:
+        return [0, None]
+    if kind.edges is not None:
+        return [0, *kind.edges(file, part_bytes), None]
+    if kind.is_start is None:
+        return [0, None]
+    return [*(size_bytes * cut // cuts for cut in range(cuts)), None]
 
 
 def _lines(part: Slice, options: ReadOptions, account: Account) -> Iterator[tuple[int, bytes]]:
@@ -49,7 +70,8 @@ def _read_file(part: Slice, options: ReadOptions, account: Account) -> Iterator[
         if number:
             account.changed.note(f"cuts of text files into documents of {size(LONGEST_DOCUMENT)}", example=part.name)
         name = f"{part.name}@{begin}" if number else part.name
-        yield Document(name, decode(raw, part.name, begin, account, options.strict))
+        text = decode(raw, part.name, begin, account, options.strict)
+        yield Document(name, without_gutenberg(text, part.name, account))
 
 
 def _read_blank_line(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
@@ -94,19 +116,12 @@ def _rows(part: Slice, options: ReadOptions, account: Account) -> Iterator[tuple
         try:
             row = json.loads(text)
             fault = "" if isinstance(row, dict) else "rows that are not a JSON object"
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # not JSON, a number of thousands of digits, or nested too deep
             row, fault = {}, "rows that are not JSON"
         if fault:
-            _drop_row(fault, len(text.encode()), f"{part.name}, byte {begin:,}", options, account)
+            drop_row(fault, len(text.encode()), f"{part.name}, byte {begin:,}", options, account)
         else:
             yield begin, row
-
-
-def _drop_row(fault: str, size_bytes: int, where: str, options: ReadOptions, account: Account) -> None:
-    if options.strict:
-        raise BertsmithError(f"found {fault}", where, "mend the row, or leave --strict away to have such rows counted")
-    account.read(size_bytes)
-    account.drop(fault, size_bytes, where)
 
 
 def _read_jsonl(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
@@ -114,29 +129,19 @@ def _read_jsonl(part: Slice, options: ReadOptions, account: Account) -> Iterator
         text = row.get(options.text_field)
         if not isinstance(text, str):
             fault = f"rows without text in the field '{options.text_field}'"
-            _drop_row(fault, 0, f"{part.name}, byte {begin:,}", options, account)
+            drop_row(fault, 0, f"{part.name}, byte {begin:,}", options, account)
             continue
         name = row.get("id", begin)
-        yield Document(f"{part.name}@{name}", _whole(text, account, part.name))
-
-
-def _whole(text: str, account: Account, where: str) -> str:
-    """JSON can spell halves of a surrogate pair, which no encoding can hold."""
-    if text.isascii():
-        return text
-    text, count = _SURROGATES.subn("\ufffd", text)
-    if count:
-        account.changed.note("lone surrogates, replaced by U+FFFD", count, example=where)
-    return text
+        yield Document(f"{part.name}@{name}", whole_text(text, account, part.name))
 
 
 def _read_wiki_json(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
     for begin, row in _rows(part, options, account):
         text, title = row.get("text"), row.get("title")
         if not isinstance(text, str):
-            _drop_row("rows without text in the field 'text'", 0, f"{part.name}, byte {begin:,}", options, account)
+            drop_row("rows without text in the field 'text'", 0, f"{part.name}, byte {begin:,}", options, account)
             continue
-        body = without_title(_whole(text, account, part.name), str(title or ""), account)
+        body = without_title(whole_text(text, account, part.name), str(title or ""), account)
         yield Document(f"{part.name}@{row.get('id', begin)}", body, "paragraph")
 
 
@@ -178,10 +183,6 @@ def without_title(text: str, title: str, account: Account) -> str:
     return rest
 
 
-def _any_line(line: bytes, before: bytes) -> bool:
-    return True
-
-
 def _after_blank(line: bytes, before: bytes) -> bool:
     return bool(line.strip()) and not before.strip()
 
@@ -193,8 +194,11 @@ def _doc_tag(line: bytes, before: bytes) -> bool:
 KINDS = {
     "file": Kind("plain text, a file is a document", _read_file, None),
     "blank-line": Kind("plain text, a sentence a line, blank lines between documents", _read_blank_line, _after_blank),
-    "line": Kind("plain text, a line is a document", _read_lines, _any_line),
-    "jsonl": Kind("JSON lines", _read_jsonl, _any_line),
+    "line": Kind("plain text, a line is a document", _read_lines, any_line),
+    "jsonl": Kind("JSON lines", _read_jsonl, any_line, has_field=True),
+    "csv": Kind("csv", read_table, None, row_edges, has_field=True),
+    "tsv": Kind("tsv, quotes taken for text", read_table, any_line, has_field=True),
+    "parquet": Kind("parquet", read_parquet, None, group_edges, has_field=True),
     "wikiextractor": Kind("WikiExtractor <doc> blocks", _read_wiki_blocks, _doc_tag),
-    "wikiextractor-json": Kind("WikiExtractor JSON lines", _read_wiki_json, _any_line),
+    "wikiextractor-json": Kind("WikiExtractor JSON lines", _read_wiki_json, any_line),
 }

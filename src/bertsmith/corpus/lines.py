@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import size
 from bertsmith.corpus.account import Account
+from bertsmith.corpus.codecs import damage_of, open_bytes
+from bertsmith.corpus.encodings import UTF8_MARK, TranscodedFile
 
 # A longer line is cut off here: one line must fit into a worker's memory several times over.
 LONGEST_LINE = 32 << 20
-_DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)
-_BOM = b"\xef\xbb\xbf"
-
-
-# A packing, by the bytes its files begin with.
-MAGIC = {"gz": b"\x1f\x8b", "bz2": b"BZh", "xz": b"\xfd7zXZ\x00"}
+DAMAGED = "packed files that are damaged, read up to the damage"
 
 
 @dataclass(frozen=True)
 class Slice:
     """Bytes begin..end of a file. What starts a document in that range is read from it, to that document's end.
 
-    name: how ids and messages call the file. kind: a key of `kinds.KINDS`. codec: a key of MAGIC, or "" for plain.
-    end: None for the rest of the file; a packed file is always one slice.
+    name: how ids and messages call the file. kind: a key of `kinds.KINDS`. codec: a key of `codecs.MAGIC`, or "" for
+    plain. end: None for the rest of the file; a packed file is always one slice. encoding: what a byte order mark
+    tells, "" for UTF-8; such a file is one slice too, and its bytes those that it has in UTF-8. cells: of a table, what
+    parts its cells, followed by what quotes them where they may be quoted.
     """
 
     path: str
@@ -40,57 +34,74 @@ class Slice:
     codec: str = ""
     begin: int = 0
     end: int | None = None
+    encoding: str = ""
+    cells: str = ""
 
 
 # (line, line before it) -> whether a document may start with the line.
 IsStart = Callable[[bytes, bytes], bool]
 
 
-def open_bytes(path: str, codec: str) -> IO[bytes]:
-    """Opens a file for reading, unpacking it. Raises BertsmithError when it cannot be opened."""
-    try:
-        match codec:
-            case "gz":
-                return cast(IO[bytes], gzip.open(path, "rb"))
-            case "bz2":
-                return bz2.open(path, "rb")
-            case "xz":
-                return lzma.open(path, "rb")
-            case _:
-                return open(path, "rb")
-    except OSError as error:
-        what = f"could not read ({error.strerror or error})"
-        raise BertsmithError(what, path, "check the path and its permissions") from error
+def open_text(path: str, codec: str, encoding: str) -> IO[bytes]:
+    """Opens a file for reading as UTF-8, unpacked. Raises BertsmithError when it cannot be opened."""
+    file = open_bytes(path, codec)
+    return TranscodedFile(file, encoding) if encoding else file
 
 
-def lines_of(part: Slice, is_start: IsStart | None, account: Account, strict: bool) -> Iterator[tuple[int, bytes]]:
+def lines_of(
+    part: Slice, is_start: IsStart | None, account: Account, strict: bool, cut: bool = True
+) -> Iterator[tuple[int, bytes]]:
     """The lines of a slice with the byte each begins at (in the unpacked stream), line end included.
 
-    A slice runs from the first start of a document at or after `begin` to the first at or after `end`. A packed file
-    that is damaged is read up to the damage, and that counted; under `strict` it raises BertsmithError.
+    A slice runs from the first start of a document at or after `begin` to the first at or after `end`. A line that is
+    too long is cut off, or without `cut` comes in several pieces. A packed file that is damaged is read up to the
+    damage, and that counted; under `strict` it raises BertsmithError.
     """
-    with closing(open_bytes(part.path, part.codec)) as file:
+    with closing(open_text(part.path, part.codec, part.encoding)) as file:
         first = position = next_start(file, part.begin, is_start)
         stop = None if part.end is None else next_start(file, part.end, is_start)
-        if not part.codec:
+        if not part.codec and not part.encoding:
             file.seek(position)
         try:
             while stop is None or position < stop:
                 line = file.readline(LONGEST_LINE)
+                if not line or (strict and not line.endswith(b"\n")):
+                    _note_faults(file, part, position, account, strict)
                 if not line:
                     break
                 begin, position = position, position + len(line)
-                if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
-                    position += _skip_line(file, part, begin, account)
-                yield begin, line.removeprefix(_BOM) if begin == 0 else line
-        except _DAMAGE as error:
-            where = f"{part.name}, after byte {position:,} unpacked"
-            if strict or not part.codec:
-                raise BertsmithError(
-                    f"this file cannot be read to its end ({error})", where, "copy or pack it again"
-                ) from error
-            account.changed.note("packed files that are damaged, read up to the damage", example=where)
+                if cut and len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+                    skipped = _skip_line(file, part, begin, account)
+                    position, line = position + skipped, _whole_characters(line) if skipped else line
+                if begin == 0 and line.startswith(UTF8_MARK):
+                    begin, line = len(UTF8_MARK), line[len(UTF8_MARK) :]
+                    account.changed.note("byte order marks of UTF-8, left out", 1, len(UTF8_MARK), part.name)
+                yield begin, line
+        except OSError as error:
+            where = f"{part.name}, after byte {position:,}"
+            raise BertsmithError(f"this file cannot be read to its end ({error})", where, "check the disk") from error
         account.stream_bytes += position - first
+
+
+def _note_faults(file: IO[bytes], part: Slice, position: int, account: Account, strict: bool) -> None:
+    """Counts what was wrong with the packing and with an encoding other than UTF-8, or raises under `strict`."""
+    packed = file.source if isinstance(file, TranscodedFile) else file
+    if damage := damage_of(packed):
+        where = f"{part.name}, after byte {position:,} unpacked"
+        if strict:
+            raise BertsmithError(f"this file cannot be read to its end ({damage})", where, "copy or pack it again")
+        account.changed.note(DAMAGED, example=f"{where} ({damage})")
+    if isinstance(file, TranscodedFile) and file.bad_bytes:
+        where = f"{part.name}, byte {file.first_bad:,}"
+        name = part.encoding.upper()
+        if strict:
+            raise _not_text(name, where)
+        account.changed.note(f"bytes that are not {name}, replaced by U+FFFD", file.bad_bytes, file.bad_bytes, where)
+
+
+def _not_text(encoding: str, where: str, reason: str = "") -> BertsmithError:
+    fix = "save the file as UTF-8, or leave --strict away to have such bytes replaced and counted"
+    return BertsmithError(f"this is not {encoding} text{f' ({reason})' if reason else ''}", where, fix)
 
 
 def next_start(file: IO[bytes], offset: int, is_start: IsStart | None) -> int:
@@ -123,6 +134,14 @@ def _skip_line(file: IO[bytes], part: Slice, begin: int, account: Account) -> in
     return skipped
 
 
+def _whole_characters(line: bytes) -> bytes:
+    """A line that was cut off, without the character that the cut went through."""
+    end = len(line)
+    while end and line[end - 1] & 0xC0 == 0x80:
+        end -= 1
+    return line[: max(end - 1, 0)] if line[end - 1] & 0x80 else line
+
+
 def decode(raw: bytes, name: str, begin: int, account: Account, strict: bool) -> str:
     """UTF-8 to text; what is not UTF-8 becomes U+FFFD, counted with file and byte.
 
@@ -133,28 +152,8 @@ def decode(raw: bytes, name: str, begin: int, account: Account, strict: bool) ->
     except UnicodeDecodeError as error:
         where = f"{name}, byte {begin + error.start:,}"
         if strict:
-            fix = "save the file as UTF-8, or leave --strict away to have such bytes replaced and counted"
-            raise BertsmithError(f"this is not UTF-8 text ({error.reason})", where, fix) from error
+            raise _not_text("UTF-8", where, error.reason) from error
         text = raw.decode(errors="replace")
         count = text.count("\ufffd") - raw.count("\ufffd".encode())
         account.changed.note("bytes that are not UTF-8, replaced by U+FFFD", count, count, where)
         return text
-
-
-def peek(path: Path, codec: str, most: int) -> bytes:
-    """The first `most` bytes, unpacked; what can be had of them where the file is damaged. Raises BertsmithError."""
-    head = b""
-    with closing(open_bytes(str(path), codec)) as file:
-        try:
-            while len(head) < most and (line := file.readline(most - len(head))):
-                head += line
-        except _DAMAGE as error:
-            if not codec:
-                raise BertsmithError(f"could not read ({error})", path, "check the disk") from error
-    return head
-
-
-def codec_of(path: Path) -> str:
-    """The key of MAGIC that the file's first bytes tell, or "". Raises BertsmithError when it cannot be opened."""
-    head = peek(path, "", 8)
-    return next((codec for codec, magic in MAGIC.items() if head.startswith(magic)), "")

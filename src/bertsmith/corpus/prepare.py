@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
-from bertsmith.corpus.claims import SessionOver
+from bertsmith.corpus.account import Tally
 from bertsmith.corpus.engines import held, open_engine
 from bertsmith.corpus.finish import PUBLISHED, WORK, publish
 from bertsmith.corpus.options import PrepareOptions
@@ -25,10 +25,11 @@ from bertsmith.corpus.parts import fingerprint
 from bertsmith.corpus.pipeline import Pipeline
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.sources import SourceFile, find_files
+from bertsmith.corpus.standard_input import NAME, STANDARD_INPUT, forget, spool
 from bertsmith.corpus.tokenizer import Tokenizer
 
 # Raise when the same sources and options come to give another corpus.
-_VERSION = 1
+_VERSION = 2
 # What decides beside the sources and the options.
 _OUTSIDE = ("tokenizer", "version")
 
@@ -42,7 +43,8 @@ def prepare(
 ) -> Corpus:
     """Makes the corpus folder `out` from the sources, or opens it where it was made of the same.
 
-    sources: files, folders, globs, "python-docs". tokenizer: one, or where it lies; without it a vocabulary is trained.
+    sources: files, folders, globs, "-" for standard input, "python-docs". tokenizer: one, or where it lies; without it
+    a vocabulary is trained.
     A run that was interrupted goes on where it was. Raises BertsmithError for sources that are missing or hold nothing,
     options out of range, a folder in use or holding something else, and a disk that refuses; finished work stays.
     """
@@ -52,7 +54,45 @@ def prepare(
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     named = [sources] if isinstance(sources, str | Path) else list(sources)
-    found, passed = find_files(named, options.reading)
+    found, passed, spooled = _find(named, out, options)
+    try:
+        return _prepare(named, found, passed, out, tokenizer=tokenizer, options=options)
+    finally:
+        if spooled is not None and (out / "corpus.json").is_file():
+            forget(spooled.parent)
+
+
+def _find(
+    named: Sequence[str | Path], out: Path, options: PrepareOptions
+) -> tuple[list[SourceFile], Tally, Path | None]:
+    """As `find_files`, and where standard input was written if it is a source. A fault leaves no folder behind."""
+    if STANDARD_INPUT not in map(str, named):
+        return *find_files(named, options.reading), None
+    if options.array_task is not None:
+        fix = "write it to a file that all tasks see, and name that"
+        raise BertsmithError("the tasks of an array job have no standard input in common", STANDARD_INPUT, fix)
+    new = not out.exists()
+    try:
+        with held(options, out):
+            if not (out / "corpus.json").is_file():
+                _check_free(out)
+            spooled = spool(out / WORK / NAME, sys.stdin.buffer)
+        return *find_files(named, options.reading, spooled), spooled
+    except BertsmithError:
+        if new:
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+
+
+def _prepare(
+    named: Sequence[str | Path],
+    found: list[SourceFile],
+    passed: Tally,
+    out: Path,
+    *,
+    tokenizer: Tokenizer | None,
+    options: PrepareOptions,
+) -> Corpus:
     made_of = _made_of(named, found, tokenizer, options)
     found = [dataclasses.replace(file, path=os.path.abspath(file.path)) if file.path else file for file in found]
     with held(options, out):
@@ -63,7 +103,7 @@ def prepare(
             say(f"corpus: {out} is finished and made of the same; nothing to do")
             return corpus
         _check_free(out)
-        with open_engine(options, out, fingerprint(made_of)) as engine, suppress(SessionOver):
+        with open_engine(options, out, fingerprint(made_of)) as engine:
             if not _awaits_publishing(out / WORK / "corpus", made_of):
                 if options.array_task is None:
                     _sweep(out / WORK)

@@ -1,13 +1,12 @@
-"""From what the user names (files, folders, globs, "python-docs") to the files to read, recognised by their content."""
+"""From what the user names (files, folders, globs, "-", "python-docs") to the files to read, each recognised."""
 
 from __future__ import annotations
 
 import glob
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError, nearest
@@ -15,19 +14,23 @@ from bertsmith.base.log import say, size
 from bertsmith.corpus import pydocs
 from bertsmith.corpus.account import Tally
 from bertsmith.corpus.documents import ReadOptions
-from bertsmith.corpus.kinds import KINDS, WIKI_FIELDS
-from bertsmith.corpus.lines import codec_of, peek
+from bertsmith.corpus.kinds import KINDS
+from bertsmith.corpus.lines import Slice
+from bertsmith.corpus.recognise import Unread, form_of
+from bertsmith.corpus.standard_input import NAME, STANDARD_INPUT
 
 PYTHON_DOCS = "python-docs"
-_HEAD = 1 << 16
-_LONGEST_FIRST_ROW = 1 << 24
-_TABLES = (".csv", ".tsv", ".parquet")
-_READ = "read are text, JSON lines and WikiExtractor output, each plain or packed as gz, bz2 or xz"
+_READ = (
+    "read are text, JSON lines, csv, tsv, parquet and WikiExtractor output, each plain or packed as gz, bz2, xz or zst"
+)
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file to read. stamp: changes when the file's content does (its size and time of change)."""
+    """A file to read. stamp: changes when the file's content does (its size and time of change).
+
+    The other fields are those of Slice.
+    """
 
     path: str
     name: str
@@ -35,20 +38,22 @@ class SourceFile:
     codec: str
     size_bytes: int
     stamp: str
+    encoding: str = ""
+    cells: str = ""
+
+    def whole(self) -> Slice:
+        """The whole file as one slice."""
+        return Slice(self.path, self.name, self.kind, self.codec, 0, None, self.encoding, self.cells)
 
 
-@dataclass(frozen=True)
-class Unread:
-    """Why a file is not read."""
-
-    reason: str
-
-
-def find_files(sources: Sequence[str | Path], options: ReadOptions) -> tuple[list[SourceFile], Tally]:
+def find_files(
+    sources: Sequence[str | Path], options: ReadOptions, spooled: Path | None = None
+) -> tuple[list[SourceFile], Tally]:
     """The files of all sources in the order given, those of a folder sorted; and a tally of files passed over.
 
-    Sub-folders and symbolic links are followed. Says what was recognised. Raises BertsmithError for a source that is
-    missing, holds nothing to read, or is a file of a kind that is not read, and for a wrong name of the text field.
+    Sub-folders and symbolic links are followed. spooled: where standard input, the source "-", was written. Says what
+    was recognised. Raises BertsmithError for a source that is missing, holds nothing to read, or is a file of a kind
+    that is not read, and for a wrong name of the text field.
     """
     if not sources:
         raise BertsmithError("no source was given", "sources", f"name files, folders, globs or '{PYTHON_DOCS}'")
@@ -57,7 +62,7 @@ def find_files(sources: Sequence[str | Path], options: ReadOptions) -> tuple[lis
     seen: set[str] = set()
     for source in sources:
         before = len(found)
-        for path, name in _paths(str(source), passed):
+        for path, name in _paths(str(source), passed, spooled):
             real = os.path.realpath(path)
             if real in seen:
                 passed.note("files named twice, read once", example=name)
@@ -65,68 +70,42 @@ def find_files(sources: Sequence[str | Path], options: ReadOptions) -> tuple[lis
             seen.add(real)
             recognised = recognise(path, options)
             if isinstance(recognised, SourceFile):
-                found.append(SourceFile(**vars(recognised) | {"name": name}))
-            elif str(path) == str(source):
-                raise BertsmithError(f"this file is not read: {recognised.reason}", path, _READ)
+                stamp = path.name if path == spooled else recognised.stamp
+                found.append(replace(recognised, name=name, stamp=stamp))
+            elif str(path) == str(source) or path == spooled:
+                raise BertsmithError(f"this file is not read: {recognised.reason}", source, _READ)
+            elif recognised.damaged and options.strict:
+                fix = "copy or write it again, or leave --strict away to have it passed over and counted"
+                raise BertsmithError(f"this file cannot be read: {recognised.reason}", path, fix)
             else:
                 passed.note(f"files passed over: {recognised.reason}", 1, path.stat().st_size, name)
         if str(source) == PYTHON_DOCS and not Path(PYTHON_DOCS).exists():
             found.append(SourceFile("", PYTHON_DOCS, PYTHON_DOCS, "", 0, pydocs.stamp()))
         elif len(found) == before:
             raise BertsmithError("this source holds no file to read", source, _nothing(passed))
-    _tell(found, passed)
+    _tell(found, passed, options)
     return found, passed
 
 
 def recognise(path: Path, options: ReadOptions) -> SourceFile | Unread:
-    """Tells a file's packing and kind by its first bytes, or why it is not read. Raises as `find_files` does."""
-    codec = codec_of(path)
-    head = peek(path, codec, _HEAD)
+    """Tells a file's packing and kind by its content, or why it is not read. Raises as `find_files` does."""
+    form = form_of(path, options)
+    if isinstance(form, Unread):
+        return form
     status = path.stat()
     stamp = f"{status.st_size}:{status.st_mtime_ns}"
-    kind = _kind(path, codec, head.removeprefix(b"\xef\xbb\xbf"), options)
-    return kind if isinstance(kind, Unread) else SourceFile(str(path), path.name, kind, codec, status.st_size, stamp)
+    return SourceFile(str(path), path.name, form.kind, form.codec, status.st_size, stamp, form.encoding, form.cells)
 
 
-def _kind(path: Path, codec: str, head: bytes, options: ReadOptions) -> str | Unread:
-    start = head.lstrip()[:200].lower()
-    if not head.strip():
-        return Unread("empty or white space only")
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return Unread("UTF-16 text (save it as UTF-8)")
-    if b"\x00" in head or head.startswith(b"\x28\xb5\x2f\xfd"):
-        return Unread("not text")
-    if path.name.removesuffix(f".{codec}").lower().endswith(_TABLES):
-        return Unread("a table")
-    if start.startswith((b"<mediawiki", b"<!doctype html", b"<html")):
-        return Unread("markup (give its plain text, for a MediaWiki dump that of WikiExtractor)")
-    if head.startswith(b"<doc ") and b" id=" in head.partition(b">")[0]:
-        return "wikiextractor"
-    if start.startswith(b"{"):
-        return _json_kind(path, codec, options)
-    return options.documents
-
-
-def _json_kind(path: Path, codec: str, options: ReadOptions) -> str | Unread:
-    line = peek(path, codec, _LONGEST_FIRST_ROW).lstrip().partition(b"\n")[0]
-    try:
-        row = json.loads(line)
-    except ValueError:
-        looks = Path(path.name.removesuffix(f".{codec}")).suffix in (".json", ".jsonl")
-        return Unread("JSON, but not one object a line") if looks else options.documents
-    if row.keys() >= WIKI_FIELDS and options.text_field == "text":
-        return "wikiextractor-json"
-    if options.text_field not in row:
-        found = ", ".join(f"'{field}'" for field in row) or "none"
-        fix = f"fields found: {found}; name the one with the text by --text-field"
-        raise BertsmithError(f"its rows have no field '{options.text_field}'", f"{path}, line 1", fix)
-    return "jsonl"
-
-
-def _paths(source: str, passed: Tally) -> Iterator[tuple[Path, str]]:
+def _paths(source: str, passed: Tally, spooled: Path | None) -> Iterator[tuple[Path, str]]:
     """The files of one source, and how each is called: from the named folder on."""
     path = Path(source)
-    if path.is_dir():
+    if source == STANDARD_INPUT:
+        if spooled is None:
+            fix = "only `prepare` reads it: write it to a file, and name that"
+            raise BertsmithError("standard input cannot be read here", source, fix)
+        yield spooled, NAME
+    elif path.is_dir():
         for file in _walk(path, passed):
             yield file, f"{path.resolve().name}/{file.relative_to(path).as_posix()}"
     elif path.exists():
@@ -134,7 +113,7 @@ def _paths(source: str, passed: Tally) -> Iterator[tuple[Path, str]]:
     elif glob.has_magic(source):
         for match in sorted(glob.glob(source, recursive=True)):
             if Path(match).is_dir():
-                yield from _paths(match, passed)
+                yield from _paths(match, passed, spooled)
             else:
                 yield Path(match), Path(match).name
     elif source != PYTHON_DOCS:
@@ -169,11 +148,10 @@ def _nothing(passed: Tally) -> str:
     return f"{reasons}; {_READ}" if reasons else _READ
 
 
-def _tell(found: Sequence[SourceFile], passed: Tally) -> None:
+def _tell(found: Sequence[SourceFile], passed: Tally, options: ReadOptions) -> None:
     files, sizes = Counter[str](), Counter[str]()
     for file in found:
-        what = KINDS[file.kind].said if file.kind in KINDS else "the documentation that comes with Python"
-        what += f", packed as {file.codec}" if file.codec else ""
+        what = _said(file, options)
         files[what] += 1
         sizes[what] += file.size_bytes
     for what, count in files.items():
@@ -181,3 +159,23 @@ def _tell(found: Sequence[SourceFile], passed: Tally) -> None:
         say(f"source: {what} ({count:,} file{'s' if count > 1 else ''}{total})")
     for what, entry in passed.items():
         say(f"source: {entry.count:,} {what}, such as {', '.join(entry.examples)}")
+
+
+def _said(file: SourceFile, options: ReadOptions) -> str:
+    """A file's kind as the user is told it."""
+    if file.kind not in KINDS:
+        return "the documentation that comes with Python"
+    kind = KINDS[file.kind]
+    parts = [kind.said]
+    if kind.has_field:
+        parts.append(f"field '{options.text_field}'")
+    if file.kind == "csv" and file.cells != ',"':
+        parter = {"\t": "tabs"}.get(file.cells[0], f"'{file.cells[0]}'")
+        parts.append(f"cells parted by {parter}, {'quoted' if len(file.cells) > 1 else 'never quoted'}")
+    if file.encoding:
+        parts.append(f"{file.encoding.upper()} by its byte order mark")
+    if file.codec:
+        parts.append(f"packed as {file.codec}")
+    if file.name == NAME:
+        parts.append("from standard input")
+    return ", ".join(parts)

@@ -14,7 +14,6 @@ from bertsmith.corpus import pydocs
 from bertsmith.corpus.account import Account
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.kinds import read_documents
-from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.sources import SourceFile, find_files
 
 Row = dict[str, str]
@@ -23,7 +22,7 @@ LABELS_AT_LEAST, LABELS_AT_MOST = 2, 50
 WORDS_AT_LEAST, WORDS_AT_MOST = 20, 60
 # A label is read up to this many bytes of text and passages: enough for its share of the rows.
 _LABEL_BYTES, _LABEL_PASSAGES = 2_000_000, 1000
-_LATE = "last fifth"
+_FIFTH, _LATE = 5, "last fifth"
 
 # What each package calls itself; hidden in every row, whichever package it is from, so that no name gives it away.
 _OWN_NAMES = {
@@ -50,9 +49,10 @@ class RowCounts:
     train_of_label: int = 0
     train_at_most: int = 2000
 
-    def train_for(self, labels: int) -> int:
-        """Rows of each of so many labels to train on."""
-        return max(1, max(self.train, min(self.train_of_label * labels, self.train_at_most)) // labels)
+    def of_label(self, labels: int) -> tuple[int, int]:
+        """Rows of each of so many labels to train and to evaluate on."""
+        train = max(self.train, min(self.train_of_label * labels, self.train_at_most))
+        return max(1, train // labels), max(1, train * self.dev // self.train // labels)
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ def rows_of_sources(sources: Sequence[str], options: ReadOptions, rows: RowCount
     documents = {(each.label, each.group) for each in passages}
     rule = "parted by document"
     if what == "file" or any(sum(label == other for other, _ in documents) < 2 for label in by_label):
-        passages = _by_place(passages)
+        passages = _by_place(passages, seed)
         why = "a file is a label by its documents alone" if what == "file" else "a label has one document only"
-        rule = f"{why}, so the last fifth of each document is for evaluation"
+        rule = f"{why}, so the last fifth of each document is for evaluation, of short documents one in five"
     rule += (
         f"; passages of {WORDS_AT_LEAST} to {WORDS_AT_MOST} words, from the first {_LABEL_PASSAGES:,} or "
         f"{size(_LABEL_BYTES)} of each label"
@@ -131,8 +131,7 @@ def _passages(label: str, files: Iterable[SourceFile], options: ReadOptions) -> 
     passages: list[Passage] = []
     held = 0
     for file in files:
-        part = Slice(file.path, file.name, file.kind, file.codec)
-        for document in read_documents(part, options, Account()):
+        for document in read_documents(file.whole(), options, Account()):
             for text in _cut(document.text):
                 passages.append(Passage(text, label, document.id))
                 held += len(text)
@@ -155,15 +154,26 @@ def _clip(text: str) -> str:
     return " ".join(text.split()[:WORDS_AT_MOST])
 
 
-def _by_place(passages: Sequence[Passage]) -> list[Passage]:
-    """Groups by place: the first four fifths of each document's passages, and the last."""
+def _by_place(passages: Sequence[Passage], seed: int) -> list[Passage]:
+    """Groups by place: the first four fifths of each document's passages, and the last.
+
+    A document of fewer than five passages goes whole to one side, one in five of them to the last.
+    """
     sizes = Counter((each.label, each.group) for each in passages)
+    short: dict[str, list[str]] = {}
+    for (label, document), count in sizes.items():
+        if count < _FIFTH:
+            short.setdefault(label, []).append(document)
+    whole = set()
+    for label, documents in short.items():
+        order = generator(stream_key(seed, "short documents", label)).permutation(len(documents))
+        whole |= {(label, documents[index]) for index in order[: len(documents) // _FIFTH]}
     seen: Counter[tuple[str, str]] = Counter()
     placed = []
     for each in passages:
         document = each.label, each.group
         seen[document] += 1
-        late = seen[document] > 0.8 * sizes[document]
+        late = document in whole or seen[document] > sizes[document] - sizes[document] // _FIFTH
         placed.append(Passage(each.text, each.label, f"{each.label}: {_LATE if late else 'beginning'}"))
     return placed
 
@@ -173,6 +183,7 @@ def _part(passages: Sequence[Passage], question: str, rule: str, rows: RowCounts
     labels = sorted({each.label for each in passages})
     if len(labels) < LABELS_AT_LEAST:
         return Unlabelled(f"only {len(labels)} label has passages of at least {WORDS_AT_LEAST} words")
+    train_rows, dev_rows = rows.of_label(len(labels))
     train, dev, short = [], [], []
     for label in labels:
         mine = [each for each in passages if each.label == label]
@@ -185,8 +196,8 @@ def _part(passages: Sequence[Passage], question: str, rule: str, rows: RowCounts
         if not parts[0] or not parts[1]:
             short.append(label)
             continue
-        train += parts[0][: rows.train_for(len(labels))]
-        dev += parts[1][: max(1, rows.dev // len(labels))]
+        train += parts[0][:train_rows]
+        dev += parts[1][:dev_rows]
     if len({each.label for each in train}) < LABELS_AT_LEAST:
         return Unlabelled("fewer than two labels have enough text for both training and evaluation")
     if short:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.corpus import kinds, lines
+from bertsmith.corpus import codecs, kinds, lines
 from bertsmith.corpus.account import Account
 from bertsmith.corpus.documents import Document, ReadOptions
 from bertsmith.corpus.kinds import read_documents
@@ -104,7 +104,7 @@ def test_packed_files_and_what_is_left_of_damaged_ones(tmp_path: Path, codec: st
     assert len(documents) == 60_000
     assert account.stream_bytes == len(rows)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert lines.peek(path, codec, 100).startswith(b'{"text": "row 0') or codec == "bz2"
+    assert codecs.peek(path, codec, 100).startswith(b'{"text": "row 0') or codec == "bz2"
     documents, account = read(path, "jsonl", codec=codec)
     assert 0 <= len(documents) < 60_000
     assert account.changed["packed files that are damaged, read up to the damage"].count == 1

@@ -45,9 +45,10 @@ def _packed(path: Path, content: bytes) -> Path:
     [
         ("a.txt", b"", "empty"),
         ("a.txt", b" \n\t", "empty"),
-        ("a.txt", PLAIN.encode("utf-16"), "UTF-16"),
+        ("a.txt", PLAIN.encode("utf-16-le"), "not text"),
         ("a.png", b"\x89PNG\x00\x00", "not text"),
-        ("a.csv", b"text,label\nx,1\n", "a table"),
+        ("a.gz", b"\x1f\x8b\x08\x00\x00\x00", "damaged from the beginning"),
+        ("a.parquet", b"PAR1 and no more", "damaged"),
         ("a.xml", b"<mediawiki xmlns=", "markup"),
         ("a.html", b"<!DOCTYPE html>", "markup"),
         ("a.json", b'{\n "text": "x"}', "not one object a line"),

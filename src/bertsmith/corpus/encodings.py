@@ -1,0 +1,97 @@
+"""Text that is not UTF-8 but says what it is by a byte order mark: read as the stream of bytes it would be in UTF-8."""
+
+from __future__ import annotations
+
+import codecs
+import io
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+UTF8_MARK = codecs.BOM_UTF8
+# By their byte order marks; that of UTF-32-LE begins with that of UTF-16-LE, so it stands first.
+_MARKS = {
+    "utf-32-le": codecs.BOM_UTF32_LE,
+    "utf-32-be": codecs.BOM_UTF32_BE,
+    "utf-16-le": codecs.BOM_UTF16_LE,
+    "utf-16-be": codecs.BOM_UTF16_BE,
+}
+_BLOCK = 1 << 16
+_REPLACEMENT = "\ufffd".encode()
+
+
+def encoding_of(head: bytes) -> str:
+    """The encoding that a byte order mark at the beginning of a file tells, or "" for UTF-8, with a mark or without."""
+    return next((encoding for encoding, mark in _MARKS.items() if head.startswith(mark)), "")
+
+
+class _Transcoded(io.RawIOBase):
+    def __init__(self, file: IO[bytes], encoding: str) -> None:
+        self._file, self._encoding = file, encoding
+        self._decode = codecs.lookup(encoding).decode
+        self._unit = 4 if "32" in encoding else 2
+        self._waiting, self._ready, self._ended = b"", b"", False
+        self._position = len(file.read(len(_MARKS[encoding])))
+        self.bad_bytes, self.first_bad = 0, -1
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        while not self._ready and not self._ended:
+            block = self._file.read(_BLOCK)
+            self._ended = not block
+            self._waiting += block
+            self._ready = self._converted()
+        count = min(len(view), len(self._ready))
+        view[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def _converted(self) -> bytes:
+        """What waits, as UTF-8; what is no text is replaced. A character whose end is not read yet waits on."""
+        found = []
+        while self._waiting:
+            try:
+                text, used = self._decode(self._waiting, "strict")
+                bad = b""
+            except UnicodeDecodeError as error:
+                text, used = self._decode(self._waiting[: error.start], "strict")
+                bad = self._waiting[error.start : error.end]
+                if len(self._waiting) - error.start < 2 * self._unit and not self._ended:
+                    bad = b""
+            found.append(text.encode())
+            if bad:
+                self.first_bad = self._position + used if self.first_bad < 0 else self.first_bad
+                self.bad_bytes += len(bad)
+                found.append(_REPLACEMENT)
+            self._position += used + len(bad)
+            self._waiting = self._waiting[used + len(bad) :]
+            if not used and not bad:
+                break
+        return b"".join(found)
+
+
+class TranscodedFile(io.BufferedReader):
+    """A stream in UTF-8. source: the file it comes from, closed with it.
+
+    bad_bytes: how many bytes read so far were no text, replaced by U+FFFD. first_bad: where the first stood, or -1.
+    """
+
+    def __init__(self, source: IO[bytes], encoding: str) -> None:
+        self.source = source
+        self._transcoded = _Transcoded(source, encoding)
+        super().__init__(self._transcoded)
+
+    @property
+    def bad_bytes(self) -> int:
+        return self._transcoded.bad_bytes
+
+    @property
+    def first_bad(self) -> int:
+        return self._transcoded.first_bad
