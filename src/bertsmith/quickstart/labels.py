@@ -171,9 +171,9 @@ def _by_place(passages: Sequence[Passage], seed: int) -> list[Passage]:
     seen: Counter[tuple[str, str]] = Counter()
     placed = []
     for each in passages:
-        document = each.label, each.group
-        seen[document] += 1
-        late = document in whole or seen[document] > sizes[document] - sizes[document] // _FIFTH
+        key = each.label, each.group
+        seen[key] += 1
+        late = key in whole or seen[key] > sizes[key] - sizes[key] // _FIFTH
         placed.append(Passage(each.text, each.label, f"{each.label}: {_LATE if late else 'beginning'}"))
     return placed
 

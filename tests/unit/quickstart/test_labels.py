@@ -191,6 +191,18 @@ def test_files_of_several_documents_are_parted_inside_each_document(tmp_path: Pa
         assert Counter(row["text"][0] for row in rows) == Counter(dict.fromkeys("abcdefgh", each))
 
 
-@pytest.mark.parametrize(("labels", "each"), [(2, 500), (10, 100), (20, 100), (25, 80), (50, 40), (3000, 1)])
-def test_many_labels_get_more_rows_up_to_a_limit(labels: int, each: int) -> None:
-    assert RowCounts(train_of_label=100).train_for(labels) == each
+def test_files_of_short_documents_have_some_of_them_on_each_side(tmp_path: Path) -> None:
+    for file in ("a.txt", "b.txt"):
+        (tmp_path / file).write_text("\n".join(" ".join(paragraphs(1).split()) for _ in range(50)))
+    options = ReadOptions("line", "text", False)
+    found = rows_of_sources([str(tmp_path / file) for file in ("a.txt", "b.txt")], options, RowCounts(200, 100), 1)
+    assert isinstance(found, Labelled)
+    assert (len(found.train), len(found.dev)) == (80, 20)
+    assert not {row["text"] for row in found.train} & {row["text"] for row in found.dev}
+
+
+@pytest.mark.parametrize(
+    ("labels", "train", "dev"), [(2, 500, 250), (10, 100, 50), (20, 100, 50), (25, 80, 40), (50, 40, 20), (3000, 1, 1)]
+)
+def test_many_labels_get_more_rows_up_to_a_limit(labels: int, train: int, dev: int) -> None:
+    assert RowCounts(train_of_label=100).of_label(labels) == (train, dev)
