@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import random
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,39 +16,12 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.engine import LocalEngine
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-
-OPTIONS: dict[str, Any] = {
-    "documents": "line",
-    "held_out": 0.1,
-    "vocabulary_size": 512,
-    "part_bytes": 20_000,
-    "shard_tokens": 40_000,
-}
-SCRIPT = """
-from bertsmith.corpus.prepare import prepare
-from bertsmith.corpus.options import PrepareOptions
-prepare({source!r}, {out!r}, options=PrepareOptions(**{options!r}))
-"""
-
-
-def contents(folder: Path) -> dict[str, str]:
-    """The hash of every file of a corpus, the lock left out."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != ".lock"
-    }
+from made_corpora import OPTIONS, children, contents, made_parts, made_text, start, wait_for
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    draw = random.Random(7)
-    words = ["".join(draw.choices("aeioubcdfglmnrst", k=draw.randint(2, 9))) for _ in range(3000)]
-    lines = [" ".join(draw.choices(words, k=draw.randint(5, 60))).capitalize() + "." for _ in range(2400)]
-    lines += draw.choices(lines, k=100)
-    path = tmp_path_factory.mktemp("source") / "text.txt"
-    path.write_text("\n".join(lines))
-    return path
+    return made_text(tmp_path_factory.mktemp("source") / "text.txt")
 
 
 @pytest.fixture(scope="module")
@@ -70,31 +38,6 @@ def test_the_same_bytes_for_any_number_of_workers(source: Path, tmp_path: Path, 
     assert contents(tmp_path / "corpus") == undisturbed
 
 
-def start(source: Path, out: Path, folder: Path) -> subprocess.Popen[bytes]:
-    """A preparation by a script without a `__main__` guard, as people write them."""
-    script = folder / "script.py"
-    script.write_text(SCRIPT.format(source=str(source), out=str(out), options={**OPTIONS, "workers": 2}))
-    return subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE)
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> bool:
-    """Waits at most a minute; false where the process ended before."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        if condition():
-            return True
-        if process is not None and process.poll() is not None:
-            return False
-        time.sleep(0.005)
-    raise AssertionError("waited in vain")
-
-
-def children(process: subprocess.Popen[bytes]) -> list[int]:
-    """The worker processes, without the one that multiprocessing keeps to clean up."""
-    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(pid) for pid in listed if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
 def gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -109,7 +52,7 @@ def test_kill_the_parent_and_run_again(
 ) -> None:
     out = tmp_path / "corpus"
     process = start(source, out, tmp_path)
-    caught = wait_for(lambda: len(list((out / ".work" / stage).glob("*/part.done"))) >= parts, process)
+    caught = wait_for(lambda: made_parts(out, stage) >= parts, process)
     assert caught, "the preparation ended before it could be killed"
     workers = children(process)
     process.kill()
@@ -124,7 +67,7 @@ def test_kill_the_parent_and_run_again(
 def test_kill_a_worker_and_the_run_goes_on(source: Path, tmp_path: Path, undisturbed: dict[str, str]) -> None:
     out = tmp_path / "corpus"
     process = start(source, out, tmp_path)
-    assert wait_for(lambda: len(list((out / ".work" / "cleaned").glob("*/part.done"))) >= 2, process)
+    assert wait_for(lambda: made_parts(out, "cleaned") >= 2, process)
     os.kill(children(process)[0], signal.SIGKILL)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors.decode()

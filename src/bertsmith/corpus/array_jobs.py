@@ -56,11 +56,9 @@ class ArrayEngine:
     work: the folder that all share. plan: a hash of what is made, which all must agree on.
     """
 
-    def __init__(
-        self, work: Path, seat: Seat, plan: str, workers: int | None = None, lease_seconds: float = LEASE_SECONDS
-    ) -> None:
+    def __init__(self, work: Path, seat: Seat, plan: str, workers: int | None = None) -> None:
         self._folder, self._seat, self._plan = work / _CLAIMS, seat, plan
-        self._claims = Claims(self._folder, seat.number, lease_seconds)
+        self._claims = Claims(self._folder, seat.number, LEASE_SECONDS)
         self._local = LocalEngine(workers)
         self._stages = 0
 
@@ -107,7 +105,7 @@ class ArrayEngine:
     def run(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished | None = None
     ) -> list[Result]:
-        """See Engine. Raises claims.SessionOver when another task published the corpus meanwhile."""
+        """See Engine. Raises claims.SessionOver where another task published the corpus meanwhile."""
         told = finished or (lambda number, result: None)
         self._stages += 1
         stage = f"{self._stages:02d}-{function.__name__}"
@@ -149,7 +147,7 @@ class ArrayEngine:
 
 
 @contextmanager
-def held_together(out: Path, lease_seconds: float = LEASE_SECONDS) -> Iterator[None]:
+def held_together(out: Path) -> Iterator[None]:
     """Holds the corpus folder with the other tasks of the array, against any other run.
 
     The first to come clears away what an array that has long ended said of its parts: whole parts are found by their
@@ -157,7 +155,7 @@ def held_together(out: Path, lease_seconds: float = LEASE_SECONDS) -> Iterator[N
     """
     claims = out / WORK / _CLAIMS
     with alone_in(out) as alone:
-        if alone and all_asleep(claims, lease_seconds):
+        if alone and all_asleep(claims, LEASE_SECONDS):
             shutil.rmtree(claims, ignore_errors=True)
     end = time.monotonic() + _HOLD_SECONDS
     with ExitStack() as holding:

@@ -116,10 +116,10 @@ class Claims:
 
     def _is_void(self, holder: str) -> bool:
         seat, _, process = holder.partition(" ")
-        held = _text(self._folder / "seats" / seat) or ""
+        # A claim without a process is being written, or was cut short: it is judged like a beat that stands still.
+        held = (_text(self._folder / "seats" / seat) or "") if process else ""
         if process and held.partition(" ")[0] != process:
             return True
-        # A claim without a process was cut short as it was written: it is judged like a beat that stands still.
         now = time.monotonic()
         seen, since = self._seen.get(holder, (None, now))
         if seen != held:

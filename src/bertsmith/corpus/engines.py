@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.array_jobs import ArrayEngine, Seat, held_together
+from bertsmith.corpus.claims import SessionOver
 from bertsmith.corpus.engine import Engine, LocalEngine, default_workers
 from bertsmith.corpus.finish import WORK
 from bertsmith.corpus.options import PrepareOptions
@@ -22,7 +24,7 @@ def open_engine(options: PrepareOptions, out: Path, plan: str) -> Iterator[Engin
     work = (out / WORK).absolute()
     if options.array_task is not None:
         seat = Seat.parse(options.array_task)
-        with ArrayEngine(work, seat, plan, options.workers) as array:
+        with ArrayEngine(work, seat, plan, options.workers) as array, _unless_published(out):
             yield array
     elif options.engine == "ray":
         from bertsmith.corpus.ray_engine import RayEngine  # here, so that Ray is needed by none but its users
@@ -32,6 +34,20 @@ def open_engine(options: PrepareOptions, out: Path, plan: str) -> Iterator[Engin
     else:
         with LocalEngine(options.workers or default_workers()) as local:
             yield local
+
+
+@contextmanager
+def _unless_published(out: Path) -> Iterator[None]:
+    """Ends the block where another task published the corpus meanwhile, at which the work under it went away."""
+    try:
+        yield
+    except (SessionOver, OSError, BertsmithError) as error:
+        if (out / "corpus.json").is_file():
+            return
+        if isinstance(error, SessionOver):
+            what = "what the tasks of this array say to each other was removed while they worked"
+            raise BertsmithError(what, out / WORK, "run them again: finished parts are kept") from error
+        raise
 
 
 def held(options: PrepareOptions, out: Path) -> AbstractContextManager[None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -65,14 +66,15 @@ class RayEngine:
         # Ray counts its users over the network unless it is told not to.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+        address = self._address or os.environ.get("RAY_ADDRESS") or "auto"
         try:
-            self._ray.init(address=self._address or "auto", **quiet)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            if self._address or os.environ.get("RAY_ADDRESS"):
-                where = self._address or f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}"
+            _knock(address)
+            self._ray.init(address=address, **quiet)
+        except (OSError, ValueError, RuntimeError, self._ray.exceptions.RayError) as error:
+            if address != "auto":
                 what = f"no Ray cluster answers ({str(error).strip().splitlines()[0]})"
                 fix = "start one with `ray start --head`, and run this on one of its nodes"
-                raise BertsmithError(what, where, fix) from error
+                raise BertsmithError(what, address, fix) from error
             self._ray.init(address="local", num_cpus=self._most, include_dashboard=False, **quiet)
 
     def _cores(self) -> int:
@@ -121,6 +123,13 @@ class RayEngine:
             what = f"this part failed {deaths} times on the cluster, because its worker or node died ({reason})"
             raise BertsmithError(what, str(task), _FIX) from error
         warn(f"a worker or a node of the cluster died ({reason}); {task} is done again")
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nothing listens at HOST:PORT, for which Ray would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if port.isdecimal() and "//" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_SECONDS).close()
 
 
 def _own(error: Any) -> Exception:

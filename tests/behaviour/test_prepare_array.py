@@ -1,0 +1,130 @@
+"""Promise: processes that share nothing but a folder make one corpus between them, whoever dies, to the same bytes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus import array_jobs
+from bertsmith.corpus.array_jobs import Seat
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
+from made_corpora import OPTIONS, contents, made_parts, made_text, start, wait_for
+
+TASKS = 3
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_text(tmp_path_factory.mktemp("source") / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    out = tmp_path_factory.mktemp("undisturbed") / "corpus"
+    prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    return contents(out)
+
+
+def task(number: int, source: Path, out: Path, folder: Path) -> subprocess.Popen[bytes]:
+    return start(source, out, folder, workers=1, array_task=f"{number}/{TASKS}")
+
+
+def end(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        _, errors = process.communicate(timeout=100)
+        assert process.returncode == 0, errors.decode()
+
+
+def makers(out: Path) -> set[str]:
+    """The seats that hold a claim at this moment."""
+    found = set()
+    for claim in (out / ".work" / "claims").glob("*/*.claim"):
+        try:
+            found.add(claim.read_text().split()[0])
+        except (OSError, IndexError):  # given up, or not yet written
+            continue
+    return found
+
+
+def test_one_of_three_is_killed_and_started_again(source: Path, tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    out = tmp_path / "corpus"
+    tasks = [task(number, source, out, tmp_path) for number in range(1, TASKS + 1)]
+    seen: set[str] = set()
+
+    def all_at_work() -> bool:
+        seen.update(makers(out))
+        return len(seen) == TASKS and made_parts(out, "cleaned") >= 4
+
+    assert wait_for(all_at_work, tasks[1]), "each of the three took parts"
+    tasks[1].kill()
+    tasks[1].communicate()
+    tasks[1] = task(2, source, out, tmp_path)
+    end(tasks)
+    assert contents(out) == undisturbed
+
+
+def test_the_others_end_without_one_that_stays_dead(
+    source: Path, tmp_path: Path, undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task is stopped while it holds a claim and never goes on; another waits for its lease to run out."""
+    out = tmp_path / "corpus"
+    held = task(1, source, out, tmp_path)
+    assert wait_for(lambda: "1" in makers(out), held)
+    held.send_signal(signal.SIGSTOP)
+    try:
+        monkeypatch.setattr(array_jobs, "LEASE_SECONDS", 2.0)
+        begun = time.monotonic()
+        prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1, array_task="2/3"))
+        assert time.monotonic() - begun > 2.0
+        assert contents(out) == undisturbed
+    finally:
+        held.send_signal(signal.SIGCONT)
+    _, errors = held.communicate(timeout=60)
+    assert held.returncode == 0, errors.decode()
+    assert contents(out) == undisturbed, "waking up, it sees that the corpus is there, and spoils nothing"
+
+
+def test_all_killed_and_the_work_ended_by_an_ordinary_run(
+    source: Path, tmp_path: Path, undisturbed: dict[str, str]
+) -> None:
+    out = tmp_path / "corpus"
+    tasks = [task(number, source, out, tmp_path) for number in (1, 2)]
+    assert wait_for(lambda: made_parts(out, "tokens") >= 2, tasks[0])
+    with pytest.raises(BertsmithError, match="another process is preparing"):
+        prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    for process in tasks:
+        process.kill()
+        process.communicate()
+    made = {path: path.stat().st_mtime_ns for path in (out / ".work" / "cleaned").glob("*/part.done")}
+    assert made
+    prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    assert contents(out) == undisturbed
+
+
+def test_tasks_of_another_command_are_refused(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "corpus"
+    first = task(1, source, out, tmp_path)
+    assert wait_for(lambda: made_parts(out, "cleaned") >= 1, first)
+    with pytest.raises(BertsmithError, match="prepare something else"):
+        prepare(source, out, options=PrepareOptions(**{**OPTIONS, "held_out": 0.3}, array_task="2/3"))
+    end([first])
+
+
+def test_a_task_that_comes_late_finds_the_corpus(source: Path, tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    for number in (1, 2):
+        prepare(source, tmp_path / "corpus", options=PrepareOptions(**OPTIONS, workers=1, array_task=f"{number}/2"))
+        assert contents(tmp_path / "corpus") == undisturbed
+
+
+@pytest.mark.parametrize("wrong", ["0/3", "4/3", "3", "a/b", "-1/2", ""])
+def test_a_seat_that_there_is_not(wrong: str) -> None:
+    with pytest.raises(BertsmithError, match="array-task"):
+        Seat.parse(wrong)
+    with pytest.raises(BertsmithError, match="array-task"):
+        PrepareOptions(array_task=wrong).check()

@@ -1,0 +1,80 @@
+"""Made-up text that is prepared in seconds, and what tests of kills and clusters ask about a preparation."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+OPTIONS: dict[str, Any] = {
+    "documents": "line",
+    "held_out": 0.1,
+    "vocabulary_size": 512,
+    "part_bytes": 20_000,
+    "shard_tokens": 40_000,
+}
+SCRIPT = """
+from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.options import PrepareOptions
+prepare({source!r}, {out!r}, options=PrepareOptions(**{options!r}))
+"""
+
+
+def made_text(path: Path) -> Path:
+    """A file of 2,500 documents of made-up words, a hundred of them copies."""
+    draw = random.Random(7)
+    words = ["".join(draw.choices("aeioubcdfglmnrst", k=draw.randint(2, 9))) for _ in range(3000)]
+    lines = [" ".join(draw.choices(words, k=draw.randint(5, 60))).capitalize() + "." for _ in range(2400)]
+    lines += draw.choices(lines, k=100)
+    path.write_text("\n".join(lines))
+    return path
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The hash of every file of a corpus, the lock left out."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def start(source: Path, out: Path, folder: Path, **changes: Any) -> subprocess.Popen[bytes]:
+    """A preparation by a script without a `__main__` guard, as people write them."""
+    options = {**OPTIONS, "workers": 2, **changes}
+    script = folder / f"script{len(list(folder.glob('script*.py')))}.py"
+    script.write_text(SCRIPT.format(source=str(source), out=str(out), options=options))
+    return subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE)
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> bool:
+    """Waits at most a minute; false where the process ended before."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if condition():
+            return True
+        if process is not None and process.poll() is not None:
+            return False
+        time.sleep(0.005)
+    raise AssertionError("waited in vain")
+
+
+def made_parts(out: Path, stage: str) -> int:
+    """How many parts of a stage are finished."""
+    return len(list((out / ".work" / stage).glob("*/part.done")))
+
+
+def children(process: subprocess.Popen[bytes]) -> list[int]:
+    """The worker processes, without the one that multiprocessing keeps to clean up. Linux only."""
+    found = []
+    try:
+        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        found = [int(pid) for pid in listed if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    except OSError:  # a process ended meanwhile
+        pass
+    return found
