@@ -20,6 +20,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.records import Columns, read_records
+from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.weights.huggingface import save_pretraining_model
 
@@ -105,6 +106,21 @@ def test_micro_batches_change_nothing_without_dropout(model):
     whole = bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=settings)
     cut = bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=replace(settings, micro_batch_tokens=50))
     assert cut.seeds[0].epochs[0].train_loss == pytest.approx(whole.seeds[0].epochs[0].train_loss, rel=1e-4)
+
+
+def test_no_micro_batch_passes_the_budget(model, monkeypatch):
+    tokens = []
+
+    def counted(sequences, members, device):
+        inputs = pack(sequences, members, device)
+        tokens.append(inputs.asked.tokens)
+        return inputs
+
+    monkeypatch.setattr("bertsmith.tasks.finetune.pack", counted)
+    even = [{"text": " ".join(["word1"] * 28), "label": label} for label in ("praise", "blame", "blame")]
+    settings = replace(QUICK, batch=3, epochs=1, micro_batch_tokens=45)
+    bertsmith.finetune("classify", model, even, DEV, None, settings=settings)
+    assert tokens == [30, 30, 30]
 
 
 def test_from_scratch_uses_the_shape_and_not_the_weights(model, tmp_path):

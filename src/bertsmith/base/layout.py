@@ -154,3 +154,16 @@ def round_up(count: int) -> int:
 def bins_for_budget(lengths: Sequence[int] | Ints, budget_tokens: int) -> int:
     """The fewest bins for which no bin is expected to pass `budget_tokens`; at least 1."""
     return max(1, -(-int(np.sum(lengths)) // budget_tokens))
+
+
+def deal_within(lengths: ArrayLike, ranks: int, budget_tokens: int) -> list[Ints]:
+    """Deals sequences to ranks x A bins of about even token counts, A the least for which no bin of several sequences
+    passes the budget. Bins of a rank lie together: rank r has bins r * A to (r + 1) * A."""
+    lengths = np.asarray(lengths, dtype=np.int64)
+    # Where a sequence is longer than the budget the tokens would ask for more bins than there are sequences.
+    each = max(1, min(bins_for_budget(lengths, budget_tokens * ranks), -(-len(lengths) // ranks)))
+    while True:
+        bins = deal(lengths, ranks * each)
+        if all(len(members) < 2 or lengths[members].sum() <= budget_tokens for members in bins):
+            return bins
+        each += 1

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertsmith.base import streams
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.layout import Ints, bins_for_budget, deal
+from bertsmith.base.layout import deal_within
 from bertsmith.base.log import warn
 from bertsmith.batches.epochs import References
 from bertsmith.batches.masking import MaskingSettings
@@ -90,17 +90,6 @@ def totals(references: References, masking: MaskingSettings) -> StepTotals:
     """Counts that follow from the lengths alone."""
     lengths = references.lengths
     return StepTotals(len(lengths), int(lengths.sum()), int(masking.predictions(lengths).sum()))
-
-
-def deal_within(lengths: Ints, ranks: int, budget_tokens: int) -> list[Ints]:
-    """Deals sequences to ranks x A bins of about even token counts, A the least for which no bin of several sequences
-    passes the budget. Bins of a rank lie together: rank r has bins r * A to (r + 1) * A."""
-    each = bins_for_budget(lengths, budget_tokens * ranks)
-    while True:
-        bins = deal(lengths, ranks * each)
-        if all(len(members) < 2 or lengths[members].sum() <= budget_tokens for members in bins):
-            return bins
-        each += 1
 
 
 def build_batch(order: Order, references: References, masking: MaskingSettings) -> PretrainBatch:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bertsmith.base.device import Device, choose_device
 from bertsmith.base.errors import BertsmithError, nearest
-from bertsmith.base.layout import bins_for_budget, deal
+from bertsmith.base.layout import deal_within
 from bertsmith.base.log import Progress, say, warn
 from bertsmith.base.streams import generator, stream_key
 from bertsmith.corpus.tokenizer import Tokenizer
@@ -212,7 +212,7 @@ def _step(model: Classifier, optimizer: AdamW, work: _Work, members: Ints, devic
     rows = work.train
     lengths = rows.sequences.lengths[members]
     total = torch.zeros((), device=device)
-    for micro in deal(lengths, bins_for_budget(lengths, work.settings.micro_batch_tokens)):
+    for micro in deal_within(lengths, 1, work.settings.micro_batch_tokens):
         chosen = members[micro]
         sums = model.loss(pack(rows.sequences, chosen, device), torch.from_numpy(rows.labels[chosen]).to(device))
         (sums.loss / len(members)).backward()  # type: ignore[no-untyped-call]

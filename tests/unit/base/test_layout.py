@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.base.layout import Layout, bins_for_budget, deal, round_up
+from bertsmith.base.layout import Layout, bins_for_budget, deal, deal_within, round_up
 
 lengths_of_batches = st.lists(st.integers(0, 40), max_size=30)
 
@@ -76,6 +76,32 @@ def test_dealing_is_close_to_even_on_real_lengths():
 @pytest.mark.parametrize(("lengths", "budget", "bins"), [([], 10, 1), ([10], 10, 1), ([11], 10, 2), ([5] * 7, 10, 4)])
 def test_bins_for_a_budget(lengths, budget, bins):
     assert bins_for_budget(lengths, budget) == bins
+
+
+@given(st.lists(st.integers(5, 128), min_size=8, max_size=80), st.integers(1, 4), st.integers(130, 2000))
+def test_bins_cover_all_within_the_budget_and_are_even(lengths: list[int], ranks: int, budget: int) -> None:
+    sizes = np.array(lengths)
+    bins = deal_within(sizes, ranks, budget)
+    assert len(bins) % ranks == 0
+    assert sorted(np.concatenate(bins).tolist()) == list(range(len(lengths)))
+    loads = [int(sizes[members].sum()) for members in bins]
+    assert max(loads) <= budget
+    assert max(loads) - min(loads) <= 128
+
+
+def test_a_sequence_longer_than_the_budget_goes_alone() -> None:
+    bins = deal_within(np.array([90, 10, 80, 10]), 1, 50)
+    assert [members.tolist() for members in bins if len(members) > 1] in ([], [[1, 3]])
+    assert sorted(np.concatenate(bins).tolist()) == [0, 1, 2, 3]
+
+
+def test_no_bin_passes_the_budget_where_the_tokens_alone_would_ask_for_fewer_bins() -> None:
+    assert [len(members) for members in deal_within([100, 100, 100], 1, 150)] == [1, 1, 1]
+
+
+def test_sequences_longer_than_the_budget_ask_for_no_empty_bins() -> None:
+    assert [len(members) for members in deal_within([500, 10], 1, 50)] == [1, 1]
+    assert [len(members) for members in deal_within([], 1, 50)] == [0]
 
 
 @given(st.integers(0, 1 << 20))

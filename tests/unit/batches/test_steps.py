@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.batches.steps import StepBuilder, deal_within, held_out_batches
+from bertsmith.batches.steps import StepBuilder, held_out_batches
 from made_shards import MemorySource, make_shard, make_source
 
 MASKING = MaskingSettings()
@@ -20,23 +18,6 @@ MASKING = MaskingSettings()
 def builder(global_batch: int = 40, budget: int = 500, rank: int = 0, ranks: int = 1) -> StepBuilder:
     order = Order(make_source(), seed=3, phase=1, sequence_length=64)
     return StepBuilder(order, global_batch, MASKING, budget, rank, ranks)
-
-
-@given(st.lists(st.integers(5, 128), min_size=8, max_size=80), st.integers(1, 4), st.integers(130, 2000))
-def test_bins_cover_all_within_the_budget_and_are_even(lengths: list[int], ranks: int, budget: int) -> None:
-    sizes = np.array(lengths)
-    bins = deal_within(sizes, ranks, budget)
-    assert len(bins) % ranks == 0
-    assert sorted(np.concatenate(bins).tolist()) == list(range(len(lengths)))
-    loads = [int(sizes[members].sum()) for members in bins]
-    assert max(loads) <= budget
-    assert max(loads) - min(loads) <= 128
-
-
-def test_a_sequence_longer_than_the_budget_goes_alone() -> None:
-    bins = deal_within(np.array([90, 10, 80, 10]), 1, 50)
-    assert [members.tolist() for members in bins if len(members) > 1] in ([], [[1, 3]])
-    assert sorted(np.concatenate(bins).tolist()) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
