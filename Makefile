@@ -43,8 +43,12 @@ test: setup
 quickstart: setup
 	$(BIN)/bertsmith quickstart $(ARGS)
 
+# The tables of docs/speed.md; `make bench ARGS=--quick` in a minute or two. The peers are an extra, installed here.
 bench: setup
-	$(BIN)/python benchmarks/pretrain_step.py $(ARGS)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	$(BIN)/bertsmith bench prepare --markdown $(ARGS)
+	$(BIN)/bertsmith bench batches --markdown $(ARGS)
+	$(BIN)/python benchmarks/pretrain_step.py
 
 # At most nine minutes, and without network: where the machine's own Python has torch, its card is measured with that one.
 gpu-check:

@@ -225,6 +225,29 @@ def _predict(call: Call) -> None:
     predict_file(flags.model, flags.input, flags.out, device=flags.device, precision=flags.precision)
 
 
+@dataclass(frozen=True)
+class BenchFlags:
+    """Flags of `bench`, beside those of BenchOptions."""
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    """prepare or batches."""
+    json: Path | None = None
+    """A file for the rows."""
+    markdown: bool = False
+    """Print the tables for a page."""
+
+
+def _bench(call: Call) -> None:
+    from bertsmith.base import files
+    from bertsmith.bench.run import BenchOptions, run_bench
+
+    flags, options = parse_two(BenchFlags, BenchOptions(), call.args, prog=call.prog, description=call.description)
+    report = run_bench(flags.name, options, [*call.prog.split(), *call.args])
+    if flags.json:
+        files.write_json(flags.json, report.as_json())
+    print(report.as_markdown() if flags.markdown else report.as_text())
+
+
 VERBS = {
     "quickstart": Verb(
         "The whole river in minutes, on a CPU: text, vocabulary, corpus, pre-training, fine-tuning, predictions.",
@@ -264,6 +287,11 @@ VERBS = {
         "Predict labels, or the words behind [MASK], for the rows of a file, in their order.",
         "  bertsmith predict runs/labels new.csv --out predictions.jsonl",
         _predict,
+    ),
+    "bench": Verb(
+        "Measure preparation or batches beside others, over the same text, each case in a process of its own.",
+        "  bertsmith bench prepare --source my_texts --json prepare.json\n  bertsmith bench batches --corpus corpus",
+        _bench,
     ),
 }
 

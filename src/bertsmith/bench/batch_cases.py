@@ -1,0 +1,161 @@
+"""The cases of `bench batches`: the epoch index, an epoch of batches, a start in the middle, and whether they agree."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from bertsmith.bench.process import CaseSpec, Work
+
+GLOBAL_BATCH, MICRO_BATCH_TOKENS = 256, 16_384
+_SEED, _PHASE = 0, 1
+STARTS = 5
+_STEPS_COMPARED = 8
+
+
+def _order(spec: CaseSpec, index_folder: Path) -> Any:
+    from bertsmith.batches.order import Order
+    from bertsmith.corpus.shards import Corpus
+
+    length = spec.options["length"]
+    corpus = Corpus.open(spec.source)
+    return Order(corpus, seed=_SEED, phase=_PHASE, sequence_length=length, cache_folder=index_folder)
+
+
+def _index(spec: CaseSpec) -> Work:
+    """Builds and keeps the index of an epoch."""
+    import bertsmith.batches.order  # noqa: F401
+
+    def work() -> dict[str, Any]:
+        index = _order(spec, spec.out).epoch(0)
+        return {"instances": index.size, "tokens": int(index.lengths.astype(int).sum())}
+
+    return work
+
+
+def _loader(spec: CaseSpec, order: Any, stop: int, **options: Any) -> Any:
+    from bertsmith.batches.loader import Loader
+    from bertsmith.batches.masking import MaskingSettings
+
+    return Loader(
+        order,
+        global_batch=GLOBAL_BATCH,
+        masking=MaskingSettings(),
+        micro_batch_tokens=MICRO_BATCH_TOKENS,
+        start_step=0,
+        stop_step=stop,
+        **options,
+    )
+
+
+def _epoch(spec: CaseSpec) -> Work:
+    """Every batch of an epoch, as a run would have them: pairs, masks and packing drawn now."""
+    import bertsmith.batches.loader  # noqa: F401
+
+    def work() -> dict[str, Any]:
+        order = _order(spec, Path(spec.options["index"]))
+        steps = max(1, order.epoch(0).size // GLOBAL_BATCH)
+        tokens = masked = 0
+        with _loader(spec, order, steps) as loader:
+            for step in loader:
+                tokens += step.totals.tokens
+                masked += step.totals.masked
+        return {"tokens": tokens, "masked": masked, "steps": steps}
+
+    return work
+
+
+def _start(spec: CaseSpec) -> Work:
+    """From nothing in memory to the first batch, at random steps of an epoch whose index is there."""
+    from bertsmith.batches.masking import MaskingSettings
+    from bertsmith.batches.steps import StepBuilder
+
+    def work() -> dict[str, Any]:
+        steps = max(1, _order(spec, Path(spec.options["index"])).epoch(0).size // GLOBAL_BATCH)
+        draw, seconds, cpu = random.Random(_SEED), [], []
+        for _ in range(STARTS):
+            number = draw.randrange(steps)
+            began, began_cpu = time.perf_counter(), time.process_time()
+            order = _order(spec, Path(spec.options["index"]))
+            StepBuilder(order, GLOBAL_BATCH, MaskingSettings(), MICRO_BATCH_TOKENS).build(number)
+            seconds.append(time.perf_counter() - began)
+            cpu.append(time.process_time() - began_cpu)
+        return {"start_seconds": seconds, "start_cpu_seconds": cpu, "tokens": 0}
+
+    return work
+
+
+def _agree(spec: CaseSpec) -> Work:
+    """Whether two processes that build, and two ranks, give what one thread and one rank give."""
+    import bertsmith.batches.loader  # noqa: F401
+
+    def sequences(**options: Any) -> list[list[str]]:
+        """Of each step the hashes of its sequences, sorted."""
+        order = _order(spec, Path(spec.options["index"]))
+        steps = min(_STEPS_COMPARED, max(1, order.epoch(0).size // GLOBAL_BATCH))
+        with _loader(spec, order, steps, **options) as loader:
+            return [
+                sorted(digest for batch in step.micro_batches for digest in sequence_hashes(batch)) for step in loader
+            ]
+
+    def work() -> dict[str, Any]:
+        one = sequences()
+        ranks = [sequences(rank=rank, ranks=2) for rank in range(2)]
+        together = [sorted(first + second) for first, second in zip(*ranks, strict=True)]
+        return {"workers_agree": sequences(workers=2) == one, "ranks_agree": together == one, "tokens": 0}
+
+    return work
+
+
+def sequence_hashes(batch: Any) -> list[str]:
+    """A hash of each sequence of a batch: what the model sees of it and what it is asked."""
+    hashes = []
+    offsets = batch.layout.offsets
+    for number, (begin, end) in enumerate(pairwise(offsets.tolist())):
+        asked = (batch.masked_positions >= begin) & (batch.masked_positions < end)
+        parts = [batch.input_ids[begin:end], batch.token_type_ids[begin:end], batch.position_ids[begin:end]]
+        parts += [batch.masked_positions[asked] - begin, batch.masked_labels[asked]]
+        parts.append(batch.next_sentence_labels[number : number + 1])
+        hashes.append(hashlib.blake2b(b"|".join(part.tobytes() for part in parts), digest_size=16).hexdigest())
+    return hashes
+
+
+def _collator(spec: CaseSpec) -> Work:
+    """The peer: transformers' collator masks rows of one length, joined over documents; no pairs, no packing."""
+    import numpy as np
+    import torch
+    from datasets import Dataset
+    from transformers import AutoTokenizer, DataCollatorForLanguageModeling
+
+    from bertsmith.corpus.shards import SPLITS, Corpus
+
+    length = spec.options["length"]
+    corpus = Corpus.open(spec.source)
+    tokens = np.concatenate([corpus.open_shard(SPLITS[0], number).tokens for number in range(spec.options["shards"])])
+    rows = tokens[: len(tokens) // length * length].reshape(-1, length).astype(np.int64)
+    dataset = Dataset.from_dict({"input_ids": rows}).with_format("torch")
+    collator = DataCollatorForLanguageModeling(AutoTokenizer.from_pretrained(str(spec.tokenizer)))
+    torch.manual_seed(_SEED)
+    torch.set_num_threads(1)
+
+    def work() -> dict[str, Any]:
+        loader = torch.utils.data.DataLoader(
+            dataset, batch_size=MICRO_BATCH_TOKENS // length, shuffle=True, collate_fn=collator
+        )
+        return {"tokens": sum(batch["input_ids"].numel() for batch in loader)}
+
+    return work
+
+
+SIDES: dict[str, Callable[[CaseSpec], Work]] = {
+    "batches-index": _index,
+    "batches-epoch": _epoch,
+    "batches-start": _start,
+    "batches-agree": _agree,
+    "batches-collator": _collator,
+}

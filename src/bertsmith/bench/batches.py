@@ -1,0 +1,137 @@
+"""`bertsmith bench batches`: reading a prepared corpus back as masked, paired, packed batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.base.log import say, size
+from bertsmith.bench.batch_cases import GLOBAL_BATCH, MICRO_BATCH_TOKENS, STARTS
+from bertsmith.bench.machine import machine
+from bertsmith.bench.process import CaseSpec, Measured, measure
+from bertsmith.bench.table import Report, Table
+from bertsmith.bench.text import cut_texts, default_source, vocabulary_for
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.shards import Corpus
+
+LENGTHS = (128, 512)
+# The peer makes a Python object of every row, so it is given the first shards only.
+_PEER_SHARDS = 4
+
+
+@dataclass(frozen=True)
+class BatchesBench:
+    """corpus: a prepared one; else one is prepared from `size_bytes` of the source, with `tokenizer`."""
+
+    corpus: Path | None = None
+    source: tuple[str, ...] = ()
+    size_bytes: int = 160_000_000
+    tokenizer: Path | None = None
+    workers: int | None = None
+
+
+@dataclass(frozen=True)
+class BatchCase:
+    """What was measured of a corpus at one length."""
+
+    what: str
+    length: int
+    measured: Measured
+
+    def row(self) -> dict[str, Any]:
+        """The case as JSON can hold it."""
+        return {"case": self.what, "length": self.length, **asdict(self.measured)}
+
+
+def bench_batches(asked: BatchesBench, folder: Path, command: str) -> Report:
+    """Measures in `folder`, a case after the other. Raises BertsmithError as `Corpus.open` and `prepare` do."""
+    corpus, what = _corpus(asked, folder)
+    cases = [case for length in LENGTHS for case in _cases(corpus, length, folder)]
+    tokens, documents = corpus.tokens("train"), corpus.documents("train")
+    about = [
+        f"corpus: {what}, {tokens:,} tokens of {documents:,} documents in {len(corpus.shards('train'))} shards",
+        f"steps of {GLOBAL_BATCH} sequences, micro-batches of {MICRO_BATCH_TOKENS:,} tokens, one rank, one thread",
+        "tokens are real ones, special pieces included: there is no padding; CPU time is user and system of all "
+        "processes, without the imports of the main one",
+        f"the peer reads rows of the first {_PEER_SHARDS} shards at most; it draws no pairs and stops at no document",
+    ]
+    return Report(command, machine(), about, [case.row() for case in cases], _tables(cases, tokens))
+
+
+def _corpus(asked: BatchesBench, folder: Path) -> tuple[Corpus, str]:
+    if asked.corpus is not None:
+        return Corpus.open(asked.corpus), str(asked.corpus)
+    source = asked.source or (default_source(),)
+    text = cut_texts(source, [asked.size_bytes], folder)[0]
+    tokenizer, _ = vocabulary_for(asked.tokenizer, text, folder / "tokenizer")
+    options = PrepareOptions(documents="line", workers=asked.workers)
+    corpus = prepare(text.path, folder / "corpus", tokenizer=tokenizer, options=options)
+    return corpus, f"{', '.join(source)}, {size(text.text_bytes)}"
+
+
+def _cases(corpus: Corpus, length: int, folder: Path) -> list[BatchCase]:
+    index = folder / f"batches-index-{length}"
+    shards = min(_PEER_SHARDS, len(corpus.shards("train")))
+    cases = []
+    for what in ("index", "epoch", "start", "agree", "collator"):
+        say(f"measuring batches at length {length}: {what}")
+        options = {"length": length, "index": str(index), "shards": shards}
+        spec = CaseSpec(
+            f"batches-{what}", corpus.folder, folder / f"batches-{what}-{length}", corpus.folder / "tokenizer", options
+        )
+        cases.append(BatchCase(what, length, measure(spec)))
+    return cases
+
+
+def _tables(cases: Sequence[BatchCase], corpus_tokens: int) -> list[Table]:
+    found = {(case.what, case.length): case.measured for case in cases}
+    speed, index, start = [], [], []
+    for length in LENGTHS:
+        epoch, peer, built = (found[what, length] for what in ("epoch", "collator", "index"))
+        rate = epoch.result["tokens"] / epoch.cpu_seconds
+        head = f"bertsmith at {length}: pairs, masks and packing drawn afresh"
+        speed.append([head, f"{epoch.result['tokens']:,}", f"{rate:,.0f}", "1", size(epoch.peak_bytes)])
+        said = f"datasets + transformers' collator, rows of {length}: masks only"
+        if peer.missing:
+            speed.append([said, f"{peer.missing} is not installed", "-", "-", "-"])
+        else:
+            theirs = peer.result["tokens"] / peer.cpu_seconds
+            ratio = f"{rate / theirs:.1f}x as fast"
+            speed.append([said, f"{peer.result['tokens']:,}", f"{theirs:,.0f}", ratio, size(peer.peak_bytes)])
+        cost = built.cpu_seconds / corpus_tokens * 1e9
+        index.append(
+            [
+                f"{length}",
+                f"{built.result['instances']:,}",
+                f"{built.cpu_seconds:.2f}",
+                f"{cost:.0f}",
+                size(built.disk_bytes),
+                f"{built.disk_bytes / corpus_tokens:.3f}",
+            ]
+        )
+        begun, agree = found["start", length].result, found["agree", length].result
+        start.append(
+            [
+                f"{length}",
+                f"{max(begun['start_seconds']):.2f}",
+                f"{max(begun['start_cpu_seconds']):.2f}",
+                *("yes" if agree[f"{each}_agree"] else "NO" for each in ("workers", "ranks")),
+            ]
+        )
+    return [
+        Table("Batches of an epoch", ["", "tokens", "tokens per CPU s", "ours is", "peak memory"], speed),
+        Table(
+            "The index of an epoch, built once and kept",
+            ["length", "sequences", "CPU s", "CPU s per 1e9 tokens", "on disk", "bytes a token"],
+            index,
+        ),
+        Table(
+            f"The first batch of a run that starts at a random step, the index there: the slowest of {STARTS}; and "
+            "whether batches are the same for 1 thread and 2 processes, for 1 and 2 ranks",
+            ["length", "seconds", "CPU s", "same for processes", "same for ranks"],
+            start,
+        ),
+    ]

@@ -1,0 +1,48 @@
+"""What a figure was measured on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from pathlib import Path
+
+import bertsmith
+from bertsmith.corpus.engine import default_workers
+
+_PACKAGES = ("numpy", "tokenizers", "sentencex", "tokie", "transformers", "datasets", "torch")
+
+
+def machine() -> dict[str, str]:
+    """Processor, cores, memory, system and versions, as they are said above a table."""
+    versions = [f"bertsmith {bertsmith.__version__}", f"Python {platform.python_version()}"]
+    versions += [f"{name} {found}" for name in _PACKAGES if (found := _version(name))]
+    return {
+        "processor": _processor(),
+        "cores": str(default_workers()),
+        "memory": _memory(),
+        "system": platform.platform(terse=True),
+        "versions": ", ".join(versions),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> str:
+    if not hasattr(os, "sysconf"):
+        return "unknown"
+    return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9:.0f} GB"

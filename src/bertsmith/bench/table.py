@@ -1,0 +1,63 @@
+"""What a bench found: the command, the machine, tables for people, and rows for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: the first column is flush left, the others flush right."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def as_text(self) -> str:
+        """For a terminal."""
+        lines = [list(self.head), *map(list, self.rows)]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(self.head))]
+        shown = [
+            "  ".join(
+                [
+                    line[0].ljust(widths[0]),
+                    *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
+                ]
+            )
+            for line in lines
+        ]
+        return "\n".join([self.title, *(f"  {line.rstrip()}" for line in shown)])
+
+    def as_markdown(self) -> str:
+        """For a page."""
+        lines = [self.head, ["---", *["---:"] * (len(self.head) - 1)], *self.rows]
+        return "\n".join([f"**{self.title}**", "", *("| " + " | ".join(line) + " |" for line in lines)])
+
+
+@dataclass(frozen=True)
+class Report:
+    """command: to be typed again. machine: by name. about: what was measured and how, a sentence each. rows: every
+    case, as JSON can hold it."""
+
+    command: str
+    machine: dict[str, str]
+    about: list[str]
+    rows: list[dict[str, Any]]
+    tables: list[Table] = field(default_factory=list)
+
+    def as_text(self) -> str:
+        """For a terminal."""
+        head = [f"command: {self.command}", *(f"{name}: {what}" for name, what in self.machine.items())]
+        return "\n\n".join(["\n".join([*head, *self.about]), *(table.as_text() for table in self.tables)])
+
+    def as_markdown(self) -> str:
+        """For a page."""
+        machine = [f"- {name}: {what}" for name, what in self.machine.items()]
+        head = "\n".join([f"`{self.command}`", "", *machine, *(f"- {each}" for each in self.about)])
+        return "\n\n".join([head, *(table.as_markdown() for table in self.tables)])
+
+    def as_json(self) -> dict[str, Any]:
+        """For a program: the rows and what they were measured on."""
+        return {name: value for name, value in asdict(self).items() if name != "tables"}

@@ -1,0 +1,110 @@
+"""The text that all sides read: one plain file, a document a line, cut from whatever source is there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say, size
+from bertsmith.corpus import pydocs
+from bertsmith.corpus.account import Account
+from bertsmith.corpus.cleaned import plan_parts
+from bertsmith.corpus.documents import ReadOptions
+from bertsmith.corpus.kinds import read_documents
+from bertsmith.corpus.sources import PYTHON_DOCS, find_files
+from bertsmith.corpus.tokenizer import Tokenizer
+from bertsmith.corpus.vocabulary import train_vocabulary
+
+_VOCABULARY, _SAMPLE_BYTES = 30_522, 16_000_000
+_FEWEST_CHARACTERS = 20
+
+
+@dataclass(frozen=True)
+class Text:
+    """A file of text. text_bytes: without line ends, which is what every side must have read."""
+
+    path: Path
+    text_bytes: int
+    documents: int
+
+
+def data_folder() -> Path:
+    """Where public data lie, by BERTSMITH_DATA."""
+    return Path(os.environ.get("BERTSMITH_DATA") or Path.home() / ".cache" / "bertsmith-data")
+
+
+def default_source() -> str:
+    """Wikipedia where it is there, else the documentation that comes with Python."""
+    wiki = data_folder() / "wiki"
+    return str(wiki) if wiki.is_dir() else PYTHON_DOCS
+
+
+def cut_texts(source: Sequence[str], sizes_bytes: Sequence[int], folder: Path) -> list[Text]:
+    """Writes a text of each size; the smaller ones begin as the larger ones do. Sizes rise.
+
+    A source that is too small is gone through again with every document marked by its round, so that no copy is taken
+    for a duplicate; that is said. Raises BertsmithError for a source that holds nothing to read.
+    """
+    texts: list[Text] = []
+    documents = _rounds(source)
+    text_bytes = written = 0
+    for number, wanted in enumerate(sizes_bytes):
+        path = folder / f"text-{number}.txt"
+        if texts:
+            shutil.copyfile(texts[-1].path, path)
+        with open(path, "a", encoding="utf-8", newline="\n") as file:
+            while text_bytes < wanted:
+                line = next(documents)
+                file.write(line + "\n")
+                text_bytes += len(line.encode())
+                written += 1
+        texts.append(Text(path, text_bytes, written))
+    return texts
+
+
+def _rounds(source: Sequence[str]) -> Iterator[str]:
+    for number in count():
+        lines = 0
+        for line in _lines(source):
+            yield f"Round {number} of this text. {line}" if number else line
+            lines += 1
+        if not lines:
+            raise BertsmithError("this source holds no text", ", ".join(source), "give a source with more text in it")
+        say(f"the source is gone through again, each document marked (round {number + 2})")
+
+
+def _lines(source: Sequence[str]) -> Iterator[str]:
+    """Every document of the source as one line, its paragraphs joined."""
+    options = ReadOptions()
+    found, _ = find_files(source, options)
+    for file in found:
+        if file.kind == PYTHON_DOCS:
+            texts: Iterator[str] = (document.text for document in pydocs.collect().documents())
+        else:
+            slices = (part for part_slices in plan_parts([file], max(file.size_bytes, 1)) for part in part_slices)
+            texts = (document.text for part in slices for document in read_documents(part, options, Account()))
+        for text in texts:
+            line = " ".join(text.split())
+            if len(line) >= _FEWEST_CHARACTERS:
+                yield line
+
+
+def vocabulary_for(tokenizer: Path | None, text: Text, folder: Path) -> tuple[Path, str]:
+    """A folder with the vocabulary that all sides use, and what it is: the one given, BERT's where the data folder has
+    it, else one trained on the text."""
+    known = data_folder() / "vocab" / "bert-base-uncased" / "vocab.txt"
+    if tokenizer is not None:
+        chosen, what = Tokenizer.load(tokenizer), str(tokenizer)
+    elif known.is_file():
+        chosen, what = Tokenizer.load(known), "bert-base-uncased"
+    else:
+        with open(text.path, encoding="utf-8", newline="\n") as file:
+            sample = file.read(_SAMPLE_BYTES).splitlines()
+        chosen, what = train_vocabulary(sample, _VOCABULARY), f"trained on {size(_SAMPLE_BYTES)} of the text"
+    chosen.save(folder)
+    return folder, f"{what}, {chosen.size:,} pieces"
