@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import warn
 
 _DISK_FIXES = {
     errno.ENOSPC: "free some space or choose another folder, then run the command again; what was finished is intact",
@@ -20,6 +22,8 @@ _DISK_FIXES = {
     errno.EROFS: "choose a folder on a disk that can be written to",
     errno.EACCES: "choose a folder that you may write to, or mend its permissions",
 }
+# What `whole_folder` calls the folder that it replaces, until that is done.
+_OLD_FOLDER = re.compile(r"\.(?P<name>.+)\.\d+\.old")
 
 
 @contextmanager
@@ -33,6 +37,18 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise BertsmithError(
             f"could not write: {os.strerror(error.errno or 0)}", path, _DISK_FIXES[error.errno]
         ) from error
+
+
+@contextmanager
+def read_errors(path: str | Path) -> Iterator[None]:
+    """Turns what the system has against reading `path` into a BertsmithError that names it; a missing file is left."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise BertsmithError(f"this file cannot be read ({reason})", path, "name a file that you may read") from error
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -64,9 +80,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, fix: str = "") -> Any:
-    """Reads JSON. Raises BertsmithError when the file is missing or broken."""
+    """Reads JSON. Raises BertsmithError when the file is missing, may not be read, or is broken."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        with read_errors(path):
+            return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise BertsmithError("this file is missing", path, fix) from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -75,9 +92,14 @@ def read_json(path: Path, fix: str = "") -> Any:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Gives a folder to write into that replaces `path` at the end; on an error nothing changes."""
+    """Gives a folder to write into that replaces `path` at the end; on an error `path` is as it was.
+
+    A folder takes two renames to replace, so a kill between them leaves the old one under a hidden name: the next call
+    for the same path, or `put_back`, returns it. Raises BertsmithError when the disk is full or read-only.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     with disk_errors(path):
+        put_back(path.parent, path.name)
         try:
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
@@ -85,14 +107,44 @@ def whole_folder(path: Path) -> Iterator[Path]:
             for file in aside.rglob("*"):
                 if file.is_file():
                     sync(file)
-            old = path.with_name(f".{path.name}.{os.getpid()}.old")
-            if path.exists():
-                os.replace(path, old)
-            os.replace(aside, path)
-            sync(path.parent)
-            shutil.rmtree(old, ignore_errors=True)
+            _replace_folder(aside, path)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+
+
+def _replace_folder(new: Path, path: Path) -> None:
+    """Moves `new` to `path`, and what was there to `new`; on an error both are where they were."""
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    try:
+        if path.exists():
+            os.replace(path, old)
+        os.replace(new, path)
+        sync(path.parent)
+        if old.exists():  # renamed before it is removed, so what bears the hidden name is always whole
+            os.replace(old, new)
+    except BaseException:
+        if not new.exists():
+            os.replace(path, new)
+        if old.exists():
+            os.replace(old, path)
+        raise
+
+
+def put_back(parent: Path, name: str | None = None) -> None:
+    """Ends what a killed `whole_folder` left undone in `parent`, for the folder `name` or for all of them.
+
+    An old folder returns to its place where that is empty, and it is said; else it was replaced and is removed.
+    """
+    for old in sorted(parent.glob(".*.old")):
+        match = _OLD_FOLDER.fullmatch(old.name)
+        if not match or name not in (None, match["name"]):
+            continue
+        path = parent / match["name"]
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.replace(old, path)
+            warn(f"{path} was put back: a command that was to replace it was killed")
 
 
 def sync(path: Path) -> None:

@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import disk_errors, read_json, whole_folder, write_json, write_text
+from bertsmith.base.files import disk_errors, put_back, read_json, whole_folder, write_json, write_text
 from bertsmith.optim.clipped import ClippedOptimizer
 
 _STATE = "training-state.safetensors"
@@ -155,10 +155,14 @@ def _restore(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Clipped
 
 
 def claim(run: Path, identity: dict[str, Any]) -> None:
-    """Makes a run folder: `run.json` says what it belongs to. What a killed run left half written is removed."""
+    """Makes a run folder: `run.json` says what it belongs to.
+
+    What a killed run left half written is removed, and what it was about to replace is put back.
+    """
     with disk_errors(run):
         run.mkdir(parents=True, exist_ok=True)
-    for leftover in [*run.glob(".*.part"), *run.glob(".*.old")]:
+        put_back(run)
+    for leftover in run.glob(".*.part"):
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
         else:

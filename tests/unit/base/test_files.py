@@ -91,6 +91,51 @@ def test_a_folder_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
     assert left_behind(tmp_path) == ["model"]
 
 
+def written(folder, text):
+    with files.whole_folder(folder) as aside:
+        (aside / "weights").write_text(text)
+
+
+@pytest.mark.parametrize("fails", ["second rename", "last sync", "last rename"])
+def test_a_folder_whose_replacement_fails_half_way_is_put_back(tmp_path, monkeypatch, fails):
+    written(tmp_path / "model", "old")
+    rename, seen = os.replace, []
+
+    def failing_rename(source, target):
+        seen.append(target)
+        if len(seen) == {"second rename": 2, "last rename": 3}.get(fails):
+            FullDisk()(0)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", failing_rename)
+    if fails == "last sync":
+        monkeypatch.setattr(files, "sync", lambda path: FullDisk()(0) if path == tmp_path else None)
+    with pytest.raises(BertsmithError, match="No space"):
+        written(tmp_path / "model", "new")
+    assert (tmp_path / "model" / "weights").read_text() == "old"
+    assert left_behind(tmp_path) == ["model"]
+
+
+def test_a_new_folder_that_cannot_be_kept_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "sync", lambda path: FullDisk()(0) if path == tmp_path else None)
+    with pytest.raises(BertsmithError, match="No space"):
+        written(tmp_path / "model", "new")
+    assert left_behind(tmp_path) == []
+
+
+def test_only_old_folders_of_that_name_are_put_back(tmp_path, caplog):
+    for name in (".model.12.old", ".model.2.12.old", ".notes.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "of").write_text(name)
+    files.put_back(tmp_path, "model")
+    assert left_behind(tmp_path) == [".model.2.12.old", ".notes.old", "model"]
+    assert (tmp_path / "model" / "of").read_text() == ".model.12.old"
+    assert f"{tmp_path / 'model'} was put back" in caplog.text
+    (tmp_path / ".model.13.old").mkdir()
+    files.put_back(tmp_path)
+    assert left_behind(tmp_path) == [".notes.old", "model", "model.2"], "what was replaced goes, what was not returns"
+
+
 @pytest.mark.parametrize(("content", "what"), [(None, "missing"), (b"{", "not JSON"), (b"\xff\xfe", "not JSON")])
 def test_broken_json_is_named(tmp_path, content, what):
     path = tmp_path / "corpus.json"
@@ -99,6 +144,14 @@ def test_broken_json_is_named(tmp_path, content, what):
     with pytest.raises(BertsmithError, match=what) as raised:
         files.read_json(path, "prepare the corpus again")
     assert (raised.value.where, raised.value.fix) == (str(path), "prepare the corpus again")
+
+
+def test_json_that_may_not_be_read_is_named(tmp_path):
+    path = tmp_path / "corpus.json"
+    path.symlink_to(path)
+    with pytest.raises(BertsmithError, match=r"cannot be read .*symbolic links") as raised:
+        files.read_json(path)
+    assert raised.value.where == str(path)
 
 
 def test_checksum(tmp_path):
