@@ -96,7 +96,7 @@ class Layout:
             real.append(inside.ravel())
             shapes.append((len(members), longest))
             start += len(members)
-        return Blocks.from_slots(shapes, slots, real, self.tokens)
+        return Blocks.from_slots(shapes, slots, real)
 
 
 @dataclass(frozen=True)
@@ -104,25 +104,18 @@ class Blocks:
     """Padded blocks of a layout, laid flat one behind the other; P padded places in all.
 
     shapes: (rows, L) of each block. slots: int64[P], the slot that each place shows; a place that is padding shows its
-    sequence's first slot. real: bool[P], False for padding. places: int64[T], the place of each slot (the inverse).
+    sequence's first slot. real: bool[P], False for padding.
     """
 
     shapes: tuple[tuple[int, int], ...]
     slots: Ints
     real: NDArray[np.bool_]
-    places: Ints
 
     @classmethod
-    def from_slots(
-        cls, shapes: list[tuple[int, int]], slots: list[Ints], real: list[NDArray[np.bool_]], tokens: int
-    ) -> Blocks:
-        """Joins the blocks and works out the inverse."""
+    def from_slots(cls, shapes: list[tuple[int, int]], slots: list[Ints], real: list[NDArray[np.bool_]]) -> Blocks:
+        """Joins the blocks."""
         all_slots = np.concatenate([*slots, np.zeros(0, np.int64)])
-        all_real = np.concatenate([*real, np.zeros(0, np.bool_)])
-        places = np.empty(tokens, dtype=np.int64)
-        where = np.flatnonzero(all_real)
-        places[all_slots[where]] = where
-        return cls(tuple(shapes), all_slots, all_real, places)
+        return cls(tuple(shapes), all_slots, np.concatenate([*real, np.zeros(0, np.bool_)]))
 
 
 def deal(lengths: ArrayLike, bins: int) -> list[Ints]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -69,11 +68,15 @@ class BertConfig:
         return self.hidden_size // self.num_attention_heads
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Any) -> Self:
         """Takes the keys that are ours from a Hugging Face config; the others do not change a BERT encoder.
 
-        Raises BertsmithError for a config of another architecture (relative positions, a decoder, another model type).
+        values: what the file holds. Raises BertsmithError for something other than keys with values, and for a config
+        of another architecture (relative positions, a decoder, another model type).
         """
+        if not isinstance(values, dict):
+            what = f"this config is a {type(values).__name__}, not keys with values"
+            raise BertsmithError(what, "config.json", "use a BERT encoder's folder")
         for key, wanted in (("model_type", "bert"), ("position_embedding_type", "absolute"), ("is_decoder", False)):
             found = values.get(key, wanted)
             if found != wanted and found is not None:

@@ -5,6 +5,7 @@ Legend: N labels, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -40,9 +41,7 @@ class _CrossEntropySum(torch.autograd.Function):
         gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
         loss = torch.zeros((), dtype=wide, device=logits.device)
         right = torch.zeros((), dtype=torch.int64, device=logits.device)
-        rows = max(1, _CHUNK_ELEMENTS // max(logits.shape[1], 1)) if logits.device.type == "cpu" else len(logits)
-        for start in range(0, len(logits), max(rows, 1)):
-            part = slice(start, start + rows)
+        for part in _chunks(logits):
             label, counted = labels[part].clamp(min=0), labels[part] != IGNORED_LABEL
             scores = logits[part].to(wide)
             highest, guess = scores.max(-1)
@@ -63,4 +62,17 @@ class _CrossEntropySum(torch.autograd.Function):
     @staticmethod
     def backward(ctx, by_loss: Tensor, by_right: Tensor):  # type: ignore[no-untyped-def]
         del by_right
-        return ctx.gradient * by_loss.to(ctx.gradient.dtype), None
+        # The factor is one over a count. Rounded to half precision it would weigh this loss up to 0.4% more or less
+        # than the one beside it.
+        gradient = torch.empty_like(ctx.gradient)
+        for part in _chunks(gradient):
+            gradient[part] = ctx.gradient[part].to(by_loss.dtype) * by_loss
+        return gradient, None
+
+
+def _chunks(scores: Tensor) -> Iterator[slice]:
+    """Slices of the rows of scores[N, C]: of few elements on a CPU, all at once elsewhere."""
+    rows = _CHUNK_ELEMENTS // max(scores.shape[1], 1) if scores.device.type == "cpu" else len(scores)
+    rows = max(rows, 1)
+    for start in range(0, len(scores), rows):
+        yield slice(start, start + rows)

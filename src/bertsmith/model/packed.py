@@ -32,6 +32,11 @@ class Packed:
     def first_slots(self) -> Tensor:
         return self.offsets[:-1].long().clamp_(max=max(self.layout.tokens - 1, 0))
 
+    @property
+    def attended_slots(self) -> int:
+        """The slots that attention has worked on so far, padding included: T where no block was padded."""
+        return len(self.layout.blocks.slots) if self._head_blocks else self.layout.tokens
+
     def head_blocks(self, heads: int) -> HeadBlocks:
         """Where the rows of each head go in the padded blocks; worked out once for all layers."""
         if heads not in self._head_blocks:

@@ -69,6 +69,7 @@ RANGES: Mapping[str, Range] = {
     "optimizer.max_gradient_norm": _ZERO_UP,
     "seed": Range(0, 2**63 - 1),
     "micro_batch_tokens": _ONE_UP,
+    "loader_workers": _ZERO_UP,
     "log_every": _ONE_UP,
     "evaluate_every": _ONE_UP,
     "evaluate_instances": _ONE_UP,

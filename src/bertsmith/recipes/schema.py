@@ -29,7 +29,7 @@ class ModelShape:
     embedding_deviation: float = 0.02
     """Standard deviation of fresh embeddings. BERT's is 0.02; a short run learns words sooner from a larger one."""
     fresh_positions: Literal["normal", "neighbours"] = "normal"
-    """Fresh positions: drawn, as in BERT; or sine waves, with heads that begin by reading the neighbouring words."""
+    """As BERT's; or sine waves, heads that begin at nearby words, the last layer's value and output maps orthogonal."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Pairs:
     random_next: float = 0.5
     """The chance that the second segment comes from another document."""
     short_sequences: float = 0.1
-    """The share of instances with a random shorter target length."""
+    """The chance that a document is cut to a random shorter target length; drawn once a document, as Google does."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,8 @@ class Recipe:
     """The dtype of matrix products; parameters, optimizer and gradient sums are fp32."""
     micro_batch_tokens: int = 8192
     """The most tokens that go through the model at once; a step takes as many micro-batches as it needs."""
+    loader_workers: int = 0
+    """Processes that build batches ahead; 0 builds them in a thread of the run. The batches are the same."""
     log_every: int = 10
     """Steps between two lines of metrics."""
     evaluate_every: int = 500

@@ -44,7 +44,7 @@ from bertsmith.training.stopping import stop_on_signals
 from bertsmith.weights.huggingface import load_pretraining_model, save_pretraining_model
 
 # Fields that change what is written or how fast, never the result; a resumed run may change them.
-_FREE_FIELDS = ("device", "log_every", "evaluate_every", "save_every", "keep")
+_FREE_FIELDS = ("device", "loader_workers", "log_every", "evaluate_every", "save_every", "keep")
 
 
 @dataclass(frozen=True)
@@ -281,6 +281,7 @@ def _loader_from(recipe: Recipe, phase: Phase, order: Order, masking: MaskingSet
             ranks=ranks.world_size(),
             start_step=done,
             stop_step=phase.steps,
+            workers=recipe.loader_workers,
         )
 
     return loader

@@ -70,7 +70,7 @@ def add_losses(
     sums.next_sentence_count += next_sentence.count
     sums.next_sentence_right += next_sentence.right
     sums.tokens += batch.layout.tokens
-    sums.attention_places += len(batch.layout.blocks.slots)
+    sums.attention_places += inputs.packed.attended_slots
     return masked.loss, next_sentence.loss
 
 

@@ -81,6 +81,13 @@ def test_a_config_that_is_no_bert_is_refused(values: dict[str, object], what: st
     assert caught.value.fix
 
 
+@pytest.mark.parametrize("values", [[], "bert", 3, None])
+def test_a_config_that_has_no_keys_is_refused(values: object) -> None:
+    with pytest.raises(BertsmithError, match="not keys with values") as caught:
+        BertConfig.from_dict(values)
+    assert caught.value.where == "config.json"
+
+
 def test_a_config_survives_its_file_and_foreign_keys() -> None:
     config = small_config(hidden_act="gelu_new", layer_norm_eps=1e-5)
     assert BertConfig.from_dict(config.to_dict()) == config
