@@ -29,6 +29,7 @@ ARTICLES = [
     "The fox jumps over the dog. It is quick,  and it is brown.\nA second paragraph follows here. ",
     "Another article that tells of oceans, rivers and lakes, at some length, and of [MASK] too.",
     "\u200b\u200c\u200d\u2060 " * 5 + "\u200b",
+    "\u0301 " * 25,
 ]
 OPTIONS = PrepareOptions(held_out=0.3, vocabulary_size=256, workers=1, shard_tokens=100, part_bytes=200)
 
@@ -102,7 +103,7 @@ def test_every_kind_of_source_gives_the_same_documents(name: str, tmp_path: Path
     counts = check_books(corpus)
     assert {what: each["count"] for what, each in counts["dropped"].items()} == {
         "copy of an earlier document": 1,
-        "empty": 1,
+        "empty": 2,
         "nothing left after tokenising": 1,
         "shorter than 20 characters": 1,
     }

@@ -39,35 +39,47 @@ def ranges_for(documents: int) -> int:
 
 
 def find_duplicates(task: RangeTask) -> dict[str, Any]:
-    """Writes drops.npy, int64[D, 2]: (part, document) of every later copy, in rising order."""
+    """Writes drops.npy, int64[D, 4]: (part, document) of every later copy, in rising order, and of the first one."""
 
     def make(folder: Path) -> dict[str, Any]:
         low, high = (number * 2**64 // task.ranges for number in (task.index, task.index + 1))
-        rows = [_rows(path, number, low, high) for number, path in enumerate(task.parts)]
+        rows = [rows_between(path / "sorted.npy", number, low, high) for number, path in enumerate(task.parts)]
         table = np.concatenate([*rows, np.zeros((0, 4), np.uint64)])
         table = table[np.lexsort((table[:, 2], table[:, 3], table[:, 1], table[:, 0]))]
-        later = np.flatnonzero((table[1:, :2] == table[:-1, :2]).all(axis=1)) + 1
-        drops = table[later][:, [3, 2]].astype(np.int64)
+        is_copy = np.zeros(len(table), np.bool_)
+        is_copy[1:] = (table[1:, :2] == table[:-1, :2]).all(axis=1)
+        firsts = np.maximum.accumulate(np.where(is_copy, 0, np.arange(len(table))))
+        later = np.flatnonzero(is_copy)
+        drops = np.hstack((table[later][:, [3, 2]], table[firsts[later]][:, [3, 2]])).astype(np.int64)
         np.save(folder / "drops.npy", drops[np.lexsort((drops[:, 1], drops[:, 0]))])
         return {"dropped": len(drops)}
 
     return make_once(task.folder, task.made_of, make)
 
 
-def _rows(path: Path, part: int, low: int, high: int) -> NDArray[np.uint64]:
-    """uint64[N, 4]: (hash, hash, document, part) of a part's documents with low <= hash < high."""
-    table = np.load(path / "sorted.npy", mmap_mode="r", allow_pickle=False)
+def rows_between(path: Path, part: int, low: int, high: int) -> NDArray[np.uint64]:
+    """uint64[N, C + 1]: rows of a sorted table with low <= column 0 < high, behind each the number of the part."""
+    table = np.load(path, mmap_mode="r", allow_pickle=False)
     first = int(np.searchsorted(table[:, 0], np.uint64(low)))
     last = len(table) if high == 2**64 else int(np.searchsorted(table[:, 0], np.uint64(high)))
     rows = np.array(table[first:last])
     return np.column_stack([rows, np.full(len(rows), part, np.uint64)])
 
 
-def dropped_documents(folders: Sequence[Path], part: int) -> NDArray[np.int64]:
-    """int64[D]: the documents of a part that are later copies, from all ranges."""
-    found = [np.zeros(0, np.int64)]
+def dropped_rows(folders: Sequence[Path], part: int) -> NDArray[np.int64]:
+    """int64[D, C]: what drops.npy of these folders hold of one part, documents (column 1) rising.
+
+    Each of the folders has rows of the same kind, in rising order of part and document.
+    """
+    found = []
     for folder in folders:
         drops = np.load(folder / "drops.npy", mmap_mode="r", allow_pickle=False)
         first, last = np.searchsorted(drops[:, 0], (part, part + 1))
-        found.append(np.array(drops[first:last, 1]))
-    return np.concatenate(found)
+        found.append(np.array(drops[first:last]))
+    rows = np.concatenate(found) if found else np.zeros((0, 2), np.int64)
+    return np.asarray(rows[np.argsort(rows[:, 1], kind="stable")], dtype=np.int64)
+
+
+def dropped_documents(folders: Sequence[Path], part: int) -> NDArray[np.int64]:
+    """int64[D]: the documents of a part that these folders drop."""
+    return dropped_rows(folders, part)[:, 1]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.array_jobs import Seat
 from bertsmith.corpus.documents import DocumentRule, ReadOptions
 from bertsmith.corpus.engine import check_engine
+from bertsmith.corpus.evaluation_texts import content_hash
+from bertsmith.corpus.near_duplicates import library
 from bertsmith.corpus.vocabulary import SMALLEST
 
+ExcludeAction = Literal["drop", "report"]
 # These say who does the work; whatever they are, the corpus has the same bytes.
 _OF_NO_EFFECT = ("workers", "engine", "address", "array_task")
 
@@ -23,11 +27,22 @@ class PrepareOptions:
     documents: DocumentRule = "file"
     """What a document is in plain text: a file; lines between blank lines, a sentence each; or a line."""
     text_field: str = "text"
-    """The field of JSON lines that holds the text."""
+    """The field that holds the text, in JSON lines, csv, tsv and parquet."""
     strict: bool = False
     """Stop at what is damaged or not UTF-8, instead of counting it and going on."""
     min_characters: int = 20
     """Shorter documents are dropped."""
+    exclude: tuple[Path, ...] = ()
+    """Files of evaluation text (SQuAD's JSON, GLUE's tsv, jsonl, csv, txt): documents with 13 words in a row of one are
+    dropped."""
+    exclude_action: ExcludeAction = "drop"
+    """What becomes of documents with evaluation text: drop, or report them only."""
+    near_duplicates: bool = False
+    """Drop documents that are nearly the same as an earlier one."""
+    near_threshold: float = 0.8
+    """The share of runs of words in common (of all that either has) from which a document is a near copy."""
+    near_shingle: int = 5
+    """Words of such a run."""
     held_out: float = 0.005
     """The share of documents that are kept for evaluation, drawn by a hash of their text."""
     language: str = "en"
@@ -56,8 +71,17 @@ class PrepareOptions:
         return ReadOptions(self.documents, self.text_field, self.strict)
 
     def deciding(self) -> dict[str, Any]:
-        """The options that decide what the corpus holds."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in _OF_NO_EFFECT}
+        """The options that decide what the corpus holds; of files of evaluation text, name and content.
+
+        Raises BertsmithError where one of these is missing.
+        """
+        values = {name: value for name, value in dataclasses.asdict(self).items() if name not in _OF_NO_EFFECT}
+        values["exclude"] = [f"{Path(path).name} (sha256 {content_hash(Path(path))})" for path in self.exclude]
+        if not self.exclude:
+            values["exclude_action"] = None
+        if not self.near_duplicates:
+            values["near_threshold"] = values["near_shingle"] = None
+        return values
 
     def check(self) -> None:
         """Raises BertsmithError where a value makes no sense."""
@@ -68,11 +92,24 @@ class PrepareOptions:
             if value is not None and value < smallest:
                 raise BertsmithError(f"{name} is {value}", "options of prepare", f"use a whole number from {smallest}")
         self._check_engine()
+        self._check_searches()
         if not 0 <= self.held_out < 1:
             raise BertsmithError(f"held_out is {self.held_out}", "options of prepare", "use a share from 0 to below 1")
         if self.documents not in get_args(DocumentRule):
             fix = f"use one of: {', '.join(get_args(DocumentRule))}"
             raise BertsmithError(f"documents is '{self.documents}'", "options of prepare", fix)
+
+    def _check_searches(self) -> None:
+        if self.exclude_action not in get_args(ExcludeAction):
+            fix = f"use one of: {', '.join(get_args(ExcludeAction))}"
+            raise BertsmithError(f"exclude_action is '{self.exclude_action}'", "options of prepare", fix)
+        if not 0.3 <= self.near_threshold <= 1:
+            fix = "use a share from 0.3 to 1: with less, everything is compared with everything"
+            raise BertsmithError(f"near_threshold is {self.near_threshold}", "options of prepare", fix)
+        if self.near_shingle < 1:
+            raise BertsmithError(f"near_shingle is {self.near_shingle}", "options of prepare", "use a number from 1")
+        if self.near_duplicates:
+            library()
 
     def _check_engine(self) -> None:
         check_engine(self.engine)

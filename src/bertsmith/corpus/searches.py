@@ -1,0 +1,199 @@
+"""The searches over all cleaned parts: copies, then evaluation text, then near copies; each passes over what the ones
+before it drop. What they find goes into the account."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertsmith.base.log import duration, say
+from bertsmith.corpus.account import Entry, Tally
+from bertsmith.corpus.duplicates import RangeTask, find_duplicates, ranges_for
+from bertsmith.corpus.engine import Engine
+from bertsmith.corpus.evaluation_texts import content_hash
+from bertsmith.corpus.exclude import HOLDS, NGRAM_WORDS, ExcludeTask, IndexTask, make_index, search_part
+from bertsmith.corpus.near_duplicates import (
+    BucketsTask,
+    NearTask,
+    SignTask,
+    band_rows,
+    bucket_ranges,
+    find_buckets,
+    find_near_copies,
+    library,
+    recall,
+    sign_part,
+)
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.parts import fingerprint
+from bertsmith.corpus.selection import ChooseTask, choose_documents, part_folder
+
+# Runs a stage with a progress bar: (what it is called, function, tasks, bytes of each part) -> results.
+Stage = Callable[[str, Callable[[Any], dict[str, Any]], Sequence[Any], Sequence[int]], list[dict[str, Any]]]
+
+
+@dataclass
+class Selection:
+    """What the searches found. kept: a folder a part. account: on evaluation text and near copies, for corpus.json.
+
+    fingerprint: of all that decided.
+    """
+
+    kept: tuple[Path, ...]
+    dropped: Tally
+    changed: Tally
+    account: dict[str, Any]
+    fingerprint: str
+
+
+class Searches:
+    """Runs the searches over the cleaned parts, in `work`, by `engine`, those over text by `stage`."""
+
+    def __init__(self, work: Path, engine: Engine, stage: Stage, options: PrepareOptions) -> None:
+        self._work, self._engine, self._stage, self._options = work, engine, stage, options
+
+    def run(self, parts: Sequence[Path], part_bytes: Sequence[int], documents: int, whole: str) -> Selection:
+        """All searches, and what is left.
+
+        parts: folders of the cleaned parts. part_bytes: of their text. documents: how many there are. whole:
+        fingerprint of all parts. Raises BertsmithError for files of evaluation text that cannot be used.
+        """
+        self._parts, self._part_bytes = tuple(parts), part_bytes
+        options = self._options
+        found = Selection((), Tally(), Tally(), {}, whole)
+        copies = self._copies(documents, found)
+        excluded = self._excluded(copies, found) if options.exclude else []
+        dropped = excluded if options.exclude_action == "drop" else []
+        near = self._near(copies, dropped, documents, found) if options.near_duplicates else ()
+        tasks = [
+            ChooseTask(
+                part_folder(self._work / "chosen", number),
+                fingerprint(found.fingerprint, number),
+                number,
+                self._parts[0].parent,
+                copies,
+                tuple(dropped[number : number + 1]),
+                near,
+            )
+            for number in range(len(parts))
+        ]
+        for result in self._engine.run(choose_documents, tasks):
+            found.dropped.add(Tally.from_json(result["dropped"]))
+        found.kept = tuple(task.folder for task in tasks)
+        return found
+
+    def _copies(self, documents: int, found: Selection) -> tuple[Path, ...]:
+        ranges = ranges_for(documents)
+        tasks = [
+            RangeTask(
+                part_folder(self._work / "duplicates", index),
+                fingerprint(found.fingerprint, ranges, index),
+                index,
+                ranges,
+                self._parts,
+            )
+            for index in range(ranges)
+        ]
+        self._engine.run(find_duplicates, tasks)
+        return tuple(task.folder for task in tasks)
+
+    def _excluded(self, copies: tuple[Path, ...], found: Selection) -> list[Path]:
+        """The folders of the parts' hits; their figures go into `found`."""
+        started = time.monotonic()
+        paths = tuple(Path(path).absolute() for path in self._options.exclude)
+        hashes = [content_hash(path) for path in paths]
+        index = IndexTask(self._work / "exclude" / "index", fingerprint(hashes, NGRAM_WORDS), paths)
+        listed = self._engine.run(make_index, [index])[0]["files"]
+        found.fingerprint = fingerprint(found.fingerprint, index.made_of, self._options.exclude_action)
+        names = tuple(path.name for path in paths)
+        folders = [part_folder(self._work / "exclude", number) for number in range(len(self._parts))]
+        tasks = [
+            ExcludeTask(folder, fingerprint(found.fingerprint, number), number, part, copies, index.folder, names)
+            for number, (folder, part) in enumerate(zip(folders, self._parts, strict=True))
+        ]
+        results = self._stage("looking for evaluation texts", search_part, tasks, self._part_bytes)
+        hits, by_file = Tally(), Tally()
+        for result in results:
+            hits.add(Tally.from_json(result["all"]))
+            by_file.add(Tally.from_json(result["files"]))
+        drop = self._options.exclude_action == "drop"
+        (found.dropped if drop else found.changed).add(hits)
+        seen = _runs_found(index.folder, folders, len(paths))
+        rows = [
+            _file_account(by_file.get(str(number), Entry()), {"file": name, "sha256": sha256, **counts, "found": runs})
+            for number, (name, sha256, counts, runs) in enumerate(zip(names, hashes, listed, seen, strict=True))
+        ]
+        found.account["contamination"] = {"words": NGRAM_WORDS, "action": self._options.exclude_action, "files": rows}
+        what = "dropped" if drop else "kept, as --exclude-action report asks"
+        say(f"evaluation text: {hits.count:,} {HOLDS}, {what}; {duration(time.monotonic() - started)}")
+        return folders
+
+    def _near(
+        self, copies: tuple[Path, ...], excluded: Sequence[Path], documents: int, found: Selection
+    ) -> tuple[Path, ...]:
+        """The folder of the near copies; their figures go into `found`."""
+        started = time.monotonic()
+        shingle, threshold = self._options.near_shingle, self._options.near_threshold
+        by, rows = library(), band_rows(threshold)
+        whole = fingerprint(found.fingerprint, by, shingle, rows)
+        drops = [(*copies, *excluded[number : number + 1]) for number in range(len(self._parts))]
+        folders = [part_folder(self._work / "signed", number) for number in range(len(self._parts))]
+        signing = [
+            SignTask(folder, fingerprint(whole, number), number, self._parts[number], drops[number], shingle, rows)
+            for number, folder in enumerate(folders)
+        ]
+        self._stage("signing documents", sign_part, signing, self._part_bytes)
+        ranges = bucket_ranges(documents, rows)
+        buckets = [
+            BucketsTask(
+                part_folder(self._work / "buckets", index),
+                fingerprint(whole, ranges, index),
+                index,
+                ranges,
+                tuple(folders),
+            )
+            for index in range(ranges)
+        ]
+        counts = tuple(result["buckets"] for result in self._engine.run(find_buckets, buckets))
+        found.fingerprint = fingerprint(whole, threshold)
+        shared = tuple(task.folder for task in buckets)
+        near = NearTask(self._work / "near", found.fingerprint, tuple(folders), shared, counts, threshold)
+        result = self._engine.run(find_near_copies, [near])[0]
+        found.account["near_duplicates"] = {
+            "by": by,
+            "threshold": threshold,
+            "words_a_run": shingle,
+            "found_at_threshold": round(recall(threshold, rows), 3),
+            **result,
+        }
+        say(
+            f"near copies: {result['dropped']:,} share {threshold:.0%} or more of their runs of {shingle} "
+            f"words with an earlier one ({result['compared']:,} compared); {duration(time.monotonic() - started)}"
+        )
+        return (near.folder,)
+
+
+def _file_account(hits: Entry, counts: dict[str, Any]) -> dict[str, Any]:
+    """What corpus.json holds of one file of evaluation text; it is said, too."""
+    say(
+        f"evaluation text: {counts['file']}: {counts['texts']:,} texts, {counts['short']:,} too short to check; "
+        f"{counts['found']:,} of {counts['ngrams']:,} runs of {NGRAM_WORDS} words found, in {hits.count:,} documents"
+    )
+    return {**counts, "documents": hits.count, "bytes": hits.bytes, "examples": hits.examples}
+
+
+def _runs_found(index: Path, parts: Sequence[Path], count: int) -> list[int]:
+    """How many different runs of words of each evaluation file stand anywhere in the corpus."""
+    ngrams, owners = (np.load(index / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ("ngrams", "files"))
+    found = np.zeros(len(ngrams), np.bool_)
+    for part in parts:
+        found[np.load(part / "found.npy", allow_pickle=False)] = True
+    # Rows of the same run lie together, and its first one was found.
+    for row in np.flatnonzero(ngrams[1:] == ngrams[:-1]).tolist():
+        found[row + 1] |= found[row]
+    return [int(each) for each in np.bincount(owners[found], minlength=count)]
