@@ -12,12 +12,11 @@ from bertsmith.bench.batch_cases import GLOBAL_BATCH, MICRO_BATCH_TOKENS, STARTS
 from bertsmith.bench.machine import machine
 from bertsmith.bench.process import CaseSpec, Measured, measure
 from bertsmith.bench.table import Report, Table
-from bertsmith.bench.text import cut_texts, default_source, vocabulary_for
+from bertsmith.bench.text import cut_texts, default_source, said_sources, vocabulary_for
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
 
-LENGTHS = (128, 512)
 # The peer makes a Python object of every row, so it is given the first shards only.
 _PEER_SHARDS = 4
 
@@ -31,6 +30,7 @@ class BatchesBench:
     size_bytes: int = 160_000_000
     tokenizer: Path | None = None
     workers: int | None = None
+    lengths: tuple[int, ...] = (128, 512)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class BatchCase:
 def bench_batches(asked: BatchesBench, folder: Path, command: str) -> Report:
     """Measures in `folder`, a case after the other. Raises BertsmithError as `Corpus.open` and `prepare` do."""
     corpus, what = _corpus(asked, folder)
-    cases = [case for length in LENGTHS for case in _cases(corpus, length, folder)]
+    cases = [case for length in asked.lengths for case in _cases(corpus, length, folder)]
     tokens, documents = corpus.tokens("train"), corpus.documents("train")
     about = [
         f"corpus: {what}, {tokens:,} tokens of {documents:,} documents in {len(corpus.shards('train'))} shards",
@@ -69,7 +69,7 @@ def _corpus(asked: BatchesBench, folder: Path) -> tuple[Corpus, str]:
     tokenizer, _ = vocabulary_for(asked.tokenizer, text, folder / "tokenizer")
     options = PrepareOptions(documents="line", workers=asked.workers)
     corpus = prepare(text.path, folder / "corpus", tokenizer=tokenizer, options=options)
-    return corpus, f"{', '.join(source)}, {size(text.text_bytes)}"
+    return corpus, f"{said_sources(source)}, {size(text.text_bytes)}"
 
 
 def _cases(corpus: Corpus, length: int, folder: Path) -> list[BatchCase]:
@@ -89,7 +89,7 @@ def _cases(corpus: Corpus, length: int, folder: Path) -> list[BatchCase]:
 def _tables(cases: Sequence[BatchCase], corpus_tokens: int) -> list[Table]:
     found = {(case.what, case.length): case.measured for case in cases}
     speed, index, start = [], [], []
-    for length in LENGTHS:
+    for length in sorted({case.length for case in cases}):
         epoch, peer, built = (found[what, length] for what in ("epoch", "collator", "index"))
         rate = epoch.result["tokens"] / epoch.cpu_seconds
         head = f"bertsmith at {length}: pairs, masks and packing drawn afresh"

@@ -12,7 +12,7 @@ from bertsmith.base.log import say, size
 from bertsmith.bench.machine import machine
 from bertsmith.bench.process import CaseSpec, Measured, measure
 from bertsmith.bench.table import Report, Table
-from bertsmith.bench.text import Text, cut_texts, default_source, vocabulary_for
+from bertsmith.bench.text import Text, cut_texts, default_source, said_sources, vocabulary_for
 from bertsmith.corpus.engine import default_workers
 
 OURS = "ours"
@@ -97,7 +97,7 @@ def bench_prepare(asked: PrepareBench, folder: Path, command: str) -> Report:
             if case.measured.missing:
                 break
     about = [
-        f"text: {', '.join(source)}, one file, a document a line; vocabulary: {what}",
+        f"text: {said_sources(source)}, one file, a document a line; vocabulary: {what}",
         f"slow sides get 1/{_SLOW_SHARE} of each text, its beginning",
         "CPU time is user and system of all processes, without the imports of the main one; peak memory is the most "
         "that all processes held at one time, what they share counted once",

@@ -30,6 +30,8 @@ class BenchOptions:
     """For batches: a prepared corpus; without it, the largest text is prepared first."""
     sizes: tuple[float, ...] = ()
     """Megabytes of text, rising; 10 40 160 where none are given. Slow sides get a twentieth."""
+    lengths: tuple[int, ...] = (128, 512)
+    """For batches: the sequence lengths."""
     workers: int | None = None
     """Worker processes of our preparation; all cores where none is given."""
     quick: bool = False
@@ -55,5 +57,7 @@ def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Repor
         folder = Path(made)
         if name == "prepare":
             return bench_prepare(PrepareBench(options.source, sizes, options.tokenizer, options.workers), folder, typed)
-        asked = BatchesBench(options.corpus, options.source, max(sizes), options.tokenizer, options.workers)
+        asked = BatchesBench(
+            options.corpus, options.source, max(sizes), options.tokenizer, options.workers, options.lengths
+        )
         return bench_batches(asked, folder, typed)

@@ -38,6 +38,12 @@ def data_folder() -> Path:
     return Path(os.environ.get("BERTSMITH_DATA") or Path.home() / ".cache" / "bertsmith-data")
 
 
+def said_sources(source: Sequence[str]) -> str:
+    """The sources as a report names them: what lies in the data folder without the place of that folder."""
+    folder = str(data_folder())
+    return ", ".join(each.replace(folder, "$BERTSMITH_DATA", 1) if each.startswith(folder) else each for each in source)
+
+
 def default_source() -> str:
     """Wikipedia where it is there, else the documentation that comes with Python."""
     wiki = data_folder() / "wiki"
