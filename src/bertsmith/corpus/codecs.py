@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # A packing, by the bytes its members begin with. A zst file may also begin with a frame that is to be skipped.
 MAGIC = {"gz": b"\x1f\x8b", "bz2": b"BZh", "xz": b"\xfd7zXZ\x00", "zst": b"\x28\xb5\x2f\xfd"}
 _SKIPPABLE = tuple(bytes([0x50 + number]) + b"\x2a\x4d\x18" for number in range(16))
+# About how many bytes a packed byte of text stands for.
+UNPACKED = 4
 _MAGIC_BYTES = max(map(len, MAGIC.values()))
 # Unpacked in steps this small, no more than one of them is lost to the damage behind it.
 _STEP = 1 << 14
@@ -190,7 +192,7 @@ def open_bytes(path: str | Path, codec: str) -> IO[bytes]:
     if codec == "zst":
         _zst_library(path)
     try:
-        file = open(path, "rb")  # noqa: SIM115  closed with the stream that is returned
+        file = open(path, "rb", buffering=_BUFFER)  # noqa: SIM115  closed with the stream that is returned
     except OSError as error:
         what = f"could not read ({error.strerror or error})"
         raise BertsmithError(what, path, "check the path and its permissions") from error
@@ -211,3 +213,8 @@ def packing(head: bytes) -> str:
     if head.startswith(_SKIPPABLE):
         return "zst"
     return next((codec for codec, magic in MAGIC.items() if head.startswith(magic)), "")
+
+
+def codec_of(path: str | Path) -> str:
+    """The key of MAGIC that a file's first bytes tell, or "". Raises BertsmithError when it cannot be opened."""
+    return packing(peek(path, "", _MAGIC_BYTES))

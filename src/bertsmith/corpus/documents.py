@@ -25,7 +25,7 @@ class Document:
 class ReadOptions:
     """How sources become documents.
 
-    documents: what a document is in plain text. text_field: the field of JSON lines that holds the text. strict: what
+    documents: what a document is in plain text. text_field: the field of rows that holds the text. strict: what
     is damaged or not UTF-8 is an error, not counted and passed over.
     """
 

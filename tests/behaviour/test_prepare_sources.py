@@ -1,0 +1,157 @@
+"""Promise: the same text gives the same corpus whatever it comes as; poisonous rows and files cost themselves alone."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.shards import SPLITS, Corpus, verify
+from bertsmith.corpus.tokenizer import Tokenizer
+from bertsmith.corpus.vocabulary import train_vocabulary
+
+TEXTS = [f'Document {n} tells of "quotes", commas,\nlines and {n * 7919 % 1009} things.' for n in range(300)]
+LONG = 50_000_000
+
+
+def options(**changes: Any) -> PrepareOptions:
+    return PrepareOptions(**{"workers": 1, "held_out": 0.1, "part_bytes": 4000, "shard_tokens": 3000, **changes})
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_vocabulary(TEXTS, 320)
+
+
+def as_csv(texts: Sequence[str]) -> bytes:
+    file = io.StringIO(newline="")
+    csv.writer(file).writerows([["n", "text"], *([n, text] for n, text in enumerate(texts))])
+    return file.getvalue().encode()
+
+
+def as_jsonl(texts: Sequence[str]) -> bytes:
+    return "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+
+
+def as_parquet(texts: Sequence[str]) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"text": list(texts)}), file, row_group_size=50)
+    return file.getvalue()
+
+
+def tokens(corpus: Corpus) -> list[Any]:
+    """All tokens of a corpus, by split, in order."""
+    verify(corpus)
+    return [
+        np.concatenate([corpus.open_shard(split, n).tokens for n in range(len(corpus.shards(split)))]).tolist()
+        for split in SPLITS
+    ]
+
+
+def balanced(corpus: Corpus) -> dict[str, Any]:
+    counts = corpus.counts
+    for what, key in (("documents", "count"), ("bytes", "bytes")):
+        dropped = sum(entry[key] for entry in counts["dropped"].values())
+        assert counts["kept"][what] + dropped == counts["read"][what]
+    return counts
+
+
+WRITERS: dict[str, Callable[[Sequence[str]], bytes]] = {
+    "a.csv": as_csv,
+    "a.tsv": lambda texts: as_csv(texts).replace(b"\r\n", b"\n"),
+    "a.csv.zst": lambda texts: zstandard.compress(as_csv(texts)),
+    "a.parquet": as_parquet,
+    "a.utf16.jsonl": lambda texts: as_jsonl(texts).decode().encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(WRITERS))
+def test_the_same_text_gives_the_same_tokens_for_any_kind_and_workers(
+    name: str, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    (tmp_path / "a.jsonl").write_bytes(as_jsonl(TEXTS))
+    expected = tokens(prepare(tmp_path / "a.jsonl", tmp_path / "expected", tokenizer=tokenizer, options=options()))
+    (tmp_path / name).write_bytes(WRITERS[name](TEXTS))
+    workers_and_parts = [(1, 1 << 20), (2 if name in ("a.csv", "a.parquet") else 1, 4000)]
+    for workers, part_bytes in workers_and_parts:
+        out = tmp_path / f"out-{workers}-{part_bytes}"
+        wanted = options(workers=workers, part_bytes=part_bytes)
+        corpus = prepare(tmp_path / name, out, tokenizer=tokenizer, options=wanted)
+        assert tokens(corpus) == expected
+        assert balanced(corpus)["kept"]["documents"] == len(TEXTS)
+
+
+def run(arguments: list[str], given: bytes, folder: Path) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "bertsmith", *arguments]
+    return subprocess.run(command, input=given, capture_output=True, cwd=folder, timeout=120, check=False)
+
+
+def test_standard_input_is_a_source_that_can_be_gone_on_with(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    tokenizer.save(tmp_path / "tokenizer")
+    arguments = ["prepare", "-", "--tokenizer", "tokenizer", "--out", "corpus", "--held-out", "0.1", "--workers", "1"]
+    done = run(arguments, as_csv(TEXTS), tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"source: csv, field 'text', from standard input" in done.stderr
+    corpus = Corpus.open(tmp_path / "corpus")
+    assert balanced(corpus)["kept"]["documents"] == len(TEXTS)
+    assert corpus.account["made_of"]["sources"] == ["-"]
+    again = run(arguments, as_csv(TEXTS), tmp_path)
+    assert again.returncode == 0
+    assert b"made of the same; nothing to do" in again.stderr
+    other = run(arguments, as_csv(TEXTS[1:]), tmp_path)
+    assert other.returncode == 2
+    assert b"made otherwise" in other.stderr
+    assert not (tmp_path / "corpus" / ".work").exists(), "nothing of the refused input stays"
+
+
+@pytest.mark.parametrize("given", [b"", bytes(range(256))], ids=["empty", "not text"])
+def test_wrong_standard_input_leaves_no_folder(given: bytes, tmp_path: Path) -> None:
+    done = run(["prepare", "-", "--out", "corpus"], given, tmp_path)
+    assert done.returncode == 2
+    assert not (tmp_path / "corpus").exists()
+
+
+def poison(folder: Path) -> None:
+    """Sources of all kinds with something in them that must not stop the rest."""
+    folder.mkdir()
+    good = [f"A good document that follows, number {n}." for n in range(6)]
+    (folder / "cell.csv").write_bytes(as_csv([good[0], "long " * (LONG // 5), good[1]]))
+    deep = b'{"text": ' + b"[" * 200_000 + b"\n" + b'{"text": ' + b"9" * 5000 + b"}\n"
+    (folder / "deep.jsonl").write_bytes(deep + as_jsonl([good[2]]))
+    (folder / "line.jsonl").write_bytes(
+        as_jsonl([good[3]]) + b'{"text": "' + b"x" * LONG + b'"}\n' + as_jsonl([good[4]])
+    )
+    cut = gzip.compress(as_jsonl([good[5], *(f"{n} and {n * n}, which is more text." for n in range(2000))]), mtime=0)
+    (folder / "zcut.jsonl.gz").write_bytes(cut[: len(cut) // 2])
+
+
+def test_poison_is_counted_and_named_and_the_rest_goes_on(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    poison(tmp_path / "in")
+    corpus = prepare(tmp_path / "in", tmp_path / "out", tokenizer=tokenizer, options=options(part_bytes=1 << 20))
+    counts = balanced(corpus)
+    dropped = {what: (entry["count"], entry["examples"]) for what, entry in counts["dropped"].items()}
+    assert dropped["rows longer than 33.6 MB"] == (1, ["in/cell.csv, byte 53"])
+    count, examples = dropped["rows that are not JSON"]
+    assert count == 4
+    assert examples == ["in/deep.jsonl, byte 0", "in/deep.jsonl, byte 200,010", "in/line.jsonl, byte 52"]
+    damaged = counts["changed"]["packed files that are damaged, read up to the damage"]
+    assert damaged["count"] == 1
+    assert damaged["examples"][0].startswith("in/zcut.jsonl.gz, after byte ")
+    assert counts["kept"]["documents"] > 6 + 500
+    with pytest.raises(BertsmithError, match="longer than"):
+        prepare(tmp_path / "in", tmp_path / "strict", tokenizer=tokenizer, options=options(strict=True))
