@@ -208,6 +208,23 @@ def test_a_folder_of_other_things_is_refused_before_training(model, tmp_path):
         bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path, settings=QUICK)
 
 
+def test_the_model_that_it_starts_from_is_never_replaced(model, tmp_path):
+    copy, link = tmp_path / "copy", tmp_path / "link"
+    shutil.copytree(model, copy)
+    link.symlink_to(copy)
+    for start, out in ((copy, copy), (copy, link), (link, copy), (copy, tmp_path / "x" / ".." / "copy")):
+        with pytest.raises(BertsmithError, match="would replace the model that it starts from"):
+            bertsmith.finetune("classify", start, TRAIN, DEV, out, settings=QUICK)
+    assert (copy / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+
+
+def test_a_second_run_says_that_it_replaces_the_first(model, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("bertsmith"), "propagate", True)
+    for times in range(2):
+        bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "out", settings=replace(QUICK, epochs=1))
+        assert ("will replace it" in caplog.text) == bool(times)
+
+
 def test_a_real_encoder_beats_random_weights_on_sst2(real_data):
     folder, data = real_data("weights/all-MiniLM-L6-v2"), real_data("glue/SST-2")
     columns = Columns(text="sentence")

@@ -29,9 +29,17 @@ from bertsmith.tasks.classification import Classifier, class_scores
 from bertsmith.tasks.metrics import CLASS_METRICS
 from bertsmith.tasks.records import Source, read_records
 from bertsmith.tasks.results import EpochResult, FinetuneResult, SeedResult
-from bertsmith.tasks.sequences import Sequences, encode, pack
+from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer, pack
 from bertsmith.tasks.settings import FinetuneSettings
-from bertsmith.weights.huggingface import FolderContents, check_replaceable, load_model, read_config, save_model
+from bertsmith.weights.huggingface import (
+    FINETUNE_FILE,
+    TASK_FILE,
+    FolderContents,
+    check_replaceable,
+    load_model,
+    read_config,
+    save_model,
+)
 from bertsmith.weights.names import POOLER
 
 TASKS = ("classify",)
@@ -84,10 +92,10 @@ def finetune(
     if task not in TASKS:
         raise BertsmithError(f"task '{task}' is not known", "task", nearest(task, TASKS))
     settings = settings or FinetuneSettings()
-    out = Path(out) if out is not None else None
+    model, out = Path(model), Path(out) if out is not None else None
     if out is not None:
-        check_replaceable(out)
-    work = _prepare(Path(model), train, dev, settings)
+        _check_out(model, out)
+    work = _prepare(model, train, dev, settings)
     device = choose_device(settings.device, settings.precision)
     start = time.monotonic()
     runs: list[SeedResult] = []
@@ -120,16 +128,20 @@ def finetune(
     return result
 
 
+def _check_out(model: Path, out: Path) -> None:
+    """Refuses a folder that must not be replaced, and says where one will be."""
+    if out.resolve() == model.resolve():
+        raise BertsmithError(
+            "the fine-tuned model would replace the model that it starts from", out, "choose another folder for it"
+        )
+    if check_replaceable(out):
+        warn(f"{out} holds a model already; the fine-tuned one will replace it")
+
+
 def _prepare(folder: Path, train: Source, dev: Source, settings: FinetuneSettings) -> _Work:
     """Reads and encodes all rows, and says what they are."""
     config = read_config(folder)
-    tokenizer = Tokenizer.load(folder)
-    if tokenizer.size > config.vocab_size:
-        raise BertsmithError(
-            f"the tokenizer has {tokenizer.size:,} pieces and the model {config.vocab_size:,}",
-            folder,
-            "use the tokenizer that the model was trained with",
-        )
+    tokenizer = load_tokenizer(folder, config)
     max_length = min(settings.max_length, config.max_position_embeddings)
     if max_length < settings.max_length:
         say(f"rows are cut at {max_length} tokens, not {settings.max_length}: the model has no more positions")
@@ -240,6 +252,6 @@ def _save(model: Classifier, work: _Work, result: FinetuneResult, out: Path) -> 
         classification.ARCHITECTURE,
         work.tokenizer.save,
         config=classification.config_labels(work.names),
-        json_files={"task.json": task, "finetune.json": {**result.to_dict(), "settings": asdict(work.settings)}},
+        json_files={TASK_FILE: task, FINETUNE_FILE: {**result.to_dict(), "settings": asdict(work.settings)}},
     )
     save_model(model, contents, out)

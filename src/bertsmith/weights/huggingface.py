@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import choose
+from bertsmith.base.log import choose, say
 from bertsmith.base.streams import stream_key
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
@@ -27,7 +27,11 @@ from bertsmith.weights.strict import Fit, fit, own_parameters
 CONFIG_FILE = "config.json"
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
+TASK_FILE, FINETUNE_FILE = "task.json", "finetune.json"
 _OPTIONAL_FILES = ("special_tokens_map.json",)
+# All that a folder of ours may hold.
+_WRITTEN_FILES = (CONFIG_FILE, *WEIGHTS_FILES, *TOKENIZER_FILES, *_OPTIONAL_FILES, TASK_FILE, FINETUNE_FILE)
+_SHOWN = 5
 _FOLDER_FIX = "name a model folder: one with config.json and model.safetensors"
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -150,13 +154,14 @@ def save_encoder(model: Encoder, tokenizer_folder: str | Path, out: str | Path) 
 
 
 def save_model(model: nn.Module, contents: FolderContents, out: str | Path) -> None:
-    """Writes a complete model folder, whole or not at all; it replaces a model folder that was there.
+    """Writes a complete model folder, whole or not at all; it replaces a model folder that was there, and says so.
 
     The model must have a `config`. Weights are stored in fp32. Raises BertsmithError where `out` holds something that
     is no model folder, and where the disk refuses.
     """
     out = Path(out)
-    check_replaceable(out)
+    if check_replaceable(out):
+        say(f"the model that was in {out} is replaced")
     prefix = "" if contents.architecture == "BertModel" else "bert."
     tensors = {
         to_huggingface(name, prefix): parameter.detach().float().cpu().contiguous()
@@ -186,9 +191,34 @@ def _config_of(model: nn.Module) -> BertConfig:
     return config
 
 
-def check_replaceable(out: Path) -> None:
-    """Raises BertsmithError where `out` holds something that is no model folder, which must not be replaced."""
-    if out.exists() and not (out.is_dir() and ((out / CONFIG_FILE).is_file() or not any(out.iterdir()))):
+def check_replaceable(out: Path) -> bool:
+    """Whether `out` holds a model folder, which may be replaced; False where nothing is there yet.
+
+    Raises BertsmithError where it holds something else, or something beside the model: it would be deleted.
+    """
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return False
+    if not _is_model_folder(out):
         raise BertsmithError(
             "this is there already and is not a model folder", out, "choose another folder, or empty this one first"
         )
+    extra = sorted(each.name for each in out.iterdir() if each.name not in _WRITTEN_FILES or not each.is_file())
+    if extra:
+        more = f" and {len(extra) - _SHOWN} more" if len(extra) > _SHOWN else ""
+        raise BertsmithError(
+            f"this model folder also holds {', '.join(extra[:_SHOWN])}{more}, which would be deleted with it",
+            out,
+            "choose another folder, or move these away first",
+        )
+    return True
+
+
+def _is_model_folder(out: Path) -> bool:
+    """Whether it holds the config of a BERT, and weights."""
+    if not (out / CONFIG_FILE).is_file() or not any((out / name).is_file() for name in WEIGHTS_FILES):
+        return False
+    try:
+        config = files.read_json(out / CONFIG_FILE)
+    except BertsmithError:
+        return False
+    return isinstance(config, dict) and config.get("model_type") == "bert"

@@ -219,6 +219,37 @@ def test_what_is_no_model_folder_is_never_replaced(model, tokenizer_folder, tmp_
     assert (tmp_path / "thesis" / "chapter.txt").read_text() == "years of work"
 
 
+@pytest.mark.parametrize(
+    ("config", "weights"),
+    [("{}", True), ('{"model_type": "gpt2"}', True), ("{", True), ("[]", True), ('{"model_type": "bert"}', False)],
+)
+def test_a_config_alone_makes_no_model_folder(model, tokenizer_folder, tmp_path, config, weights):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "config.json").write_text(config)
+    if weights:
+        (mine / "model.safetensors").write_bytes(b"something else")
+    with pytest.raises(BertsmithError, match="not a model folder"):
+        save_pretraining_model(model, tokenizer_folder, mine)
+    assert (mine / "config.json").read_text() == config
+
+
+def test_what_lies_beside_a_model_is_named_and_kept(model, folder, tokenizer_folder):
+    (folder / "src").mkdir()
+    (folder / "src" / "mine.py").write_text("print()")
+    (folder / "notes.txt").write_text("years of work")
+    with pytest.raises(BertsmithError, match=r"also holds notes\.txt, src, which would be deleted") as caught:
+        save_pretraining_model(model, tokenizer_folder, folder)
+    assert caught.value.where == str(folder)
+    assert (folder / "src" / "mine.py").read_text() == "print()"
+
+
+def test_a_model_folder_is_replaced_and_that_is_said(model, folder, tokenizer_folder, said):
+    assert "replaced" not in said.text
+    save_pretraining_model(model, tokenizer_folder, folder)
+    assert f"the model that was in {folder} is replaced" in said.text
+
+
 def test_an_incomplete_tokenizer_is_named(model, tokenizer_folder, tmp_path):
     (tokenizer_folder / "vocab.txt").unlink()
     with pytest.raises(BertsmithError, match=r"lacks vocab\.txt"):
