@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from made_corpora import OPTIONS, contents, made_parts, made_text, wait_for
+from made_corpora import OPTIONS, contents, made_parts, made_text, start, wait_for
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 pytest.importorskip("ray", reason="ray is not installed: pip install 'bertsmith[ray]'")
@@ -42,17 +42,24 @@ def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head without a core for parts, and two nodes of one core each: five processes a node, as on real machines."""
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    for _ in range(2):
-        made.add_node(num_cpus=1)
+    """A head with one core for parts; tests add a node of one core and take it away."""
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     made.wait_for_nodes()
     yield made
     made.shutdown()
 
 
-def on(cluster: Any) -> PrepareOptions:
-    return PrepareOptions(**SMALL_PARTS, engine="ray", address=cluster.address)
+def begin(cluster: Any, source: Path, out: Path, **changes: Any) -> subprocess.Popen[bytes]:
+    """A driver in a process of its own, which may reach the cluster at this machine's address."""
+    options = {**SMALL_PARTS, "workers": None, "engine": "ray", "address": cluster.address, **changes}
+    return start(source, out, out.parent, **options)
+
+
+def end(process: subprocess.Popen[bytes]) -> str:
+    """What it said; the status must be that of success."""
+    said = process.communicate(timeout=90)[1].decode()
+    assert process.returncode == 0, said
+    return said
 
 
 def workers_at_parts() -> list[int]:
@@ -67,50 +74,30 @@ def workers_at_parts() -> list[int]:
     return found
 
 
-def disturbed(out: Path, stage: str, parts: int, disturb: Any) -> threading.Thread:
-    """Calls `disturb` in a thread when so many parts of a stage are there."""
-
-    def watch() -> None:
-        wait_for(lambda: made_parts(out, stage) >= parts)
-        disturb()
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    return thread
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_worker_is_killed_then_a_node_is_lost(
-    cluster: Any, source: Path, tmp_path: Path, undisturbed: dict[str, str], caplog: pytest.LogCaptureFixture
+    cluster: Any, source: Path, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
-    out, killed = tmp_path / "corpus", list[int]()
-
-    def kill_a_worker() -> None:
-        assert wait_for(lambda: bool(workers_at_parts()))
-        killed.append(workers_at_parts()[0])
-        os.kill(killed[0], signal.SIGKILL)
-
+    out = tmp_path / "corpus"
     lost = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
-    watching = [
-        disturbed(out, "cleaned", 5, kill_a_worker),
-        disturbed(out, "tokens", 5, lambda: cluster.remove_node(lost, allow_graceful=False)),
-    ]
-    prepare(source, out, options=on(cluster))
-    for thread in watching:
-        thread.join()
-    assert killed
-    assert len([node for node in cluster.list_all_nodes() if node is lost]) == 0
-    assert "is done again" in caplog.text
+    driver = begin(cluster, source, out)
+    assert wait_for(lambda: made_parts(out, "cleaned") >= 3 and bool(workers_at_parts()), driver)
+    os.kill(workers_at_parts()[0], signal.SIGKILL)
+    assert wait_for(lambda: made_parts(out, "tokens") >= 3, driver)
+    cluster.remove_node(lost, allow_graceful=False)
+    said = end(driver)
+    assert "is done again" in said
     assert contents(out) == undisturbed
 
 
 def test_an_error_of_a_part_is_the_users_one_message(cluster: Any, tmp_path: Path) -> None:
     text = tmp_path / "latin.txt"
     text.write_bytes("Ein Satz über nichts, der lang genug ist. ".encode("latin-1") * 20)
-    options = PrepareOptions(**{**SMALL_PARTS, "strict": True}, engine="ray", address=cluster.address)
-    with pytest.raises(BertsmithError, match="not UTF-8"):
-        prepare(text, tmp_path / "corpus", options=options)
+    driver = begin(cluster, text, tmp_path / "corpus", strict=True)
+    said = driver.communicate(timeout=90)[1].decode()
+    assert "BertsmithError: this is not UTF-8 text" in said
+    assert "latin.txt, byte 9" in said
 
 
 def test_a_node_with_other_code_is_named_and_does_nothing(
@@ -122,10 +109,10 @@ def test_a_node_with_other_code_is_named_and_does_nothing(
         file.write("# changed\n")
     odd = cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(tmp_path / "other")})
     cluster.wait_for_nodes()
-    with pytest.raises(BertsmithError, match=r"has other versions: bertsmith .* at the driver"):
-        prepare(source, tmp_path / "corpus", options=on(cluster))
+    said = begin(cluster, source, tmp_path / "corpus").communicate(timeout=90)[1].decode()
+    assert re.search(r"BertsmithError: the node \S+ has other versions: bertsmith .* at the driver", said), said
     cluster.remove_node(odd, allow_graceful=False)
-    prepare(source, tmp_path / "corpus", options=on(cluster))
+    end(begin(cluster, source, tmp_path / "corpus"))
     assert contents(tmp_path / "corpus") == undisturbed
 
 

@@ -82,7 +82,7 @@ class ArrayEngine:
         if any(other != plan for other in self._folder.glob("plan-*")):
             plan.unlink()
             raise BertsmithError(
-                "the other tasks of this array prepare something else: other sources, options or files",
+                "the other tasks of this array prepare something else: other sources, options, files or versions",
                 self._folder.parent.parent,
                 "give every task the same command or another --out; after an array was stopped, wait a minute",
             )

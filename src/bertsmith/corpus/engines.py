@@ -11,8 +11,9 @@ from bertsmith.corpus.array_jobs import ArrayEngine, Seat, held_together
 from bertsmith.corpus.claims import SessionOver
 from bertsmith.corpus.engine import Engine, LocalEngine, default_workers
 from bertsmith.corpus.finish import WORK
+from bertsmith.corpus.nodes import versions
 from bertsmith.corpus.options import PrepareOptions
-from bertsmith.corpus.parts import locked
+from bertsmith.corpus.parts import fingerprint, locked
 
 
 @contextmanager
@@ -24,7 +25,7 @@ def open_engine(options: PrepareOptions, out: Path, plan: str) -> Iterator[Engin
     work = (out / WORK).absolute()
     if options.array_task is not None:
         seat = Seat.parse(options.array_task)
-        with ArrayEngine(work, seat, plan, options.workers) as array, _unless_published(out):
+        with ArrayEngine(work, seat, fingerprint(plan, versions()), options.workers) as array, _unless_published(out):
             yield array
     elif options.engine == "ray":
         from bertsmith.corpus.ray_engine import RayEngine  # here, so that Ray is needed by none but its users

@@ -14,7 +14,7 @@ import bertsmith
 from bertsmith.base.errors import BertsmithError
 
 # Whose versions decide what a part holds. Python's own does too, by its tables of Unicode.
-_DECIDING = ("numpy", "tokenizers", "sentencex", "mwparserfromhell")
+_DECIDING = ("numpy", "tokenizers", "sentencex", "mwparserfromhell", "nanotoken", "pyarrow", "datasketch", "zstandard")
 _READ = ("base", "corpus")
 
 
@@ -38,7 +38,14 @@ class Common:
 def versions() -> tuple[tuple[str, str], ...]:
     """(name, version) of all that decides what a part holds; our own code by a hash of its text as well."""
     found = [("Python", platform.python_version()), ("bertsmith", f"{bertsmith.__version__}, code {_code()}")]
-    return (*found, *((name, importlib.metadata.version(name)) for name in _DECIDING))
+    return (*found, *((name, _version(name)) for name in _DECIDING))
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:  # the optional ones
+        return "none"
 
 
 def _code() -> str:
