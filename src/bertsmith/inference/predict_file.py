@@ -14,7 +14,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, say
 from bertsmith.inference.predictor import Prediction, Predictor
-from bertsmith.tasks.records import Row, read_rows
+from bertsmith.tasks.records import Row, has_lone_surrogate, read_rows
 
 _ROWS_AT_ONCE = 16_384
 _Formatter = Callable[[str, Row, Prediction], str]
@@ -52,7 +52,14 @@ def _lines(predictor: Predictor, source: str | Path, form: _Formatter, progress:
     while chunk := list(itertools.islice(rows, _ROWS_AT_ONCE)):
         for (where, row), prediction in zip(chunk, predictor.predict(chunk), strict=True):
             assert not isinstance(row, str)
-            yield form(where, row, prediction)
+            line = form(where, row, prediction)
+            if has_lone_surrogate(line):
+                raise BertsmithError(
+                    "a column of this row holds half of a surrogate pair, which cannot be written",
+                    where,
+                    "mend or remove this row",
+                )
+            yield line
         progress.advance(len(chunk))
 
 

@@ -10,16 +10,16 @@ from bertsmith.base import files
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
-from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.inference.classes import ClassModel
 from bertsmith.inference.masks import MaskModel
 from bertsmith.tasks import classification
 from bertsmith.tasks.records import Columns, Row, to_record
-from bertsmith.tasks.sequences import encode
-from bertsmith.weights.huggingface import CONFIG_FILE, read_config
+from bertsmith.tasks.sequences import encode, load_tokenizer
+from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, read_config
 
 Prediction = dict[str, Any]
 
+_LEAST_LENGTH = 4  # [CLS], [SEP] and [SEP] leave one piece of a pair
 _MASK_ARCHITECTURES = ("BertForPreTraining", "BertForMaskedLM")
 
 
@@ -44,12 +44,12 @@ class Predictor:
     ) -> None:
         folder = Path(folder)
         shape = read_config(folder)
-        task = files.read_json(folder / "task.json") if (folder / "task.json").is_file() else {}
-        self.columns = columns or Columns(**task.get("columns", {}))
-        self.max_length = min(task.get("max_length", shape.max_position_embeddings), shape.max_position_embeddings)
+        trained_columns, trained_length = _read_task(folder / TASK_FILE)
+        self.columns = columns or trained_columns
+        self.max_length = min(trained_length or shape.max_position_embeddings, shape.max_position_embeddings)
         self._budget_tokens = budget_tokens
-        self._tokenizer = Tokenizer.load(folder)
-        architecture = (files.read_json(folder / CONFIG_FILE).get("architectures") or ["no architecture"])[0]
+        self._tokenizer = load_tokenizer(folder, shape)
+        architecture = _architecture(folder / CONFIG_FILE)
         if architecture not in (classification.ARCHITECTURE, *_MASK_ARCHITECTURES):
             raise BertsmithError(
                 f"this folder holds {architecture}, which predicts nothing by itself", folder, "fine-tune it first"
@@ -85,3 +85,30 @@ class Predictor:
     def cells(self, prediction: Prediction) -> dict[str, str]:
         """A prediction as named cells of a table."""
         return self._model.cells(prediction)
+
+
+def _read_task(path: Path) -> tuple[Columns, int | None]:
+    """Where the texts stand in a row, and the most tokens of a row, by the task.json of a fine-tuned folder.
+
+    A folder without one gives the usual columns and None. Raises BertsmithError where the file holds something else.
+    """
+    if not path.is_file():
+        return Columns(), None
+    fix = "fine-tune again, or copy the file again from where the model came from"
+    task = files.read_json(path, fix)
+    if not isinstance(task, dict):
+        raise BertsmithError("this file does not describe a task: it holds no JSON object", path, fix)
+    length = task.get("max_length")
+    if length is not None and (type(length) is not int or length < _LEAST_LENGTH):
+        wanted = f"a whole number from {_LEAST_LENGTH}"
+        raise BertsmithError(f"this file does not describe a task: max_length is {length!r}, not {wanted}", path, fix)
+    try:
+        return Columns.from_json(task.get("columns", {})), length
+    except ValueError as error:
+        raise BertsmithError(f"this file does not describe a task: {error}", path, fix) from error
+
+
+def _architecture(path: Path) -> str:
+    """The class of transformers that a config.json names first."""
+    named = files.read_json(path).get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else "no architecture"

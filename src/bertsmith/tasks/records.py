@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Self, TextIO
 
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.files import read_errors
 
 KINDS = ("csv", "tsv", "jsonl")
 _SHOWN = 5
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Row = Mapping[str, Any]
 Source = str | Path | Sequence[Row | str]
@@ -34,6 +39,19 @@ class Columns:
     """Whether the first line of a csv or tsv file names its columns; if not they are named 1, 2, 3 and so on."""
     quoted: bool | None = None
     """Whether fields may be quoted. By default those of csv are and those of tsv are not, as in GLUE's files."""
+
+    @classmethod
+    def from_json(cls, values: Any) -> Self:
+        """What `dataclasses.asdict` made of one, read back from JSON. ValueError says what is wrong with it."""
+        if not isinstance(values, dict):
+            raise ValueError(f"columns is {values!r}, not an object")
+        kinds = {each.name: type(each.default) for each in fields(cls)}
+        for name, value in values.items():
+            if name not in kinds:
+                raise ValueError(f"there is no '{name}' among the columns; {nearest(name, kinds)}")
+            if type(value) is not kinds[name] and not (name == "quoted" and isinstance(value, bool)):
+                raise ValueError(f"columns: {name} is {value!r}")
+        return cls(**values)
 
 
 @dataclass(frozen=True)
@@ -84,6 +102,8 @@ def to_record(row: Row | str, columns: Columns, labelled: bool, where: str) -> R
         raise ValueError(f"no label in column '{columns.label}'")
     if label is not None and not isinstance(label, str):
         label = json.dumps(label)
+    if label is not None:
+        _check_characters(label, columns.label)
     text = _text(row, columns.text)
     return Record(text, _text(row, columns.text_b) if columns.text_b in row else None, label, where)
 
@@ -94,14 +114,20 @@ def _text(row: Row, column: str) -> str:
         raise ValueError(f"column '{column}' holds no text" if column in row else f"no column '{column}'")
     if not text.strip():
         raise ValueError(f"column '{column}' is empty")
+    _check_characters(text, column)
     return text
+
+
+def _check_characters(text: str, column: str) -> None:
+    if has_lone_surrogate(text):
+        raise ValueError(f"column '{column}' holds half of a surrogate pair, which is no character")
 
 
 def read_rows(source: Source, columns: Columns, wanted: Sequence[str] = ()) -> Iterator[tuple[str, Row | str]]:
     """(where, row) for every row. "-" is standard input: jsonl where it begins with a brace, else csv.
 
-    Raises BertsmithError for a file that is missing or not UTF-8, for a line that is no row of its kind, and for one
-    without the text's column or one of `wanted`.
+    Raises BertsmithError for a file that is missing, may not be read or is not UTF-8, for a line that is no row of its
+    kind, and for one without the text's column or one of `wanted`.
     """
     for where, row in _rows(source, columns):
         missing = [] if isinstance(row, str) else [name for name in (columns.text, *wanted) if name not in row]
@@ -117,33 +143,56 @@ def _rows(source: Source, columns: Columns) -> Iterator[tuple[str, Row | str]]:
         return
     path = Path(source)
     if str(source) == "-":
-        first = sys.stdin.readline()
-        kind = "jsonl" if first.lstrip().startswith("{") else "csv"
-        yield from _parse(itertools.chain([first], sys.stdin), kind, "standard input", columns)
+        with _standard_input() as stream:
+            lines = _utf8_lines(stream, "standard input")
+            first = next(lines, "")
+            kind = "jsonl" if first.lstrip().startswith("{") else "csv"
+            yield from _parse(itertools.chain([first], lines), kind, "standard input", columns)
         return
+    path = Path(source)
     kind = path.suffix.lstrip(".").lower()
     if kind not in KINDS:
         raise BertsmithError(
             f"'{path.suffix}' is not a kind of file that is read here", path, f"use {', '.join(KINDS)}"
         )
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            yield from _parse(file, kind, str(path), columns)
-    except (FileNotFoundError, IsADirectoryError) as error:
+        with read_errors(path), open(path, "rb") as file, _as_text(file) as stream:
+            yield from _parse(_utf8_lines(stream, str(path)), kind, str(path), columns)
+    except FileNotFoundError as error:
         raise BertsmithError("this file does not exist", path, "check the path") from error
-    except UnicodeDecodeError as error:
-        raise _not_utf8(path) from error
 
 
-def _not_utf8(path: Path) -> BertsmithError:
-    data = path.read_bytes()
-    where = str(path)
+@contextmanager
+def _standard_input() -> Iterator[TextIO]:
+    if sys.stdin is None:
+        raise BertsmithError("standard input is closed", "-", "pipe rows into the command, or name a file")
+    with read_errors("standard input"), _as_text(sys.stdin.buffer) as stream:
+        yield stream
+
+
+@contextmanager
+def _as_text(file: BinaryIO) -> Iterator[TextIO]:
+    """A stream of bytes as UTF-8, whatever the locale says; it is not closed. What is not UTF-8 becomes surrogates."""
+    stream = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
     try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        where = f"{path}:{line}"
-    return BertsmithError("this line is not UTF-8", where, "convert the file, with iconv for example")
+        yield stream
+    finally:
+        stream.detach()
+
+
+def _utf8_lines(stream: TextIO, name: str) -> Iterator[str]:
+    """The lines of a stream. Raises BertsmithError at the first that holds a surrogate, for it was not UTF-8."""
+    for number, line in enumerate(stream, start=1):
+        if has_lone_surrogate(line):
+            raise BertsmithError(
+                "this line is not UTF-8", f"{name}:{number}", "convert the file, with iconv for example"
+            )
+        yield line
+
+
+def has_lone_surrogate(text: str) -> bool:
+    """Whether a text holds half of a surrogate pair, which JSON can write ("\\ud800") and UTF-8 cannot."""
+    return not text.isascii() and _SURROGATE.search(text) is not None
 
 
 def _parse(lines: Iterable[str], kind: str, name: str, columns: Columns) -> Iterator[tuple[str, Row]]:

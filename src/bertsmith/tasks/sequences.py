@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Layout
 from bertsmith.corpus.tokenizer import Tokenizer, truncated_lengths
+from bertsmith.model.config import BertConfig
 from bertsmith.model.packed import Packed
 from bertsmith.tasks.records import Record
 
@@ -58,6 +61,18 @@ class Inputs:
     position_ids: Tensor
     packed: Packed
     asked: Layout
+
+
+def load_tokenizer(folder: Path, config: BertConfig) -> Tokenizer:
+    """The tokenizer of a model folder. Raises BertsmithError where it has pieces that the model has no embedding of."""
+    tokenizer = Tokenizer.load(folder)
+    if tokenizer.size > config.vocab_size:
+        raise BertsmithError(
+            f"the tokenizer has {tokenizer.size:,} pieces and the model {config.vocab_size:,}",
+            folder,
+            "use the tokenizer that the model was trained with",
+        )
+    return tokenizer
 
 
 def encode(

@@ -1,6 +1,7 @@
 """Predictions: right, in the order of the rows, from a folder alone."""
 
 import csv
+import errno
 import io
 import json
 
@@ -144,7 +145,8 @@ def test_csv_in_and_out_adds_columns(classes, tmp_path):
 
 
 def test_standard_input_to_standard_output(masks, monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", io.StringIO('{"text": "a [MASK]"}\n{"text": "[MASK] b"}\n'))
+    rows = io.BytesIO(b'{"text": "a [MASK]"}\n{"text": "[MASK] b"}\n')
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(rows))
     assert predict_file(masks, "-", "-", device="cpu") == 2
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["text"] for line in lines] == ["a [MASK]", "[MASK] b"]
@@ -167,3 +169,61 @@ def test_columns_of_another_name(classes):
     assert predictor([{"body": "a b"}]) == Predictor(classes, "cpu", precision="fp32")(["a b"])
     with pytest.raises(BertsmithError, match="no column 'body'"):
         predictor([{"text": "a b"}])
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(masks):
+    Tokenizer.from_vocabulary([*PIECES, "i"], lowercase=True).save(masks)
+    with pytest.raises(BertsmithError, match="14 pieces and the model 13") as caught:
+        Predictor(masks, "cpu")
+    assert caught.value.where == str(masks)
+
+
+@pytest.mark.parametrize(
+    ("task", "what"),
+    [
+        ([], "no JSON object"),
+        ({"columns": {"texts": "body"}}, "did you mean 'text'"),
+        ({"columns": []}, "not an object"),
+        ({"max_length": "128"}, "max_length is '128'"),
+        ({"max_length": 0}, "max_length is 0"),
+    ],
+)
+def test_a_task_file_that_describes_no_task_is_named(classes, task, what):
+    (classes / "task.json").write_text(json.dumps(task))
+    with pytest.raises(BertsmithError, match=what) as caught:
+        Predictor(classes, "cpu")
+    assert caught.value.where == str(classes / "task.json")
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize("architectures", [None, [], "BertModel", {"of": "BertModel"}])
+def test_a_config_that_names_no_class_is_said(classes, architectures):
+    config = json.loads((classes / "config.json").read_text())
+    (classes / "config.json").write_text(json.dumps({**config, "architectures": architectures}))
+    with pytest.raises(BertsmithError, match="no architecture"):
+        Predictor(classes, "cpu")
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "out.csv"])
+def test_a_column_that_cannot_be_written_is_named_by_row(classes, tmp_path, out):
+    (tmp_path / "rows.jsonl").write_text('{"text": "a", "id": "x"}\n{"text": "b", "id": "\\ud800"}\n')
+    with pytest.raises(BertsmithError, match="surrogate") as caught:
+        predict_file(classes, tmp_path / "rows.jsonl", tmp_path / out, device="cpu")
+    assert caught.value.where == f"{tmp_path / 'rows.jsonl'}:2"
+    assert not (tmp_path / out).exists()
+
+
+def test_an_input_that_may_not_be_read_is_not_taken_for_the_output(classes, tmp_path, monkeypatch):
+    source = tmp_path / "rows.csv"
+    source.write_text("text\na\n")
+    really_open = open
+
+    def forbidding(path, *args, **options):
+        if path == source:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return really_open(path, *args, **options)
+
+    monkeypatch.setattr("builtins.open", forbidding)
+    with pytest.raises(BertsmithError, match=r"cannot be read .*Permission denied") as caught:
+        predict_file(classes, source, tmp_path / "out.jsonl", device="cpu")
+    assert caught.value.where == str(source)

@@ -2,6 +2,9 @@
 
 import io
 import json
+import re
+import sys
+from dataclasses import asdict
 from unittest.mock import patch
 
 import pytest
@@ -15,6 +18,11 @@ from bertsmith.tasks.records import Columns, read_records, read_rows
 def write(path, text):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
+
+
+def typed(text):
+    """Standard input that gives this text."""
+    return io.TextIOWrapper(io.BytesIO(text if isinstance(text, bytes) else text.encode()))
 
 
 def parts(records):
@@ -63,13 +71,33 @@ def test_mrpc_keeps_lone_quotes_and_drops_the_byte_order_mark(real_data):
 @given(st.lists(st.tuples(st.text(), st.text()), min_size=1, max_size=8))
 def test_what_json_writes_is_read_back(rows):
     lines = [json.dumps({"text": f"t{text}", "label": f"l{label}"}) for text, label in rows]
-    with patch("sys.stdin", io.StringIO("\n".join(lines) + "\n")):
+    with patch("sys.stdin", typed("\n".join(lines) + "\n")):
         assert parts(read_records("-")) == [(f"t{text}", None, f"l{label}") for text, label in rows]
 
 
-def test_standard_input_may_be_csv(monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("text,label\nhello,a\n"))
+def test_standard_input_may_be_csv_and_stays_open(monkeypatch):
+    monkeypatch.setattr("sys.stdin", typed("text,label\nhello,a\n"))
     assert parts(read_records("-")) == [("hello", None, "a")]
+    assert not sys.stdin.buffer.closed
+
+
+def test_standard_input_is_utf8_whatever_the_locale_says(monkeypatch):
+    monkeypatch.setattr(
+        "sys.stdin", io.TextIOWrapper(io.BytesIO("\ufefftext,label\né,a\n".encode()), encoding="latin-1")
+    )
+    assert parts(read_records("-")) == [("é", None, "a")]
+
+
+def test_standard_input_that_is_not_utf8_is_named_by_line(monkeypatch):
+    monkeypatch.setattr("sys.stdin", typed(b"text,label\n" + b"fine,a\n" * 5000 + b"M\xfcller,b\n"))
+    error = failing("-")
+    assert "not UTF-8" in error.what
+    assert error.where == "standard input:5002"
+
+
+def test_standard_input_that_is_closed_is_said(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    assert "closed" in failing("-").what
 
 
 def failing(path, columns=None):
@@ -84,6 +112,16 @@ def test_bad_rows_are_all_counted_and_the_first_are_named(tmp_path):
     assert error.what.startswith("7 of 10 rows cannot be used")
     assert f"{tmp_path / 'rows.csv'}:5: column 'text' is empty" in error.what
     assert "and 2 more" in error.what
+
+
+@pytest.mark.parametrize("column", ["text", "text_b", "label"])
+def test_half_a_surrogate_pair_is_named_by_row_and_column(tmp_path, column):
+    good = {"text": "a \U0001f600", "text_b": "b", "label": "c"}
+    rows = [json.dumps(good), json.dumps({**good, column: "broken \ud83d"})]
+    error = failing(write(tmp_path / "rows.jsonl", "\n".join(rows)))
+    assert f"rows.jsonl:2: column '{column}' holds half of a surrogate pair" in error.what
+    with pytest.raises(BertsmithError, match=f"row 1: column '{column}' holds half"):
+        read_records([{**good, column: "\udc00"}])
 
 
 @pytest.mark.parametrize(
@@ -114,6 +152,34 @@ def test_other_kinds_missing_files_and_empty_ones(tmp_path):
     assert "not a kind" in failing(write(tmp_path / "rows.xlsx", "")).what
     assert "does not exist" in failing(tmp_path / "none.csv").what
     assert "no row" in failing(write(tmp_path / "rows.csv", "text,label\n")).what
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.symlink_to(path)
+    error = failing(path)
+    assert "cannot be read" in error.what
+    assert error.where == str(path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [
+        ([], "not an object"),
+        ({"texts": "body"}, "no 'texts' among the columns; did you mean 'text'?"),
+        ({"text": 3}, "text is 3"),
+        ({"quoted": "yes"}, "quoted is 'yes'"),
+        ({"header": None}, "header is None"),
+    ],
+)
+def test_columns_that_json_does_not_hold_are_refused(columns, what):
+    with pytest.raises(ValueError, match=re.escape(what)):
+        Columns.from_json(columns)
+
+
+@pytest.mark.parametrize("columns", [Columns(), Columns("a", "b", "c", False, True), Columns(quoted=False)])
+def test_columns_come_back_from_json(columns):
+    assert Columns.from_json(json.loads(json.dumps(asdict(columns)))) == columns
 
 
 def test_rows_are_read_one_by_one(tmp_path):
