@@ -117,6 +117,14 @@ def test_a_side_that_read_something_else_ends_the_bench(source, tmp_path, monkey
         bench_prepare(PrepareBench((source,), (20_000,), workers=1), tmp_path, "bench")
 
 
+def test_only_the_peers_that_are_asked_for_are_measured(source, tmp_path):
+    report = bench_prepare(PrepareBench((source,), (20_000,), workers=1, against=()), tmp_path, "bench")
+    assert [row["side"] for row in report.rows] == ["ours"]
+    with pytest.raises(BertsmithError, match="no 'nvida'") as raised:
+        bench_prepare(PrepareBench((source,), (20_000,), against=("nvida",)), tmp_path, "bench")
+    assert "'nvidia'" in raised.value.fix
+
+
 @pytest.mark.parametrize("sizes", [(2, 1), (1, 1), ()])
 def test_sizes_rise(sizes, source, tmp_path):
     with pytest.raises(BertsmithError, match="sizes are"):

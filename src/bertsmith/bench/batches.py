@@ -31,6 +31,7 @@ class BatchesBench:
     tokenizer: Path | None = None
     workers: int | None = None
     lengths: tuple[int, ...] = (128, 512)
+    against_datasets: bool = True
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class BatchCase:
 def bench_batches(asked: BatchesBench, folder: Path, command: str) -> Report:
     """Measures in `folder`, a case after the other. Raises BertsmithError as `Corpus.open` and `prepare` do."""
     corpus, what = _corpus(asked, folder)
-    cases = [case for length in asked.lengths for case in _cases(corpus, length, folder)]
+    cases = [case for length in asked.lengths for case in _cases(corpus, length, folder, asked.against_datasets)]
     tokens, documents = corpus.tokens("train"), corpus.documents("train")
     about = [
         f"corpus: {what}, {tokens:,} tokens of {documents:,} documents in {len(corpus.shards('train'))} shards",
@@ -72,11 +73,11 @@ def _corpus(asked: BatchesBench, folder: Path) -> tuple[Corpus, str]:
     return corpus, f"{said_sources(source)}, {size(text.text_bytes)}"
 
 
-def _cases(corpus: Corpus, length: int, folder: Path) -> list[BatchCase]:
+def _cases(corpus: Corpus, length: int, folder: Path, against_datasets: bool) -> list[BatchCase]:
     index = folder / f"batches-index-{length}"
     shards = min(_PEER_SHARDS, len(corpus.shards("train")))
     cases = []
-    for what in ("index", "epoch", "start", "agree", "collator"):
+    for what in ("index", "epoch", "start", "agree", *(["collator"] if against_datasets else [])):
         say(f"measuring batches at length {length}: {what}")
         options = {"length": length, "index": str(index), "shards": shards}
         spec = CaseSpec(
@@ -87,51 +88,53 @@ def _cases(corpus: Corpus, length: int, folder: Path) -> list[BatchCase]:
 
 
 def _tables(cases: Sequence[BatchCase], corpus_tokens: int) -> list[Table]:
-    found = {(case.what, case.length): case.measured for case in cases}
-    speed, index, start = [], [], []
-    for length in sorted({case.length for case in cases}):
-        epoch, peer, built = (found[what, length] for what in ("epoch", "collator", "index"))
-        rate = epoch.result["tokens"] / epoch.cpu_seconds
-        head = f"bertsmith at {length}: pairs, masks and packing drawn afresh"
-        speed.append([head, f"{epoch.result['tokens']:,}", f"{rate:,.0f}", "1", size(epoch.peak_bytes)])
-        said = f"datasets + transformers' collator, rows of {length}: masks only"
-        if peer.missing:
-            speed.append([said, f"{peer.missing} is not installed", "-", "-", "-"])
-        else:
-            theirs = peer.result["tokens"] / peer.cpu_seconds
-            ratio = f"{rate / theirs:.1f}x as fast"
-            speed.append([said, f"{peer.result['tokens']:,}", f"{theirs:,.0f}", ratio, size(peer.peak_bytes)])
-        cost = built.cpu_seconds / corpus_tokens * 1e9
-        index.append(
-            [
-                f"{length}",
-                f"{built.result['instances']:,}",
-                f"{built.cpu_seconds:.2f}",
-                f"{cost:.0f}",
-                size(built.disk_bytes),
-                f"{built.disk_bytes / corpus_tokens:.3f}",
-            ]
-        )
-        begun, agree = found["start", length].result, found["agree", length].result
-        start.append(
-            [
-                f"{length}",
-                f"{max(begun['start_seconds']):.2f}",
-                f"{max(begun['start_cpu_seconds']):.2f}",
-                *("yes" if agree[f"{each}_agree"] else "NO" for each in ("workers", "ranks")),
-            ]
-        )
+    by_length: dict[int, dict[str, Measured]] = {}
+    for case in cases:
+        by_length.setdefault(case.length, {})[case.what] = case.measured
+    lengths = by_length.items()
     return [
-        Table("Batches of an epoch", ["", "tokens", "tokens per CPU s", "ours is", "peak memory"], speed),
+        Table(
+            "Batches of an epoch",
+            ["", "tokens", "tokens per CPU s", "ours is", "peak memory"],
+            [row for length, found in lengths for row in _speed_rows(length, found)],
+        ),
         Table(
             "The index of an epoch, built once and kept",
             ["length", "sequences", "CPU s", "CPU s per 1e9 tokens", "on disk", "bytes a token"],
-            index,
+            [_index_row(length, found["index"], corpus_tokens) for length, found in lengths],
         ),
         Table(
             f"The first batch of a run that starts at a random step, the index there: the slowest of {STARTS}; and "
             "whether batches are the same for 1 thread and 2 processes, for 1 and 2 ranks",
             ["length", "seconds", "CPU s", "same for processes", "same for ranks"],
-            start,
+            [_start_row(length, found["start"].result, found["agree"].result) for length, found in lengths],
         ),
     ]
+
+
+def _speed_rows(length: int, found: dict[str, Measured]) -> list[list[str]]:
+    epoch, peer = found["epoch"], found.get("collator")
+    tokens = epoch.result["tokens"]
+    rate = tokens / epoch.cpu_seconds
+    ours = f"bertsmith at {length}: pairs, masks and packing drawn afresh"
+    rows = [[ours, f"{tokens:,}", f"{rate:,.0f}", "1", size(epoch.peak_bytes)]]
+    theirs = f"datasets + transformers' collator, rows of {length}: masks only"
+    if peer is not None and peer.missing:
+        rows.append([theirs, f"{peer.missing} is not installed", "-", "-", "-"])
+    elif peer is not None:
+        tokens = peer.result["tokens"]
+        ratio = f"{rate * peer.cpu_seconds / tokens:.1f}x as fast"
+        rows.append([theirs, f"{tokens:,}", f"{tokens / peer.cpu_seconds:,.0f}", ratio, size(peer.peak_bytes)])
+    return rows
+
+
+def _index_row(length: int, built: Measured, corpus_tokens: int) -> list[str]:
+    each = built.cpu_seconds / corpus_tokens * 1e9
+    sequences, seconds = f"{built.result['instances']:,}", f"{built.cpu_seconds:.2f}"
+    bytes_a_token = f"{built.disk_bytes / corpus_tokens:.3f}"
+    return [f"{length}", sequences, seconds, f"{each:.0f}", size(built.disk_bytes), bytes_a_token]
+
+
+def _start_row(length: int, begun: dict[str, Any], agree: dict[str, Any]) -> list[str]:
+    slowest = [f"{max(begun[name]):.2f}" for name in ("start_seconds", "start_cpu_seconds")]
+    return [f"{length}", *slowest, *("yes" if agree[f"{each}_agree"] else "NO" for each in ("workers", "ranks"))]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say, size
 from bertsmith.bench.machine import machine
 from bertsmith.bench.process import CaseSpec, Measured, measure
@@ -15,7 +15,7 @@ from bertsmith.bench.table import Report, Table
 from bertsmith.bench.text import Text, cut_texts, default_source, said_sources, vocabulary_for
 from bertsmith.corpus.engine import default_workers
 
-OURS = "ours"
+OURS, PEERS = "ours", ("nvidia", "tokenizers", "datasets")
 # A side that is slow in pure Python is given this share of each text.
 _SLOW_SHARE = 20
 
@@ -30,14 +30,18 @@ class Side:
     slow: bool = False
 
 
-def sides(workers: int) -> list[Side]:
-    """Ours first, then those it is compared with."""
-    return [
+def sides(workers: int, against: Sequence[str]) -> list[Side]:
+    """Ours first, then those it is compared with. Raises BertsmithError for a name that is not among them."""
+    known = [
         Side(OURS, f"bertsmith prepare, {workers} workers", {"workers": workers}),
         Side("nvidia", "NVIDIA-style, pure-Python tokenizer, one copy at 128", {"length": 128}, slow=True),
         Side("tokenizers", "tokenizers alone: ids to a file", {}),
         Side("datasets", "datasets + transformers: map, group_texts to 512", {"length": 512}),
     ]
+    for name in against:
+        if name not in PEERS:
+            raise BertsmithError(f"there is no '{name}' to compare with", "bench prepare", nearest(name, PEERS))
+    return [side for side in known if side.name in (OURS, *against)]
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class PrepareBench:
     sizes_bytes: tuple[int, ...] = (10_000_000, 40_000_000, 160_000_000)
     tokenizer: Path | None = None
     workers: int | None = None
+    against: tuple[str, ...] = PEERS
 
 
 @dataclass(frozen=True)
@@ -83,14 +88,15 @@ def bench_prepare(asked: PrepareBench, folder: Path, command: str) -> Report:
     sizes = asked.sizes_bytes
     if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
         raise BertsmithError(f"sizes are {list(sizes)}", "bench prepare", "give rising sizes, such as 10 40 160")
+    workers = asked.workers or default_workers()
+    measured_sides = sides(workers, asked.against)
     source = asked.source or (default_source(),)
     slow_sizes = [max(1, each // _SLOW_SHARE) for each in sizes]
     cut = cut_texts(source, sorted({*sizes, *slow_sizes}), folder)
     by_size = dict(zip(sorted({*sizes, *slow_sizes}), cut, strict=True))
     vocabulary, what = vocabulary_for(asked.tokenizer, cut[-1], folder / "tokenizer")
-    workers = asked.workers or default_workers()
     cases: list[Case] = []
-    for side in sides(workers):
+    for side in measured_sides:
         for each in slow_sizes if side.slow else sizes:
             case = _measured(side, by_size[each], vocabulary, folder / f"{side.name}-{each}")
             cases.append(case)

@@ -6,12 +6,12 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.bench.batches import BatchesBench, bench_batches
-from bertsmith.bench.prepare import PrepareBench, bench_prepare
+from bertsmith.bench.prepare import PEERS, PrepareBench, bench_prepare
 from bertsmith.bench.table import Report
 
 NAMES = ("prepare", "batches")
@@ -32,6 +32,8 @@ class BenchOptions:
     """Megabytes of text, rising; 10 40 160 where none are given. Slow sides get a twentieth."""
     lengths: tuple[int, ...] = (128, 512)
     """For batches: the sequence lengths."""
+    against: tuple[str, ...] = PEERS
+    """Whom to compare with; none where nothing follows. Batches know datasets alone."""
     workers: int | None = None
     """Worker processes of our preparation; all cores where none is given."""
     quick: bool = False
@@ -56,8 +58,9 @@ def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Repor
     with tempfile.TemporaryDirectory(prefix="bertsmith-bench-") as made:
         folder = Path(made)
         if name == "prepare":
-            return bench_prepare(PrepareBench(options.source, sizes, options.tokenizer, options.workers), folder, typed)
-        asked = BatchesBench(
-            options.corpus, options.source, max(sizes), options.tokenizer, options.workers, options.lengths
-        )
+            return bench_prepare(
+                PrepareBench(options.source, sizes, options.tokenizer, options.workers, options.against), folder, typed
+            )
+        asked = BatchesBench(options.corpus, options.source, max(sizes), options.tokenizer, options.workers)
+        asked = replace(asked, lengths=options.lengths, against_datasets="datasets" in options.against)
         return bench_batches(asked, folder, typed)
