@@ -8,6 +8,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,28 @@ def test_standard_input_is_a_source_that_can_be_gone_on_with(tmp_path: Path, tok
     assert other.returncode == 2
     assert b"made otherwise" in other.stderr
     assert not (tmp_path / "corpus" / ".work").exists(), "nothing of the refused input stays"
+
+
+def test_a_killed_run_goes_on_without_its_standard_input(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    tokenizer.save(tmp_path / "tokenizer")
+    rows = as_jsonl([f"{text} And {n}." for n in range(40) for text in TEXTS])
+    (tmp_path / "in.jsonl").write_bytes(rows)
+    expected = tokens(
+        prepare(tmp_path / "in.jsonl", tmp_path / "expected", tokenizer=tokenizer, options=PrepareOptions(workers=1))
+    )
+    arguments = ["prepare", "-", "--tokenizer", "tokenizer", "--out", "corpus", "--workers", "1"]
+    with open(tmp_path / "in.jsonl", "rb") as given:
+        process = subprocess.Popen([sys.executable, "-m", "bertsmith", *arguments], stdin=given, cwd=tmp_path)
+    kept = tmp_path / "corpus" / ".work" / "standard-input"
+    while process.poll() is None and not any(len(path.name) == 64 for path in kept.glob("*")):
+        time.sleep(0.002)
+    process.kill()
+    assert process.wait() != 0, "the preparation ended before it could be killed"
+    done = run(arguments, b"", tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"are gone on with" in done.stderr
+    assert tokens(Corpus.open(tmp_path / "corpus")) == expected
+    assert not (tmp_path / "corpus" / ".work").exists()
 
 
 @pytest.mark.parametrize("given", [b"", bytes(range(256))], ids=["empty", "not text"])

@@ -76,6 +76,8 @@ def test_prose_and_lists_are_no_tables(tmp_path: Path) -> None:
     for content in (b"the text, as it stands\nis short, and no table\n", b"text\nno\nsecond\ncell\n", b"text,label\n"):
         assert found(tmp_path / "a.txt", content).kind == "file"
     assert found(tmp_path / "a.csv", b"text\nno\nsecond\ncell\n").kind == "csv"
+    assert found(tmp_path / "a.txt", as_csv(ROWS)).kind == "csv"
+    assert found(tmp_path / "a.txt", as_csv(ROWS), ReadOptions("line")).kind == "line", "the user said what it is"
 
 
 def test_a_wrong_field_lists_those_there_and_names_the_nearest(tmp_path: Path) -> None:
