@@ -81,5 +81,6 @@ def dropped_rows(folders: Sequence[Path], part: int) -> NDArray[np.int64]:
 
 
 def dropped_documents(folders: Sequence[Path], part: int) -> NDArray[np.int64]:
-    """int64[D]: the documents of a part that these folders drop."""
-    return dropped_rows(folders, part)[:, 1]
+    """int64[D]: the documents of a part that these folders drop, whatever kinds of rows they have."""
+    found = [dropped_rows([folder], part)[:, 1] for folder in folders]
+    return np.concatenate(found) if found else np.zeros(0, np.int64)

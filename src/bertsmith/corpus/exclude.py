@@ -29,7 +29,7 @@ from bertsmith.corpus.ngrams import Ints, Words, words_of
 from bertsmith.corpus.parts import make_once
 
 NGRAM_WORDS = 13
-HOLDS = f"documents that hold {NGRAM_WORDS} words in a row of an evaluation text"
+HOLDS = f"with {NGRAM_WORDS} words in a row of evaluation text"
 _BATCH_CHARACTERS = 500_000
 _BITS_A_RUN = 16
 _FEWEST_BITS = 16

@@ -130,7 +130,7 @@ class Searches:
         ]
         found.account["contamination"] = {"words": NGRAM_WORDS, "action": self._options.exclude_action, "files": rows}
         what = "dropped" if drop else "kept, as --exclude-action report asks"
-        say(f"evaluation text: {hits.count:,} {HOLDS}, {what}; {duration(time.monotonic() - started)}")
+        say(f"evaluation text: {hits.count:,} documents {HOLDS}, {what}; {duration(time.monotonic() - started)}")
         return folders
 
     def _near(

@@ -1,0 +1,81 @@
+"""Instances of a corpus as text, exactly as a model sees them: both segments, what is masked, and what is asked."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+from bertsmith.batches.masking import MaskingSettings
+from bertsmith.batches.order import Order
+from bertsmith.batches.packing import PretrainBatch
+from bertsmith.batches.pairs import IS_NEXT
+from bertsmith.batches.steps import build_batch
+from bertsmith.corpus.shards import Corpus, Shard, ShardInfo, SpecialIds
+from bertsmith.corpus.tokenizer import Tokenizer
+
+_COLUMNS = 116
+_LEGEND = "  {seen|true} is a piece to predict: hidden behind [MASK], replaced at random, or left as it is"
+
+
+@dataclass(frozen=True)
+class _OneShard:
+    """A corpus of one shard of another, so that no index of a whole epoch is built for a few instances."""
+
+    corpus: Corpus
+    number: int
+
+    @property
+    def special(self) -> SpecialIds:
+        return self.corpus.special
+
+    def shards(self, split: str) -> list[ShardInfo]:
+        return [self.corpus.shards(split)[self.number]]
+
+    def open_shard(self, split: str, index: int) -> Shard:
+        return self.corpus.open_shard(split, self.number + index)
+
+
+def show_instances(corpus: Corpus, count: int = 3, sequence_length: int = 128, seed: int = 0) -> str:
+    """`count` instances of the middle shard of the train split (of the held-out one where all documents are held out).
+
+    Raises BertsmithError for a sequence length that pairs cannot have.
+    """
+    split = "train" if corpus.documents("train") else "held_out"
+    source = _OneShard(corpus, len(corpus.shards(split)) // 2)
+    order = Order(source, split=split, seed=seed, phase="samples", sequence_length=sequence_length)
+    count = min(count, order.epoch(0).size)
+    batch = build_batch(order, order.instances(0, count), MaskingSettings())
+    name = source.shards(split)[0].name
+    heading = f"sample instances of {split}/{name} at sequence length {sequence_length}, drawn afresh in every epoch"
+    lines = [heading, _LEGEND] if count else []
+    tokenizer = corpus.tokenizer()
+    for sequence in range(count):
+        lines += _shown(batch, sequence, tokenizer)
+    return "\n".join(lines)
+
+
+def _shown(batch: PretrainBatch, sequence: int, tokenizer: Tokenizer) -> list[str]:
+    """One sequence: a line that says what is asked, then each segment with its special pieces."""
+    begin, end = (int(edge) for edge in batch.layout.offsets[sequence : sequence + 2])
+    true = dict(zip(batch.masked_positions.tolist(), batch.masked_labels.tolist(), strict=True))
+    segments: tuple[list[str], list[str]] = ([], [])
+    asked = 0
+    for slot in range(begin, end):
+        piece = tokenizer.pieces[batch.input_ids[slot]]
+        if slot in true:
+            piece = f"{{{piece}|{tokenizer.pieces[true[slot]]}}}"
+            asked += 1
+        segments[batch.token_type_ids[slot]].append(piece)
+    label = int(batch.next_sentence_labels[sequence])
+    meaning = "B follows A" if label == IS_NEXT else "B is random"
+    lines = [f"  {end - begin} pieces, {asked} of them to predict; next sentence label {label}: {meaning}"]
+    for letter, pieces in zip("AB", segments, strict=True):
+        lines += textwrap.wrap(
+            " ".join(pieces),
+            _COLUMNS,
+            initial_indent=f"    {letter}  ",
+            subsequent_indent="       ",
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+    return lines
