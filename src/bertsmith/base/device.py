@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import torch
 
+from bertsmith.base import ranks
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import choose
+from bertsmith.base.log import choose, warn
 
 PRECISIONS = ("auto", "fp32", "bf16")
 
@@ -25,6 +28,11 @@ class Device:
     def is_cpu(self) -> bool:
         return self.torch_device.type == "cpu"
 
+    @property
+    def precision(self) -> str:
+        """The compute dtype by the name that `choose_device` takes: "fp32" or "bf16"."""
+        return "bf16" if self.compute == torch.bfloat16 else "fp32"
+
 
 def choose_device(device: str = "auto", precision: str = "auto") -> Device:
     """Picks the device ("auto", "cpu", "cuda", "cuda:1") and the compute dtype ("auto", "fp32", "bf16"), and says why.
@@ -37,6 +45,33 @@ def choose_device(device: str = "auto", precision: str = "auto") -> Device:
     chosen = _device(device)
     compute = _compute_dtype(chosen, precision)
     return Device(chosen, compute)
+
+
+def device_of_run(device: str, precision: str, begun_on: Mapping[str, str], folder: Path) -> Device:
+    """`choose_device` for a run in a folder, alike on all ranks. Where the user says "auto", a run that goes on keeps
+    what was chosen when it was begun: in the middle of a run another precision or device is another result.
+
+    begun_on: its "device" ("cpu", "cuda") and "precision"; empty for a new run. Raises BertsmithError as
+    `choose_device` does, and where a run of a CUDA device goes on without one.
+    """
+    known = begun_on.get("device")
+    if known and device == "auto":
+        if known == "cuda" and not torch.cuda.is_available():
+            fix = "go on where there is one; or name --device cpu, for figures that are close and not equal"
+            raise BertsmithError("this run was begun on a CUDA device, and none is here", folder, fix)
+        choose("device", known, "this run was begun on it")
+        device = known
+    if begun_on and precision == "auto":
+        precision = begun_on["precision"]
+        choose("precision", precision, "this run was begun with it")
+    # The first rank measures for all.
+    chosen = choose_device(device, ranks.by_first(lambda: choose_device(device, precision).precision))
+    if known and known != chosen.torch_device.type:
+        warn(
+            f"this run was begun on {known} and goes on on {chosen.torch_device.type}, in {chosen.precision} still; "
+            "its figures will be close to those of an unbroken run, and not equal"
+        )
+    return chosen
 
 
 def _device(name: str) -> torch.device:

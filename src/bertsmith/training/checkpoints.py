@@ -1,10 +1,9 @@
 """The run folder, and step folders that are written whole or not at all.
 
 recipe.yaml                 the resolved recipe
-run.json                    the corpus and the starting point the run belongs to
+run.json                    the corpus and the start that the run belongs to, and the device and precision it began with
 metrics.jsonl, tensorboard/
-step-00000500/              model.safetensors' tensors, moments and random state, under names no model loader takes
-latest                      the name of the newest whole step folder
+step-00000500/              the model's tensors and their moments, under names no model loader takes
 model/                      the finished model, as transformers reads it
 """
 
@@ -18,17 +17,17 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import disk_errors, put_back, read_json, whole_folder, write_json, write_text
+from bertsmith.base.files import disk_errors, put_back, read_json, whole_folder, write_json
 from bertsmith.optim.clipped import ClippedOptimizer
 
 _STATE = "training-state.safetensors"
 _POSITION = "position.json"
+_BEGUN_ON = "begun_on"
 _STEP_FOLDER = re.compile(r"step-(\d{8})$")
 
 
@@ -46,23 +45,21 @@ class Position:
     since_log: list[float] = field(default_factory=list)
 
 
-def save_checkpoint(
-    run: Path, position: Position, model: nn.Module, optimizer: ClippedOptimizer, device: torch.device, keep: int
-) -> Path:
-    """Writes a step folder, points `latest` at it, and removes all but the newest `keep`.
+def save_checkpoint(run: Path, position: Position, model: nn.Module, optimizer: ClippedOptimizer, keep: int) -> Path:
+    """Writes a step folder, and removes all but it and the newest `keep` - 1 before it.
 
     Raises BertsmithError when the disk is full; the step folders written before are then intact.
     """
     folder = run / f"step-{position.step:08d}"
-    tensors = _flatten(model, optimizer) | _random_state(device)
+    tensors = _flatten(model, optimizer)
     with whole_folder(folder) as aside:
         try:
             save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, aside / _STATE)
         except SafetensorError as error:
             raise _as_disk_error(error, folder) from error
         (aside / _POSITION).write_text(json.dumps(asdict(position)), encoding="utf-8")
-    write_text(run / "latest", folder.name + "\n")
-    for old in step_folders(run)[:-keep] if keep > 0 else []:
+    up_to_now = [each for each in step_folders(run) if each.name <= folder.name]
+    for old in up_to_now[:-keep] if keep > 0 else []:
         shutil.rmtree(old, ignore_errors=True)
     return folder
 
@@ -81,7 +78,7 @@ def step_folders(run: Path) -> list[Path]:
     return sorted(found)
 
 
-def load_checkpoint(run: Path, model: nn.Module, optimizer: ClippedOptimizer, device: torch.device) -> Position | None:
+def load_checkpoint(run: Path, model: nn.Module, optimizer: ClippedOptimizer) -> Position | None:
     """Restores the newest step folder; None where the run has none yet.
 
     Raises BertsmithError, naming the tensor, where the folder does not fit the model, and for a damaged one.
@@ -98,9 +95,6 @@ def load_checkpoint(run: Path, model: nn.Module, optimizer: ClippedOptimizer, de
         fix = f"remove {folder} to resume from the step before it"
         raise BertsmithError(f"this checkpoint is damaged ({error})", folder / _STATE, fix) from error
     _restore(tensors, model, optimizer, folder)
-    torch.set_rng_state(tensors["random.cpu"])
-    if device.type == "cuda" and "random.cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["random.cuda"], device)
     return position
 
 
@@ -111,13 +105,6 @@ def _read_position(path: Path) -> Position:
     if not isinstance(values, dict) or {name: type(value) for name, value in values.items()} != kinds:
         raise BertsmithError("this checkpoint is damaged: its position is not one", path, fix)
     return Position(**values)
-
-
-def _random_state(device: torch.device) -> dict[str, Tensor]:
-    states = {"random.cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["random.cuda"] = torch.cuda.get_rng_state(device)
-    return states
 
 
 def _flatten(model: nn.Module, optimizer: ClippedOptimizer) -> dict[str, Tensor]:
@@ -154,8 +141,8 @@ def _restore(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Clipped
     optimizer.load_state_dict({"state": moments, "param_groups": state["param_groups"]})
 
 
-def claim(run: Path, identity: dict[str, Any]) -> None:
-    """Makes a run folder: `run.json` says what it belongs to.
+def claim(run: Path, identity: dict[str, Any], begun_on: dict[str, str]) -> None:
+    """Makes a run folder: `run.json` says what it belongs to, and what it was begun on.
 
     What a killed run left half written is removed, and what it was about to replace is put back.
     """
@@ -167,18 +154,32 @@ def claim(run: Path, identity: dict[str, Any]) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.unlink(missing_ok=True)
-    write_json(run / "run.json", identity)
+    write_json(run / "run.json", {**identity, _BEGUN_ON: begun_on})
 
 
-def check_same_run(run: Path, identity: dict[str, Any]) -> None:
-    """Compares with what a run folder belongs to, if to anything. Raises BertsmithError that lists what differs."""
+def check_same_run(run: Path, identity: dict[str, Any]) -> dict[str, str]:
+    """Compares with what a run folder belongs to, if to anything.
+
+    Returns what the run was begun on, as `claim` was told; {} for a new run. Raises BertsmithError that lists what
+    differs, and for checkpoints, metrics or a model of which no `run.json` says whose they are.
+    """
     path = run / "run.json"
     if not path.exists():
-        return
-    known = read_json(path, "remove the run folder and start again")
+        known_files = [each for each in (run / "metrics.jsonl", run / "model") if each.exists()]
+        strays = [each.name for each in (*step_folders(run), *known_files)]
+        if strays:
+            what = f"this folder holds {', '.join(strays[:4])}, and no run.json says of which run"
+            raise BertsmithError(what, run, "choose another --out, or move them away")
+        return {}
+    fix = "remove the run folder and start again"
+    known = read_json(path, fix)
+    if not isinstance(known, dict) or not isinstance(known.get(_BEGUN_ON, {}), dict):
+        raise BertsmithError("this file does not say what a run belongs to", path, fix)
+    begun_on: dict[str, str] = known.pop(_BEGUN_ON, {})
     differing = [name for name in sorted({*known, *identity}) if known.get(name) != identity.get(name)]
     if differing:
         details = "; ".join(f"{name} was {known.get(name)!r}, is {identity.get(name)!r}" for name in differing)
         raise BertsmithError(
             f"this run was started with something else: {details}", path, "use the same, or another --out for a new run"
         )
+    return begun_on

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, say
-from bertsmith.base.ranks import is_first, rank
+from bertsmith.base.ranks import any_over_ranks, is_first, rank
+from bertsmith.base.streams import stream_key
 from bertsmith.batches.loader import Loader
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.batches.steps import Step
@@ -50,7 +51,11 @@ class PhaseWork:
 
 @dataclass
 class Trainer:
-    """What training changes and where it writes. alphabetic: bool[V]. unigrams: int64[V], of the train split."""
+    """What training changes and where it writes.
+
+    seed: of dropout. go_on: what the user is told to do after a stop. alphabetic: bool[V]. unigrams: int64[V], of the
+    train split.
+    """
 
     model: PretrainingModel
     optimizer: ClippedOptimizer
@@ -62,6 +67,8 @@ class Trainer:
     unigrams: NDArray[np.int64]
     position: Position
     stop: StopSignal
+    seed: int
+    go_on: str
 
     def run_phase(self, work: PhaseWork) -> None:
         """Takes the steps of a phase that are not done yet.
@@ -81,6 +88,8 @@ class Trainer:
             for step in loader:
                 rate = work.learning_rate(step.number + 1)
                 self.optimizer.set_learning_rate(rate)
+                # Keyed anew for each step and rank: ranks drop different units, and a resumed run the same as before.
+                torch.manual_seed(stream_key(self.seed, "dropout", rank(), self.position.step) >> 1)
                 counts = (step.totals.masked, step.totals.sequences)
                 sums = train_step(self.model, self.optimizer, step.micro_batches, counts, self.device)
                 meter.add(sums, self.optimizer.gradient_norm)
@@ -113,13 +122,13 @@ class Trainer:
         if work.held_out and self._due(self.cadence.evaluate_every, work):
             self._refuse_non_finite(last)
             self.evaluate(work)
-        if self._due(self.cadence.save_every, work) or self.stop.requested:
+        # A signal may reach one rank a step before another, and all must leave after the same step.
+        stopping, interrupted = any_over_ranks((self.stop.requested, self.stop.interrupted), self.device)
+        if self._due(self.cadence.save_every, work) or stopping:
             self._refuse_non_finite(last)
             self.save(since_log())
-        if self.stop.requested:
-            raise StoppedAfterSaving(
-                f"stopped at step {self.position.step}; run the same command with --resume to go on"
-            )
+        if stopping:
+            raise StoppedAfterSaving(f"stopped at step {self.position.step}; {self.go_on}", interrupted)
         return time.perf_counter() - start
 
     def _log(self, work: PhaseWork, meter: Meter, rate: float, waited: float) -> str:
@@ -159,7 +168,7 @@ class Trainer:
         """Writes a checkpoint, on the first rank. since_log: the state of the meter."""
         if is_first():
             position = replace(self.position, since_log=since_log)
-            save_checkpoint(self.folder, position, self.model, self.optimizer, self.device, self.cadence.keep)
+            save_checkpoint(self.folder, position, self.model, self.optimizer, self.cadence.keep)
 
     def write(self, kind: str, values: dict[str, Any]) -> None:
         """Puts a record of this kind and step into the metrics, on the first rank."""
@@ -176,5 +185,5 @@ class Trainer:
             "the gradient is not finite (NaN or infinity), so its update was skipped and training stopped",
             f"phase {self.position.phase}, step {step.number + 1}, rank {rank()}, instances {first:,} to "
             f"{first + step.totals.sequences - 1:,} of the phase",
-            "resume from the last checkpoint with a lower learning rate or precision fp32",
+            "a resumed run keeps its recipe: start another --out, with a lower learning rate or --precision fp32",
         )

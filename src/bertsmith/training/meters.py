@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bertsmith.base.files import disk_errors
+from bertsmith.base.files import disk_errors, write_text
 from bertsmith.base.ranks import sum_over_ranks
 from bertsmith.training.board import Board
 from bertsmith.training.step import StepSums
@@ -138,3 +138,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         return []
     lines = path.read_text(encoding="utf-8").split("\n")
     return [json.loads(line) for line in lines[:-1] if line]
+
+
+def forget_after(path: Path, step: int) -> None:
+    """Drops the records of later steps, which will be taken again, so that no step stands twice in `metrics.jsonl`."""
+    if path.exists():
+        known = [record for record in read_metrics(path) if record["step"] <= step]
+        kept = [record for record in known if record["kind"] not in ("final", "end")]
+        write_text(path, "".join(json.dumps(record) + "\n" for record in kept))

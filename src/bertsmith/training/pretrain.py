@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,9 @@ from typing import Any
 import torch
 
 from bertsmith.base import files, ranks
-from bertsmith.base.device import Device, choose_device
+from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
-from bertsmith.base.streams import stream_key
 from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
@@ -24,7 +21,6 @@ from bertsmith.batches.packing import PretrainBatch
 from bertsmith.batches.pairs import PairSettings
 from bertsmith.batches.steps import held_out_batches
 from bertsmith.corpus.shards import Corpus
-from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import CUT_NORMAL_DEVIATION, initialise
 from bertsmith.model.neighbours import look_at_neighbours
@@ -35,11 +31,11 @@ from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.schedules import polynomial
 from bertsmith.recipes.loader import load_recipe, save_recipe
-from bertsmith.recipes.schema import Phase, Recipe
+from bertsmith.recipes.schema import ModelShape, Phase, Recipe
 from bertsmith.training.checkpoints import Position, check_same_run, claim, load_checkpoint
-from bertsmith.training.evaluate import evaluate
 from bertsmith.training.loop import Cadence, PhaseWork, Trainer
-from bertsmith.training.meters import MetricsFile, read_metrics
+from bertsmith.training.meters import MetricsFile, forget_after, read_metrics
+from bertsmith.training.start import check_start, fit_vocabulary, start_identity, tell_shape
 from bertsmith.training.stopping import stop_on_signals
 from bertsmith.weights.huggingface import load_pretraining_model, save_pretraining_model
 
@@ -62,6 +58,10 @@ class Run:
         """The records of `metrics.jsonl`, all or those of a kind: "start", "train", "evaluation", "final", "end"."""
         return [each for each in read_metrics(self.folder / "metrics.jsonl") if kind in (None, each["kind"])]
 
+    def is_finished(self) -> bool:
+        """Whether the model was written and the metrics say that the run ended."""
+        return bool(self.metrics("end")) and (self.model / "config.json").exists()
+
 
 def pretrain(
     recipe: Recipe | str | Path,
@@ -74,30 +74,26 @@ def pretrain(
     """Pre-trains a BERT and writes a run folder.
 
     recipe: a Recipe, a preset's name or a YAML file. corpus: prepared by `bertsmith.prepare`. init_from: a model folder
-    to start from. resume: go on from the newest checkpoint in `out` (from the start where there is none).
-    Raises BertsmithError for input that does not fit together, StoppedAfterSaving after SIGTERM or SIGUSR1.
+    to start from. resume: go on from the newest checkpoint in `out` (from the start where there is none). In each of
+    several processes that torch.distributed has joined, it takes that rank's part of the run.
+    Raises BertsmithError for input that does not fit together, StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
+    ranks.check_joined()
     run = Run(Path(out))
     identity = _identity(recipe, corpus, init_from)
-    if ranks.is_first():
-        _check_folder(run.folder, identity, resume)
-    if resume and run.metrics("end") and (run.model / "config.json").exists():
+    begun_on = ranks.by_first(lambda: _check_folder(run.folder, identity, resume))
+    if resume and ranks.by_first(run.is_finished):
         say(f"this run is finished already: {run.model}")
         return run
-    device = choose_device(recipe.device, recipe.precision)
+    device = device_of_run(recipe.device, recipe.precision, begun_on, run.folder)
     model = _model(recipe, corpus, device, init_from)
     optimizer = _optimizer(recipe, model)
-    position = load_checkpoint(run.folder, model, optimizer, device.torch_device) if resume else None
-    if position is None:
-        torch.manual_seed(stream_key(recipe.seed, "dropout", ranks.rank()) >> 1)
-    else:
+    position = load_checkpoint(run.folder, model, optimizer) if resume else None
+    if position is not None:
         say(f"resuming after step {position.step:,} (phase {position.phase}, step {position.phase_step:,} of it)")
-    if ranks.is_first():
-        claim(run.folder, identity)
-        save_recipe(recipe, run.folder / "recipe.yaml")
-        _forget_after(run.folder, position.step if position else -1)
+    ranks.by_first(lambda: _claim(run.folder, recipe, identity, device, position))
     metrics = MetricsFile(run.folder, position.step + 1 if position else 0) if ranks.is_first() else None
     try:
         with stop_on_signals() as stop:
@@ -112,6 +108,8 @@ def pretrain(
                 unigrams=corpus.unigrams(),
                 position=position or Position(),
                 stop=stop,
+                seed=recipe.seed,
+                go_on=f"run the same command {'again' if resume else 'with --resume'} to go on",
             )
             _run_phases(recipe, corpus, trainer, fresh=position is None, from_scratch=init_from is None)
     finally:
@@ -123,18 +121,26 @@ def pretrain(
     return run
 
 
-def _check_folder(folder: Path, identity: dict[str, Any], resume: bool) -> None:
-    """Refuses a folder that belongs to another run."""
+def _check_folder(folder: Path, identity: dict[str, Any], resume: bool) -> dict[str, str]:
+    """Refuses a folder that belongs to another run; gives what the run there was begun on."""
     if (folder / "run.json").exists() and not resume:
         raise BertsmithError("there is a run in this folder already", folder, "add --resume, or choose another --out")
-    check_same_run(folder, identity)
+    return check_same_run(folder, identity)
+
+
+def _claim(folder: Path, recipe: Recipe, identity: dict[str, Any], device: Device, position: Position | None) -> None:
+    """Makes the folder the run's, and clears it of what came after `position`."""
+    claim(folder, identity, {"device": device.torch_device.type, "precision": device.precision})
+    save_recipe(recipe, folder / "recipe.yaml")
+    forget_after(folder / "metrics.jsonl", position.step if position else -1)
 
 
 def _identity(recipe: Recipe, corpus: Corpus, init_from: str | Path | None) -> dict[str, Any]:
     """All that decides what a run comes to."""
     settings = _flat(asdict(recipe))
     identity = {f"recipe.{name}": value for name, value in settings.items() if name not in _FREE_FIELDS}
-    return identity | {"corpus": files.sha256(corpus.folder / "corpus.json"), "init_from": str(init_from or "")}
+    start = {} if init_from is None else start_identity(Path(init_from))
+    return identity | {"corpus": files.sha256(corpus.folder / "corpus.json"), **start}
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -148,8 +154,9 @@ def _model(recipe: Recipe, corpus: Corpus, device: Device, init_from: str | Path
     compute = None if device.compute == torch.float32 else device.compute
     if init_from is not None:
         model = load_pretraining_model(Path(init_from))
-        _check_vocabulary(corpus, model.config, Path(init_from))
-        _tell_shape(_config(recipe, corpus), model.config, Path(init_from))
+        fit_vocabulary(model, corpus, Path(init_from))
+        tell_shape(_config(recipe, corpus), model.config, Path(init_from))
+        _tell_unused(recipe.model, Path(init_from))
     else:
         model = PretrainingModel(_config(recipe, corpus))
         shape = recipe.model
@@ -167,12 +174,15 @@ def _model(recipe: Recipe, corpus: Corpus, device: Device, init_from: str | Path
     return model.to(device.torch_device)
 
 
-def _tell_shape(wanted: BertConfig, found: BertConfig, folder: Path) -> None:
-    """Says where the model that a run starts from differs from the recipe's: its own shape and dropout are kept."""
-    differing = [each.name for each in fields(BertConfig) if getattr(wanted, each.name) != getattr(found, each.name)]
-    if differing:
-        details = ", ".join(f"{name} {getattr(found, name)} (recipe: {getattr(wanted, name)})" for name in differing)
-        say(f"the model is as {folder} has it, not as the recipe's model says: {details}")
+def _tell_unused(shape: ModelShape, folder: Path) -> None:
+    """Says which of the recipe's fields about fresh weights have no effect on a run that starts from a model."""
+    usual = ModelShape()
+    names = [
+        name for name in ("embedding_deviation", "fresh_positions") if getattr(shape, name) != getattr(usual, name)
+    ]
+    if names:
+        details = ", ".join(f"model.{name} {getattr(shape, name)}" for name in names)
+        say(f"the weights are those of {folder}, so this has no effect: {details}")
 
 
 def _config(recipe: Recipe, corpus: Corpus) -> BertConfig:
@@ -191,16 +201,6 @@ def _config(recipe: Recipe, corpus: Corpus) -> BertConfig:
     )
 
 
-def _check_vocabulary(corpus: Corpus, config: BertConfig, folder: Path) -> None:
-    theirs = Tokenizer.load(folder)
-    if theirs.sha256 != corpus.tokenizer_sha256 or config.vocab_size != corpus.special.vocabulary_size:
-        raise BertsmithError(
-            "the corpus was prepared with another tokenizer than this model's, so its ids mean other pieces",
-            f"{corpus.folder} and {folder}",
-            f"prepare the corpus again with --tokenizer {folder}",
-        )
-
-
 def _optimizer(recipe: Recipe, model: PretrainingModel) -> ClippedOptimizer:
     settings = recipe.optimizer
     groups = parameter_groups(model, settings.weight_decay)
@@ -216,15 +216,6 @@ def _optimizer(recipe: Recipe, model: PretrainingModel) -> ClippedOptimizer:
     )
 
 
-def _forget_after(folder: Path, step: int) -> None:
-    """Drops metrics of steps that will be taken again, so that no step stands twice in `metrics.jsonl`."""
-    path = folder / "metrics.jsonl"
-    if path.exists():
-        known = [record for record in read_metrics(path) if record["step"] <= step]
-        kept = [record for record in known if record["kind"] not in ("final", "end")]
-        files.write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
-
-
 def _run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, *, fresh: bool, from_scratch: bool) -> None:
     phases = [(number, phase) for number, phase in ((1, recipe.phase1), (2, recipe.phase2)) if phase.steps]
     for number, phase in phases:
@@ -236,7 +227,7 @@ def _run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, *, fresh: bool
             trainer.optimizer.reset_step_count()
         work = _phase_work(recipe, number, phase, corpus)
         if fresh:
-            _check_start(trainer, work, _spread(recipe) if from_scratch else None)
+            check_start(trainer, work, _spread(recipe) if from_scratch else None)
             fresh = False
         trainer.run_phase(work)
     pairs = PairSettings(**asdict(recipe.pairs))
@@ -307,27 +298,3 @@ def _spread(recipe: Recipe) -> float:
     """Random scores of variance v raise the mean loss of guessing by v / 2; a fresh decoder's v is |embedding|^2."""
     deviation = CUT_NORMAL_DEVIATION * recipe.model.embedding_deviation
     return recipe.model.hidden * deviation**2 / 2
-
-
-def _check_start(trainer: Trainer, work: PhaseWork, spread: float | None) -> None:
-    """Compares the loss before the first update with that of guessing, and says what a difference means.
-
-    spread: what the spread of fresh scores adds to the loss of guessing evenly; None for a model that was trained.
-    """
-    if not work.held_out:
-        return
-    found = evaluate(trainer.model, work.held_out, trainer.alphabetic, trainer.device)
-    pieces, loss = len(trainer.unigrams), found.masked_loss + found.next_sentence_loss
-    from_scratch, spread = spread is not None, spread or 0.0
-    guessing = math.log(pieces) + math.log(2) + spread
-    trainer.write("start", {"loss": loss, "guessing_loss": guessing, **found.as_record()})
-    said = f"loss before training: {loss:.3f}; guessing would give ln({pieces}) + ln(2) + {spread:.2f} = {guessing:.3f}"
-    if not from_scratch:
-        say(f"{said}; it is lower because the run starts from a trained model" if loss < guessing - 0.5 else said)
-        if loss >= guessing - 0.5:
-            warn("the model that the run starts from knows no more than guessing: is it one with a masked-word head?")
-    elif abs(loss - guessing) <= 0.5:
-        say(f"{said} (the last for the spread of fresh scores): as it should be")
-    else:
-        more = "higher: the weights are too large" if loss > guessing else "lower: labels can be seen in the input"
-        warn(f"{said}; it is {more}, or the vocabulary is not the corpus's")

@@ -7,34 +7,51 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from bertsmith.base.errors import EXIT_INTERRUPTED, EXIT_STOPPED_AFTER_SAVING
 from bertsmith.base.log import warn
 
 
 class StoppedAfterSaving(Exception):
-    """Training was asked to stop, and everything up to here is saved. The command line ends with status 143."""
+    """Training was asked to stop, and everything up to here is saved.
+
+    status: what the command line ends with, 130 after Ctrl-C and 143 after another signal.
+    """
+
+    def __init__(self, message: str, interrupted: bool = False) -> None:
+        super().__init__(message)
+        self.status = EXIT_INTERRUPTED if interrupted else EXIT_STOPPED_AFTER_SAVING
 
 
 class StopSignal:
-    """Whether SIGTERM or SIGUSR1 has come."""
+    """Whether SIGTERM, SIGUSR1 or SIGINT (Ctrl-C) has come; interrupted: whether it was SIGINT."""
 
     def __init__(self) -> None:
-        self.requested = False
+        self.requested = self.interrupted = False
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The signal handler."""
+        """The signal handler. Raises KeyboardInterrupt at a SIGINT that follows another signal."""
         del frame
+        if number == signal.SIGINT:
+            if self.requested:
+                raise KeyboardInterrupt
+            self.interrupted = True
         self.requested = True
-        warn(f"{signal.Signals(number).name} received: saving after this step, then stopping")
+        again = "; once more stops at once, without saving" if self.interrupted else ""
+        warn(f"{signal.Signals(number).name} received: saving after this step, then stopping{again}")
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopSignal]:
-    """Notes SIGTERM and SIGUSR1 for as long as the block runs; outside the main thread Python allows no handlers."""
+    """Notes SIGTERM, SIGUSR1 and SIGINT as long as the block runs; outside the main thread Python allows no handlers.
+
+    A SIGINT that is ignored, as by a shell's background jobs, stays ignored.
+    """
     stop = StopSignal()
     previous = {}
     try:
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            previous[number] = signal.signal(number, stop.note)
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+            if number != signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
+                previous[number] = signal.signal(number, stop.note)
     except ValueError:
         previous = {}
     try:

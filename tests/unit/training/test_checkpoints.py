@@ -22,7 +22,6 @@ from bertsmith.optim.lamb import Lamb
 from bertsmith.training import checkpoints
 from bertsmith.training.checkpoints import Position, claim, load_checkpoint, save_checkpoint, step_folders
 
-CPU = torch.device("cpu")
 STATE = "training-state.safetensors"
 
 
@@ -53,7 +52,7 @@ def update(model: PretrainingModel, optimizer: Lamb, seed: int) -> None:
 
 def save(run: Path, step: int, seed: int = 0, keep: int = 2) -> PretrainingModel:
     model, optimizer = made(seed=seed)
-    save_checkpoint(run, Position(step, 1, step, 100 * step), model, optimizer, CPU, keep)
+    save_checkpoint(run, Position(step, 1, step, 100 * step), model, optimizer, keep)
     return model
 
 
@@ -63,14 +62,10 @@ def same(first: PretrainingModel, second: PretrainingModel) -> bool:
 
 def test_everything_comes_back(tmp_path: Path) -> None:
     model, optimizer = made(seed=3)
-    torch.manual_seed(5)
-    torch.rand(3)
     position = Position(7, 2, 3, 12_345, since_log=[0.1, 2 / 3, 1e-17])
-    save_checkpoint(tmp_path, position, model, optimizer, CPU, keep=2)
-    drawn = torch.rand(4)
+    save_checkpoint(tmp_path, position, model, optimizer, keep=2)
     other, fresh = made(seed=4)
-    assert load_checkpoint(tmp_path, other, fresh, CPU) == position
-    assert torch.equal(torch.rand(4), drawn), "the random state goes on where it was"
+    assert load_checkpoint(tmp_path, other, fresh) == position
     assert same(model, other)
     for each in ((model, optimizer), (other, fresh)):
         update(*each, seed=9)
@@ -80,18 +75,39 @@ def test_everything_comes_back(tmp_path: Path) -> None:
 
 def test_nothing_to_load_is_none(tmp_path: Path) -> None:
     model, optimizer = made()
-    assert load_checkpoint(tmp_path, model, optimizer, CPU) is None
-    assert load_checkpoint(tmp_path / "nowhere", model, optimizer, CPU) is None
+    assert load_checkpoint(tmp_path, model, optimizer) is None
+    assert load_checkpoint(tmp_path / "nowhere", model, optimizer) is None
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
-def test_the_newest_are_kept_and_latest_names_the_last(tmp_path: Path, keep: int) -> None:
-    for step in (5, 10, 99_999_999, 15):
+def test_the_newest_are_kept_and_the_last_is_loaded(tmp_path: Path, keep: int) -> None:
+    for number, step in enumerate((5, 10, 15, 99_999_999), 1):
         save(tmp_path, step, keep=keep)
-        assert len(step_folders(tmp_path)) <= keep
+        assert len(step_folders(tmp_path)) == min(number, keep)
     names = [each.name for each in step_folders(tmp_path)]
     assert names == ["step-00000010", "step-00000015", "step-99999999"][-keep:]
-    assert (tmp_path / "latest").read_text(encoding="utf-8").strip() in {*names, "step-00000015"}
+    loaded = load_checkpoint(tmp_path, *made())
+    assert loaded is not None
+    assert loaded.step == 99_999_999
+
+
+def test_what_was_just_written_is_never_pruned(tmp_path: Path) -> None:
+    save(tmp_path, 40)
+    for step in (5, 10, 15):
+        save(tmp_path, step, keep=1)
+        assert [each.name for each in step_folders(tmp_path)] == [f"step-{step:08d}", "step-00000040"]
+
+
+@pytest.mark.parametrize("stray", ["step", "metrics.jsonl", "model"])
+def test_what_no_run_json_tells_of_is_refused(tmp_path: Path, stray: str) -> None:
+    if stray == "step":
+        save(tmp_path, 40)
+    else:
+        (tmp_path / stray).mkdir()
+    with pytest.raises(BertsmithError, match=r"no run\.json") as caught:
+        checkpoints.check_same_run(tmp_path, {"a": 1})
+    assert stray in caught.value.what
+    assert "--out" in caught.value.fix
 
 
 def test_a_full_disk_leaves_the_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,9 +123,9 @@ def test_a_full_disk_leaves_the_older_one(tmp_path: Path, monkeypatch: pytest.Mo
                 save(tmp_path, 10, seed=1)
             assert "step-00000010" in caught.value.where
         assert [each.name for each in step_folders(tmp_path)] == ["step-00000005"]
-        assert sorted(each.name for each in tmp_path.iterdir()) == ["latest", "step-00000005"]
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["step-00000005"]
     model, optimizer = made(seed=8)
-    assert load_checkpoint(tmp_path, model, optimizer, CPU) == Position(5, 1, 5, 500)
+    assert load_checkpoint(tmp_path, model, optimizer) == Position(5, 1, 5, 500)
     assert same(model, older)
 
 
@@ -117,24 +133,24 @@ KILLED_SAVES = """
 import os, random, signal, sys, time
 sys.path[:0] = {path!r}
 from pathlib import Path
-from test_checkpoints import CPU, Position, claim, load_checkpoint, made, save_checkpoint, step_folders
+from test_checkpoints import Position, claim, load_checkpoint, made, save_checkpoint, step_folders
 model, optimizer = made(hidden=64, layers=2)
 for attempt in range(20):
     run = Path(sys.argv[1]) / str(attempt)
     child = os.fork()
     if not child:
         for step in range(1, 10_000):
-            save_checkpoint(run, Position(step, 1, step), model, optimizer, CPU, keep=2)
+            save_checkpoint(run, Position(step, 1, step), model, optimizer, keep=2)
     while len(step_folders(run)) < 2:
         time.sleep(0.0005)
     time.sleep(random.random() * 0.02)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    position = load_checkpoint(run, model, optimizer, CPU)
+    position = load_checkpoint(run, model, optimizer)
     assert position.step == position.phase_step >= 2, position
-    claim(run, {{}})
+    claim(run, {{}}, {{}})
     assert not [each for each in run.iterdir() if each.name.startswith(".")]
-    assert load_checkpoint(run, model, optimizer, CPU) == position
+    assert load_checkpoint(run, model, optimizer) == position
     print(position.step, flush=True)
 """
 
@@ -162,7 +178,7 @@ def test_a_damaged_one_is_named(tmp_path: Path, damage: str) -> None:
         state.write_bytes({"cut": content[:-7], "emptied": b"", "header": b"\xff" * 8 + content[8:]}[damage])
     model, optimizer = made()
     with pytest.raises(BertsmithError, match="damaged") as caught:
-        load_checkpoint(tmp_path, model, optimizer, CPU)
+        load_checkpoint(tmp_path, model, optimizer)
     assert caught.value.where == str(state)
     assert "step-00000010" in caught.value.fix
 
@@ -173,7 +189,7 @@ def test_a_damaged_position_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "step-00000005" / "position.json").write_text(text, encoding="utf-8")
     model, optimizer = made()
     with pytest.raises(BertsmithError) as caught:
-        load_checkpoint(tmp_path, model, optimizer, CPU)
+        load_checkpoint(tmp_path, model, optimizer)
     assert "position.json" in caught.value.where
 
 
@@ -183,18 +199,28 @@ def test_one_of_another_model_is_named_and_nothing_is_loaded(tmp_path: Path, oth
     model, optimizer = made(**other)
     before = [each.clone() for each in model.parameters()]
     with pytest.raises(BertsmithError, match="of another model") as caught:
-        load_checkpoint(tmp_path, model, optimizer, CPU)
+        load_checkpoint(tmp_path, model, optimizer)
     assert "encoder" in caught.value.what
     assert named in caught.value.what or len(caught.value.what.split(",")) == 8
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 def test_run_json_names_every_difference(tmp_path: Path) -> None:
-    checkpoints.check_same_run(tmp_path, {"a": 1})
-    claim(tmp_path, {"a": 1, "b": 2, "c": 3})
-    checkpoints.check_same_run(tmp_path, {"a": 1, "b": 2, "c": 3})
+    assert checkpoints.check_same_run(tmp_path, {"a": 1}) == {}
+    claim(tmp_path, {"a": 1, "b": 2, "c": 3}, {"device": "cpu", "precision": "bf16"})
+    begun_on = checkpoints.check_same_run(tmp_path, {"a": 1, "b": 2, "c": 3})
+    assert begun_on == {"device": "cpu", "precision": "bf16"}
     with pytest.raises(BertsmithError) as caught:
         checkpoints.check_same_run(tmp_path, {"a": 1, "b": 5, "d": 4})
     for part in ("b was 2, is 5", "c was 3, is None", "d was None, is 4"):
         assert part in caught.value.what
-    assert json.loads((tmp_path / "run.json").read_text(encoding="utf-8")) == {"a": 1, "b": 2, "c": 3}
+    known = {"a": 1, "b": 2, "c": 3, "begun_on": begun_on}
+    assert json.loads((tmp_path / "run.json").read_text(encoding="utf-8")) == known
+
+
+@pytest.mark.parametrize("text", ["[]", "3", '{"begun_on": "cpu"}'])
+def test_a_run_json_that_is_something_else_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text, encoding="utf-8")
+    with pytest.raises(BertsmithError, match="does not say") as caught:
+        checkpoints.check_same_run(tmp_path, {"a": 1})
+    assert caught.value.where == str(tmp_path / "run.json")

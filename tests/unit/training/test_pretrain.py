@@ -159,6 +159,36 @@ def test_a_start_from_a_model_says_where_the_recipe_is_not_followed(run: Run, tm
     assert "(recipe: 0.37)" in line
 
 
+def test_a_start_from_a_model_says_which_fields_have_no_effect(run: Run, tmp_path: Path, said: list[str]) -> None:
+    recipe = small_recipe(phase1__steps=1, phase2__steps=0, model__fresh_positions="neighbours")
+    pretrain(recipe, corpus(), tmp_path / "run", init_from=run.model)
+    (line,) = [line for line in said if "this has no effect" in line]
+    assert line.endswith("model.fresh_positions neighbours")
+
+
+def test_the_model_that_a_run_starts_from_is_known_by_its_content(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run.model, tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    recipe = small_recipe(phase1__steps=1, phase2__steps=0)
+    started = pretrain(recipe, corpus(), tmp_path / "run", init_from="model")
+    assert pretrain(recipe, corpus(), tmp_path / "run", init_from=tmp_path / "model", resume=True) == started
+    assert pretrain(recipe, corpus(), tmp_path / "run", init_from=run.model, resume=True) == started
+    path = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(path)
+    tensors["cls.predictions.bias"] += 1
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(BertsmithError, match=r"init_from\.model\.safetensors was"):
+        pretrain(recipe, corpus(), tmp_path / "run", init_from="model", resume=True)
+
+
+def test_processes_that_build_batches_change_no_figure(run: Run, tmp_path: Path) -> None:
+    other = pretrain(dataclasses.replace(RECIPE, loader_workers=1), corpus(), tmp_path / "run")
+    assert figures(other) == figures(run)
+    assert weights(other) == weights(run)
+
+
 def test_phase_2_counts_anew_and_keeps_the_moments(run: Run) -> None:
     """After its first step LAMB's count is 1 again, and the moments are those of phase 1 moved on by one gradient."""
     states = {each.name: load_file(each / "training-state.safetensors") for each in step_folders(run.folder)}
@@ -185,7 +215,7 @@ def test_runs_repeat_to_the_bit_and_seeds_differ(run: Run, tmp_path: Path) -> No
 def test_the_run_folder_holds_its_recipe_and_its_model(run: Run) -> None:
     assert load_recipe(run.folder / "recipe.yaml") == RECIPE
     names = {each.name for each in run.folder.iterdir() if not each.name.startswith("step-")}
-    assert names == {"recipe.yaml", "run.json", "metrics.jsonl", "tensorboard", "latest", "model"}
+    assert names == {"recipe.yaml", "run.json", "metrics.jsonl", "tensorboard", "model"}
     assert {"config.json", "model.safetensors", "tokenizer.json", "vocab.txt"} <= {
         each.name for each in run.model.iterdir()
     }
@@ -224,7 +254,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_anything_is_saved(ru
     with pytest.raises(BertsmithError, match="not finite") as caught:
         pretrain(RECIPE, corpus(), folder, resume=True)
     assert "phase 1, step 5, rank 0, instances 32 to 39" in caught.value.where
-    assert "learning rate" in caught.value.fix
+    assert "start another --out, with a lower learning rate" in caught.value.fix, "a resumed run refuses another rate"
     assert {path: path.read_bytes() for each in step_folders(folder) for path in each.iterdir()} == before
     assert not (folder / "model").exists()
     text = (folder / "metrics.jsonl").read_text(encoding="utf-8")

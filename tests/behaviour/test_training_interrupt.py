@@ -1,0 +1,113 @@
+"""Ctrl-C saves before it ends a run; pressed again it ends at once; and what is said then is what the user can do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bertsmith.recipes.loader import load_recipe, save_recipe
+from bertsmith.recipes.schema import Recipe
+from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.pretrain import pretrain
+from bertsmith.training.stopping import StoppedAfterSaving, StopSignal, stop_on_signals
+from made_runs import corpus, figures, small_corpus, small_recipe, weights
+
+RECIPE = small_recipe(phase1__steps=40, phase2__steps=2, phase1__global_batch=48, evaluate_every=1000)
+
+
+def command(recipe: Recipe, folder: Path, *more: str) -> list[str]:
+    save_recipe(recipe, folder / "recipe.yaml")
+    call = ["pretrain", str(folder / "recipe.yaml"), "--corpus", str(small_corpus()), "--out", str(folder / "run")]
+    return [sys.executable, "-m", "bertsmith", *call, *more]
+
+
+def started(call: list[str], run: Path, after_step: int) -> subprocess.Popen[str]:
+    """The process, once its metrics tell of this step."""
+    # Started in the background, it would ignore SIGINT.
+    process = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
+    path, end = run / "metrics.jsonl", time.monotonic() + 90
+    while time.monotonic() < end and process.poll() is None:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        if any(json.loads(line)["step"] >= after_step for line in lines if line.endswith("}")):
+            return process
+        time.sleep(0.001)
+    process.kill()
+    raise AssertionError(process.communicate()[1])
+
+
+def test_ctrl_c_saves_and_the_resumed_run_is_unbroken(tmp_path: Path) -> None:
+    process = started(command(RECIPE, tmp_path), tmp_path / "run", after_step=3)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, said
+    assert "SIGINT received: saving after this step, then stopping; once more stops at once" in said
+    (saved,) = step_folders(tmp_path / "run")
+    step = int(saved.name.removeprefix("step-"))
+    assert 3 <= step < 40
+    assert f"stopped at step {step}; run the same command with --resume to go on" in said
+    assert "Traceback" not in said
+    resumed = pretrain(RECIPE, corpus(), tmp_path / "run", resume=True)
+    unbroken = pretrain(RECIPE, corpus(), tmp_path / "unbroken")
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+
+
+def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:
+    """A step of many sequences is long enough that the second press falls into it."""
+    long = small_recipe(phase1__steps=3, phase1__global_batch=6000, model__layers=4)
+    call = command(long, tmp_path)
+    process = started(call, tmp_path / "run", after_step=0)
+    for _ in range(2):
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, said
+    assert "saving after this step" in said
+    assert "interrupted" in said
+    assert "Traceback" not in said
+    assert step_folders(tmp_path / "run") == []
+
+
+def test_what_to_do_next_fits_how_the_run_was_called(tmp_path: Path) -> None:
+    """A run that was called to resume, as the quickstart's always is, goes on by the same call."""
+
+    class Asked(StopSignal):
+        def __init__(self) -> None:
+            super().__init__()
+            self.requested = True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertsmith.training.stopping.StopSignal", Asked)
+        for resume, words in ((False, "with --resume to go on"), (True, "run the same command again to go on")):
+            with pytest.raises(StoppedAfterSaving, match=words) as caught:
+                pretrain(RECIPE, corpus(), tmp_path / "run", resume=resume)
+            assert caught.value.status == 143
+
+
+def test_handlers_are_put_back_and_an_ignored_sigint_stays_ignored() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with stop_on_signals() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert (stop.requested, stop.interrupted) == (True, True)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == before
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with stop_on_signals() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert not stop.requested
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_the_quickstart_loses_few_steps_to_a_kill() -> None:
+    assert load_recipe("quickstart").save_every == 250

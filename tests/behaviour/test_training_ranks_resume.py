@@ -1,0 +1,108 @@
+"""Runs of several ranks: stopped by a signal that reaches one of them, resumed to the bit, refused by all together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from bertsmith.base import ranks
+from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.shards import Corpus
+from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.stopping import StoppedAfterSaving
+from made_runs import corpus, figures, small_corpus, small_recipe, weights
+
+RECIPE = small_recipe(
+    phase1__steps=12, phase1__global_batch=24, phase2__steps=4, log_every=4, evaluate_every=6, model__hidden_dropout=0.1
+)
+
+
+def kill_self_after(step: int, run: Path) -> None:
+    """Sends this process SIGTERM once the run's metrics tell of the step."""
+
+    def watch() -> None:
+        path, end = run / "metrics.jsonl", time.monotonic() + 60
+        while time.monotonic() < end and f'"step": {step}' not in (path.read_text() if path.exists() else ""):
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def dropped() -> torch.Tensor:
+    """What dropout leaves of ones, by the generator as the run has left it on this rank."""
+    return torch.nn.functional.dropout(torch.ones(64), 0.5)
+
+
+def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
+    """An unbroken run; a run that one rank is told to stop, and its resumption; a run that is refused."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.uname().sysname == "Linux" else "lo0")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    source, told = Corpus.open(made), []
+    pretrain(RECIPE, source, folder / "unbroken")
+    torch.save(dropped(), folder / f"dropped-{rank}.pt")
+    if rank == 1:
+        kill_self_after(4, folder / "run")
+    try:
+        pretrain(RECIPE, source, folder / "run")
+    except StoppedAfterSaving as stopped:
+        told.append(str(stopped))
+    pretrain(RECIPE, source, folder / "run", resume=True)
+    try:
+        pretrain(RECIPE, source, folder / "run")
+    except BertsmithError as error:
+        told.append(error.what)
+    told += [str(each) for each in ranks.any_over_ranks((rank == 1, False), torch.device("cpu"))]
+    told.append(ranks.by_first(lambda: f"said by {rank}"))
+    (folder / f"told-{rank}.txt").write_text("\n".join(told), encoding="utf-8")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    mp.spawn(work_of_a_rank, (folder, small_corpus()), nprocs=2)
+    return folder
+
+
+def test_a_signal_to_one_rank_stops_all_after_the_same_step(finished: Path) -> None:
+    told = [(finished / f"told-{rank}.txt").read_text(encoding="utf-8").splitlines() for rank in (0, 1)]
+    assert told[0] == told[1]
+    assert told[0][0].startswith("stopped at step ")
+    assert told[0][1] == "there is a run in this folder already", "all ranks hear what the first one found"
+    assert told[0][2:] == ["True", "False", "said by 0"]
+
+
+def test_with_dropout_the_resumed_run_is_unbroken_to_the_bit(finished: Path) -> None:
+    assert RECIPE.model.hidden_dropout == RECIPE.model.attention_dropout == 0.1
+    resumed, unbroken = Run(finished / "run"), Run(finished / "unbroken")
+    assert step_folders(resumed.folder)
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+
+
+def test_ranks_drop_different_units(finished: Path) -> None:
+    first, second = (torch.load(finished / f"dropped-{rank}.pt", weights_only=True) for rank in (0, 1))
+    assert not torch.equal(first, second)
+
+
+def test_one_of_several_processes_that_are_not_joined_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(BertsmithError, match="one of 4 processes, and they are not joined") as caught:
+        pretrain(RECIPE, corpus(), tmp_path / "run")
+    assert "init_process_group" in caught.value.fix
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    ranks.check_joined()
