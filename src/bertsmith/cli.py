@@ -310,7 +310,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return errors.EXIT_USER_INPUT
     except StoppedAfterSaving as stopped:
         print(stopped, file=sys.stderr)
-        return errors.EXIT_STOPPED_AFTER_SAVING
+        return stopped.status
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return errors.EXIT_INTERRUPTED

@@ -30,7 +30,6 @@ def command(recipe: Recipe, folder: Path, *more: str) -> list[str]:
 
 def started(call: list[str], run: Path, after_step: int) -> subprocess.Popen[str]:
     """The process, once its metrics tell of this step."""
-    # Started in the background, it would ignore SIGINT.
     process = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
     path, end = run / "metrics.jsonl", time.monotonic() + 90
     while time.monotonic() < end and process.poll() is None:
