@@ -97,6 +97,18 @@ def test_the_same_text_gives_the_same_tokens_for_any_kind_and_workers(
         assert balanced(corpus)["kept"]["documents"] == len(TEXTS)
 
 
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.csv.zst", "a.utf16.jsonl"])
+def test_large_packed_files_are_unpacked_and_give_the_same(name: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    pack = {**WRITERS, "a.jsonl.gz": lambda texts: gzip.compress(as_jsonl(texts), mtime=0)}[name]
+    (tmp_path / name).write_bytes(pack(TEXTS))
+    many, one = (
+        prepare(tmp_path / name, tmp_path / f"out-{size}", tokenizer=tokenizer, options=options(part_bytes=size))
+        for size in (500, 1 << 20)
+    )
+    assert tokens(many) == tokens(one)
+    assert balanced(many) == balanced(one)
+
+
 def run(arguments: list[str], given: bytes, folder: Path) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "bertsmith", *arguments]
     return subprocess.run(command, input=given, capture_output=True, cwd=folder, timeout=120, check=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from typing import Any
 from bertsmith.base.log import size
 from bertsmith.corpus.account import Account
 from bertsmith.corpus.documents import Document, ReadOptions
+from bertsmith.corpus.encodings import UTF8_MARK
 from bertsmith.corpus.gutenberg import without_gutenberg
-from bertsmith.corpus.lines import IsStart, Slice, decode, lines_of
+from bertsmith.corpus.lines import LONGEST_LINE, IsStart, Slice, decode, lines_of
+from bertsmith.corpus.mediawiki import dump_edges, read_pages
 from bertsmith.corpus.parquet import group_edges, read_parquet
 from bertsmith.corpus.rows import drop_row, whole_text
 from bertsmith.corpus.tables import any_line, read_table, row_edges
@@ -26,6 +29,10 @@ LONGEST_DOCUMENT = 32 << 20
 WIKI_FIELDS = {"id", "url", "title", "text"}
 # A title may hold quotes of its own, so a value ends at a quote that a space or the end of the tag follows.
 _ATTRIBUTE = re.compile(r'(\w+)="(.*?)"(?=[ >])')
+_TAGS = (b"<doc ", b"</doc>")
+_TAG_LINE = re.compile(rb"\n<(?:doc |/doc>)")
+_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
+_FILLED_LINE = re.compile(rb"[^\n]*[^\s][^\n]*\n?")
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,8 @@ class Kind:
     """A kind of source. is_start: whether a document may start at a line; None where a line does not tell.
 
     edges: finds the bytes at which a file of such a kind can be cut, about so many bytes apart; a file of a kind with
-    neither is always one slice. has_field: whether its text is in a field that the user names.
+    neither is always one slice. has_field: whether its text is in a field that the user names. cut_packed: the packings
+    in which `edges` can cut it too.
     """
 
     said: str
@@ -41,6 +49,7 @@ class Kind:
     is_start: IsStart | None
     edges: Callable[[Slice, int], list[int]] | None = None
     has_field: bool = False
+    cut_packed: tuple[str, ...] = ()
 
 
 def read_documents(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
@@ -52,7 +61,8 @@ def edges_of(file: Slice, size_bytes: int, part_bytes: int) -> list[int | None]:
     """Where a file of `size_bytes` is cut into slices of about `part_bytes`: their first bytes, and None at the end."""
     kind = KINDS[file.kind]
     cuts = max(1, round(size_bytes / part_bytes))
-    if file.codec or file.encoding or cuts == 1:
+    packed = bool(file.codec)
+    if (packed and file.codec not in kind.cut_packed) or file.encoding or (cuts == 1 and not packed):
         return [0, None]
     if kind.edges is not None:
         return [0, *kind.edges(file, part_bytes), None]
@@ -61,15 +71,27 @@ def edges_of(file: Slice, size_bytes: int, part_bytes: int) -> list[int | None]:
     return [*(size_bytes * cut // cuts for cut in range(cuts)), None]
 
 
-def _lines(part: Slice, options: ReadOptions, account: Account) -> Iterator[tuple[int, bytes]]:
-    return lines_of(part, KINDS[part.kind].is_start, account, options.strict)
+def _lines(part: Slice, options: ReadOptions, account: Account, runs: bool = False) -> Iterator[tuple[int, bytes]]:
+    return lines_of(part, KINDS[part.kind].is_start, account, options.strict, runs=runs)
+
+
+def _long_document_edges(file: Slice, part_bytes: int) -> list[int]:
+    """Where a text file is cut that is too long for one document: behind the lines in which it passes that length."""
+    edges, end = list[int](), os.path.getsize(file.path)
+    with open(file.path, "rb") as text:
+        while text.seek((edges[-1] if edges else 0) + LONGEST_DOCUMENT) < end:
+            while not text.readline(LONGEST_LINE).endswith(b"\n") and text.tell() < end:
+                continue
+            edges.append(text.tell())
+    return [edge for edge in edges if edge < end]
 
 
 def _read_file(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
-    for number, (begin, raw) in enumerate(_gather(part, options, account, lambda line: False)):
-        if number:
+    for begin, raw in _gather(part, options, account):
+        cut = begin > len(UTF8_MARK)
+        if cut:
             account.changed.note(f"cuts of text files into documents of {size(LONGEST_DOCUMENT)}", example=part.name)
-        name = f"{part.name}@{begin}" if number else part.name
+        name = f"{part.name}@{begin}" if cut else part.name
         text = decode(raw, part.name, begin, account, options.strict)
         yield Document(name, without_gutenberg(text, part.name, account))
 
@@ -81,21 +103,25 @@ def _read_blank_line(part: Slice, options: ReadOptions, account: Account) -> Ite
 
 
 def _gather(
-    part: Slice, options: ReadOptions, account: Account, parts_documents: Callable[[bytes], bool]
+    part: Slice, options: ReadOptions, account: Account, parts_documents: Callable[[bytes], bool] | None = None
 ) -> Iterator[tuple[int, bytes]]:
     """Lines joined up to one that parts documents, or to the longest document; empty ones are not given."""
     lines: list[bytes] = []
     first = held = 0
-    for begin, line in _lines(part, options, account):
-        parting = parts_documents(line)
-        if lines and (parting or held > LONGEST_DOCUMENT):
-            yield first, b"".join(lines)
-            lines, held = [], 0
-        if not parting:
-            if not lines:
-                first = begin
-            lines.append(line)
-            held += len(line)
+    for start, run in _lines(part, options, account, runs=parts_documents is None):
+        begin = start
+        # Cut at a line, however many of them came together.
+        for line in [run] if held + len(run) <= LONGEST_DOCUMENT else _LINE.findall(run):
+            parting = parts_documents is not None and parts_documents(line)
+            if lines and (parting or held > LONGEST_DOCUMENT):
+                yield first, b"".join(lines)
+                lines, held = [], 0
+            if not parting:
+                if not lines:
+                    first = begin
+                lines.append(line)
+                held += len(line)
+            begin += len(line)
     if lines:
         yield first, b"".join(lines)
 
@@ -155,7 +181,7 @@ def _read_wiki_blocks(part: Slice, options: ReadOptions, account: Account) -> It
         text = without_title(text, html.unescape(attributes.get("title", "")), account)
         return Document(f"{part.name}@{attributes.get('id', first)}", text, "paragraph")
 
-    for begin, line in _lines(part, options, account):
+    for begin, line in _stretches(part, options, account):
         if line.startswith(b"<doc "):
             if tag:
                 account.changed.note("<doc> blocks without their end", example=f"{part.name}, byte {first:,}")
@@ -166,12 +192,27 @@ def _read_wiki_blocks(part: Slice, options: ReadOptions, account: Account) -> It
             tag = b""
         elif tag:
             body.append(line)
-        elif line.strip():
-            where = f"{part.name}, byte {begin:,}"
-            account.changed.note("lines outside <doc> blocks, left out", 1, len(line), where)
+        else:
+            for found in _FILLED_LINE.finditer(line):
+                where = f"{part.name}, byte {begin + found.start():,}"
+                account.changed.note("lines outside <doc> blocks, left out", 1, len(found.group()), where)
     if tag:
         account.changed.note("<doc> blocks without their end", example=f"{part.name}, byte {first:,}")
         yield document()
+
+
+def _stretches(part: Slice, options: ReadOptions, account: Account) -> Iterator[tuple[int, bytes]]:
+    """The lines of a slice: one that begins with a tag by itself, those up to the next such line together."""
+    for begin, run in _lines(part, options, account, runs=True):
+        start = 0
+        while start < len(run):
+            if run.startswith(_TAGS, start):
+                end = run.find(b"\n", start) + 1 or len(run)
+            else:
+                tag = _TAG_LINE.search(run, start)
+                end = tag.start() + 1 if tag else len(run)
+            yield begin + start, run[start:end]
+            start = end
 
 
 def without_title(text: str, title: str, account: Account) -> str:
@@ -192,13 +233,14 @@ def _doc_tag(line: bytes, before: bytes) -> bool:
 
 
 KINDS = {
-    "file": Kind("plain text, a file is a document", _read_file, None),
+    "file": Kind("plain text, a file is a document", _read_file, None, _long_document_edges),
     "blank-line": Kind("plain text, a sentence a line, blank lines between documents", _read_blank_line, _after_blank),
     "line": Kind("plain text, a line is a document", _read_lines, any_line),
     "jsonl": Kind("JSON lines", _read_jsonl, any_line, has_field=True),
     "csv": Kind("csv", read_table, None, row_edges, has_field=True),
     "tsv": Kind("tsv, quotes taken for text", read_table, any_line, has_field=True),
     "parquet": Kind("parquet", read_parquet, None, group_edges, has_field=True),
+    "mediawiki": Kind("MediaWiki XML dump", read_pages, None, dump_edges, cut_packed=("bz2",)),
     "wikiextractor": Kind("WikiExtractor <doc> blocks", _read_wiki_blocks, _doc_tag),
     "wikiextractor-json": Kind("WikiExtractor JSON lines", _read_wiki_json, any_line),
 }

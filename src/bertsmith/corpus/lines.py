@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import IO
+from io import BufferedReader
+from typing import IO, cast
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import size
@@ -49,23 +50,25 @@ def open_text(path: str, codec: str, encoding: str) -> IO[bytes]:
 
 
 def lines_of(
-    part: Slice, is_start: IsStart | None, account: Account, strict: bool, cut: bool = True
+    part: Slice, is_start: IsStart | None, account: Account, strict: bool, cut: bool = True, runs: bool = False
 ) -> Iterator[tuple[int, bytes]]:
     """The lines of a slice with the byte each begins at (in the unpacked stream), line end included.
 
     A slice runs from the first start of a document at or after `begin` to the first at or after `end`. A line that is
-    too long is cut off, or without `cut` comes in several pieces. A packed file that is damaged is read up to the
-    damage, and that counted; under `strict` it raises BertsmithError.
+    too long is cut off, or without `cut` comes in several pieces. With `runs`, several lines may come as one. A packed
+    file that is damaged is read up to the damage, and that counted; under `strict` it raises BertsmithError.
     """
     with closing(open_text(part.path, part.codec, part.encoding)) as file:
         first = position = next_start(file, part.begin, is_start)
         stop = None if part.end is None else next_start(file, part.end, is_start)
-        if not part.codec and not part.encoding:
+        plain = not part.codec and not part.encoding
+        if plain:
             file.seek(position)
         try:
             while stop is None or position < stop:
-                line = file.readline(LONGEST_LINE)
-                if not line or (strict and not line.endswith(b"\n")):
+                line = _run(file, stop and stop - position) if runs and plain and position else b""
+                line = line or file.readline(LONGEST_LINE)
+                if strict or not line:
                     _note_faults(file, part, position, account, strict)
                 if not line:
                     break
@@ -81,6 +84,12 @@ def lines_of(
             where = f"{part.name}, after byte {position:,}"
             raise BertsmithError(f"this file cannot be read to its end ({error})", where, "check the disk") from error
         account.stream_bytes += position - first
+
+
+def _run(file: IO[bytes], most: int | None) -> bytes:
+    """The whole lines among the bytes that a plain file has at hand, at most `most` bytes; maybe none."""
+    ahead: bytes = cast(BufferedReader, file).peek()
+    return file.read(ahead.rfind(b"\n", 0, most) + 1)
 
 
 def _note_faults(file: IO[bytes], part: Slice, position: int, account: Account, strict: bool) -> None:

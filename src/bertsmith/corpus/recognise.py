@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.corpus import parquet
-from bertsmith.corpus.codecs import damage_of, open_bytes, packing, peek
+from bertsmith.corpus.codecs import codec_of, damage_of, open_bytes, peek
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.encodings import UTF8_MARK, encoding_of
 from bertsmith.corpus.kinds import WIKI_FIELDS
@@ -46,7 +46,7 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
 
     Raises BertsmithError when it cannot be opened, for a wrong name of the text field, and where a library is missing.
     """
-    codec = packing(peek(path, "", 8))
+    codec = codec_of(path)
     encoding = encoding_of(peek(path, codec, 4))
     head = _head(path, codec, encoding, _HEAD)
     name = Path(path.name.removesuffix(f".{codec}") if codec else path.name).suffix.lower()
@@ -59,8 +59,11 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
         return _parquet_form(path, codec, options)
     if b"\x00" in head:
         return Unread("not text")
-    if start.startswith((b"<mediawiki", b"<!doctype html", b"<html")):
-        return Unread("markup (give its plain text, for a MediaWiki dump that of WikiExtractor)")
+    # A dump, or the pages of one that was cut up.
+    if start.startswith((b"<mediawiki", b"<page>")) or (start.startswith(b"<?xml") and b"<mediawiki" in head):
+        return Form("mediawiki", codec, encoding)
+    if start.startswith((b"<!doctype html", b"<html")):
+        return Unread("markup (give its plain text)")
     if head.startswith(b"<doc ") and b" id=" in head.partition(b">")[0]:
         return Form("wikiextractor", codec, encoding)
     if start.startswith(b"{"):
@@ -120,10 +123,13 @@ def _json_object(line: bytes) -> dict[str, Any]:
 def _table_cells(path: Path, head: bytes, name: str, options: ReadOptions) -> str:
     """What parts and quotes the cells of a table, or "" for what is none.
 
-    A file that is not called a table is one where its first row names the field of the text and at least two more rows
-    have as many cells. Raises BertsmithError where a file that is called a table has no such field.
+    A file that is not called a table is one where its first row names the field of the text, at least two more rows
+    have as many cells, and the user did not say what a document of plain text is. Raises BertsmithError where a file
+    that is called a table has no such field.
     """
     called = name in _TABLE_NAMES
+    if not called and options.documents != ReadOptions.documents:
+        return ""
     cells, rows = cells_of(head, len(head) < _HEAD, _TABLE_NAMES.get(name, _TABLES_BY_CONTENT))
     fields = [field.strip() for field in rows[0]] if rows else []
     if called and options.text_field not in fields:

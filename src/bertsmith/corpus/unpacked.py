@@ -1,6 +1,6 @@
 """Large packed files that cannot be cut as they are: unpacked once into the work folder, so that all cores share them.
 
-What is costly about a dump is not to unpack it but to read its wikitext, at a hundredth of the speed.
+What is costly is not to unpack a file but what comes after; and the memory that a part takes grows with its bytes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from bertsmith.corpus.parts import fingerprint, make_once
 from bertsmith.corpus.sources import SourceFile
 
 _NAME = "text"
+# Others than dumps are unpacked from so many parts on: of files of few parts there may be many.
+_MANY_PARTS = 16
 
 
 @dataclass(frozen=True)
@@ -52,23 +54,37 @@ def unpack(task: UnpackTask) -> dict[str, Any]:
     return make_once(task.folder, task.made_of, make)
 
 
+def _plain_bytes(file: SourceFile) -> int:
+    return file.size_bytes * (UNPACKED if file.codec else 1)
+
+
+def _parts_if_plain(file: SourceFile, part_bytes: int) -> int:
+    """The parts that would be gained by unpacking a file; 0 for one that is cut as it is, or is none the wiser."""
+    kind = KINDS.get(file.kind)
+    if kind is None or (kind.edges is None and kind.is_start is None):
+        return 0
+    if file.encoding or (file.codec and file.codec not in kind.cut_packed):
+        parts = 1 + _plain_bytes(file) // part_bytes
+        return parts if kind.cut_packed or parts > _MANY_PARTS else 0
+    return 0
+
+
 def unpack_where_needed(
     found: Sequence[SourceFile], work: Path, options: PrepareOptions, engine: Engine
 ) -> tuple[list[SourceFile], Tally]:
     """The files, those that are unpacked first replaced by what they held; and a tally of what was wrong with these.
 
-    Unpacked are dumps in a packing that cannot be cut, where they make more than one part.
+    Unpacked are files that could be cut if they were plain, in UTF-8: dumps that make more than one part, as their
+    wikitext is read at a hundredth of the speed, and others that make many.
     """
     tasks = {}
     for number, file in enumerate(found):
-        kind = KINDS.get(file.kind)
-        parts = file.size_bytes * UNPACKED // options.part_bytes
-        if kind is not None and kind.cut_packed and parts and file.codec and file.codec not in kind.cut_packed:
+        if _parts_if_plain(file, options.part_bytes) > 1:
             made_of = fingerprint(file.stamp, file.codec, file.encoding, options.strict)
             tasks[number] = UnpackTask(work / "unpacked" / f"{number:05d}", made_of, file.whole(), options.strict)
             say(
-                f"{file.name}: {file.codec} cannot be read by several workers at once, so it is unpacked into the work "
-                f"folder first, to about {size(file.size_bytes * UNPACKED)}"
+                f"{file.name}: {file.codec or file.encoding.upper()} cannot be read by several workers at once, so it "
+                f"is unpacked into the work folder first, to about {size(_plain_bytes(file))}"
             )
     changed, files = Tally(), list(found)
     results = engine.run(unpack, list(tasks.values())) if tasks else []

@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import lzma
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,22 @@ def test_lines_and_files_too_long_are_cut_and_counted(tmp_path: Path, monkeypatc
     documents, account = read(path, "file")
     assert "".join(document.text for document in documents) == path.read_text()
     assert [document.id for document in documents] == ["a.txt", "a.txt@35"]
+
+
+def test_a_text_too_long_for_one_document_is_cut_alike_by_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinds, "LONGEST_DOCUMENT", 30)
+    path = tmp_path / "a.txt"
+    for text in ("".join(f"line {number}\n" * (number % 3) for number in range(40)), "x" * 70, "x\n" * 31, ""):
+        path.write_text(text)
+        whole = Slice(str(path), "a.txt", "file")
+        account, documents = Account(), []
+        for begin, end in itertools.pairwise(kinds.edges_of(whole, len(text), 20)):
+            documents += read_documents(replace(whole, begin=begin or 0, end=end), OPTIONS, account)
+        assert (documents, account) == read(path, "file")
+        assert "".join(document.text for document in documents) == text
+        assert len(documents) > 8 or len(text) < 100
 
 
 ROWS = {
