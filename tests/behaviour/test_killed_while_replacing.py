@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base import files
-from bertsmith.training.checkpoints import claim
+from bertsmith.training.checkpoints import claim, step_folders
+from bertsmith.training.pretrain import pretrain
+from made_runs import corpus, small_recipe
 
 # Replaces a folder, and is killed where its place is empty: after the first rename, before the second.
 KILLED = """
@@ -44,11 +47,23 @@ def left_behind(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != "run.json")
 
 
-def test_the_run_that_goes_on_has_its_folder_again(model: Path, caplog: pytest.LogCaptureFixture) -> None:
-    claim(model.parent, {"seed": 1})
+def test_the_run_folder_that_is_claimed_has_its_folder_again(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    claim(model.parent, {"seed": 1}, {})
     assert (model / "weights").read_text() == "old"
     assert left_behind(model.parent) == ["model"]
     assert f"{model} was put back" in caplog.text
+
+
+def test_a_run_resumes_from_the_checkpoint_that_was_about_to_be_replaced(tmp_path: Path) -> None:
+    run = pretrain(small_recipe(), corpus(), tmp_path / "run")
+    newest = step_folders(run.folder)[-1]
+    for step in step_folders(run.folder)[:-1]:
+        shutil.rmtree(step)
+    shutil.rmtree(run.model)
+    newest.rename(newest.with_name(f".{newest.name}.12.old"))
+    before = run.metrics("train")
+    pretrain(small_recipe(), corpus(), run.folder, resume=True)
+    assert run.metrics("train") == before, "no step was trained again"
 
 
 def test_the_next_replacement_has_it_again_and_keeps_it_should_it_fail(model: Path) -> None:

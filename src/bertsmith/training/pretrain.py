@@ -122,10 +122,15 @@ def pretrain(
 
 
 def _check_folder(folder: Path, identity: dict[str, Any], resume: bool) -> dict[str, str]:
-    """Refuses a folder that belongs to another run; gives what the run there was begun on."""
+    """Refuses a folder that belongs to another run; puts back what a killed one was about to replace.
+
+    Gives what the run there was begun on.
+    """
     if (folder / "run.json").exists() and not resume:
         raise BertsmithError("there is a run in this folder already", folder, "add --resume, or choose another --out")
-    return check_same_run(folder, identity)
+    begun_on = check_same_run(folder, identity)
+    files.put_back(folder)  # a step folder, before the newest is looked for
+    return begun_on
 
 
 def _claim(folder: Path, recipe: Recipe, identity: dict[str, Any], device: Device, position: Position | None) -> None:
