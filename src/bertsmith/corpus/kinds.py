@@ -17,6 +17,7 @@ from bertsmith.base.log import size
 from bertsmith.corpus.account import Account
 from bertsmith.corpus.documents import Document, ReadOptions
 from bertsmith.corpus.encodings import UTF8_MARK
+from bertsmith.corpus.extractor_remains import without_remains
 from bertsmith.corpus.gutenberg import without_gutenberg
 from bertsmith.corpus.lines import LONGEST_LINE, IsStart, Slice, decode, lines_of
 from bertsmith.corpus.mediawiki import dump_edges, read_pages
@@ -168,7 +169,8 @@ def _read_wiki_json(part: Slice, options: ReadOptions, account: Account) -> Iter
             drop_row("rows without text in the field 'text'", 0, f"{part.name}, byte {begin:,}", options, account)
             continue
         body = without_title(whole_text(text, account, part.name), str(title or ""), account)
-        yield Document(f"{part.name}@{row.get('id', begin)}", body, "paragraph")
+        name = f"{part.name}@{row.get('id', begin)}"
+        yield Document(name, without_remains(body, name, account.changed), "paragraph")
 
 
 def _read_wiki_blocks(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
@@ -179,7 +181,8 @@ def _read_wiki_blocks(part: Slice, options: ReadOptions, account: Account) -> It
         attributes = dict(_ATTRIBUTE.findall(tag.decode(errors="replace")))
         text = decode(b"".join(body), part.name, first, account, options.strict)
         text = without_title(text, html.unescape(attributes.get("title", "")), account)
-        return Document(f"{part.name}@{attributes.get('id', first)}", text, "paragraph")
+        name = f"{part.name}@{attributes.get('id', first)}"
+        return Document(name, without_remains(text, name, account.changed), "paragraph")
 
     for begin, line in _stretches(part, options, account):
         if line.startswith(b"<doc "):

@@ -96,8 +96,10 @@ def sign_part(task: SignTask) -> dict[str, Any]:
         signatures = np.concatenate([np.zeros((0, PERMUTATIONS), np.uint32), *_signed(cleaned, kept, task.shingle)])
         np.save(folder / "signatures.npy", signatures)
         np.save(folder / "documents.npy", np.flatnonzero(kept).astype(np.int64))
-        hashes = band_hashes(signatures, task.rows)
-        owners = np.repeat(np.arange(len(signatures), dtype=np.uint64), hashes.shape[1])
+        # A text without a word has an empty sketch, which says nothing about it.
+        signed = np.flatnonzero((signatures != np.iinfo(np.uint32).max).any(axis=1))
+        hashes = band_hashes(signatures[signed], task.rows)
+        owners = np.repeat(signed.astype(np.uint64), hashes.shape[1])
         order = np.argsort(hashes, axis=None, kind="stable")
         np.save(folder / "bands.npy", np.column_stack([hashes.ravel()[order], owners[order]]))
         return {"documents": len(signatures)}

@@ -1,0 +1,330 @@
+"""Promise: evaluation text and near copies are found, dropped or reported as asked, and all of it is in the books."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.report import inspect
+from bertsmith.corpus.shards import SPLITS, Corpus
+from bertsmith.corpus.tokenizer import Tokenizer
+from bertsmith.corpus.vocabulary import train_vocabulary
+
+WORDS = ["".join(letters) for letters in itertools.product("bdfgl", "aeiou", "kmnrst")]
+COPY, NEAR = "copy of an earlier document", "near copy of an earlier document"
+HOLDS, EMPTY = "with 13 words in a row of evaluation text", "empty"
+SHORT, GONE = "shorter than 20 characters", "nothing left after tokenising"
+
+
+def sentence(seed: int, length: int = 30) -> str:
+    return " ".join(random.Random(seed).choices(WORDS, k=length)) + "."
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_vocabulary([sentence(seed) for seed in range(40)], 320)
+
+
+def options(**changes: Any) -> PrepareOptions:
+    return PrepareOptions(
+        **{"workers": 1, "held_out": 0.2, "part_bytes": 2000, "shard_tokens": 500, "documents": "line", **changes}
+    )
+
+
+def write_lines(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def kept_texts(corpus: Corpus) -> list[str]:
+    """The documents that stayed, decoded, without regard to their order."""
+    tokenizer, texts = corpus.tokenizer(), []
+    for split in SPLITS:
+        for number in range(len(corpus.shards(split))):
+            shard = corpus.open_shard(split, number)
+            edges = shard.sentence_offsets[shard.document_offsets]
+            texts += [tokenizer.decode(shard.tokens[a:b]) for a, b in itertools.pairwise(edges)]
+    return sorted(texts)
+
+
+def dropped(corpus: Corpus) -> dict[str, int]:
+    return {what: entry["count"] for what, entry in corpus.counts["dropped"].items()}
+
+
+def test_documents_with_thirteen_words_of_an_evaluation_text_are_dropped(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    held = sentence(1).rstrip(".").split()
+    twelve, thirteen = held[3:15], held[3:16]
+    loud = ", ".join(word.upper() for word in thirteen)
+    lines = [
+        f"Before it. {' '.join(thirteen)} and after.",
+        sentence(2),
+        f"Only twelve: {' '.join(twelve)} and then others.",
+        f'He said "{loud}!"',
+        sentence(3),
+    ]
+    source = write_lines(tmp_path / "text.txt", lines)
+    test = tmp_path / "test.tsv"
+    test.write_text(f"id\tsentence\n1\t{' '.join(held)}\n2\ttoo short to be checked\n", encoding="utf-8")
+    corpus = prepare(source, tmp_path / "corpus", tokenizer=tokenizer, options=options(exclude=(test,)))
+    assert dropped(corpus) == {HOLDS: 2}
+    assert len(kept_texts(corpus)) == 3
+    (figures,) = corpus.account["searches"]["contamination"]["files"]
+    read_bytes = len((lines[0] + lines[3]).encode())
+    expected = {"texts": 2, "short": 1, "labels": 4, "ngrams": 18, "found": 1, "documents": 2, "bytes": read_bytes}
+    assert {name: figures[name] for name in expected} == expected
+    assert figures["sha256"] == hashlib.sha256(test.read_bytes()).hexdigest()
+    assert figures["examples"] == [f"text.txt@0: '{' '.join(thirteen)}'", f"text.txt@{position(lines, 3)}: '{loud}'"]
+    assert corpus.counts["dropped"][HOLDS]["bytes"] == read_bytes
+    report = inspect(corpus)
+    for needed in (
+        "test.tsv: found in 2 documents",
+        "1 of them under 13 words",
+        "1 of them (5.6%) in the corpus",
+        loud,
+    ):
+        assert needed in report
+
+
+def position(lines: list[str], number: int) -> int:
+    return sum(len(line.encode()) + 1 for line in lines[:number])
+
+
+def test_what_is_only_reported_is_kept(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    source = write_lines(tmp_path / "text.txt", [sentence(seed) for seed in range(6)])
+    test = write_lines(tmp_path / "test.txt", [sentence(4)])
+    asked = options(exclude=(test,), exclude_action="report")
+    corpus = prepare(source, tmp_path / "corpus", tokenizer=tokenizer, options=asked)
+    assert dropped(corpus) == {}
+    assert corpus.counts["changed"][HOLDS]["count"] == 1
+    assert corpus.account["searches"]["contamination"]["files"][0]["documents"] == 1
+    assert len(kept_texts(corpus)) == 6
+
+
+def test_a_corpus_is_made_of_what_the_evaluation_files_hold(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    source = write_lines(tmp_path / "text.txt", [sentence(seed) for seed in range(6)])
+    test = write_lines(tmp_path / "test.txt", [sentence(4)])
+    asked = options(exclude=(test,))
+    prepare(source, tmp_path / "corpus", tokenizer=tokenizer, options=asked)
+    test.touch()
+    prepare(source, tmp_path / "corpus", tokenizer=tokenizer, options=asked)
+    write_lines(test, [sentence(5)])
+    with pytest.raises(BertsmithError, match="exclude: "):
+        prepare(source, tmp_path / "corpus", tokenizer=tokenizer, options=asked)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"exclude": (Path("nowhere.json"),)}, "no such file of evaluation text"),
+        ({"exclude": (Path("short.txt"),)}, "no text of this file has 13 words"),
+        ({"exclude_action": "keep"}, "exclude_action is 'keep'"),
+        ({"near_threshold": 0.1}, "near_threshold is 0.1"),
+        ({"near_shingle": 0}, "near_shingle is 0"),
+    ],
+)
+def test_wrong_searches_are_one_message(
+    tmp_path: Path, tokenizer: Tokenizer, wrong: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "short.txt", ["too short to be checked"])
+    source = write_lines(tmp_path / "text.txt", [sentence(1)])
+    with pytest.raises(BertsmithError, match=message):
+        prepare(source, tmp_path / "corpus", tokenizer=tokenizer, options=options(**wrong))
+    assert not (tmp_path / "corpus" / "corpus.json").exists()
+
+
+def test_near_copies_are_dropped_and_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    first, other = sentence(1, 200), sentence(2, 200)
+    near = first.replace(first.split()[100], "badak", 1)
+    lines = [other, first, sentence(3, 200), near.upper(), other]
+    source = write_lines(tmp_path / "text.txt", lines)
+    corpus = prepare(source, tmp_path / "near", tokenizer=tokenizer, options=options(near_duplicates=True))
+    assert dropped(corpus) == {COPY: 1, NEAR: 1}
+    (example,) = corpus.counts["dropped"][NEAR]["examples"]
+    assert example.startswith(f"text.txt@{position(lines, 3)}: ")
+    assert f"(as text.txt@{position(lines, 1)}, 9" in example
+    assert example.endswith("% alike)")
+    (copy,) = corpus.counts["dropped"][COPY]["examples"]
+    assert copy.endswith("(as text.txt@0)")
+    assert "near copies: 1 documents whose runs of 5 words agree to about 80% or more" in inspect(corpus)
+    without = prepare(source, tmp_path / "without", tokenizer=tokenizer, options=options())
+    assert dropped(without) == {COPY: 1}
+    assert "near copies: not looked for" in inspect(without)
+    strict = options(near_duplicates=True, near_threshold=1.0)
+    assert dropped(prepare(source, tmp_path / "equal", tokenizer=tokenizer, options=strict)) == {COPY: 1}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def many_lines() -> list[str]:
+    """Documents of which some are copies, near copies, and hold text of sentence(0)."""
+    lines = []
+    for seed in range(34):
+        lines.append(sentence(seed, 60))
+        if seed % 5 == 0:
+            lines.append(sentence(seed, 60))
+        if seed % 7 == 0:
+            lines.append(sentence(seed, 60).replace(" ", " badak ", 1))
+        if seed % 11 == 0:
+            lines.append(f"{sentence(100 + seed)} {sentence(0)}")
+    return lines
+
+
+def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    source = write_lines(tmp_path / "text.txt", many_lines())
+    test = write_lines(tmp_path / "test.txt", [sentence(0)])
+    asked = {"exclude": (test,), "near_duplicates": True}
+    found = []
+    for workers in (1, 2):
+        corpus = prepare(
+            source, tmp_path / str(workers), tokenizer=tokenizer, options=options(workers=workers, **asked)
+        )
+        found.append(contents(corpus.folder))
+    assert found[0] == found[1]
+    counts = dropped(corpus)
+    assert counts.keys() == {COPY, NEAR, HOLDS}
+    assert sum(counts.values()) + len(kept_texts(corpus)) == len(many_lines())
+
+
+@pytest.mark.parametrize("stage", ["search_part", "sign_part", "find_near_copies"])
+def test_stopped_after_any_search_and_run_again(tmp_path: Path, tokenizer: Tokenizer, stage: str) -> None:
+    from bertsmith.corpus.engine import LocalEngine
+
+    source = write_lines(tmp_path / "text.txt", many_lines())
+    test = write_lines(tmp_path / "test.txt", [sentence(0)])
+    asked = options(exclude=(test,), near_duplicates=True)
+    run = LocalEngine.run
+
+    def interrupted(self: LocalEngine, function: Any, tasks: Any, finished: Any = None) -> Any:
+        results = run(self, function, tasks, finished)
+        if function.__name__ == stage:
+            raise KeyboardInterrupt
+        return results
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalEngine, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(source, tmp_path / "stopped", tokenizer=tokenizer, options=asked)
+    marks = {path: path.stat().st_mtime_ns for path in (tmp_path / "stopped").glob(".work/**/part.done")}
+    assert marks
+    stopped = prepare(source, tmp_path / "stopped", tokenizer=tokenizer, options=asked)
+    whole = prepare(source, tmp_path / "whole", tokenizer=tokenizer, options=asked)
+    assert contents(stopped.folder) == contents(whole.folder)
+
+
+# What a document may be: (how it is made, why it is dropped; None: kept).
+KINDS: dict[str, Callable[[int], str]] = {
+    "kept": lambda seed: sentence(seed, 40),
+    COPY: lambda seed: sentence(10_000, 40),
+    NEAR: lambda seed: sentence(20_000, 80) + f" end{seed}",
+    HOLDS: lambda seed: f"{sentence(seed, 20)} {sentence(30_000)}",
+    EMPTY: lambda seed: "\u200b" * (1 + seed % 3),
+    SHORT: lambda seed: f"short {seed}",
+    GONE: lambda seed: "\u0301 " * 25 + f"\u0300 {chr(0x300 + seed % 60)}",
+}
+
+
+@given(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=25), st.booleans())
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_kept_and_dropped_are_what_was_read(
+    tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer, kinds: list[str], every: bool
+) -> None:
+    """Random corpora with every reason to drop a document, in any order."""
+    kinds = ["kept", *(sorted(KINDS) if every else []), *kinds]
+    texts = [KINDS[kind](seed) for seed, kind in enumerate(kinds)]
+    folder = Path(tempfile.mkdtemp(dir=tmp_path_factory.getbasetemp()))
+    source = folder / "text.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    test = write_lines(folder / "test.txt", [sentence(30_000)])
+    asked = options(exclude=(test,), near_duplicates=True, part_bytes=1500)
+    corpus = prepare(source, folder / "corpus", tokenizer=tokenizer, options=asked)
+    counts = corpus.counts
+    lost = counts["dropped"].values()
+    assert counts["read"] == {"documents": len(texts), "bytes": sum(len(text.encode()) for text in texts)}
+    assert counts["kept"]["documents"] + sum(each["count"] for each in lost) == len(texts)
+    assert counts["kept"]["bytes"] + sum(each["bytes"] for each in lost) == counts["read"]["bytes"]
+    assert all(len(each["examples"]) == min(3, each["count"]) for each in lost)
+    assert counts["kept"]["documents"] == len(kept_texts(corpus))
+    for reason in (HOLDS, EMPTY, SHORT):
+        assert dropped(corpus).get(reason, 0) == kinds.count(reason)
+    for reason in (COPY, NEAR):
+        assert dropped(corpus).get(reason, 0) == max(kinds.count(reason) - 1, 0)
+    if every:
+        assert set(dropped(corpus)) >= {HOLDS, EMPTY, SHORT, GONE}
+    shutil.rmtree(folder)
+
+
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "[unused993]")
+
+
+@pytest.mark.parametrize("vocabulary", ["trained", "bert-base-uncased", "bert-base-cased"])
+def test_special_tokens_in_a_text_never_become_their_ids(
+    tmp_path: Path, tokenizer: Tokenizer, request: pytest.FixtureRequest, vocabulary: str
+) -> None:
+    if vocabulary != "trained":
+        tokenizer = Tokenizer.load(request.getfixturevalue("real_data")(f"vocab/{vocabulary}/vocab.txt"))
+    forms = ["{}", "a{}b", " {} {} ", "({})", "[{}]", "{}.", "\u00e9{}", "x\n{}\ny"]
+    lines = [
+        f"{sentence(seed)} {form.replace('{}', special)}"
+        for seed, (special, form) in enumerate(itertools.product(SPECIALS, forms))
+    ]
+    lines += [f"{sentence(900)} {''.join(SPECIALS)}"]
+    source = tmp_path / "text.jsonl"
+    source.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines), encoding="utf-8")
+    corpus = prepare(source, tmp_path / "corpus", tokenizer=tokenizer, options=options())
+    forbidden = [number for number, piece in enumerate(tokenizer.pieces) if piece.startswith("[unused")]
+    special = tokenizer.special
+    forbidden += [special.pad, special.unknown, special.cls, special.sep, special.mask]
+    for split in SPLITS:
+        for number in range(len(corpus.shards(split))):
+            assert not np.isin(corpus.open_shard(split, number).tokens, forbidden).any()
+    written = sum(line.count(special) for line in lines for special in SPECIALS)
+    assert corpus.counts["changed"]["special tokens written in a text, read as plain text"]["count"] == written
+    assert corpus.counts["kept"]["documents"] == len(lines)
+    brackets = [tokenizer.pieces.index(bracket) for bracket in "[]"]
+    found = sum(
+        int(np.isin(corpus.open_shard(split, number).tokens, brackets).sum())
+        for split in SPLITS
+        for number in range(len(corpus.shards(split)))
+    )
+    assert found == sum(line.count("[") + line.count("]") for line in lines), "they stay as they are written"
+
+
+def test_squad_in_wikipedia(tmp_path: Path, real_data: Callable[[str], Path]) -> None:
+    """Paragraphs of SQuAD's dev set planted in real articles are found, and hardly an article is taken for one."""
+    squad = real_data("squad/v1.1/dev-v1.1.json")
+    articles = json.loads(squad.read_text(encoding="utf-8"))["data"]
+    contexts = [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]
+    wiki = real_data("wiki/enwiki-2015/AA/wiki_35").read_text(encoding="utf-8")
+    blocks = [block for block in wiki.split("</doc>\n") if "<doc" in block]
+    planted = [
+        f"{block}\n{context.swapcase()}\n" for block, context in zip(blocks[5:25], contexts[::100], strict=False)
+    ]
+    source = tmp_path / "wiki_00"
+    source.write_text("</doc>\n".join([*blocks[:5], *planted, *blocks[25:], ""]), encoding="utf-8")
+    vocabulary = real_data("vocab/bert-base-uncased/vocab.txt")
+    asked = PrepareOptions(workers=1, part_bytes=300_000, exclude=(squad,))
+    corpus = prepare(source, tmp_path / "corpus", tokenizer=vocabulary, options=asked)
+    assert len(planted) == 20
+    assert 20 <= dropped(corpus)[HOLDS] < 25, "of some 90 articles, a few share text with SQuAD by themselves"
