@@ -15,8 +15,8 @@ _WORDS = {"formula": "formula", "codice": "code"}
 _BRACKETS = re.compile(r"\([\s\[\];:,]*\)")
 _TAGS = (
     "abbr b big blockquote br center chem cite code dd del dfn div dl dt em font gallery hiero hr i ins kbd li math "
-    "noinclude nowiki ol onlyinclude p poem pre q rb ref rp rt ruby s samp score small span strike strong sub sup table tbody td th timeline "
-    "tr tt u ul var"
+    "noinclude nowiki ol onlyinclude p poem pre q rb ref rp rt ruby s samp score small span strike strong sub sup "
+    "table tbody td th timeline tr tt u ul var"
 )
 _TAG = re.compile(rf"</?({'|'.join(_TAGS.split())})(?:\s+[\w-]+\s*=[^<>\n]{{0,200}})?\s*/?>", re.IGNORECASE)
 
