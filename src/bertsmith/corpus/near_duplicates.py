@@ -58,6 +58,11 @@ def library() -> str:
     return f"datasketch {importlib.metadata.version('datasketch')}"
 
 
+def signed_bytes(threshold: float) -> int:
+    """What a document's signature, number and bands take on disk."""
+    return 4 * PERMUTATIONS + 8 + 16 * (PERMUTATIONS // band_rows(threshold))
+
+
 def band_rows(threshold: float) -> int:
     """How many values of a signature a band has: the most with which documents that agree in `threshold` of all values
     share a band with a probability of 95%."""

@@ -18,6 +18,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.corpus.account import Tally
+from bertsmith.corpus.disk import check_disk, foretell
 from bertsmith.corpus.engines import held, open_engine
 from bertsmith.corpus.finish import PUBLISHED, WORK, publish
 from bertsmith.corpus.options import PrepareOptions
@@ -107,6 +108,7 @@ def _prepare(
             if not _awaits_publishing(out / WORK / "corpus", made_of):
                 if options.array_task is None:
                     _sweep(out / WORK)
+                engine.once("disk", lambda: check_disk(foretell(found, options, tokenizer, out / WORK), out))
                 Pipeline((out / WORK).absolute(), options, engine, made_of).run(found, passed, tokenizer)
             engine.once("publish", lambda: publish(out))
     corpus = Corpus.open(out)

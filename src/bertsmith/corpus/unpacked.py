@@ -69,6 +69,11 @@ def _parts_if_plain(file: SourceFile, part_bytes: int) -> int:
     return 0
 
 
+def is_unpacked(file: SourceFile, part_bytes: int) -> bool:
+    """Whether a file is unpacked before it is read."""
+    return _parts_if_plain(file, part_bytes) > 1
+
+
 def unpack_where_needed(
     found: Sequence[SourceFile], work: Path, options: PrepareOptions, engine: Engine
 ) -> tuple[list[SourceFile], Tally]:
@@ -79,7 +84,7 @@ def unpack_where_needed(
     """
     tasks = {}
     for number, file in enumerate(found):
-        if _parts_if_plain(file, options.part_bytes) > 1:
+        if is_unpacked(file, options.part_bytes):
             made_of = fingerprint(file.stamp, file.codec, file.encoding, options.strict)
             tasks[number] = UnpackTask(work / "unpacked" / f"{number:05d}", made_of, file.whole(), options.strict)
             say(

@@ -1,0 +1,222 @@
+"""How much disk a preparation will need at its peak, foretold from a small sample before it starts.
+
+At the peak, when the last shard is assembled, the work folder holds the cleaned texts, the ids by part and the ids by
+shard. The sample is read, cleaned and tokenised by what does it later, so that what is counted is what will be written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import astuple, dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say, size, warn
+from bertsmith.corpus.account import Account
+from bertsmith.corpus.cleaned import CleanedPart, CleanTask, clean_part
+from bertsmith.corpus.codecs import open_bytes
+from bertsmith.corpus.documents import ReadOptions
+from bertsmith.corpus.kinds import KINDS, read_documents
+from bertsmith.corpus.lines import Slice
+from bertsmith.corpus.near_duplicates import signed_bytes
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.shards import token_dtype
+from bertsmith.corpus.sources import SourceFile
+from bertsmith.corpus.tokenizer import Tokenizer
+from bertsmith.corpus.unpacked import is_unpacked
+from bertsmith.corpus.vocabulary import count_words, rounded_size
+
+# What is read of each sort of source: so many windows, evenly over it; or the heads of so many files.
+_WINDOWS = 24
+_WINDOW_BYTES = 64 << 10
+_HEADS_BYTES = 512 << 10
+_PACKED_HEAD_BYTES = 1 << 20
+_MOST_UNPACKED = 20
+# Bytes of text that a byte of a parquet file stands for, about.
+_PARQUET_TEXT = 2.5
+# The documentation that comes with Python and a few packages.
+_PYTHON_DOCS_BYTES = 12_000_000
+_TOKENISED_BYTES = 1 << 20
+# Pieces a word by size of the vocabulary, between what English Wikipedia and old books gave.
+_PIECES_A_WORD = ((512, 2.1), (2048, 1.5), (8192, 1.17), (30528, 1.04))
+# A sentence has some 25 tokens and takes 2 bytes; a document 4.
+_TOKENS_A_SENTENCE = 25
+_DOCUMENT_BYTES = 4
+# Words that are counted for a vocabulary: bytes written a byte of text, of parts of 4 MB.
+_COUNTED_WORDS = 0.15
+# Of a part: marks, and what files take beyond their length.
+_SLACK_BYTES = 40_000
+# A byte of evaluation text: the hashes of its runs of words, and a filter before them.
+_EXCLUDED_TEXT = 3
+# A row of the vocabulary: its count, and its piece in two files.
+_VOCABULARY_BYTES = 40
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Of one sort of source: what it holds, extrapolated from its sample."""
+
+    text_bytes: float
+    cleaned_bytes: float
+    documents: float
+    tokens: float
+    unpacked_bytes: float
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes on disk: at the peak, work files included, and of the finished corpus."""
+
+    peak_bytes: int
+    corpus_bytes: int
+
+
+def foretell(found: Sequence[SourceFile], options: PrepareOptions, tokenizer: Tokenizer | None, work: Path) -> Need:
+    """Reads a sample of the sources, 1.5 MB a sort at most, in a folder under `work`.
+
+    Within 10% for plain text and tables; of packed files only the heads are read, and of duplicates nothing is known,
+    so it is above what is used where many documents are dropped.
+    """
+    ordered = sorted(found, key=_sort)
+    with files.disk_errors(work):
+        work.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".foretell.", suffix=".part", dir=work) as folder:
+            samples = [
+                _sample(list(group), options, tokenizer, Path(folder, str(number)))
+                for number, (_, group) in enumerate(groupby(ordered, key=_sort))
+            ]
+    text, cleaned, documents, tokens, unpacked = (sum(column) for column in zip(*map(astuple, samples), strict=True))
+    rows = tokenizer.size if tokenizer else rounded_size(options.vocabulary_size)
+    ids = tokens * (token_dtype(rows).itemsize + 2 / _TOKENS_A_SENTENCE) + documents * _DOCUMENT_BYTES
+    corpus = ids + rows * _VOCABULARY_BYTES
+    parts = max(1.0, text / options.part_bytes)
+    words = 0 if tokenizer else min(text, options.sample_bytes) * _COUNTED_WORDS
+    besides = words + unpacked + parts * (rows * 8 + _SLACK_BYTES) + _searches(options, documents)
+    return Need(int(cleaned + ids + corpus + besides), int(corpus))
+
+
+def _searches(options: PrepareOptions, documents: float) -> float:
+    """What the optional searches write."""
+    exclude = sum(os.path.getsize(path) for path in options.exclude if os.path.isfile(path))
+    near = documents * signed_bytes(options.near_threshold) if options.near_duplicates else 0.0
+    return near + exclude * _EXCLUDED_TEXT
+
+
+def check_disk(need: Need, out: Path) -> None:
+    """Says what will be needed. Raises BertsmithError where the disk has less free, work that is there counted in."""
+    there = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    free = shutil.disk_usage(out).free
+    say(
+        f"disk: about {size(need.peak_bytes)} at the peak, {size(need.corpus_bytes)} in the end; {size(free)} free"
+        + (f", {size(there)} there from before" if there else "")
+    )
+    if need.peak_bytes > free + there:
+        raise BertsmithError(
+            f"about {size(need.peak_bytes)} are needed on disk while this runs, and {size(free + there)} are to be had",
+            out,
+            "free some space, or choose another folder with --out",
+        )
+    if need.peak_bytes > 0.9 * (free + there):
+        warn("the disk may get full: the need is within a tenth of what is free")
+
+
+def _sort(file: SourceFile) -> tuple[str, str, str]:
+    return file.kind, file.codec, file.encoding
+
+
+def _sample(group: Sequence[SourceFile], options: PrepareOptions, tokenizer: Tokenizer | None, folder: Path) -> _Sample:
+    """One sort of source, as its sample has it."""
+    total, kind, codec = sum(file.size_bytes for file in group), group[0].kind, group[0].codec
+    if kind not in KINDS:
+        text = _PYTHON_DOCS_BYTES
+        return _Sample(text, text, 10_000, text / 4, text)
+    folder.mkdir()
+    reading = replace(options.reading, strict=False)
+    if kind == "parquet":
+        slices, times = [_first_rows(group[0], reading, folder)], _PARQUET_TEXT
+    elif KINDS[kind].is_start is not None and not codec and not group[0].encoding:
+        slices, times = [_window(file, place) for file, place in _places(group, total)], 1.0
+    else:
+        slices, times = _heads(group, total, folder)
+    part = folder / "cleaned"
+    made = clean_part(CleanTask(part, "", tuple(slices), reading, options.min_characters))
+    cleaned = CleanedPart.open(part)
+    times *= total / max(made["account"]["stream_bytes"], 1)
+    written = sum(path.stat().st_size for path in part.iterdir() if path.suffix in (".bin", ".npy"))
+    tokens = made["bytes"] * _tokens_a_byte(cleaned, tokenizer, options)
+    packed = sum(file.size_bytes for file in group if is_unpacked(file, options.part_bytes))
+    unpacked = made["account"]["stream_bytes"] * packed / total
+    return _Sample(*(value * times for value in (made["bytes"], written, made["documents"], tokens, unpacked)))
+
+
+def _places(group: Sequence[SourceFile], total: int) -> Iterator[tuple[SourceFile, int]]:
+    """Files and places in them, evenly over the bytes of the group."""
+    count = max(1, min(_WINDOWS, total // _WINDOW_BYTES))
+    places = [int((number + 0.5) * total / count) for number in range(count)]
+    passed = 0
+    for file in group:
+        while places and places[0] < passed + file.size_bytes:
+            yield file, places.pop(0) - passed
+        passed += file.size_bytes
+
+
+def _window(file: SourceFile, place: int) -> Slice:
+    begin = max(0, min(place - _WINDOW_BYTES // 2, file.size_bytes - _WINDOW_BYTES))
+    end = begin + _WINDOW_BYTES
+    return replace(file.whole(), begin=begin, end=end if end < file.size_bytes else None)
+
+
+def _heads(group: Sequence[SourceFile], total: int, folder: Path) -> tuple[list[Slice], float]:
+    """Copies of the heads of files that cannot be entered in their middle; and unpacked bytes a byte of the source."""
+    chosen = list(dict.fromkeys(file for file, _ in _places(group, total)))
+    most = _HEADS_BYTES // len(chosen)
+    slices, packed_bytes, unpacked_bytes = [], 0, 0
+    for number, file in enumerate(chosen):
+        head = folder / f"head{number}"
+        with open(file.path, "rb") as source:
+            packed = source.read(_PACKED_HEAD_BYTES // len(chosen) if file.codec else most)
+        head.write_bytes(packed)
+        if file.codec:
+            with closing(open_bytes(str(head), file.codec)) as stream:
+                unpacked = stream.read(_PACKED_HEAD_BYTES * _MOST_UNPACKED)
+            packed_bytes += len(packed)
+            unpacked_bytes += len(unpacked)
+            head.write_bytes(unpacked[:most])
+        slices.append(replace(file.whole(), path=str(head), codec=""))
+    return slices, unpacked_bytes / packed_bytes if packed_bytes and unpacked_bytes else 1.0
+
+
+def _first_rows(file: SourceFile, reading: ReadOptions, folder: Path) -> Slice:
+    """Documents of a parquet file as JSON lines."""
+    path, held = folder / "rows.jsonl", 0
+    with open(path, "w", encoding="utf-8") as rows:
+        for document in read_documents(file.whole(), reading, Account()):
+            held += rows.write(json.dumps({reading.text_field: document.text}, ensure_ascii=False) + "\n")
+            if held > _HEADS_BYTES:
+                break
+    return Slice(str(path), file.name, "jsonl")
+
+
+def _tokens_a_byte(cleaned: CleanedPart, tokenizer: Tokenizer | None, options: PrepareOptions) -> float:
+    texts, held = list[str](), 0
+    for _, document in cleaned.documents(np.ones(len(cleaned.lengths), np.bool_)):
+        texts.append(document.text)
+        held += len(document.text.encode())
+        if held > _TOKENISED_BYTES:
+            break
+    if tokenizer is not None:
+        return sum(map(len, tokenizer.encode_ids(texts))) / max(held, 1)
+    words = sum(count_words(texts, options.lowercase).values())
+    sizes, pieces = zip(*_PIECES_A_WORD, strict=True)
+    a_word = np.interp(math.log(options.vocabulary_size), [math.log(each) for each in sizes], pieces)
+    return float(a_word) * words / max(held, 1)
