@@ -14,10 +14,13 @@ from bertsmith.corpus.documents import LineBreaks
 LONGEST_SENTENCE_CHARACTERS = 10_000
 # What is segmented at once: a longer paragraph is first cut, so that no text makes the segmenter slow.
 _LONGEST_PARAGRAPH = 200_000
+# Paragraphs are shown to sentencex some at once, since a call costs as much as 100 characters. Past 10,000 characters
+# sentencex 1.0 cuts what it is given into pieces of its own and loses the blank lines between them.
+_PASSAGE = 8_000
 # sentencex 1.0 panics at an end of sentence before a space of several bytes, such as U+00A0. It is shown plain ones;
 # the sentences keep their own.
-_WIDE_SPACE = re.compile(r"[^\S\n\t ]")
-_BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
+_WIDE_SPACES = "\x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+_BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 
 
 def sentences_of(text: str, line_breaks: LineBreaks, language: str, changed: Tally) -> list[str]:
@@ -28,45 +31,84 @@ def sentences_of(text: str, line_breaks: LineBreaks, language: str, changed: Tal
     if line_breaks == "sentence":
         found = text.split("\n")
     else:
-        paragraphs = text.split("\n") if line_breaks == "paragraph" else _BLANK_LINE.split(text)
-        found = [part for paragraph in paragraphs for part in _segmented(paragraph, language, changed)]
-    sentences = []
+        text = text.replace("\n", "\n\n") if line_breaks == "paragraph" else _BLANK_LINES.sub("\n\n", text)
+        found = []
+        for passage in _passages(text):
+            found += _segmented(passage, language, changed)
+    if found and max(map(len, found)) > LONGEST_SENTENCE_CHARACTERS:
+        found = _cut(found, changed)
+    return [stripped for sentence in found if (stripped := sentence.strip())]
+
+
+def _cut(sentences: list[str], changed: Tally) -> list[str]:
+    """The sentences with those that are too long in pieces."""
+    out = []
+    for sentence in sentences:
+        pieces = list(chunks(sentence, LONGEST_SENTENCE_CHARACTERS))
+        if len(pieces) > 1:
+            what = f"sentences cut at {LONGEST_SENTENCE_CHARACTERS:,} characters"
+            changed.note(what, len(pieces) - 1, example=sentence.strip()[:60])
+        out += pieces
+    return out
+
+
+def _passages(text: str) -> Iterator[str]:
+    """Whole paragraphs, as many as fit into a passage; a longer one by itself, in pieces where it is too long."""
+    start = 0
+    while len(text) - start > _PASSAGE:
+        end = text.rfind("\n\n", start, start + _PASSAGE)
+        if end <= start:
+            end = text.find("\n\n", start + _PASSAGE)
+            end = len(text) if end < 0 else end
+        yield from chunks(text[start : end + 2], _LONGEST_PARAGRAPH)
+        start = end + 2
+    yield text[start:]
+
+
+def _segmented(passage: str, language: str, changed: Tally) -> list[str]:
+    """The sentences of a passage, with the white space between them."""
+    shown = passage if passage.isascii() else _with_plain_spaces(passage)
+    found = _segment(language, shown)
+    if found is None:
+        return _in_paragraphs(passage, language, changed)
+    if shown is passage:
+        return found
+    sentences, start = [], 0
     for sentence in found:
-        if len(sentence) > LONGEST_SENTENCE_CHARACTERS:
-            pieces = list(chunks(sentence, LONGEST_SENTENCE_CHARACTERS))
-            changed.note(
-                f"sentences cut at {LONGEST_SENTENCE_CHARACTERS:,} characters", len(pieces) - 1, example=sentence[:60]
-            )
-        else:
-            pieces = [sentence]
-        sentences += [stripped for piece in pieces if (stripped := piece.strip())]
+        sentences.append(passage[start : start + len(sentence)])
+        start += len(sentence)
     return sentences
 
 
-def _segmented(paragraph: str, language: str, changed: Tally) -> Iterator[str]:
-    for chunk in chunks(paragraph, _LONGEST_PARAGRAPH):
-        found = _segment(language, chunk if chunk.isascii() else _WIDE_SPACE.sub(" ", chunk))
-        if sum(map(len, found)) == len(chunk):
-            start = 0
-            for sentence in found:
-                yield chunk[start : start + len(sentence)]
-                start += len(sentence)
-        elif chunk.strip():
-            what = "paragraphs that the segmenter would not give back whole, split at line ends"
-            changed.note(what, example=chunk[:60])
-            yield from chunk.split("\n")
+def _with_plain_spaces(text: str) -> str:
+    """The text itself where it has no wide space."""
+    for space in _WIDE_SPACES:
+        if space in text:
+            text = text.replace(space, " ")
+    return text
 
 
-def _segment(language: str, text: str) -> list[str]:
-    """Its sentences, or nothing where the segmenter failed."""
+def _in_paragraphs(passage: str, language: str, changed: Tally) -> list[str]:
+    """The sentences of a passage that the segmenter failed at: those of each paragraph, or its lines."""
+    paragraphs = passage.split("\n\n")
+    if len(paragraphs) > 1:
+        return [sentence for each in paragraphs for sentence in _segmented(each, language, changed)]
+    if passage.strip():
+        what = "paragraphs that the segmenter would not give back whole, split at line ends"
+        changed.note(what, example=passage[:60])
+    return passage.split("\n")
+
+
+def _segment(language: str, text: str) -> list[str] | None:
+    """Its sentences, which joined are the text, or None where the segmenter failed."""
     try:
         found: list[str] = segment(language, text)
     except BaseException as error:
         # A fault of the segmenter comes as pyo3's PanicException, which is no Exception; one page must not end a run.
         if type(error).__name__ != "PanicException":
             raise
-        return []
-    return found if "".join(found) == text else []
+        return None
+    return found if "".join(found) == text else None
 
 
 def chunks(text: str, most: int) -> Iterator[str]:

@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as Engine
+from tokenizers.normalizers import Normalizer
 
 from bertsmith.base import files
 from bertsmith.corpus.shards import SpecialIds, token_dtype
@@ -56,6 +57,12 @@ class Tokenizer:
     def from_vocabulary(cls, pieces: Sequence[str], lowercase: bool) -> Self:
         """A tokenizer of pieces in the order of their ids. Raises BertsmithError when a special one is missing."""
         return cls(engine_from_vocabulary(pieces, lowercase, "the vocabulary"))
+
+    def with_vocabulary(self, pieces: Sequence[str]) -> Self:
+        """A tokenizer of other pieces that treats text as this one does. Raises as `from_vocabulary`."""
+        state = self._state["normalizer"]
+        accents, chinese = state["strip_accents"], state["handle_chinese_chars"]
+        return type(self)(engine_from_vocabulary(pieces, self.lowercase, "the vocabulary", accents, chinese))
 
     @classmethod
     def load(cls, source: str | Path) -> Self:
@@ -131,10 +138,27 @@ class Tokenizer:
     def encode_bytes(self, texts: Sequence[str]) -> list[bytes]:
         """As `encode_ids`, the ids of each text as the bytes of its array: what bulk work joins into a shard."""
         if self._memo is None:
-            self._memo = WordMemo(
-                self._plain, token_dtype(self.size), splits=not self._plain.get_added_tokens_decoder()
-            )
+            self._memo = WordMemo(self._plain, token_dtype(self.size), splits=not self.has_added_tokens)
         return self._memo.encode(texts)
+
+    def encode_by_library(self, texts: Sequence[str]) -> list[list[int]]:
+        """As `encode_ids`, by `tokenizers` alone: what every faster way is held to."""
+        return [each.ids for each in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    @property
+    def has_added_tokens(self) -> bool:
+        """Whether there are tokens beside the vocabulary's own, which are found before a text is split into words."""
+        return bool(self._plain.get_added_tokens_decoder())
+
+    @property
+    def normalizer(self) -> Normalizer:
+        """What cleans a text, and lower-cases it where the vocabulary is so, before it is split into words."""
+        return self._plain.normalizer
+
+    @property
+    def plain_json(self) -> str:
+        """A tokenizer.json under which no special token is found in a text."""
+        return str(self._plain.to_str())
 
     def encode_pair(self, a: str, b: str | None = None, max_length: int = 512) -> EncodedPair:
         """One sequence as a task model reads it, at most `max_length` pieces.

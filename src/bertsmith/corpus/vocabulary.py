@@ -30,16 +30,30 @@ def rounded_size(size: int) -> int:
     return -(-size // MULTIPLE) * MULTIPLE
 
 
+def count_stretches(texts: Iterable[str]) -> Counter[str]:
+    """How often each stretch without a space or line feed stands in the texts, words with what is written at them."""
+    stretches: Counter[str] = Counter()
+    for text in texts:
+        stretches.update(text.replace("\n", " ").split(" "))
+    del stretches[""]
+    return stretches
+
+
 def count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
     """How often each word stands in the texts, words being what BERT's normaliser and pre-tokenizer make of them."""
-    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    return words_of(count_stretches(texts), normalizer_for(lowercase))
+
+
+def normalizer_for(lowercase: bool) -> normalizers.Normalizer:
+    """BERT's normaliser, of trained vocabularies."""
+    return normalizers.BertNormalizer(lowercase=lowercase)
+
+
+def words_of(stretches: Mapping[str, int], normalizer: normalizers.Normalizer) -> Counter[str]:
+    """The words of counted stretches. Both tools work within a stretch, so each distinct one is worked on once."""
     splitter = pre_tokenizers.BertPreTokenizer()
-    raw: Counter[str] = Counter()
-    for text in texts:
-        raw.update(text.replace("\n", " ").split(" "))
     words: Counter[str] = Counter()
-    # Both work within a space-separated stretch, so each distinct one is worked on once.
-    for stretch, count in raw.items():
+    for stretch, count in stretches.items():
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(stretch)):
             if len(word) <= LONGEST_WORD:
                 words[word] += count
