@@ -21,7 +21,8 @@ from bertsmith.corpus.standard_input import NAME, STANDARD_INPUT
 
 PYTHON_DOCS = "python-docs"
 _READ = (
-    "read are text, JSON lines, csv, tsv, parquet and WikiExtractor output, each plain or packed as gz, bz2, xz or zst"
+    "read are text, JSON lines, csv, tsv, parquet, WikiExtractor output and MediaWiki XML dumps, each plain or packed "
+    "as gz, bz2, xz or zst"
 )
 
 
