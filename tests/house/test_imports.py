@@ -31,7 +31,8 @@ SEES["quickstart"] = set(SEES) - {"bench"}
 ROOTS = {
     "training.pretrain": {*SEES["training"], "recipes"},
     "tasks.finetune": {*SEES["tasks"], "recipes", "weights", "optim", "training"},
-    "cli": {*SEES, "quickstart"},
+    "verbs": {*SEES, "quickstart"},
+    "cli": {"base", "training", "verbs"},
     "__main__": {"cli"},
     "__init__": {"corpus", "training", "tasks", "weights", "inference"},
 }
@@ -101,7 +102,7 @@ def may_see(module: str, imported: str) -> bool:
 
 
 def is_joiner(module: str) -> bool:
-    return module.split(".")[0] in ("quickstart", "cli", "__main__", "__init__")
+    return module.split(".")[0] in ("quickstart", "verbs", "cli", "__main__", "__init__")
 
 
 @pytest.mark.parametrize("module", modules())
@@ -132,7 +133,7 @@ def test_folders_have_no_cycles():
     list(graphlib.TopologicalSorter(graph).static_order())
 
 
-@pytest.mark.parametrize("folder", ["corpus", "batches", "recipes", "cli", ""])
+@pytest.mark.parametrize("folder", ["corpus", "batches", "recipes", "cli", "verbs", ""])
 def test_data_and_the_command_line_load_no_torch(folder):
     names = [f"bertsmith.{name}" for name in modules() if name.split(".")[0] == folder] or ["bertsmith"]
     code = (

@@ -10,7 +10,8 @@ import pytest
 
 from bertsmith import __version__
 from bertsmith.base.errors import BertsmithError
-from bertsmith.cli import VERBS, Verb, main
+from bertsmith.cli import main
+from bertsmith.verbs import VERBS, Verb
 from bertsmith.training.stopping import StoppedAfterSaving
 
 
