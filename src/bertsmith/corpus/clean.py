@@ -1,8 +1,9 @@
 """What is done to a text before it is split, and which texts are not worth keeping; all of it counted.
 
 Unicode is brought to NFC, under which texts that look the same become the same; NFKC would change what is written
-(fractions, superscripts, full-width forms). Line ends become line feeds, other control characters go, as BERT's own
-normaliser has it. Case, accents, quotes and dashes stay: the tokenizer decides about them.
+(fractions, superscripts, full-width forms). Line ends become line feeds; control characters, invisible ones and U+FFFD
+go, as BERT's own normaliser has it, so that texts which give the same ids also count as copies of each other. Case,
+accents, quotes and dashes stay: the tokenizer decides about them.
 """
 
 from __future__ import annotations
@@ -12,36 +13,62 @@ import re
 import unicodedata
 
 from bertsmith.corpus.account import Tally
-from bertsmith.corpus.tokenizer_files import SPECIAL_PIECES
 
 _BREAKS = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f]")
-_ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-_SPECIALS = re.compile("|".join(re.escape(piece) for piece in SPECIAL_PIECES))
+# Format characters, private use and halves of surrogate pairs.
+_INVISIBLE = ("Cf", "Co", "Cs")
+_REPLACEMENT = "\ufffd"
+_LOST = "characters that were lost before (U+FFFD), left out"
+# The pieces that stand for something else than text in a BERT vocabulary.
+SPECIALS = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]")
+SPECIALS_READ_AS_TEXT = "special tokens written in a text, read as plain text"
 
 HASH_BYTES = 16
+_SPACES = b" \t\n\r\x0b\x0c"
 
 
 def clean_text(text: str, name: str, changed: Tally) -> str:
-    """The text in NFC with line feeds and without control characters, stripped at both ends. name: for the examples."""
+    """The text in NFC with line feeds and nothing invisible, stripped at both ends. name: for the examples.
+
+    Literal special tokens stay as they are written and are counted: the tokenizer never gives their ids for them.
+    """
+    if not text.replace("\n", " ").replace("\xa0", " ").isprintable() or _REPLACEMENT in text:
+        text = _without_unprintable(text, name, changed)
+    # After the removal, which may have brought a letter and its accent together.
     if not text.isascii() and not unicodedata.is_normalized("NFC", text):
         text = unicodedata.normalize("NFC", text)
         changed.note("documents brought to Unicode NFC", example=name)
-    if _ODD.search(text):
-        text = _BREAKS.sub("\n", text)
-        text, controls = _CONTROLS.subn("", text)
-        if controls:
-            changed.note("control characters, left out", controls, controls, name)
     if "[" in text:
-        specials = len(_SPECIALS.findall(text))
+        specials = len(SPECIALS.findall(text))
         if specials:
-            changed.note("special tokens written in a text, read as plain text", specials, example=name)
+            changed.note(SPECIALS_READ_AS_TEXT, specials, example=name)
     return text.strip()
 
 
-def text_hash(text: str) -> bytes:
-    """16 bytes of a text, the same for texts that differ in white space only."""
-    return hashlib.blake2b(b" ".join(text.encode().split()), digest_size=HASH_BYTES).digest()
+def _without_unprintable(text: str, name: str, changed: Tally) -> str:
+    """Of what is not printable, white space stays, line ends become line feeds and the rest goes, counted by kind."""
+    text = _BREAKS.sub("\n", text)
+    text, controls = _CONTROLS.subn("", text)
+    if controls:
+        changed.note("control characters, left out", controls, controls, name)
+    if text.isascii():
+        return text
+    found = set(text)
+    invisible = {char for char in found if unicodedata.category(char) in _INVISIBLE}
+    for what, chars in ((_LOST, found & {_REPLACEMENT}), ("invisible characters, left out", invisible)):
+        counts = {char: text.count(char) for char in chars}
+        if counts:
+            size_bytes = sum(count * len(char.encode(errors="surrogatepass")) for char, count in counts.items())
+            changed.note(what, sum(counts.values()), size_bytes, name)
+        for char in counts:
+            text = text.replace(char, "")
+    return text
+
+
+def text_hash(text: bytes) -> bytes:
+    """16 bytes of a text in UTF-8, the same for texts that differ in white space only: none of it is hashed."""
+    return hashlib.blake2b(text.translate(None, _SPACES), digest_size=HASH_BYTES).digest()
 
 
 def is_held_out(digest: bytes, share: float) -> bool:

@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 
 from bertsmith.corpus.account import Account, excerpt
 from bertsmith.corpus.clean import HASH_BYTES, clean_text, text_hash
+from bertsmith.corpus.codecs import UNPACKED
 from bertsmith.corpus.documents import LINE_BREAKS, Document, ReadOptions
 from bertsmith.corpus.kinds import edges_of, read_documents
 from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.parts import make_once
 from bertsmith.corpus.sources import SourceFile
-
-# A packed file is worth this many times its bytes, so that parts come out alike.
-_UNPACKED = 4
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def plan_parts(files: Sequence[SourceFile], part_bytes: int) -> list[list[Slice]
         whole = file.whole()
         for begin, end in itertools.pairwise(edges_of(whole, file.size_bytes, part_bytes)):
             weight = (file.size_bytes if end is None else end) - (begin or 0)
-            weight *= _UNPACKED if file.codec else 1
+            weight *= UNPACKED if file.codec else 1
             if held + weight // 2 >= part_bytes:
                 parts.append([])
                 held = 0
@@ -73,14 +71,15 @@ def clean_part(task: CleanTask) -> dict[str, Any]:
         with open(folder / "texts.bin", "wb") as file:
             for part in task.slices:
                 for document in read_documents(part, task.options, account):
-                    kept = _cleaned(document, task.min_characters, account)
-                    if kept is None:
+                    read_bytes = len(document.text.encode())
+                    text = _cleaned(document, read_bytes, task.min_characters, account).encode()
+                    if not text:
                         continue
-                    name, text = document.id.encode(errors="replace"), kept.encode()
-                    file.write(name + text)
-                    read_bytes, breaks = len(document.text.encode()), LINE_BREAKS.index(document.line_breaks)
+                    name, breaks = document.id.encode(errors="replace"), LINE_BREAKS.index(document.line_breaks)
+                    file.write(name)
+                    file.write(text)
                     lengths.append((len(name), len(text), read_bytes, breaks))
-                    hashes += text_hash(kept)
+                    hashes += text_hash(text)
         table = np.array(lengths, dtype=np.int64).reshape(-1, 4)
         _save_hashes(folder, hashes)
         np.save(folder / "lengths.npy", table)
@@ -89,17 +88,16 @@ def clean_part(task: CleanTask) -> dict[str, Any]:
     return make_once(task.folder, task.made_of, make)
 
 
-def _cleaned(document: Document, min_characters: int, account: Account) -> str | None:
-    """The cleaned text, or None for a document that is dropped."""
-    size_bytes = len(document.text.encode())
+def _cleaned(document: Document, size_bytes: int, min_characters: int, account: Account) -> str:
+    """The cleaned text, or nothing for a document that is dropped. size_bytes: of its text as it was read."""
     account.read(size_bytes)
     text = clean_text(document.text, document.id, account.changed)
     if not text:
         account.drop("empty", size_bytes, document.id)
-        return None
+        return ""
     if len(text) < min_characters:
         account.drop(f"shorter than {min_characters} characters", size_bytes, excerpt(document.id, text))
-        return None
+        return ""
     return text
 
 

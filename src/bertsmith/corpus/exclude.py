@@ -89,9 +89,16 @@ def _read(path: Path) -> tuple[dict[str, int], NDArray[np.uint64]]:
         counts["texts"] += int((lengths > 1).sum())
         counts["short"] += int(((lengths > 1) & (lengths < NGRAM_WORDS)).sum())
         counts["labels"] += int((lengths < 2).sum())
-        found.append(np.unique(words.ngrams(NGRAM_WORDS)[0]))
-    hashes = np.unique(np.concatenate(found))
+        found.append(_distinct(words.ngrams(NGRAM_WORDS)[0]))
+    hashes = _distinct(np.concatenate(found))
     return {**counts, "ngrams": len(hashes)}, hashes
+
+
+def _distinct(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Rising, each once; numpy's own `unique` takes ten times as long for large integers."""
+    ordered = np.sort(values)
+    first = np.diff(ordered, prepend=~ordered[:1]) != 0
+    return np.asarray(ordered[first], dtype=np.uint64)
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
@@ -122,7 +129,7 @@ class Index:
     @classmethod
     def open(cls, folder: Path) -> Self:
         names = ("ngrams", "files", "bits")
-        return cls(*(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in names))
+        return cls(*(np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)) for name in names))
 
     def find(self, hashes: NDArray[np.uint64]) -> tuple[Ints, Ints]:
         """int64[H]: the places in `hashes` that the index holds; int64[H]: its first row of each."""
@@ -213,6 +220,8 @@ class _Search:
         size_bytes = int(self._cleaned.lengths[number, 2])
         seen: set[int] = set()
         for first, row in zip(firsts.tolist(), rows.tolist(), strict=True):
+            if len(seen) == len(self._names):
+                break
             for owner in self._index.owners(row):
                 if owner not in seen:
                     quoted = f"{document.id}: '{words.show(first, NGRAM_WORDS)}'"

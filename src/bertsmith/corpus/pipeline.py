@@ -21,16 +21,18 @@ from bertsmith.corpus import pydocs
 from bertsmith.corpus.account import Account, Tally
 from bertsmith.corpus.assemble import ShardTask, assemble_shard, plan_shards
 from bertsmith.corpus.cleaned import CleanTask, clean_part, plan_parts
-from bertsmith.corpus.duplicates import RangeTask, find_duplicates, ranges_for
 from bertsmith.corpus.engine import Engine
+from bertsmith.corpus.fast_ids import choose_library
 from bertsmith.corpus.finish import put_together
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.parts import fingerprint, make_once
-from bertsmith.corpus.report import corpus_account
+from bertsmith.corpus.books import corpus_account
+from bertsmith.corpus.searches import Searches, Selection
 from bertsmith.corpus.shards import SPLITS, ShardInfo
 from bertsmith.corpus.sources import PYTHON_DOCS, SourceFile
 from bertsmith.corpus.tokenised import TextTask, TokensTask, WordsTask, count_part_words, tokenise_part
 from bertsmith.corpus.tokenizer import Tokenizer
+from bertsmith.corpus.unpacked import unpack_where_needed
 from bertsmith.corpus.vocabulary import rounded_size, train_on_counts
 
 Task = TypeVar("Task")
@@ -38,14 +40,13 @@ Task = TypeVar("Task")
 
 @dataclass(frozen=True)
 class _Cleaned:
-    """What the first stages leave to the others. drops: folders of the duplicate ranges."""
+    """What the first stages leave to the others."""
 
     tasks: list[CleanTask]
     account: Account
     text_bytes: int
     part_bytes: list[int]
-    drops: tuple[Path, ...]
-    fingerprint: str
+    selection: Selection
 
 
 class Pipeline:
@@ -57,12 +58,17 @@ class Pipeline:
     def run(self, found: Sequence[SourceFile], passed: Tally, tokenizer: Tokenizer | None) -> None:
         """All stages. passed: files that were passed over, for the account. Raises BertsmithError."""
         account = Account(changed=passed)
+        found, faults = unpack_where_needed(found, self._work, self._options, self._engine)
+        account.changed.add(faults)
         cleaned = self._clean([self._written_out(file, account.changed) for file in found], account)
         tokenizer = self._save(tokenizer) if tokenizer else self._train(cleaned)
-        tasks, results = self._tokenise(cleaned, tokenizer)
+        library = choose_library(tokenizer)
+        tasks, results = self._tokenise(cleaned, tokenizer, library)
         shards = self._assemble(tasks, results)
         listed = {split: [info for _, info in made] for split, made in shards.items()}
         values = corpus_account(self._made_of, cleaned.account, results, listed, tokenizer)
+        values["tokenizer"]["ids_by"] = library
+        values["searches"] = cleaned.selection.account
 
         def make() -> None:
             unigrams = np.zeros(tokenizer.size, np.int64)
@@ -111,24 +117,17 @@ class Pipeline:
             what = f"no document is left of {account.documents:,} read ({reasons or 'there was none'})"
             raise BertsmithError(what, ", ".join(self._made_of["sources"]), "give a source with more text in it")
         whole = fingerprint([task.made_of for task in tasks])
-        drops, copies = self._duplicates(tasks, documents, whole)
+        broken, part_bytes = account.dropped.count, [result["bytes"] for result in results]
+        searches = Searches(self._work, self._engine, self._stage, self._options)
+        selection = searches.run([task.folder for task in tasks], part_bytes, documents, whole)
+        account.dropped.add(selection.dropped)
+        account.changed.add(selection.changed)
         say(
-            f"documents: {account.documents:,} read ({size(account.bytes)} of text), {account.dropped.count:,} empty, "
-            f"short or broken, {copies:,} copies; {duration(time.monotonic() - started)}"
+            f"documents: {account.documents:,} read ({size(account.bytes)} of text), {broken:,} empty, "
+            f"short or broken, {account.dropped.count - broken:,} copies or the like; "
+            f"{duration(time.monotonic() - started)}"
         )
-        return _Cleaned(tasks, account, text_bytes, [result["bytes"] for result in results], drops, whole)
-
-    def _duplicates(self, tasks: Sequence[CleanTask], documents: int, whole: str) -> tuple[tuple[Path, ...], int]:
-        folders = tuple(task.folder for task in tasks)
-        ranges = ranges_for(documents)
-        drops = [
-            RangeTask(
-                self._work / "duplicates" / f"{index:05d}", fingerprint(whole, ranges, index), index, ranges, folders
-            )
-            for index in range(ranges)
-        ]
-        results = self._engine.run(find_duplicates, drops)
-        return tuple(task.folder for task in drops), sum(result["dropped"] for result in results)
+        return _Cleaned(tasks, account, text_bytes, part_bytes, selection)
 
     def _texts(self, stage: str, cleaned: _Cleaned, *made_of: Any) -> list[TextTask]:
         """A task a cleaned part, for a stage whose parts are also made of `made_of`."""
@@ -136,10 +135,10 @@ class Pipeline:
         return [
             TextTask(
                 self._work / stage / task.folder.name,
-                fingerprint(cleaned.fingerprint, number, share, made_of),
+                fingerprint(cleaned.selection.fingerprint, number, share, made_of),
                 number,
                 task.folder,
-                cleaned.drops,
+                cleaned.selection.kept[number],
                 share,
             )
             for number, task in enumerate(cleaned.tasks)
@@ -180,11 +179,13 @@ class Pipeline:
         self._engine.once("vocabulary", lambda: make_once(self._work / "tokenizer", tokenizer.sha256, make))
         return tokenizer
 
-    def _tokenise(self, cleaned: _Cleaned, tokenizer: Tokenizer) -> tuple[list[TokensTask], list[dict[str, Any]]]:
+    def _tokenise(
+        self, cleaned: _Cleaned, tokenizer: Tokenizer, library: str
+    ) -> tuple[list[TokensTask], list[dict[str, Any]]]:
         started = time.monotonic()
         texts = self._texts("tokens", cleaned, tokenizer.sha256, self._options.language)
         folder, language = self._work / "tokenizer", self._options.language
-        tasks = [TokensTask(text, folder, tokenizer.sha256, language) for text in texts]
+        tasks = [TokensTask(text, folder, tokenizer.sha256, language, library) for text in texts]
         results = self._stage("sentences and tokens", tokenise_part, tasks, cleaned.part_bytes)
         tokens = sum(result["splits"][split]["tokens"] for result in results for split in SPLITS)
         say(f"tokens: {tokens:,}; {duration(time.monotonic() - started)}")

@@ -1,76 +1,32 @@
-"""What a preparation read, kept, dropped and changed: kept in corpus.json, and shown by `bertsmith inspect`."""
+"""What `bertsmith inspect` shows of a corpus: what became of every document and byte, lengths, and how texts read."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+import textwrap
 from typing import Any
 
+import numpy as np
+
 from bertsmith.base.log import size
-from bertsmith.corpus.account import Account, Tally
-from bertsmith.corpus.shards import CORPUS_FORMAT, SPLITS, Corpus, ShardInfo, shard_account
+from bertsmith.corpus.account import Entry, Tally
+from bertsmith.corpus.histogram import length_bars
+from bertsmith.corpus.shards import SPLITS, Corpus, Shard
 from bertsmith.corpus.tokenizer import Tokenizer
 
 _SAMPLES = 3
 _SAMPLE_SENTENCES = 3
 _SAMPLE_PIECES = 60
-_BAR = 40
-
-
-def corpus_account(
-    made_of: Mapping[str, Any],
-    account: Account,
-    results: Sequence[Mapping[str, Any]],
-    shards: Mapping[str, Sequence[ShardInfo]],
-    tokenizer: Tokenizer,
-) -> dict[str, Any]:
-    """All that corpus.json holds. results: of the tokenised parts, in order; their tallies are added to `account`."""
-    for result in results:
-        account.dropped.add(Tally.from_json(result["dropped"]))
-        account.changed.add(Tally.from_json(result["changed"]))
-    splits = {split: _split_account([result["splits"][split] for result in results], shards[split]) for split in SPLITS}
-    kept = {name: sum(splits[split][name] for split in SPLITS) for name in ("documents", "bytes")}
-    assert kept["documents"] + account.dropped.count == account.documents
-    assert kept["bytes"] + account.dropped.bytes == account.bytes
-    return {
-        "format": CORPUS_FORMAT,
-        "made_of": dict(made_of),
-        "tokenizer": {
-            "sha256": tokenizer.sha256,
-            "lowercase": tokenizer.lowercase,
-            "special": dataclasses.asdict(tokenizer.special),
-        },
-        "counts": {
-            "source_bytes": account.stream_bytes,
-            "read": {"documents": account.documents, "bytes": account.bytes},
-            "kept": kept,
-            "dropped": account.dropped.to_json(),
-            "changed": account.changed.to_json(),
-        },
-        "splits": splits,
-    }
-
-
-def _split_account(figures: Sequence[Mapping[str, Any]], shards: Sequence[ShardInfo]) -> dict[str, Any]:
-    values = shard_account(shards)
-    summed = {name: sum(figure[name] for figure in figures) for name in ("bytes", "unknown", "words")}
-    for name in ("documents", "sentences", "tokens"):
-        assert values[name] == sum(figure[name] for figure in figures)
-    histogram = [sum(column) for column in zip(*(figure["histogram"] for figure in figures), strict=True)]
-    while histogram and not histogram[-1]:
-        histogram.pop()
-    longest = max((figure["longest"] for figure in figures), key=lambda pair: pair[0])
-    shards_listed = values.pop("shards")
-    return values | summed | {"histogram": histogram, "longest": longest, "shards": shards_listed}
+_COLUMNS = 116
+_WHAT = 56
 
 
 def inspect(corpus: Corpus) -> str:
-    """The account of a corpus as text: what became of every document and byte, lengths, and sample rows."""
-    lines = [f"corpus {corpus.folder}", *_origin(corpus), "", *_books(corpus), "", *_figures(corpus)]
-    for split in SPLITS:
-        if corpus.documents(split):
-            lines += ["", *_histogram(corpus, split)]
-    return "\n".join([*lines, "", *_samples(corpus)])
+    """The account of a corpus as text."""
+    blocks = [[f"corpus {corpus.folder}", *_origin(corpus)], _books(corpus), _changes(corpus), _searches(corpus)]
+    blocks.append(_figures(corpus))
+    blocks += [length_bars(corpus, split) for split in SPLITS if corpus.documents(split)]
+    blocks.append(_samples(corpus))
+    return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
 
 def _origin(corpus: Corpus) -> list[str]:
@@ -89,22 +45,65 @@ def _books(corpus: Corpus) -> list[str]:
     read, kept, dropped = counts["read"], counts["kept"], Tally.from_json(counts["dropped"])
     around = counts["source_bytes"] - read["bytes"]
     lines = [
-        "documents                                                    count           bytes",
+        f"{'documents':<{_WHAT}} {'count':>13} {'bytes':>15}",
         _row("read", read["documents"], read["bytes"]),
         _row("= kept", kept["documents"], kept["bytes"]),
     ]
     for what, entry in dropped.items():
-        lines.append(_row(f"+ dropped: {what}", entry.count, entry.bytes))
-        lines += [f"      such as {example}" for example in entry.examples]
-    lines += ["", f"the sources hold {counts['source_bytes']:,} bytes unpacked, {around:,} of them around the texts"]
-    for what, entry in Tally.from_json(counts["changed"]).items():
-        examples = f"; such as {', '.join(entry.examples)}" if entry.examples else ""
-        lines.append(f"  {entry.count:,} {what}{examples}")
-    return lines
+        lines += [_row(f"+ dropped: {what}", entry.count, entry.bytes), *_examples(entry)]
+    return [*lines, f"the sources hold {counts['source_bytes']:,} bytes unpacked, {around:,} of them around the texts"]
 
 
 def _row(what: str, count: int, size_bytes: int) -> str:
-    return f"  {what:<52} {count:>11,} {size_bytes:>15,}"
+    return f"  {what:<{_WHAT}} {count:>11,} {size_bytes:>15,}"
+
+
+def _examples(entry: Entry) -> list[str]:
+    return [f"      {'such as' if number == 0 else '    and'} {each}" for number, each in enumerate(entry.examples)]
+
+
+def _changes(corpus: Corpus) -> list[str]:
+    lines = ["changed in texts that are kept, and left out around them"]
+    for what, entry in Tally.from_json(corpus.counts["changed"]).items():
+        lines += [f"  {entry.count:>11,} {what}", *_examples(entry)]
+    return lines if len(lines) > 1 else []
+
+
+def _searches(corpus: Corpus) -> list[str]:
+    """What was looked for beside copies; and that it was not, where it was not."""
+    found: dict[str, Any] = corpus.account.get("searches", {})
+    lines = ["evaluation text: not looked for (--exclude FILE...)"]
+    if evaluation := found.get("contamination"):
+        action = "dropped" if evaluation["action"] == "drop" else "kept and reported only"
+        lines = [
+            f"evaluation text: documents with {evaluation['words']} words in a row of these files, whatever their case "
+            f"and punctuation, were {action}"
+        ]
+        for each in evaluation["files"]:
+            lines += _evaluation_file(each, evaluation["words"])
+    near = found.get("near_duplicates")
+    if near is None:
+        return [*lines, "near copies: not looked for (--near-duplicates)"]
+    return [
+        *lines,
+        f"near copies: {near['dropped']:,} documents whose runs of {near['words_a_run']} words agree to about "
+        f"{near['threshold']:.0%} or more with those of an earlier",
+        f"  document that is kept, by {near['by']} (128 values each: estimates, give or take 4%); {near['compared']:,} "
+        "were compared;",
+        f"  a pair that agrees to just {near['threshold']:.0%} is compared with a probability of "
+        f"{near['found_at_threshold']:.1%}",
+    ]
+
+
+def _evaluation_file(figures: dict[str, Any], words: int) -> list[str]:
+    share = _ratio(figures["found"], figures["ngrams"], ".1%")
+    return [
+        f"  {figures['file']}: found in {figures['documents']:,} documents ({figures['bytes']:,} bytes)",
+        f"      {figures['texts']:,} texts, {figures['short']:,} of them under {words} words and so not checkable; "
+        f"{figures['labels']:,} values that are no text",
+        f"      {figures['ngrams']:,} runs of {words} words, {figures['found']:,} of them ({share}) in the corpus",
+        *_examples(Entry(examples=figures["examples"])),
+    ]
 
 
 def _figures(corpus: Corpus) -> list[str]:
@@ -133,31 +132,35 @@ def _ratio(count: int, of: int, form: str) -> str:
     return format(count / of, form) if of else "-"
 
 
-def _histogram(corpus: Corpus, split: str) -> list[str]:
-    counts = corpus.account["splits"][split]["histogram"]
-    most = max(counts)
-    lines = [f"{split.replace('_', ' ')}: documents by tokens"]
-    first = next(place for place, count in enumerate(counts) if count)
-    for place in range(first, len(counts)):
-        low, high = 1 << (place - 1), (1 << place) - 1
-        bar = "#" * -(-counts[place] * _BAR // most)
-        lines.append(f"  {low:>10,} to {high:<10,} {counts[place]:>11,} {bar}")
+def _samples(corpus: Corpus) -> list[str]:
+    """The beginnings of a few documents, decoded from the shards, a sentence a line; and the shortest ones."""
+    tokenizer = corpus.tokenizer()
+    split = "train" if corpus.documents("train") else "held_out"
+    count = len(corpus.shards(split))
+    numbers = sorted({index * count // _SAMPLES for index in range(_SAMPLES)})
+    lines = ["sample documents, as pieces read back (a sentence a line)"]
+    for number in numbers:
+        shard = corpus.open_shard(split, number)
+        document = (len(shard.document_offsets) - 1) // 2
+        sentences = np.diff(shard.document_offsets)[document]
+        lines.append(f"  {split} shard {number}, document {document}, {sentences:,} sentences")
+        lines += _document(shard, document, tokenizer)
+    lines.append("the shortest documents of these shards (longer ones alone: prepare with a higher --min-characters)")
+    for number in numbers:
+        shard = corpus.open_shard(split, number)
+        lengths = np.diff(shard.sentence_offsets[shard.document_offsets])
+        document = int(lengths.argmin())
+        lines.append(f"  {split} shard {number}, document {document}, {lengths[document]:,} pieces")
+        lines += _document(shard, document, tokenizer)
     return lines
 
 
-def _samples(corpus: Corpus) -> list[str]:
-    """The beginnings of a few documents, decoded from the shards, a sentence a line."""
-    tokenizer = corpus.tokenizer()
-    lines = ["sample documents, as pieces read back (a sentence a line)"]
-    split = "train" if corpus.documents("train") else "held_out"
-    count = len(corpus.shards(split))
-    for number in sorted({index * count // _SAMPLES for index in range(_SAMPLES)}):
-        shard = corpus.open_shard(split, number)
-        document = (len(shard.document_offsets) - 1) // 2
-        first, last = (int(edge) for edge in shard.document_offsets[document : document + 2])
-        lines.append(f"  {split} shard {number}, document {document}, {last - first:,} sentences")
-        for sentence in range(first, min(last, first + _SAMPLE_SENTENCES)):
-            ids = shard.tokens[shard.sentence_offsets[sentence] : shard.sentence_offsets[sentence + 1]]
-            more = f" ... ({len(ids):,} pieces)" if len(ids) > _SAMPLE_PIECES else ""
-            lines.append(f"    {tokenizer.decode(ids[:_SAMPLE_PIECES])}{more}")
+def _document(shard: Shard, document: int, tokenizer: Tokenizer) -> list[str]:
+    lines = []
+    first, last = (int(edge) for edge in shard.document_offsets[document : document + 2])
+    for sentence in range(first, min(last, first + _SAMPLE_SENTENCES)):
+        ids = shard.tokens[shard.sentence_offsets[sentence] : shard.sentence_offsets[sentence + 1]]
+        more = f" ... ({len(ids):,} pieces)" if len(ids) > _SAMPLE_PIECES else ""
+        text = f"{tokenizer.decode(ids[:_SAMPLE_PIECES])}{more}"
+        lines += textwrap.wrap(text, _COLUMNS, initial_indent="    ", subsequent_indent="      ")
     return lines

@@ -7,7 +7,7 @@ unigrams.npy                                                              int64[
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.corpus.account import EXAMPLES, Tally, excerpt
+from bertsmith.corpus.account import Tally, excerpt
 from bertsmith.corpus.cleaned import CleanedPart
 from bertsmith.corpus.documents import Document
-from bertsmith.corpus.duplicates import dropped_documents
+from bertsmith.corpus.fast_ids import BulkEncoder, Ids, bulk_encoder
 from bertsmith.corpus.parts import make_once
 from bertsmith.corpus.sentences import sentences_of
 from bertsmith.corpus.shards import LONGEST_SENTENCE, SPLITS, token_dtype, write_shard
@@ -29,28 +29,25 @@ from bertsmith.corpus.vocabulary import count_words
 _BATCH_CHARACTERS = 500_000
 # Documents of 2**(i-1) to 2**i - 1 tokens are counted in place i of a histogram.
 HISTOGRAM_PLACES = 33
-COPY = "copy of an earlier document"
 
 
 @dataclass(frozen=True)
 class TextTask:
-    """One cleaned part. drops: folders of the duplicate ranges. held_out: the share never trained on."""
+    """One cleaned part. chosen: the folder of its selection. held_out: the share never trained on."""
 
     folder: Path
     made_of: str
     part: int
     cleaned: Path
-    drops: tuple[Path, ...]
+    chosen: Path
     held_out: float
 
     def __str__(self) -> str:
         return f"part {self.part}"
 
-    def kept(self, cleaned: CleanedPart) -> NDArray[np.bool_]:
-        """bool[N]: the documents that are no duplicates."""
-        kept = np.ones(len(cleaned.lengths), dtype=np.bool_)
-        kept[dropped_documents(self.drops, self.part)] = False
-        return kept
+    def kept(self) -> NDArray[np.bool_]:
+        """bool[N]: the documents that no search dropped."""
+        return np.asarray(np.load(self.chosen / "kept.npy", allow_pickle=False), dtype=np.bool_)
 
 
 @dataclass(frozen=True)
@@ -67,12 +64,16 @@ class WordsTask:
 
 @dataclass(frozen=True)
 class TokensTask:
-    """Turns a part into ids by the tokenizer in the folder `tokenizer`, whose hash is `tokenizer_sha256`."""
+    """Turns a part into ids by the tokenizer in the folder `tokenizer`, whose hash is `tokenizer_sha256`.
+
+    library: what makes the ids, of `fast_ids.choose_library`; the ids are the same by any.
+    """
 
     text: TextTask
     tokenizer: Path
     tokenizer_sha256: str
     language: str
+    library: str
 
     def __str__(self) -> str:
         return f"tokenising {self.text}"
@@ -83,7 +84,7 @@ def count_part_words(task: WordsTask) -> dict[str, Any]:
 
     def make(folder: Path) -> dict[str, Any]:
         cleaned = CleanedPart.open(task.text.cleaned)
-        chosen = task.text.kept(cleaned) & ~cleaned.held_out(task.text.held_out) & cleaned.sampled(task.share)
+        chosen = task.text.kept() & ~cleaned.held_out(task.text.held_out) & cleaned.sampled(task.share)
         words = count_words((document.text for _, document in cleaned.documents(chosen)), task.lowercase)
         (folder / "words.json").write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")
         return {"bytes": int(cleaned.lengths[chosen, 1].sum())}
@@ -91,99 +92,120 @@ def count_part_words(task: WordsTask) -> dict[str, Any]:
     return make_once(task.text.folder, task.text.made_of, make)
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """Some documents as ids. ids: [N]. sentences: int64[S], tokens of each, none empty. documents: int64[D], sentences
+    of each. tokens: int64[D]. indexes: int64[D], their places in the part. names: their ids.
+    """
+
+    ids: Ids
+    sentences: NDArray[np.int64]
+    documents: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    indexes: NDArray[np.int64]
+    names: list[str]
+
+
 @dataclass
 class _Split:
-    """What a part collects for "train" or "held_out"; ids of sentences as bytes."""
+    """What a part collects for "train" or "held_out", a list of arrays each: see `corpus.shards.Shard`."""
 
-    ids: list[bytes] = field(default_factory=list)
-    sentences: list[int] = field(default_factory=list)
-    documents: list[int] = field(default_factory=list)
+    ids: list[Ids] = field(default_factory=list)
+    sentences: list[NDArray[np.int64]] = field(default_factory=list)
+    documents: list[NDArray[np.int64]] = field(default_factory=list)
     read_bytes: int = 0
     histogram: NDArray[np.int64] = field(default_factory=lambda: np.zeros(HISTOGRAM_PLACES, np.int64))
     longest: int = 0
     longest_id: str = ""
 
-    def add(self, document: Document, ids: list[bytes], item_bytes: int, read_bytes: int) -> None:
-        lengths = [len(each) // item_bytes for each in ids]
-        tokens = sum(lengths)
-        assert max(lengths) <= LONGEST_SENTENCE
-        self.ids += ids
-        self.sentences += lengths
-        self.documents.append(len(lengths))
+    def add(self, batch: _Batch, chosen: NDArray[np.bool_], read_bytes: int) -> None:
+        """Takes the chosen documents (bool[D]) of a batch; `read_bytes` of text they were when read."""
+        if not chosen.any():
+            return
+        sentences = np.repeat(chosen, batch.documents)
+        self.ids.append(batch.ids if sentences.all() else batch.ids[np.repeat(sentences, batch.sentences)])
+        self.sentences.append(batch.sentences[sentences])
+        self.documents.append(batch.documents[chosen])
         self.read_bytes += read_bytes
-        self.histogram[tokens.bit_length()] += 1
-        if tokens > self.longest:
-            self.longest, self.longest_id = tokens, document.id
+        tokens = np.where(chosen, batch.tokens, 0)
+        # The exponent of a whole number as a float is its bit length.
+        self.histogram += np.bincount(np.frexp(tokens[chosen])[1], minlength=HISTOGRAM_PLACES)
+        first = int(tokens.argmax())
+        if tokens[first] > self.longest:
+            self.longest, self.longest_id = int(tokens[first]), batch.names[first]
 
 
 def tokenise_part(task: TokensTask) -> dict[str, Any]:
     """Makes the part's ids; returns tallies of what was dropped and changed, and figures of both splits."""
 
     def make(folder: Path) -> dict[str, Any]:
-        tokenizer = _tokenizer(task.tokenizer, task.tokenizer_sha256)
+        tokenizer, encoder = _tokenizer(task.tokenizer, task.tokenizer_sha256, task.library)
         cleaned = CleanedPart.open(task.text.cleaned)
-        kept, held_out = task.text.kept(cleaned), cleaned.held_out(task.text.held_out)
+        kept, held_out = task.text.kept(), cleaned.held_out(task.text.held_out)
         splits, dropped, changed = {split: _Split() for split in SPLITS}, Tally(), Tally()
-        _note_copies(cleaned, ~kept, dropped)
-        item_bytes = token_dtype(tokenizer.size).itemsize
-        for index, document, ids in _encoded(cleaned, kept, tokenizer, task.language, changed):
-            read_bytes = int(cleaned.lengths[index, 2])
-            if ids:
-                splits["held_out" if held_out[index] else "train"].add(document, ids, item_bytes, read_bytes)
-            else:
-                dropped.note("nothing left after tokenising", 1, read_bytes, excerpt(document.id, document.text))
+        read_bytes = cleaned.lengths[:, 2]
+        for texts in _batches(cleaned, kept, task.language, changed):
+            batch = _encode(texts, encoder, changed)
+            empty = batch.documents == 0
+            for place in np.flatnonzero(empty).tolist():
+                index, document, _ = texts[place]
+                example = excerpt(document.id, document.text)
+                dropped.note("nothing left after tokenising", 1, int(read_bytes[index]), example)
+            for name, chosen in (("train", ~held_out[batch.indexes]), ("held_out", held_out[batch.indexes])):
+                chosen &= ~empty
+                splits[name].add(batch, chosen, int(read_bytes[batch.indexes[chosen]].sum()))
         figures = {name: _write(folder, name, split, tokenizer) for name, split in splits.items()}
         return {"dropped": dropped.to_json(), "changed": changed.to_json(), "splits": figures}
 
     return make_once(task.text.folder, task.text.made_of, make)
 
 
-def _note_copies(cleaned: CleanedPart, copies: NDArray[np.bool_], dropped: Tally) -> None:
-    shown = copies & (np.cumsum(copies) <= EXAMPLES)
-    for _, document in cleaned.documents(shown):
-        dropped.note(COPY, example=excerpt(document.id, document.text))
-    unseen = copies & ~shown
-    if copies.any():
-        dropped.note(COPY, int(unseen.sum()), int(cleaned.lengths[copies, 2].sum()))
-
-
-def _encoded(
-    cleaned: CleanedPart, kept: NDArray[np.bool_], tokenizer: Tokenizer, language: str, changed: Tally
-) -> Iterator[tuple[int, Document, list[bytes]]]:
-    """Each kept document with the ids of its sentences, none empty; encoded some documents at once."""
+def _batches(
+    cleaned: CleanedPart, kept: NDArray[np.bool_], language: str, changed: Tally
+) -> Iterator[list[tuple[int, Document, list[str]]]]:
+    """The kept documents with their place in the part and their sentences, some at once."""
     batch: list[tuple[int, Document, list[str]]] = []
     characters = 0
-
-    def flush() -> Iterator[tuple[int, Document, list[bytes]]]:
-        ids = iter(tokenizer.encode_bytes([sentence for _, _, sentences in batch for sentence in sentences]))
-        for index, document, sentences in batch:
-            encoded = [next(ids) for _ in sentences]
-            filled = [each for each in encoded if each]
-            if len(filled) < len(encoded):
-                what = "sentences of characters that the tokenizer drops, left out"
-                changed.note(what, len(encoded) - len(filled), example=document.id)
-            yield index, document, filled
-
     for index, document in cleaned.documents(kept):
         batch.append((index, document, sentences_of(document.text, document.line_breaks, language, changed)))
         characters += len(document.text)
         if characters > _BATCH_CHARACTERS:
-            yield from flush()
+            yield batch
             batch, characters = [], 0
-    yield from flush()
+    if batch:
+        yield batch
+
+
+def _encode(texts: list[tuple[int, Document, list[str]]], encoder: BulkEncoder, changed: Tally) -> _Batch:
+    """Sentences that come to nothing are left out, and counted."""
+    ids, lengths = encoder.encode([sentence for _, _, sentences in texts for sentence in sentences])
+    assert lengths.max(initial=0) <= LONGEST_SENTENCE
+    given = np.array([len(sentences) for _, _, sentences in texts])
+    filled = _sums(lengths > 0, given)
+    for place in np.flatnonzero(filled < given).tolist():
+        what = "sentences of characters that the tokenizer drops, left out"
+        changed.note(what, int(given[place] - filled[place]), example=texts[place][1].id)
+    indexes, names = np.array([index for index, _, _ in texts]), [document.id for _, document, _ in texts]
+    return _Batch(ids, lengths[lengths > 0], filled, _sums(lengths, given), indexes, names)
+
+
+def _sums(values: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[D]: the sums of stretches of `values`, of the given lengths, one behind the other."""
+    totals = np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
+    return np.diff(totals[np.concatenate(([0], np.cumsum(lengths)))])
 
 
 def _write(folder: Path, name: str, split: _Split, tokenizer: Tokenizer) -> dict[str, Any]:
-    tokens = np.frombuffer(b"".join(split.ids), dtype=token_dtype(tokenizer.size))
-    arrays = (tokens, np.array(split.sentences, np.uint16), np.array(split.documents, np.uint32))
-    write_shard(folder, name, arrays)
+    tokens = _joined(split.ids, token_dtype(tokenizer.size))
+    sentences, documents = _joined(split.sentences, np.dtype(np.uint16)), _joined(split.documents, np.dtype(np.uint32))
+    write_shard(folder, name, (tokens, sentences, documents))
     counts = np.bincount(tokens, minlength=tokenizer.size).astype(np.int64)
     if name == "train":
         np.save(folder / "unigrams.npy", counts)
     return {
-        "documents": len(split.documents),
+        "documents": len(documents),
         "bytes": split.read_bytes,
-        "sentences": len(split.sentences),
+        "sentences": len(sentences),
         "tokens": len(tokens),
         "unknown": int(counts[tokenizer.special.unknown]),
         "words": int(counts[~tokenizer.is_continuation].sum()),
@@ -192,9 +214,13 @@ def _write(folder: Path, name: str, split: _Split, tokenizer: Tokenizer) -> dict
     }
 
 
+def _joined(arrays: Sequence[NDArray[Any]], kind: np.dtype[Any]) -> NDArray[Any]:
+    return np.concatenate([np.zeros(0, kind), *arrays], dtype=kind, casting="unsafe")
+
+
 @lru_cache(maxsize=1)
-def _tokenizer(folder: Path, sha256: str) -> Tokenizer:
-    """Kept from part to part, with the words it remembers."""
+def _tokenizer(folder: Path, sha256: str, library: str) -> tuple[Tokenizer, BulkEncoder]:
+    """Kept from part to part, with the words that the encoder remembers."""
     tokenizer = Tokenizer.load(folder)
     assert tokenizer.sha256 == sha256
-    return tokenizer
+    return tokenizer, bulk_encoder(tokenizer, library)

@@ -24,10 +24,21 @@ def test_what_cleaning_does() -> None:
     assert clean("cafe\u0301 ²½ ﬁ") == ("café ²½ ﬁ", {"documents brought to Unicode NFC": 1})
     assert clean("a\r\nb\rc\x0cd\u2028e\x85f") == ("a\nb\nc\nd\ne\nf", {})
     assert clean("a\x00b\x1fc\x7f\x9fd\t.") == ("abcd\t.", {"control characters, left out": 4})
-    assert clean("say [MASK] and [SEP]") == (
-        "say [MASK] and [SEP]",
-        {"special tokens written in a text, read as plain text": 2},
+    assert clean("say [MASK] and [SEP], [unused12] [unused] [mask]") == (
+        "say [MASK] and [SEP], [unused12] [unused] [mask]",
+        {"special tokens written in a text, read as plain text": 3},
     )
+    assert clean("so\xadft \ufeffhy\u200bphen") == ("soft hyphen", {"invisible characters, left out": 3})
+    assert clean("lo\ufffdst") == ("lost", {"characters that were lost before (U+FFFD), left out": 1})
+
+
+def test_what_is_left_out_brings_letters_and_accents_together_before_unicode_is_normalised() -> None:
+    assert clean("e\u200b\u0301e\x07\u0301e\ufffd\u0301")[0] == "ééé"
+
+
+def test_white_space_of_any_width_stays() -> None:
+    for space in "\t\xa0\u1680\u2003\u202f\u3000":
+        assert clean(f"a{space}b") == (f"a{space}b", {})
 
 
 @given(st.text())
@@ -40,8 +51,8 @@ def test_cleaning_twice_is_cleaning_once(text: str) -> None:
 @given(st.lists(st.text(st.sampled_from("abé東[#"), min_size=1)), st.sampled_from([" ", "\n", "\t \n"]))
 def test_the_hash_disregards_white_space_and_nothing_else(words: list[str], space: str) -> None:
     text = " ".join(words)
-    assert text_hash(space.join(words)) == text_hash(text)
-    assert text_hash(text) != text_hash(text + "x")
+    assert text_hash(space.join(words).encode()) == text_hash(text.encode())
+    assert text_hash(text.encode()) != text_hash(f"{text}x".encode())
 
 
 @given(st.text(st.sampled_from('aB. \n\t!?。é\u00a0"(')), st.sampled_from(["wrap", "paragraph", "sentence"]))
