@@ -49,6 +49,7 @@ class BatchCase:
 
 def bench_batches(asked: BatchesBench, folder: Path, command: str) -> Report:
     """Measures in `folder`, a case after the other. Raises BertsmithError as `Corpus.open` and `prepare` do."""
+    before = machine()
     corpus, what = _corpus(asked, folder)
     cases = [case for length in asked.lengths for case in _cases(corpus, length, folder, asked.against_datasets)]
     tokens, documents = corpus.tokens("train"), corpus.documents("train")
@@ -59,7 +60,7 @@ def bench_batches(asked: BatchesBench, folder: Path, command: str) -> Report:
         "processes, without the imports of the main one",
         f"the peer reads rows of the first {_PEER_SHARDS} shards at most; it draws no pairs and stops at no document",
     ]
-    return Report(command, machine(), about, [case.row() for case in cases], _tables(cases, tokens))
+    return Report(command, before, about, [case.row() for case in cases], _tables(cases, tokens))
 
 
 def _corpus(asked: BatchesBench, folder: Path) -> tuple[Corpus, str]:

@@ -15,13 +15,16 @@ _PACKAGES = ("numpy", "tokenizers", "sentencex", "tokie", "transformers", "datas
 
 
 def machine() -> dict[str, str]:
-    """Processor, cores, memory, system and versions, as they are said above a table."""
+    """Processor, cores, memory, system, versions and what else runs now, as they are said above a table."""
     versions = [f"bertsmith {bertsmith.__version__}", f"Python {platform.python_version()}"]
     versions += [f"{name} {found}" for name in _PACKAGES if (found := _version(name))]
     return {
         "processor": _processor(),
         "cores": str(default_workers()),
         "memory": _memory(),
+        "load": f"{os.getloadavg()[0]:.1f} processes running before, a minute's average"
+        if hasattr(os, "getloadavg")
+        else "unknown",
         "system": platform.platform(terse=True),
         "versions": ", ".join(versions),
     }

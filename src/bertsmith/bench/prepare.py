@@ -88,6 +88,7 @@ def bench_prepare(asked: PrepareBench, folder: Path, command: str) -> Report:
     sizes = asked.sizes_bytes
     if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
         raise BertsmithError(f"sizes are {list(sizes)}", "bench prepare", "give rising sizes, such as 10 40 160")
+    before = machine()
     workers = asked.workers or default_workers()
     measured_sides = sides(workers, asked.against)
     source = asked.source or (default_source(),)
@@ -108,7 +109,7 @@ def bench_prepare(asked: PrepareBench, folder: Path, command: str) -> Report:
         "CPU time is user and system of all processes, without the imports of the main one; peak memory is the most "
         "that all processes held at one time, what they share counted once",
     ]
-    return Report(command, machine(), about, [case.row() for case in cases], [_speed(cases), _memory(cases)])
+    return Report(command, before, about, [case.row() for case in cases], [_speed(cases), _memory(cases)])
 
 
 def _measured(side: Side, text: Text, vocabulary: Path, out: Path) -> Case:
