@@ -1,0 +1,108 @@
+"""The disk that a preparation needs is foretold, said, and refused where it is not to be had."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus import prepare as prepare_module
+from bertsmith.corpus.disk import Need, check_disk, foretell
+from bertsmith.corpus.finish import publish
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.sources import find_files
+from bertsmith.corpus.tokenizer import Tokenizer
+
+
+def used(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def text(lines: int) -> str:
+    """Lines of one length all through, as a sample can tell it."""
+    draw = random.Random(3)
+    words = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(2000)]
+    return "\n".join(" ".join(draw.choices(words, k=draw.randint(50, 400))).capitalize() + "." for _ in range(lines))
+
+
+def peak_of(source: Path, out: Path, options: PrepareOptions, tokenizer: Path | None) -> int:
+    """What lies in the folder when the corpus is put together and the work is not yet removed: the most there is."""
+    seen = []
+
+    def look(folder: Path) -> None:
+        seen.append(used(folder))
+        publish(folder)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare_module, "publish", look)
+        prepare(source, out, options=options, tokenizer=tokenizer)
+    return seen[0]
+
+
+@pytest.mark.parametrize("packing", ["", ".gz", ".bz2"])
+def test_foretold_within_a_tenth(tmp_path: Path, packing: str) -> None:
+    source = tmp_path / f"text.txt{packing}"
+    raw = text(4000).encode()
+    source.write_bytes({"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}[packing](raw))
+    options = PrepareOptions(documents="line", vocabulary_size=2048, workers=1)
+    found, _ = find_files([source], options.reading)
+    prepare(source, tmp_path / "first", options=options)
+    tokenizer = tmp_path / "first" / "tokenizer"
+    need = foretell(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
+    assert list((tmp_path / "work").iterdir()) == [], "the sample is removed"
+    peak = peak_of(source, tmp_path / "second", options, tokenizer)
+    assert need.peak_bytes == pytest.approx(peak, rel=0.1)
+    assert need.corpus_bytes == pytest.approx(used(tmp_path / "second"), rel=0.1)
+
+
+@pytest.mark.parametrize("part", ["wiki/enwiki-2015/AA", "books/gutenberg"])
+def test_real_text_foretold_within_a_tenth(real_data: Callable[[str], Path], tmp_path: Path, part: str) -> None:
+    """A few real files; the whole folders are in the documents."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for path in sorted(path for path in real_data(part).rglob("*") if path.is_file())[:6]:
+        shutil.copy(path, source)
+    vocabulary = real_data("vocab/bert-base-uncased/vocab.txt")
+    options = PrepareOptions(workers=1)
+    found, _ = find_files([source], options.reading)
+    need = foretell(found, options, Tokenizer.load(vocabulary), tmp_path / "work")
+    assert need.peak_bytes == pytest.approx(peak_of(source, tmp_path / "corpus", options, vocabulary), rel=0.1)
+
+
+class _Disk(NamedTuple):
+    free: int
+
+
+def test_too_small_a_disk_is_refused_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "text.txt").write_text(text(50))
+    free = [1000]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: _Disk(free[0]))
+    call: dict[str, Any] = {"options": PrepareOptions(documents="line", vocabulary_size=512, workers=1)}
+    with pytest.raises(BertsmithError, match=r"are needed on disk while this runs, and 1\.0 kB") as caught:
+        prepare(tmp_path / "text.txt", tmp_path / "corpus", **call)
+    assert "--out" in caught.value.fix
+    assert not list((tmp_path / "corpus" / ".work").glob("*"))
+    free[0] = 10**9
+    with caplog.at_level("INFO", "bertsmith"):
+        prepare(tmp_path / "text.txt", tmp_path / "corpus", **call)
+    said = [record.message for record in caplog.records if record.message.startswith("disk: ")]
+    assert len(said) == 1
+    assert "1.0 GB free" in said[0]
+
+
+def test_work_that_is_there_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half").write_bytes(bytes(600))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: _Disk(500))
+    check_disk(Need(1000, 100), tmp_path)
+    with pytest.raises(BertsmithError, match="are needed on disk"):
+        check_disk(Need(1200, 100), tmp_path)
