@@ -20,13 +20,13 @@ from bertsmith.base.log import Progress, duration, say, size
 from bertsmith.corpus import pydocs
 from bertsmith.corpus.account import Account, Tally
 from bertsmith.corpus.assemble import ShardTask, assemble_shard, plan_shards
+from bertsmith.corpus.books import corpus_account
 from bertsmith.corpus.cleaned import CleanTask, clean_part, plan_parts
 from bertsmith.corpus.engine import Engine
 from bertsmith.corpus.fast_ids import choose_library
 from bertsmith.corpus.finish import put_together
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.parts import fingerprint, make_once
-from bertsmith.corpus.books import corpus_account
 from bertsmith.corpus.searches import Searches, Selection
 from bertsmith.corpus.shards import SPLITS, ShardInfo
 from bertsmith.corpus.sources import PYTHON_DOCS, SourceFile
