@@ -26,6 +26,7 @@ from bertsmith.corpus.account import Account
 from bertsmith.corpus.cleaned import CleanedPart, CleanTask, clean_part
 from bertsmith.corpus.codecs import open_bytes
 from bertsmith.corpus.documents import ReadOptions
+from bertsmith.corpus.fast_ids import bulk_encoder, choose_library
 from bertsmith.corpus.kinds import KINDS, read_documents
 from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.near_duplicates import signed_bytes
@@ -59,8 +60,8 @@ _COUNTED_WORDS = 0.15
 _SLACK_BYTES = 40_000
 # A byte of evaluation text: the hashes of its runs of words, and a filter before them.
 _EXCLUDED_TEXT = 3
-# A row of the vocabulary: its count, and its piece in two files.
-_VOCABULARY_BYTES = 40
+# A row of the vocabulary, in the corpus: its piece in two files, and its count.
+_PIECE_BYTES, _COUNT_BYTES = 31, 8
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,11 @@ def foretell(found: Sequence[SourceFile], options: PrepareOptions, tokenizer: To
     text, cleaned, documents, tokens, unpacked = (sum(column) for column in zip(*map(astuple, samples), strict=True))
     rows = tokenizer.size if tokenizer else rounded_size(options.vocabulary_size)
     ids = tokens * (token_dtype(rows).itemsize + 2 / _TOKENS_A_SENTENCE) + documents * _DOCUMENT_BYTES
-    corpus = ids + rows * _VOCABULARY_BYTES
+    corpus = ids + rows * (_PIECE_BYTES + _COUNT_BYTES)
     parts = max(1.0, text / options.part_bytes)
     words = 0 if tokenizer else min(text, options.sample_bytes) * _COUNTED_WORDS
-    besides = words + unpacked + parts * (rows * 8 + _SLACK_BYTES) + _searches(options, documents)
+    by_part = parts * (rows * _COUNT_BYTES + _SLACK_BYTES)
+    besides = words + unpacked + rows * _PIECE_BYTES + by_part + _searches(options, documents)
     return Need(int(cleaned + ids + corpus + besides), int(corpus))
 
 
@@ -224,7 +226,8 @@ def _tokens_a_byte(cleaned: CleanedPart, tokenizer: Tokenizer | None, options: P
         if held > _TOKENISED_BYTES:
             break
     if tokenizer is not None:
-        return sum(map(len, tokenizer.encode_ids(texts))) / max(held, 1)
+        ids, _ = bulk_encoder(tokenizer, choose_library(tokenizer)).encode(texts)
+        return len(ids) / max(held, 1)
     words = sum(count_words(texts, options.lowercase).values())
     sizes, pieces = zip(*_PIECES_A_WORD, strict=True)
     a_word = np.interp(math.log(options.vocabulary_size), [math.log(each) for each in sizes], pieces)
