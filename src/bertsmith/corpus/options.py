@@ -33,8 +33,7 @@ class PrepareOptions:
     min_characters: int = 20
     """Shorter documents are dropped."""
     exclude: tuple[Path, ...] = ()
-    """Files of evaluation text (SQuAD's JSON, GLUE's tsv, jsonl, csv, txt): documents with 13 words in a row of one are
-    dropped."""
+    """Evaluation text (SQuAD's JSON, GLUE's tsv, jsonl, csv, txt): documents with 13 words in a row of it are dropped."""
     exclude_action: ExcludeAction = "drop"
     """What becomes of documents with evaluation text: drop, or report them only."""
     near_duplicates: bool = False

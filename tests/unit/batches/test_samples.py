@@ -44,10 +44,8 @@ def shown(text: str) -> list[tuple[int, int, int, list[str], list[str]]]:
 def test_instances_are_whole_and_true(corpus: Corpus) -> None:
     instances = shown(show_instances(corpus, 12, 48))
     assert len(instances) == 12
-    texts = []
-    tokenizer = corpus.tokenizer()
-    for number in range(len(corpus.shards("train"))):
-        texts.append(" ".join(tokenizer.pieces[each] for each in corpus.open_shard("train", number).tokens))
+    pieces, shards = corpus.tokenizer().pieces, range(len(corpus.shards("train")))
+    texts = [" ".join(pieces[each] for each in corpus.open_shard("train", number).tokens) for number in shards]
     labels = set()
     for slots, asked, label, a, b in instances:
         assert len(a) + len(b) == slots <= 48
