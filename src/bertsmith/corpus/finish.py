@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bertsmith.base import files
 from bertsmith.corpus.parts import fingerprint
-from bertsmith.corpus.shards import ShardInfo
+from bertsmith.corpus.shards import ShardInfo, sealed
 from bertsmith.corpus.tokenizer import Tokenizer
 
 WORK = ".work"
@@ -51,7 +51,11 @@ def put_together(
         files.write_whole(out / "unigrams.npy", lambda file: np.save(file, unigrams))
         for path in (*(out / "tokenizer").iterdir(), out / "tokenizer", out):
             files.sync(path)
-    files.write_json(out / "corpus.json", {**account, "unigrams_sha256": files.sha256(out / "unigrams.npy")})
+    sums = {
+        "unigrams_sha256": files.sha256(out / "unigrams.npy"),
+        "tokenizer_files": {path.name: files.sha256(path) for path in sorted((out / "tokenizer").iterdir())},
+    }
+    files.write_json(out / "corpus.json", sealed({**account, **sums}))
 
 
 def _start_anew(out: Path, made_of: str) -> None:

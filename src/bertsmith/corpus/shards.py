@@ -1,6 +1,6 @@
 """The corpus folder: `corpus.json`, the tokenizer, and shards of memory-mapped `.npy` arrays.
 
-corpus.json                      counts, what was dropped and why, tokenizer hash, checksums of every shard file
+corpus.json                      counts, what was dropped and why, tokenizer hash, checksums of every file and of itself
 tokenizer/                       tokenizer.json, vocab.txt, tokenizer_config.json
 unigrams.npy                     int64[V], how often each piece stands in the train split
 train/00000.tokens.npy           uint16[tokens] (uint32 past 65,535 pieces), all documents one behind the other
@@ -12,7 +12,9 @@ held_out/00000...                the same for documents that no training batch e
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,10 +29,11 @@ from bertsmith.base.errors import BertsmithError
 if TYPE_CHECKING:
     from bertsmith.corpus.tokenizer import Tokenizer
 
-CORPUS_FORMAT = 1
+CORPUS_FORMAT = 2
 SPLITS = ("train", "held_out")
 LONGEST_SENTENCE = 65_535
 ARRAYS = ("tokens", "sentences", "documents")
+_SEAL = "sha256"
 _REMAKE = "prepare the corpus again into another folder, or copy it again from where it is whole"
 
 
@@ -90,7 +93,7 @@ class Corpus:
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
-        """Raises BertsmithError when the folder is no corpus, is of another format, or lacks a file."""
+        """Raises BertsmithError when the folder is no corpus, is of another format, was changed or lacks a file."""
         folder = Path(folder)
         if not (folder / "corpus.json").is_file():
             unfinished = (folder / ".work").is_dir()
@@ -100,6 +103,8 @@ class Corpus:
         account = files.read_json(folder / "corpus.json", _REMAKE)
         if not isinstance(account, dict) or account.get("format") != CORPUS_FORMAT:
             raise BertsmithError(f"this corpus is not of format {CORPUS_FORMAT}", folder / "corpus.json", _REMAKE)
+        if account.get(_SEAL, "") != sealed(account)[_SEAL]:
+            raise BertsmithError("this file is not as it was written", folder / "corpus.json", _REMAKE)
         corpus = cls(folder, account)
         for split in SPLITS:
             for info in corpus.shards(split):
@@ -171,19 +176,28 @@ class Corpus:
         return shard
 
 
+def sealed(account: Mapping[str, Any]) -> dict[str, Any]:
+    """What corpus.json holds, with the SHA-256 of all of it."""
+    rest = {name: value for name, value in account.items() if name != _SEAL}
+    text = json.dumps(rest, sort_keys=True, ensure_ascii=False)
+    return rest | {_SEAL: hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()}
+
+
 def verify(corpus: Corpus) -> int:
-    """Reads every file that `corpus.json` lists and compares its SHA-256; returns how many were compared.
+    """Reads every file of the corpus and compares its SHA-256; returns how many were compared, corpus.json left out.
 
     Raises BertsmithError that names every file which is missing or differs.
     """
     listed = [(corpus.folder / "unigrams.npy", corpus.account["unigrams_sha256"])]
+    listed += [
+        (corpus.folder / "tokenizer" / name, wanted) for name, wanted in corpus.account["tokenizer_files"].items()
+    ]
     for split in SPLITS:
         for info in corpus.shards(split):
             listed += [(corpus.folder / split / name, wanted) for name, wanted in info.sha256.items()]
     bad = [str(path) for path, wanted in listed if not path.is_file() or files.sha256(path) != wanted]
     if bad:
         raise BertsmithError(f"{len(bad)} of {len(listed)} files differ from what was written", ", ".join(bad), _REMAKE)
-    corpus.tokenizer()
     return len(listed)
 
 

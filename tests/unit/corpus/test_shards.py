@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
@@ -28,8 +29,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def corpus(made: Path, tmp_path: Path) -> Corpus:
-    import shutil
-
     return Corpus.open(shutil.copytree(made, tmp_path / "corpus"))
 
 
@@ -44,17 +43,42 @@ def test_a_corpus_reads_back(corpus: Corpus) -> None:
     assert isinstance(shard.tokens, np.memmap)
     first = shard.tokens[: shard.sentence_offsets[1]]
     assert corpus.tokenizer().decode(first).startswith("document ")
-    assert verify(corpus) == 3 * (len(corpus.shards("train")) + len(corpus.shards("held_out"))) + 1
+    shards = len(corpus.shards("train")) + len(corpus.shards("held_out"))
+    assert verify(corpus) == 3 * shards + 1 + len(list((corpus.folder / "tokenizer").iterdir()))
 
 
-def test_a_flipped_bit_is_found_and_named(corpus: Corpus) -> None:
-    path = corpus.folder / "train" / "00001.tokens.npy"
+@pytest.fixture(scope="module")
+def flippable(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(made, tmp_path_factory.mktemp("flippable") / "corpus"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_flipped_bit_in_any_file_is_found_and_named(flippable: Path, data: st.DataObject) -> None:
+    files = sorted(path for path in flippable.rglob("*") if path.is_file() and path.name != ".lock")
+    path = data.draw(st.sampled_from(files), "file")
     raw = bytearray(path.read_bytes())
-    raw[-1] ^= 1
+    bit = data.draw(st.integers(0, 8 * len(raw) - 1), "bit")
+    whole = bytes(raw)
+    raw[bit // 8] ^= 1 << bit % 8
     path.write_bytes(raw)
-    with pytest.raises(BertsmithError, match=r"00001\.tokens\.npy") as caught:
+    try:
+        with pytest.raises(BertsmithError) as caught:
+            verify(Corpus.open(flippable))
+        assert str(path) in caught.value.where
+        assert "prepare the corpus again" in caught.value.fix
+    finally:
+        path.write_bytes(whole)
+    assert verify(Corpus.open(flippable)) == len(files) - 1
+
+
+def test_every_file_that_differs_is_named(corpus: Corpus) -> None:
+    changed = [corpus.folder / "train" / "00001.tokens.npy", corpus.folder / "held_out" / "00000.documents.npy"]
+    for path in changed:
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(BertsmithError, match="2 of") as caught:
         verify(corpus)
-    assert "1 of" in caught.value.what
+    assert all(str(path) in caught.value.where for path in changed)
 
 
 @pytest.mark.parametrize("name", ["00000.tokens.npy", "00000.sentences.npy", "00000.documents.npy"])
@@ -107,7 +131,7 @@ def test_another_tokenizer_is_refused(corpus: Corpus) -> None:
     other.save(corpus.folder / "tokenizer")
     with pytest.raises(BertsmithError, match="not the one"):
         corpus.tokenizer()
-    with pytest.raises(BertsmithError, match="not the one"):
+    with pytest.raises(BertsmithError, match=r"tokenizer\.json"):
         verify(corpus)
 
 
