@@ -69,8 +69,3 @@ def _without_unprintable(text: str, name: str, changed: Tally) -> str:
 def text_hash(text: bytes) -> bytes:
     """16 bytes of a text in UTF-8, the same for texts that differ in white space only: none of it is hashed."""
     return hashlib.blake2b(text.translate(None, _SPACES), digest_size=HASH_BYTES).digest()
-
-
-def is_held_out(digest: bytes, share: float) -> bool:
-    """Whether the document of this hash is never trained on: decided by itself, so it stays when the corpus grows."""
-    return int.from_bytes(digest[8:], "little") < share * 2.0**64

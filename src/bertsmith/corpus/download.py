@@ -71,7 +71,7 @@ def download(
         say(f"{entry.name}: {entry.what}; licence: {entry.licence}")
         if entry.note:
             say(f"  {entry.note}")
-        with locked(folder, "downloading into this folder"):
+        with locked(folder, doing="downloading into this folder"):
             _Download(entry, folder, options, patience).run()
         folders.append(folder)
     return folders

@@ -104,7 +104,7 @@ def _checksum(path: Path) -> list[int]:
 
 
 @contextmanager
-def locked(folder: Path, shared: bool = False) -> Iterator[None]:
+def locked(folder: Path, shared: bool = False, doing: str = "preparing a corpus here") -> Iterator[None]:
     """Holds a folder for this process, or for it and others that share it; a killed process holds nothing.
 
     Raises BertsmithError when others hold it otherwise. Where the file system keeps no locks, warns and goes on.
@@ -112,7 +112,7 @@ def locked(folder: Path, shared: bool = False) -> Iterator[None]:
     with _lock_file(folder) as file:
         if not _taken(file, shared):
             fix = "wait for it to end, or choose another folder"
-            raise BertsmithError("another process is preparing a corpus here", folder, fix)
+            raise BertsmithError(f"another process is {doing}", folder, fix)
         yield
 
 

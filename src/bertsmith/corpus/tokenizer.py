@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,7 +153,7 @@ class Tokenizer:
     @property
     def normalizer(self) -> Normalizer:
         """What cleans a text, and lower-cases it where the vocabulary is so, before it is split into words."""
-        return self._plain.normalizer
+        return cast(Normalizer, self._plain.normalizer)
 
     @property
     def plain_json(self) -> str:
