@@ -31,7 +31,8 @@ def page(number: int, *texts: str, title: str = "", space: int = 0, redirect: st
     """A page with a revision for each text."""
     to = f'    <redirect title="{escape(redirect)}" />\n' if redirect else ""
     return (
-        f"  <page>\n    <title>{escape(title or f'Page {number}')}</title>\n    <ns>{space}</ns>\n    <id>{number}</id>\n"
+        f"  <page>\n    <title>{escape(title or f'Page {number}')}</title>\n"
+        f"    <ns>{space}</ns>\n    <id>{number}</id>\n"
         f"{to}{''.join(revision(text, model) for text in texts)}  </page>\n"
     )
 
