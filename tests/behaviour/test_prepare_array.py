@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -128,3 +130,22 @@ def test_a_seat_that_there_is_not(wrong: str) -> None:
         Seat.parse(wrong)
     with pytest.raises(BertsmithError, match="array-task"):
         PrepareOptions(array_task=wrong).check()
+
+
+def test_the_sbatch_file_under_slurms_variables(
+    source: Path, tmp_path: Path, undisturbed: dict[str, str], repository: Path
+) -> None:
+    out, script = tmp_path / "corpus", repository / "docs" / "slurm" / "prepare.sbatch"
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    tasks = [
+        subprocess.Popen(
+            ["bash", str(script), str(source), "--out", str(out), "--quiet", *flags],
+            env={**os.environ, "PATH": path, "SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_TASK_MAX": str(TASKS)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for number in range(1, TASKS + 1)
+    ]
+    end(tasks)
+    assert contents(out) == undisturbed

@@ -1,0 +1,76 @@
+"""The files for clusters are well formed, and the commands in them have flags that there are."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bertsmith.cli import main
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+SCRIPTS = sorted((DOCS / "slurm").glob("*.sbatch"))
+MANIFESTS = sorted((DOCS / "kubernetes").glob("*.yaml"))
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a manifest."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from texts(each)
+
+
+def commands(path: Path) -> list[str]:
+    """The `bertsmith prepare` commands of a script or a manifest, comments and line ends that are escaped left out."""
+    if path.suffix == ".yaml":
+        found = list(texts(yaml.safe_load(path.read_text())))
+    else:
+        found = re.sub(r"^#.*$", "", path.read_text(), flags=re.MULTILINE).replace("\\\n", " ").splitlines()
+    return [text[text.index("bertsmith prepare") :] for text in found if "bertsmith prepare" in text]
+
+
+@pytest.mark.parametrize("path", [*SCRIPTS, *MANIFESTS], ids=lambda path: path.name)
+def test_every_flag_is_there(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["prepare", "--help"])
+    known = capsys.readouterr().out
+    (command,) = commands(path)
+    flags = [token for token in shlex.split(command) if token.startswith("--")]
+    assert flags
+    assert all(re.search(rf"{flag}\b", known) for flag in flags), flags
+    assert f"`docs/{path.parent.name}/{path.name}`" in (DOCS / "clusters.md").read_text()
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_are_bash_and_ask_for_slurm(path: Path) -> None:
+    assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
+    alone = subprocess.run(["bash", str(path)], capture_output=True, text=True, env={}, check=False)
+    assert alone.returncode != 0
+    assert "sbatch" in alone.stderr
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_every_pod_mounts_the_volume_it_works_in(path: Path) -> None:
+    pods = []
+
+    def collect(value: Any) -> None:
+        if isinstance(value, dict) and "containers" in value:
+            pods.append(value)
+        if isinstance(value, dict | list):
+            for each in value.values() if isinstance(value, dict) else value:
+                collect(each)
+
+    collect(yaml.safe_load(path.read_text()))
+    assert pods
+    for pod in pods:
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        mounts = {mount["name"]: mount["mountPath"] for each in pod["containers"] for mount in each["volumeMounts"]}
+        assert mounts == {"data": "/data"}
+        assert volumes == {"data"}
