@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -26,7 +27,7 @@ TOKENIZERS = "tokenizers"
 NANOTOKEN = "nanotoken"
 # (tokenizers, nanotoken) that agree on every code point.
 COMPARED_VERSIONS = frozenset({("0.23.3", "0.1.0")})
-EVERY_CODE_POINT = (*range(0xD800), *range(0xE000, 0x110000))
+_SURROGATES = range(0xD800, 0xE000)
 # Words that nanotoken remembers: 2**18 take 50 MB; more were no faster on Wikipedia.
 _REMEMBERED_WORDS = 1 << 18
 _PER_TEXT = 128
@@ -75,7 +76,7 @@ def differing_code_points(tokenizer: Tokenizer, code_points: Iterable[int]) -> l
 
     Costs 9 s of CPU time for all of Unicode.
     """
-    points, fast = list(code_points), _Fast(tokenizer)
+    points, fast = [each for each in code_points if each not in _SURROGATES], _Fast(tokenizer)
 
     def differ(some: Sequence[int]) -> bool:
         text = " ".join(f"x{chr(each)}y {chr(each)} e{chr(each)}\u0301" for each in some)
@@ -108,18 +109,23 @@ def _fault(tokenizer: Tokenizer, versions: tuple[str | None, str | None]) -> str
 
 @functools.lru_cache(maxsize=4)
 def _compared(tokenizer: Tokenizer) -> list[int]:
-    return differing_code_points(tokenizer, EVERY_CODE_POINT)
+    return differing_code_points(tokenizer, range(sys.maxunicode + 1))
+
+
+@functools.lru_cache(maxsize=2)
+def _engine(plain_json: str) -> Any:
+    import nanotoken
+
+    nanotoken.set_cache_entries(_REMEMBERED_WORDS)
+    return nanotoken.Tokenizer.from_json(plain_json)
 
 
 class _Fast:
     """By nanotoken, on the calling thread: a worker is one core."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        import nanotoken
-
-        nanotoken.set_cache_entries(_REMEMBERED_WORDS)
         self._dtype = token_dtype(tokenizer.size)
-        self._engine = nanotoken.Tokenizer.from_json(tokenizer.plain_json)
+        self._engine = _engine(tokenizer.plain_json)
 
     def encode(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """See BulkEncoder."""

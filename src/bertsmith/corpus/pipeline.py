@@ -187,8 +187,12 @@ class Pipeline:
         folder, language = self._work / "tokenizer", self._options.language
         tasks = [TokensTask(text, folder, tokenizer.sha256, language, library) for text in texts]
         results = self._stage("sentences and tokens", tokenise_part, tasks, cleaned.part_bytes)
-        tokens = sum(result["splits"][split]["tokens"] for result in results for split in SPLITS)
-        say(f"tokens: {tokens:,}; {duration(time.monotonic() - started)}")
+        figures = [result["splits"][split] for result in results for split in SPLITS]
+        tokens, words, unknown = (sum(each[name] for each in figures) for name in ("tokens", "words", "unknown"))
+        say(
+            f"tokens: {tokens:,}, {tokens / max(words, 1):.3f} pieces a word, {unknown / max(tokens, 1):.3%} of them "
+            f"[UNK] (`bertsmith vocab` compares vocabularies); {duration(time.monotonic() - started)}"
+        )
         return tasks, results
 
     def _assemble(

@@ -17,17 +17,19 @@ _LONGEST_PARAGRAPH = 200_000
 # Paragraphs are shown to sentencex some at once, since a call costs as much as 100 characters. Past 10,000 characters
 # sentencex 1.0 cuts what it is given into pieces of its own and loses the blank lines between them.
 _PASSAGE = 8_000
-# sentencex 1.0 panics at an end of sentence before a space of several bytes, such as U+00A0. It is shown plain ones;
-# the sentences keep their own.
+# sentencex 1.0 panics at an end of sentence before a space of several bytes, such as U+00A0. It gets plain ones, which
+# no BERT tokenizer tells from them.
 _WIDE_SPACES = "\x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 
 
 def sentences_of(text: str, line_breaks: LineBreaks, language: str, changed: Tally) -> list[str]:
-    """The sentences, stripped, none empty, in order. language: an ISO 639 code that sentencex knows, or any other.
+    """The sentences, stripped, none empty, in order, with plain spaces in place of wide ones.
 
-    Joined without white space they are the text without white space.
+    Joined without white space they are the text without white space. language: an ISO 639 code that sentencex knows, or
+    any other.
     """
+    text = text if text.isascii() else _with_plain_spaces(text)
     if line_breaks == "sentence":
         found = text.split("\n")
     else:
@@ -37,7 +39,7 @@ def sentences_of(text: str, line_breaks: LineBreaks, language: str, changed: Tal
             found += _segmented(passage, language, changed)
     if found and max(map(len, found)) > LONGEST_SENTENCE_CHARACTERS:
         found = _cut(found, changed)
-    return [stripped for sentence in found if (stripped := sentence.strip())]
+    return [sentence for sentence in map(str.strip, found) if sentence]
 
 
 def _cut(sentences: list[str], changed: Tally) -> list[str]:
@@ -67,21 +69,11 @@ def _passages(text: str) -> Iterator[str]:
 
 def _segmented(passage: str, language: str, changed: Tally) -> list[str]:
     """The sentences of a passage, with the white space between them."""
-    shown = passage if passage.isascii() else _with_plain_spaces(passage)
-    found = _segment(language, shown)
-    if found is None:
-        return _in_paragraphs(passage, language, changed)
-    if shown is passage:
-        return found
-    sentences, start = [], 0
-    for sentence in found:
-        sentences.append(passage[start : start + len(sentence)])
-        start += len(sentence)
-    return sentences
+    found = _segment(language, passage)
+    return _in_paragraphs(passage, language, changed) if found is None else found
 
 
 def _with_plain_spaces(text: str) -> str:
-    """The text itself where it has no wide space."""
     for space in _WIDE_SPACES:
         if space in text:
             text = text.replace(space, " ")

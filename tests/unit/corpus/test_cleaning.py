@@ -83,7 +83,7 @@ def test_line_breaks_mean_what_the_kind_says() -> None:
 
 
 def test_spaces_of_several_bytes_end_no_run() -> None:
-    assert sentences_of("a.\u00a0Really?\u00a0Yes!\u3000So", "wrap", "en", Tally()) == ["a.\u00a0Really?", "Yes!", "So"]
+    assert sentences_of("a.\u00a0Really?\u00a0Yes!\u3000So", "wrap", "en", Tally()) == ["a. Really?", "Yes!", "So"]
 
 
 class PanicException(BaseException):
