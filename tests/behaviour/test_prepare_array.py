@@ -56,18 +56,12 @@ def makers(out: Path) -> set[str]:
 
 def test_one_of_three_is_killed_and_started_again(source: Path, tmp_path: Path, undisturbed: dict[str, str]) -> None:
     out = tmp_path / "corpus"
-    tasks = [task(number, source, out, tmp_path) for number in range(1, TASKS + 1)]
-    seen: set[str] = set()
-
-    def all_at_work() -> bool:
-        seen.update(makers(out))
-        return len(seen) == TASKS and made_parts(out, "cleaned") >= 4
-
-    assert wait_for(all_at_work, tasks[1]), "each of the three took parts"
-    tasks[1].kill()
-    tasks[1].communicate()
-    tasks[1] = task(2, source, out, tmp_path)
-    end(tasks)
+    second = task(2, source, out, tmp_path)
+    assert wait_for(lambda: "2" in makers(out), second), "it is killed while it holds a part"
+    others = [task(number, source, out, tmp_path) for number in (1, TASKS)]
+    second.kill()
+    second.communicate()
+    end([*others, task(2, source, out, tmp_path)])
     assert contents(out) == undisturbed
 
 

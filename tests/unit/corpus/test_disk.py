@@ -93,6 +93,7 @@ def test_too_small_a_disk_is_refused_before_anything_is_read(
     assert "--out" in caught.value.fix
     assert not list((tmp_path / "corpus" / ".work").glob("*"))
     free[0] = 10**9
+    caplog.clear()
     with caplog.at_level("INFO", "bertsmith"):
         prepare(tmp_path / "text.txt", tmp_path / "corpus", **call)
     said = [record.message for record in caplog.records if record.message.startswith("disk: ")]
