@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from functools import cache
 from pathlib import Path
 
@@ -111,8 +112,10 @@ def test_the_sample_is_even_and_the_same_in_any_parts(source: Path, monkeypatch:
 
 
 def test_train_extend_and_keep_from_the_command_line(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("BERTSMITH_DATA", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     common = ["--documents", "line", "--workers", "1"]
     first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
     assert main(["vocab", str(source), "--out", first, "--size", "300", "--cased", *common]) == 0
@@ -132,6 +135,10 @@ def test_train_extend_and_keep_from_the_command_line(
     assert main(["vocab", str(source), "--out", third, "--reuse", str(tmp_path / "old" / "vocab.txt"), *common]) == 0
     assert Tokenizer.load(third).sha256 == old().sha256
     assert "bert-base-uncased on English Wikipedia" in capsys.readouterr().err
+    monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path))
+    old().save(tmp_path / "vocab" / "bert-base-uncased")
+    assert main(["vocab", str(source), "--out", first, "--size", "300", *common]) == 0
+    assert re.search(r"bert-base-uncased  +\d\.\d{3} ", capsys.readouterr().err), "it is found, and reads the text"
 
 
 @pytest.mark.parametrize(
