@@ -66,7 +66,7 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
     told.append(ranks.by_first(lambda: f"said by {rank}"))
     (folder / f"told-{rank}.txt").write_text("\n".join(told), encoding="utf-8")
     dist.destroy_process_group()
-    # The interpreter's own end was once cut short by an abort in a thread of the libraries, with everything done.
+    # A rank aborted once in a thread of the libraries, as they can at the interpreter's own end: it is left out.
     os._exit(0)
 
 
