@@ -25,7 +25,7 @@ _TAG = re.compile(rf"<(?i:/?({'|'.join(_TAGS.split())})(?:\s+[\w-]+\s*=[^<>\n]{{
 
 def without_remains(text: str, name: str, changed: Tally) -> str:
     """The text of one document without them. name: for the examples."""
-    if "formula_" in text or "codice_" in text:
+    if "_" in text and ("formula_" in text or "codice_" in text):
         text, count = _PLACEHOLDER.subn(lambda found: _WORDS[found[1]], text)
         _note("placeholders of WikiExtractor (formula_1, codice_1), numbers left out", count, name, changed)
     if "<" in text:

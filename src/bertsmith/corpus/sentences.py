@@ -17,19 +17,15 @@ _LONGEST_PARAGRAPH = 200_000
 # Paragraphs are shown to sentencex some at once, since a call costs as much as 100 characters. Past 10,000 characters
 # sentencex 1.0 cuts what it is given into pieces of its own and loses the blank lines between them.
 _PASSAGE = 8_000
-# sentencex 1.0 panics at an end of sentence before a space of several bytes, such as U+00A0. It gets plain ones, which
-# no BERT tokenizer tells from them.
-_WIDE_SPACES = "\x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 
 
 def sentences_of(text: str, line_breaks: LineBreaks, language: str, changed: Tally) -> list[str]:
-    """The sentences, stripped, none empty, in order, with plain spaces in place of wide ones.
+    """The sentences of a cleaned text, stripped, none empty, in order.
 
     Joined without white space they are the text without white space. language: an ISO 639 code that sentencex knows, or
     any other.
     """
-    text = text if text.isascii() else _with_plain_spaces(text)
     if line_breaks == "sentence":
         found = text.split("\n")
     else:
@@ -73,13 +69,6 @@ def _segmented(passage: str, language: str, changed: Tally) -> list[str]:
     return _in_paragraphs(passage, language, changed) if found is None else found
 
 
-def _with_plain_spaces(text: str) -> str:
-    for space in _WIDE_SPACES:
-        if space in text:
-            text = text.replace(space, " ")
-    return text
-
-
 def _in_paragraphs(passage: str, language: str, changed: Tally) -> list[str]:
     """The sentences of a passage that the segmenter failed at: those of each paragraph, or its lines."""
     paragraphs = passage.split("\n\n")
@@ -97,6 +86,7 @@ def _segment(language: str, text: str) -> list[str] | None:
         found: list[str] = segment(language, text)
     except BaseException as error:
         # A fault of the segmenter comes as pyo3's PanicException, which is no Exception; one page must not end a run.
+        # Version 1.0 has one at an end of sentence before a space of several bytes, which cleaning makes plain.
         if type(error).__name__ != "PanicException":
             raise
         return None

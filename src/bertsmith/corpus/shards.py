@@ -201,14 +201,18 @@ def verify(corpus: Corpus) -> int:
     return len(listed)
 
 
-def write_shard(folder: Path, name: str, arrays: Sequence[NDArray[Any]]) -> ShardInfo:
-    """Writes tokens, sentence lengths and document lengths into `folder`; the info lists their checksums."""
-    checksums = {}
-    for array, values in zip(ARRAYS, arrays, strict=True):
-        path = folder / shard_file(name, array)
+def write_arrays(folder: Path, name: str, arrays: Sequence[NDArray[Any]]) -> list[Path]:
+    """Writes tokens, sentence lengths and document lengths into `folder`; returns the files."""
+    paths = [folder / shard_file(name, array) for array in ARRAYS]
+    for path, values in zip(paths, arrays, strict=True):
         with open(path, "wb") as file:
             np.lib.format.write_array(file, values, allow_pickle=False)
-        checksums[path.name] = files.sha256(path)
+    return paths
+
+
+def write_shard(folder: Path, name: str, arrays: Sequence[NDArray[Any]]) -> ShardInfo:
+    """As `write_arrays`; the info lists the checksums of the files."""
+    checksums = {path.name: files.sha256(path) for path in write_arrays(folder, name, arrays)}
     tokens, sentences, documents = arrays
     return ShardInfo(name, len(documents), len(sentences), len(tokens), checksums)
 

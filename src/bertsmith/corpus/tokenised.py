@@ -22,7 +22,7 @@ from bertsmith.corpus.documents import Document
 from bertsmith.corpus.fast_ids import BulkEncoder, Ids, bulk_encoder
 from bertsmith.corpus.parts import make_once
 from bertsmith.corpus.sentences import sentences_of
-from bertsmith.corpus.shards import LONGEST_SENTENCE, SPLITS, token_dtype, write_shard
+from bertsmith.corpus.shards import LONGEST_SENTENCE, SPLITS, token_dtype, write_arrays
 from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.corpus.vocabulary import count_words
 
@@ -198,7 +198,7 @@ def _sums(values: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.int64]
 def _write(folder: Path, name: str, split: _Split, tokenizer: Tokenizer) -> dict[str, Any]:
     tokens = _joined(split.ids, token_dtype(tokenizer.size))
     sentences, documents = _joined(split.sentences, np.dtype(np.uint16)), _joined(split.documents, np.dtype(np.uint32))
-    write_shard(folder, name, (tokens, sentences, documents))
+    write_arrays(folder, name, (tokens, sentences, documents))
     counts = np.bincount(tokens, minlength=tokenizer.size).astype(np.int64)
     if name == "train":
         np.save(folder / "unigrams.npy", counts)
