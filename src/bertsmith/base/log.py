@@ -6,9 +6,10 @@ import logging
 import sys
 import time
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 logger = logging.getLogger("bertsmith")
 _said: set[str] = set()
@@ -18,7 +19,9 @@ class _AboveBars(logging.Handler):
     """Writes each record above any progress bar that is on the screen."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(self.format(record), file=sys.stderr)
+        bars = sys.modules.get("tqdm")
+        write = bars.tqdm.write if bars is not None else print
+        write(self.format(record), file=sys.stderr)
 
 
 def configure(quiet: bool = False, debug: bool = False) -> None:
@@ -55,8 +58,7 @@ class Progress:
         self._start = self._told = time.monotonic()
         self._shown = logger.isEnabledFor(logging.INFO)
         self.done = self._skipped = 0
-        terminal = sys.stderr.isatty() and self._shown
-        self._bar = tqdm(total=total, desc=what, unit=unit, unit_scale=True, leave=False) if terminal else None
+        self._bar = _bar(what, total, unit) if sys.stderr.isatty() and self._shown else None
 
     def skip(self, count: int) -> None:
         """Counts units that were done before, in an earlier run: they do not enter the rate."""
@@ -94,6 +96,13 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+def _bar(what: str, total: int | None, unit: str) -> tqdm[Any]:
+    # Imported when first drawn: it is a sixth of what a worker of `prepare` would import.
+    from tqdm import tqdm
+
+    return tqdm(total=total, desc=what, unit=unit, unit_scale=True, leave=False)
 
 
 def duration(seconds: float) -> str:

@@ -20,7 +20,6 @@ from bertsmith.corpus.encodings import UTF8_MARK
 from bertsmith.corpus.extractor_remains import without_remains
 from bertsmith.corpus.gutenberg import without_gutenberg
 from bertsmith.corpus.lines import LONGEST_LINE, IsStart, Slice, decode, lines_of
-from bertsmith.corpus.mediawiki import dump_edges, read_pages
 from bertsmith.corpus.parquet import group_edges, read_parquet
 from bertsmith.corpus.rows import drop_row, whole_text
 from bertsmith.corpus.tables import any_line, read_table, row_edges
@@ -235,6 +234,19 @@ def _doc_tag(line: bytes, before: bytes) -> bool:
     return line.startswith(b"<doc ")
 
 
+def _read_dump(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
+    # Imported for a dump only: with the parser of wikitext it is a tenth of what a worker imports.
+    from bertsmith.corpus.mediawiki import read_pages
+
+    return read_pages(part, options, account)
+
+
+def _dump_edges(file: Slice, part_bytes: int) -> list[int]:
+    from bertsmith.corpus.mediawiki import dump_edges
+
+    return dump_edges(file, part_bytes)
+
+
 KINDS = {
     "file": Kind("plain text, a file is a document", _read_file, None, _long_document_edges),
     "blank-line": Kind("plain text, a sentence a line, blank lines between documents", _read_blank_line, _after_blank),
@@ -243,7 +255,7 @@ KINDS = {
     "csv": Kind("csv", read_table, None, row_edges, has_field=True),
     "tsv": Kind("tsv, quotes taken for text", read_table, any_line, has_field=True),
     "parquet": Kind("parquet", read_parquet, None, group_edges, has_field=True),
-    "mediawiki": Kind("MediaWiki XML dump", read_pages, None, dump_edges, cut_packed=("bz2",)),
+    "mediawiki": Kind("MediaWiki XML dump", _read_dump, None, _dump_edges, cut_packed=("bz2",)),
     "wikiextractor": Kind("WikiExtractor <doc> blocks", _read_wiki_blocks, _doc_tag),
     "wikiextractor-json": Kind("WikiExtractor JSON lines", _read_wiki_json, any_line),
 }
