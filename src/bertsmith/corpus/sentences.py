@@ -12,11 +12,11 @@ from bertsmith.corpus.documents import LineBreaks
 
 # Longer stretches without an end of sentence are tables, data or one long line; they are cut at a space.
 LONGEST_SENTENCE_CHARACTERS = 10_000
-# What is segmented at once: a longer paragraph is first cut, so that no text makes the segmenter slow.
-_LONGEST_PARAGRAPH = 200_000
-# Paragraphs are shown to sentencex some at once, since a call costs as much as 100 characters. Past 10,000 characters
-# sentencex 1.0 cuts what it is given into pieces of its own and loses the blank lines between them.
-_PASSAGE = 8_000
+# What sentencex 1.0 is shown at once. A call costs as much as 100 characters, so short paragraphs go together. Each of
+# 30,000 characters takes three times as long, and fewer ends are found: between two quotes it looks for none.
+_WINDOW = 2_000
+# An end is believed with this much text behind it: what follows may tell an abbreviation.
+_CONTEXT = 50
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 
 
@@ -30,9 +30,7 @@ def sentences_of(text: str, line_breaks: LineBreaks, language: str, changed: Tal
         found = text.split("\n")
     else:
         text = text.replace("\n", "\n\n") if line_breaks == "paragraph" else _BLANK_LINES.sub("\n\n", text)
-        found = []
-        for passage in _passages(text):
-            found += _segmented(passage, language, changed)
+        found = [sentence for passage in _passages(text) for sentence in _segmented(passage, language, changed)]
     if found and max(map(len, found)) > LONGEST_SENTENCE_CHARACTERS:
         found = _cut(found, changed)
     return [sentence for sentence in map(str.strip, found) if sentence]
@@ -43,41 +41,62 @@ def _cut(sentences: list[str], changed: Tally) -> list[str]:
     out = []
     for sentence in sentences:
         pieces = list(chunks(sentence, LONGEST_SENTENCE_CHARACTERS))
-        if len(pieces) > 1:
-            what = f"sentences cut at {LONGEST_SENTENCE_CHARACTERS:,} characters"
-            changed.note(what, len(pieces) - 1, example=sentence.strip()[:60])
+        _note_cuts(len(pieces) - 1, sentence, changed)
         out += pieces
     return out
 
 
+def _note_cuts(count: int, sentence: str, changed: Tally) -> None:
+    if count:
+        what = f"sentences cut at {LONGEST_SENTENCE_CHARACTERS:,} characters"
+        changed.note(what, count, example=sentence.strip()[:60])
+
+
 def _passages(text: str) -> Iterator[str]:
-    """Whole paragraphs, as many as fit into a passage; a longer one by itself, in pieces where it is too long."""
+    """Whole paragraphs, as many as fit into a window; a longer one by itself."""
     start = 0
-    while len(text) - start > _PASSAGE:
-        end = text.rfind("\n\n", start, start + _PASSAGE)
+    while len(text) - start > _WINDOW:
+        end = text.rfind("\n\n", start, start + _WINDOW)
         if end <= start:
-            end = text.find("\n\n", start + _PASSAGE)
+            end = text.find("\n\n", start + _WINDOW)
             end = len(text) if end < 0 else end
-        yield from chunks(text[start : end + 2], _LONGEST_PARAGRAPH)
+        yield text[start : end + 2]
         start = end + 2
     yield text[start:]
 
 
 def _segmented(passage: str, language: str, changed: Tally) -> list[str]:
-    """The sentences of a passage, with the white space between them."""
-    found = _segment(language, passage)
-    return _in_paragraphs(passage, language, changed) if found is None else found
+    """The sentences of a passage, with the white space between them, found a window at a time.
+
+    What a window ends with may go on behind it, so the next window begins with that; a window in which nothing ends is
+    made longer.
+    """
+    found, start, window = list[str](), 0, _WINDOW
+    while start < len(passage):
+        piece = passage[start : start + window]
+        sentences = _sentences_or_lines(piece, language, changed)
+        if start + window < len(passage):
+            behind = 0
+            while sentences and behind < _CONTEXT:
+                behind += len(sentences.pop())
+            if not sentences and window <= LONGEST_SENTENCE_CHARACTERS:
+                window = min(2 * window, LONGEST_SENTENCE_CHARACTERS + 1)
+                continue
+            if not sentences:
+                sentences = [next(chunks(piece, LONGEST_SENTENCE_CHARACTERS))]
+                _note_cuts(1, piece, changed)
+        found += sentences
+        start += sum(map(len, sentences))
+        window = _WINDOW
+    return found
 
 
-def _in_paragraphs(passage: str, language: str, changed: Tally) -> list[str]:
-    """The sentences of a passage that the segmenter failed at: those of each paragraph, or its lines."""
-    paragraphs = passage.split("\n\n")
-    if len(paragraphs) > 1:
-        return [sentence for each in paragraphs for sentence in _segmented(each, language, changed)]
-    if passage.strip():
-        what = "paragraphs that the segmenter would not give back whole, split at line ends"
-        changed.note(what, example=passage[:60])
-    return passage.split("\n")
+def _sentences_or_lines(text: str, language: str, changed: Tally) -> list[str]:
+    found = _segment(language, text)
+    if found is None:
+        changed.note("passages that the segmenter would not give back whole, split at line ends", example=text[:60])
+        return text.splitlines(keepends=True)
+    return found
 
 
 def _segment(language: str, text: str) -> list[str] | None:

@@ -88,6 +88,23 @@ def test_spaces_of_several_bytes_end_no_run() -> None:
     assert sentences_of(text, "wrap", "en", Tally()) == ["a. Really?", "Yes!", "So"]
 
 
+_WORDS = ["Dr.", "Who", "came", "early.", "(It", "rained!)", "Then", '"why?"', "asked", "U.S.", "x" * 700]
+
+
+@given(st.lists(st.sampled_from(_WORDS), min_size=1, max_size=300))
+def test_sentences_of_a_long_paragraph_lose_nothing(words: list[str]) -> None:
+    found = sentences_of(" ".join(words), "wrap", "en", Tally())
+    assert "".join("".join(found).split()) == "".join(words)
+
+
+def test_a_long_paragraph_is_split_as_its_sentences_are() -> None:
+    wanted = [f"Mr. Smith went to house {number} at 5 p.m. today." for number in range(1_000)]
+    assert sentences_of(" ".join(wanted), "wrap", "en", Tally()) == wanted
+    # One quote that is never closed does not hide the ends behind the window that it stands in.
+    quoted = sentences_of('He said: "no. ' + " ".join(wanted), "wrap", "en", Tally())
+    assert quoted[-900:] == wanted[-900:]
+
+
 class PanicException(BaseException):
     """As a fault inside the segmenter arrives."""
 
