@@ -4,6 +4,7 @@ texts.bin      ids and texts of the documents that are kept so far, one behind t
 lengths.npy    int64[N, 4]: bytes of the id, bytes of the text, bytes of the text as it was read, LINE_BREAKS index
 hashes.npy     uint64[N, 2]: of the text without regard to white space
 sorted.npy     uint64[N, 3]: (hash, hash, index of the document) in rising order: what the search for duplicates reads
+account.json   what was read, dropped and changed
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.corpus.account import Account, excerpt
+from bertsmith.corpus.books import keep_account
 from bertsmith.corpus.clean import HASH_BYTES, clean_text, text_hash
 from bertsmith.corpus.codecs import UNPACKED
 from bertsmith.corpus.documents import LINE_BREAKS, Document, ReadOptions
@@ -62,7 +64,10 @@ def plan_parts(files: Sequence[SourceFile], part_bytes: int) -> list[list[Slice]
 
 
 def clean_part(task: CleanTask) -> dict[str, Any]:
-    """Makes the part; returns its Account as JSON with the documents and text bytes that are left."""
+    """Makes the part; returns how many documents and bytes of text are left of how many bytes of the sources.
+
+    Its account stays there: see `books`.
+    """
 
     def make(folder: Path) -> dict[str, Any]:
         account = Account()
@@ -83,7 +88,8 @@ def clean_part(task: CleanTask) -> dict[str, Any]:
         table = np.array(lengths, dtype=np.int64).reshape(-1, 4)
         _save_hashes(folder, hashes)
         np.save(folder / "lengths.npy", table)
-        return {"account": account.to_json(), "documents": len(table), "bytes": int(table[:, 1].sum())}
+        keep_account(folder, account.to_json())
+        return {"documents": len(table), "bytes": int(table[:, 1].sum()), "stream_bytes": account.stream_bytes}
 
     return make_once(task.folder, task.made_of, make)
 

@@ -154,11 +154,11 @@ def _sample(group: Sequence[SourceFile], options: PrepareOptions, tokenizer: Tok
     part = folder / "cleaned"
     made = clean_part(CleanTask(part, "", tuple(slices), reading, options.min_characters))
     cleaned = CleanedPart.open(part)
-    times *= total / max(made["account"]["stream_bytes"], 1)
+    times *= total / max(made["stream_bytes"], 1)
     written = sum(path.stat().st_size for path in part.iterdir() if path.suffix in (".bin", ".npy"))
     tokens = made["bytes"] * _tokens_a_byte(cleaned, tokenizer, options)
     packed = sum(file.size_bytes for file in group if is_unpacked(file, options.part_bytes))
-    unpacked = made["account"]["stream_bytes"] * packed / total
+    unpacked = made["stream_bytes"] * packed / total
     return _Sample(*(value * times for value in (made["bytes"], written, made["documents"], tokens, unpacked)))
 
 

@@ -20,7 +20,7 @@ from bertsmith.base.log import Progress, duration, say, size
 from bertsmith.corpus import pydocs
 from bertsmith.corpus.account import Account, Tally
 from bertsmith.corpus.assemble import ShardTask, assemble_shard, plan_shards
-from bertsmith.corpus.books import corpus_account
+from bertsmith.corpus.books import corpus_account, kept_accounts
 from bertsmith.corpus.cleaned import CleanTask, clean_part, plan_parts
 from bertsmith.corpus.engine import Engine
 from bertsmith.corpus.fast_ids import choose_library
@@ -66,7 +66,8 @@ class Pipeline:
         tasks, results = self._tokenise(cleaned, tokenizer, library)
         shards = self._assemble(tasks, results)
         listed = {split: [info for _, info in made] for split, made in shards.items()}
-        values = corpus_account(self._made_of, cleaned.account, results, listed, tokenizer)
+        accounts = kept_accounts(task.text.folder for task in tasks)
+        values = corpus_account(self._made_of, cleaned.account, accounts, listed, tokenizer)
         values["tokenizer"]["ids_by"] = library
         values["searches"] = cleaned.selection.account
 
@@ -109,8 +110,8 @@ class Pipeline:
             tasks.append(CleanTask(folder, made_of, tuple(slices), reading, self._options.min_characters))
             weights.append(sum((part.end or os.path.getsize(part.path)) - part.begin for part in slices))
         results = self._stage("reading and cleaning", clean_part, tasks, weights)
-        for result in results:
-            account.add(Account.from_json(result["account"]))
+        for kept in kept_accounts(task.folder for task in tasks):
+            account.add(Account.from_json(kept))
         documents, text_bytes = (sum(result[name] for result in results) for name in ("documents", "bytes"))
         if not documents:
             reasons = "; ".join(f"{entry.count:,} {what}" for what, entry in account.dropped.items())
@@ -187,8 +188,8 @@ class Pipeline:
         folder, language = self._work / "tokenizer", self._options.language
         tasks = [TokensTask(text, folder, tokenizer.sha256, language, library) for text in texts]
         results = self._stage("sentences and tokens", tokenise_part, tasks, cleaned.part_bytes)
-        figures = [result["splits"][split] for result in results for split in SPLITS]
-        tokens, words, unknown = (sum(each[name] for each in figures) for name in ("tokens", "words", "unknown"))
+        tokens = sum(count for result in results for count in result["tokens"].values())
+        words, unknown = (sum(result[name] for result in results) for name in ("words", "unknown"))
         say(
             f"tokens: {tokens:,}, {tokens / max(words, 1):.3f} pieces a word, {unknown / max(tokens, 1):.3%} of them "
             f"[UNK] (`bertsmith vocab` compares vocabularies); {duration(time.monotonic() - started)}"
@@ -202,7 +203,7 @@ class Pipeline:
         tasks = []
         whole = fingerprint([task.text.made_of for task in parts], self._options.shard_tokens)
         for split in SPLITS:
-            tokens = sum(result["splits"][split]["tokens"] for result in results)
+            tokens = sum(result["tokens"][split] for result in results)
             folders = [task.text.folder for task in parts]
             for number, pieces in enumerate(plan_shards(folders, split, tokens, self._options.shard_tokens)):
                 folder = self._work / "shards" / f"{split}-{number:05d}"

@@ -2,6 +2,7 @@
 
 train.tokens.npy, train.sentences.npy, train.documents.npy, held_out...    arrays as a shard has them
 unigrams.npy                                                              int64[V], pieces of the train documents
+account.json                                                              what was dropped and changed, and figures
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.corpus.account import Tally, excerpt
+from bertsmith.corpus.books import keep_account
 from bertsmith.corpus.cleaned import CleanedPart
 from bertsmith.corpus.documents import Document
 from bertsmith.corpus.fast_ids import BulkEncoder, Ids, bulk_encoder
@@ -136,7 +138,7 @@ class _Split:
 
 
 def tokenise_part(task: TokensTask) -> dict[str, Any]:
-    """Makes the part's ids; returns tallies of what was dropped and changed, and figures of both splits."""
+    """Makes the part's ids; returns counts of tokens, words, unknown pieces. Its account stays there: see `books`."""
 
     def make(folder: Path) -> dict[str, Any]:
         tokenizer, encoder = _tokenizer(task.tokenizer, task.tokenizer_sha256, task.library)
@@ -155,7 +157,11 @@ def tokenise_part(task: TokensTask) -> dict[str, Any]:
                 chosen &= ~empty
                 splits[name].add(batch, chosen, int(read_bytes[batch.indexes[chosen]].sum()))
         figures = {name: _write(folder, name, split, tokenizer) for name, split in splits.items()}
-        return {"dropped": dropped.to_json(), "changed": changed.to_json(), "splits": figures}
+        keep_account(folder, {"dropped": dropped.to_json(), "changed": changed.to_json(), "splits": figures})
+        return {
+            "tokens": {name: split["tokens"] for name, split in figures.items()},
+            **{name: sum(split[name] for split in figures.values()) for name in ("words", "unknown")},
+        }
 
     return make_once(task.text.folder, task.text.made_of, make)
 
