@@ -43,6 +43,13 @@ class Tally(dict[str, Entry]):
             entry.bytes += theirs.bytes
             entry.examples += theirs.examples[: EXAMPLES - len(entry.examples)]
 
+    def lines(self) -> list[str]:
+        """The entries as the user is told them: how often, what, and where first."""
+        return [
+            f"{entry.count:,} {what}" + (f"; such as {entry.examples[0]}" if entry.examples else "")
+            for what, entry in self.items()
+        ]
+
     def to_json(self) -> dict[str, Any]:
         return {what: dataclasses.asdict(self[what]) for what in sorted(self)}
 

@@ -105,8 +105,10 @@ def _collect(engine: Engine) -> Collection:
             batches.append(batch)
             batch, held = [], 0
     found = engine.run(_read_batch, [*batches, batch])
+    for _, unread in found:
+        counts.add(unread)
     kept, seen = list[Docstring](), set[bytes]()
-    for docstring, runs in (item for items in found for item in items):
+    for docstring, runs in (item for items, _ in found for item in items):
         digest = hashlib.blake2b(" ".join(docstring.text.split()).encode(), digest_size=16).digest()
         if digest in seen:
             counts.note("docstrings met before, left out", 1, len(docstring.text.encode()), docstring.module)
@@ -118,12 +120,15 @@ def _collect(engine: Engine) -> Collection:
     topics = tuple(_topics(counts))
     total = sum(len(docstring.text) for docstring in kept) + sum(len(topic.text) for topic in topics)
     say(f"documentation of {stamp()}: {len(kept):,} docstrings, {len(topics)} topics, {size(total)}")
-    for what, entry in counts.items():
-        say(f"  {entry.count:,} {what}")
+    for line in counts.lines():
+        say(f"  {line}")
     return Collection(tuple(kept), topics, counts)
 
 
 _RUNS = "runs of one punctuation mark, cut to three"
+_UNREAD = "modules that cannot be read or parsed, left out"
+# What broken files, broken source and source nested too deep raise.
+_FAULTS = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 def _modules(counts: Tally) -> Iterator[_Module]:
@@ -132,7 +137,7 @@ def _modules(counts: Tally) -> Iterator[_Module]:
         if folder is None:
             counts.note("packages that are not installed", example=package)
             continue
-        modules = sorted(_modules_under(folder, package), key=lambda module: module.name)
+        modules = sorted(_modules_under(folder, package, counts), key=lambda module: module.name)
         chosen, held = set[str](), 0
         for module in sorted(modules, key=lambda module: hashlib.sha256(module.name.encode()).digest()):
             if held + module.size_bytes <= MOST_SOURCE_BYTES:
@@ -145,13 +150,17 @@ def _modules(counts: Tally) -> Iterator[_Module]:
         yield from (module for module in modules if module.name in chosen)
 
 
-def _modules_under(folder: Path, package: str) -> Iterator[_Module]:
+def _modules_under(folder: Path, package: str, counts: Tally) -> Iterator[_Module]:
     for path in folder.rglob("*.py"):
         inside = path.relative_to(folder)
-        if _LEFT_OUT.isdisjoint(inside.parts) and not inside.name.startswith("test_"):
-            parts = [*inside.parts[:-1], *([] if inside.stem == "__init__" else [inside.stem])]
-            name = ".".join(parts if package == STANDARD_LIBRARY else [package, *parts])
+        if path.is_dir() or not _LEFT_OUT.isdisjoint(inside.parts) or inside.name.startswith("test_"):
+            continue
+        parts = [*inside.parts[:-1], *([] if inside.stem == "__init__" else [inside.stem])]
+        name = ".".join(parts if package == STANDARD_LIBRARY else [package, *parts])
+        try:
             yield _Module(name, package, str(path), path.stat().st_size)
+        except OSError as error:  # a link to nothing
+            counts.note(_UNREAD, example=f"{name} ({type(error).__name__})")
 
 
 def _folder(package: str) -> Path | None:
@@ -169,24 +178,26 @@ def _version(package: str) -> str:
         return "of unknown version"
 
 
-def _read_batch(modules: Sequence[_Module]) -> list[tuple[Docstring, int]]:
-    """Each docstring with the runs of punctuation that were cut in it."""
-    found = []
+def _read_batch(modules: Sequence[_Module]) -> tuple[list[tuple[Docstring, int]], Tally]:
+    """Each docstring with the runs of punctuation that were cut in it; and a tally of modules that cannot be read."""
+    found, unread = [], Tally()
     for module in modules:
-        for text in _docstrings_of(Path(module.path)):
+        try:
+            texts = _docstrings_of(Path(module.path))
+        except _FAULTS as error:
+            unread.note(_UNREAD, 1, module.size_bytes, f"{module.name} ({type(error).__name__})")
+            continue
+        for text in texts:
             cut, runs = cut_runs(text)
             found.append((Docstring(module.name, module.package, cut), runs))
-    return found
+    return found, unread
 
 
-def _docstrings_of(path: Path) -> Iterator[str]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old packages spell invalid escapes
-            tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    yield from _in_order(tree)
+def _docstrings_of(path: Path) -> list[str]:
+    """The docstrings of a module in the order of the source. Raises one of `_FAULTS`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # old packages spell invalid escapes
+        return list(_in_order(ast.parse(path.read_bytes())))
 
 
 def _in_order(node: ast.AST) -> Iterator[str]:

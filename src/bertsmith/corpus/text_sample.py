@@ -13,7 +13,7 @@ from typing import Any
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, say, size
 from bertsmith.corpus import pydocs
-from bertsmith.corpus.account import Account, Tally
+from bertsmith.corpus.account import Account
 from bertsmith.corpus.clean import clean_text, text_hash
 from bertsmith.corpus.cleaned import plan_parts
 from bertsmith.corpus.codecs import UNPACKED
@@ -89,7 +89,8 @@ def sample_text(
     if not stretches:
         what = f"no text was found in {account.documents:,} documents"
         raise BertsmithError(what, ", ".join(map(str, sources)), "give a source with text in it")
-    _tell(account)
+    for line in (*account.dropped.lines(), *account.changed.lines()):
+        say(f"  {line}")
     return TextSample(stretches, size_bytes, share)
 
 
@@ -101,14 +102,3 @@ def _written_out(file: SourceFile, folder: Path, options: ReadOptions, engine: L
     rows = ({"id": each.id, options.text_field: each.text} for each in pydocs.collect(engine).documents())
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return replace(file, path=str(path), kind="jsonl", size_bytes=path.stat().st_size)
-
-
-def _tell(account: Account) -> None:
-    """Says what was dropped and altered, a line each."""
-    for tally in (account.dropped, account.changed):
-        _tell_entries(tally)
-
-
-def _tell_entries(tally: Tally) -> None:
-    for what, entry in tally.items():
-        say(f"  {entry.count:,} {what}" + (f"; such as {entry.examples[0]}" if entry.examples else ""))

@@ -26,6 +26,7 @@ def found() -> Collection:
     with LocalEngine(1) as engine:
         collection = pydocs.collect(engine)
     patch.undo()
+    pydocs.stamp.cache_clear()
     assert not {
         name for name in set(sys.modules) - loaded if name.split(".")[0] in ("turtle", "tkinter", "antigravity")
     }
@@ -83,14 +84,43 @@ x = """not a docstring"""
 '''
     path = tmp_path / "module.py"
     path.write_text(source)
-    texts = list(pydocs._docstrings_of(path))
+    texts = pydocs._docstrings_of(path)
     assert texts == ["Module.", "Class.", "Method.", "Inner.", "In try.", "In except.", "In if.", "In else."]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         every = [ast.get_docstring(node) for node in ast.walk(ast.parse(source)) if isinstance(node, pydocs._SCOPES)]
     assert {text for text in every if text and text.strip()} == set(texts)
     path.write_text("def broken(:")
-    assert list(pydocs._docstrings_of(path)) == []
+
+
+def test_modules_that_cannot_be_read_are_counted_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = {
+        "__init__": '"""A package of which not every module can be read."""',
+        "broken": "def broken(:",
+        "nested": "if 1:\n pass\n" + "elif 1:\n pass\n" * 5000,
+        "zero": "x = '\0'",
+    }
+    folder = tmp_path / "odd_package"
+    (folder / "folder.py").mkdir(parents=True)
+    for name, source in sources.items():
+        (folder / f"{name}.py").write_text(source)
+    (folder / "link.py").symlink_to(folder / "nothing")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(pydocs, "PACKAGES", ("odd_package",))
+    monkeypatch.setattr(pydocs, "MOST_SOURCE_BYTES", 100_000)
+    monkeypatch.setattr(pydocs, "_collected", [])
+    with LocalEngine(1) as engine:
+        collection = pydocs.collect(engine)
+    pydocs.stamp.cache_clear()
+    assert [each.text for each in collection.docstrings if each.package == "odd_package"] == [sources["__init__"][3:-3]]
+    unread = collection.counts["modules that cannot be read or parsed, left out"]
+    assert unread.count == 4
+    assert unread.bytes == sum(len(sources[name]) for name in ("broken", "nested", "zero"))
+    assert unread.examples == [
+        "odd_package.link (FileNotFoundError)",
+        "odd_package.broken (SyntaxError)",
+        "odd_package.nested (RecursionError)",
+    ]
 
 
 def test_runs_of_punctuation() -> None:
