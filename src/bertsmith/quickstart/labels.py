@@ -22,7 +22,7 @@ LABELS_AT_LEAST, LABELS_AT_MOST = 2, 50
 WORDS_AT_LEAST, WORDS_AT_MOST = 20, 60
 # A label is read up to this many bytes of text and passages: enough for its share of the rows.
 _LABEL_BYTES, _LABEL_PASSAGES = 2_000_000, 1000
-_FIFTH, _LATE = 5, "last fifth"
+_FIFTH = 5
 
 # What each package calls itself; hidden in every row, whichever package it is from, so that no name gives it away.
 _OWN_NAMES = {
@@ -57,11 +57,16 @@ class RowCounts:
 
 @dataclass(frozen=True)
 class Passage:
-    """A text with its label. group: passages of one group (a module, a document) are all in train or all in dev."""
+    """A text with its label.
+
+    group: passages of one group (a module, a document) are all in train or all in dev. late: in dev, where text is
+    parted by place.
+    """
 
     text: str
     label: str
     group: str
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,7 +179,7 @@ def _by_place(passages: Sequence[Passage], seed: int) -> list[Passage]:
         key = each.label, each.group
         seen[key] += 1
         late = key in whole or seen[key] > sizes[key] - sizes[key] // _FIFTH
-        placed.append(Passage(each.text, each.label, f"{each.label}: {_LATE if late else 'beginning'}"))
+        placed.append(Passage(each.text, each.label, "last fifth" if late else "beginning", late))
     return placed
 
 
@@ -206,9 +211,9 @@ def _part(passages: Sequence[Passage], question: str, rule: str, rows: RowCounts
 
 
 def _dev_groups(passages: Sequence[Passage], seed: int) -> set[str]:
-    """Groups with about a third of a label's passages; the "last fifth" groups where text is parted by place."""
+    """Groups with about a third of a label's passages; the late ones where text is parted by place."""
     groups = sorted({each.group for each in passages})
-    late = {group for group in groups if group.endswith(_LATE)}
+    late = {each.group for each in passages if each.late}
     if late or len(groups) < 2:
         return late
     order = generator(stream_key(seed, "groups", passages[0].label)).permutation(len(groups))

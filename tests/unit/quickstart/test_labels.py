@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -113,6 +114,21 @@ def test_no_document_is_on_both_sides(tmp_path: Path) -> None:
     sides = [{row["text"].split("y")[0] for row in rows} for rows in (found.train, found.dev)]
     assert all(sides)
     assert not sides[0] & sides[1]
+
+
+def test_a_document_may_be_called_as_it_likes(tmp_path: Path) -> None:
+    """Its id ends as the names do of what is parted by place; that decides nothing."""
+    ids = [*map(str, range(6)), "last fifth", "a: last fifth"]
+    for label in ("a", "b"):
+        rows = [
+            {"id": name, "text": " ".join(paragraphs(1, about=f"{label}{n}x").split())} for n, name in enumerate(ids)
+        ]
+        write(tmp_path / "texts", {f"{label}/rows.jsonl": "".join(json.dumps(row) + "\n" for row in rows)})
+    found = labelled([str(tmp_path / "texts")])
+    assert found.rule.startswith("parted by document;")
+    for label in ("a", "b"):
+        counts = [sum(row["label"] == label for row in rows) for rows in (found.train, found.dev)]
+        assert counts == [5, 3], "a third of the documents"
 
 
 def test_files_are_labels_where_there_are_no_sub_folders_and_one_document_is_parted_by_place(tmp_path: Path) -> None:
