@@ -141,7 +141,6 @@ def _rows(source: Source, columns: Columns) -> Iterator[tuple[str, Row | str]]:
     if not isinstance(source, str | Path):
         yield from ((f"row {number}", row) for number, row in enumerate(source, start=1))
         return
-    path = Path(source)
     if str(source) == "-":
         with _standard_input() as stream:
             lines = _utf8_lines(stream, "standard input")
