@@ -93,9 +93,7 @@ class Pipeline:
         collection = pydocs.collect(self._engine.nearby)
         changed.add(collection.counts)
         path, field = self._work / f"{PYTHON_DOCS}.jsonl", self._options.text_field
-        rows = ({"id": document.id, field: document.text} for document in collection.documents())
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        self._engine.once(PYTHON_DOCS, lambda: files.write_text(path, text))
+        self._engine.once(PYTHON_DOCS, lambda: collection.write(path, field))
         return SourceFile(str(path), PYTHON_DOCS, "jsonl", "", path.stat().st_size, files.sha256(path))
 
     def _clean(self, found: Sequence[SourceFile], account: Account) -> _Cleaned:

@@ -10,6 +10,7 @@ import ast
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import platform
 import re
 import sysconfig
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from bertsmith.base import files
 from bertsmith.base.log import say, size
 from bertsmith.corpus.account import Tally
 from bertsmith.corpus.documents import Document
@@ -62,6 +64,11 @@ class Collection:
             by_module.setdefault(docstring.module, []).append(docstring.text)
         for module, texts in by_module.items():
             yield Document(module, "\n\n".join(texts))
+
+    def write(self, path: Path, text_field: str) -> None:
+        """Writes the documents as JSON lines, the text in `text_field`. Raises BertsmithError when the disk refuses."""
+        rows = ({"id": document.id, text_field: document.text} for document in self.documents())
+        files.write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -99,6 +98,5 @@ def _written_out(file: SourceFile, folder: Path, options: ReadOptions, engine: L
     if file.kind != PYTHON_DOCS:
         return file
     path = folder / f"{PYTHON_DOCS}.jsonl"
-    rows = ({"id": each.id, options.text_field: each.text} for each in pydocs.collect(engine).documents())
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    pydocs.collect(engine).write(path, options.text_field)
     return replace(file, path=str(path), kind="jsonl", size_bytes=path.stat().st_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import sys
 import warnings
 from pathlib import Path
@@ -57,6 +58,12 @@ def test_a_document_is_a_module_or_a_topic(found: Collection) -> None:
     module = next(docstring.module for docstring in found.docstrings)
     own = [docstring.text for docstring in found.docstrings if docstring.module == module]
     assert documents[module] == "\n\n".join(own)
+
+
+def test_documents_are_written_as_json_lines(found: Collection, tmp_path: Path) -> None:
+    found.write(tmp_path / "docs.jsonl", "body")
+    rows = [json.loads(line) for line in (tmp_path / "docs.jsonl").read_text(encoding="utf-8").split("\n")[:-1]]
+    assert rows == [{"id": document.id, "body": document.text} for document in found.documents()]
 
 
 def test_every_docstring_of_a_module_is_found_in_its_order(tmp_path: Path) -> None:
