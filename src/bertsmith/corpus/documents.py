@@ -1,9 +1,12 @@
-"""What a preparation reads: a document, and how it is to be read."""
+"""What a preparation reads: a document, and how it is to be read; and documents some at once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
+
+Item = TypeVar("Item")
 
 # What a line break in a text means: nothing (hard-wrapped text, where blank lines part paragraphs), the end of a
 # paragraph, or the end of a sentence.
@@ -32,3 +35,17 @@ class ReadOptions:
     documents: DocumentRule = "file"
     text_field: str = "text"
     strict: bool = False
+
+
+def batched(items: Iterable[Item], size_of: Callable[[Item], int], most: int) -> Iterator[list[Item]]:
+    """The items in order, in lists that end where their sizes come to more than `most` together; none is empty."""
+    batch: list[Item] = []
+    held = 0
+    for item in items:
+        batch.append(item)
+        held += size_of(item)
+        if held > most:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch

@@ -10,7 +10,7 @@ bits.npy      uint8, bit h >> shift is set for every hash h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +22,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.account import Tally, excerpt
 from bertsmith.corpus.clean import clean_text
 from bertsmith.corpus.cleaned import CleanedPart
-from bertsmith.corpus.documents import Document
+from bertsmith.corpus.documents import Document, batched
 from bertsmith.corpus.duplicates import dropped_documents
 from bertsmith.corpus.evaluation_texts import READ, evaluation_texts
 from bertsmith.corpus.ngrams import Ints, Words, words_of
@@ -83,7 +83,8 @@ def _read(path: Path) -> tuple[dict[str, int], NDArray[np.uint64]]:
     """Counts of a file and its runs of words: uint64[G], rising, each once."""
     counts = {"texts": 0, "short": 0, "labels": 0}
     found = [np.zeros(0, np.uint64)]
-    for texts in _batches(clean_text(text, path.name, Tally()) for text in evaluation_texts(path)):
+    cleaned = (clean_text(text, path.name, Tally()) for text in evaluation_texts(path))
+    for texts in batched(cleaned, len, _BATCH_CHARACTERS):
         words = words_of(texts)
         lengths = words.counts(len(texts))
         counts["texts"] += int((lengths > 1).sum())
@@ -99,19 +100,6 @@ def _distinct(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     ordered = np.sort(values)
     first = np.diff(ordered, prepend=~ordered[:1]) != 0
     return np.asarray(ordered[first], dtype=np.uint64)
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    characters = 0
-    for text in texts:
-        batch.append(text)
-        characters += len(text)
-        if characters > _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 def _bit(places: NDArray[np.uint64]) -> NDArray[np.uint8]:
@@ -171,27 +159,13 @@ def search_part(task: ExcludeTask) -> dict[str, Any]:
         kept = np.ones(len(cleaned.lengths), np.bool_)
         kept[dropped_documents(task.drops, task.part)] = False
         search = _Search(index, task.names, cleaned)
-        for batch in _document_batches(cleaned, kept):
+        for batch in batched(cleaned.documents(kept), lambda each: len(each[1].text), _BATCH_CHARACTERS):
             search.add(batch)
         np.save(folder / "drops.npy", np.array([(task.part, each) for each in search.hit], np.int64).reshape(-1, 2))
         np.save(folder / "found.npy", np.array(sorted(search.rows), np.int64))
         return {"all": search.all.to_json(), "files": search.files.to_json()}
 
     return make_once(task.folder, task.made_of, make)
-
-
-def _document_batches(cleaned: CleanedPart, kept: NDArray[np.bool_]) -> Iterator[list[tuple[int, Document]]]:
-    """Documents of about half a million characters together; one longer than that alone."""
-    batch: list[tuple[int, Document]] = []
-    characters = 0
-    for index, document in cleaned.documents(kept):
-        batch.append((index, document))
-        characters += len(document.text)
-        if characters > _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 class _Search:

@@ -15,7 +15,7 @@ drops.npy         int64[D, 5]: (part, document) of every near copy, those of wha
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from bertsmith.base import streams
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.cleaned import CleanedPart
+from bertsmith.corpus.documents import batched
 from bertsmith.corpus.duplicates import dropped_documents, rows_between
 from bertsmith.corpus.ngrams import Ints, words_of
 from bertsmith.corpus.parts import make_once
@@ -98,31 +99,20 @@ def sign_part(task: SignTask) -> dict[str, Any]:
         cleaned = CleanedPart.open(task.cleaned)
         kept = np.ones(len(cleaned.lengths), np.bool_)
         kept[dropped_documents(task.drops, task.part)] = False
-        signatures = np.concatenate([np.zeros((0, PERMUTATIONS), np.uint32), *_signed(cleaned, kept, task.shingle)])
+        texts = (document.text for _, document in cleaned.documents(kept))
+        signed = [signatures_of(some, task.shingle) for some in batched(texts, len, _BATCH_CHARACTERS)]
+        signatures = np.concatenate([np.zeros((0, PERMUTATIONS), np.uint32), *signed])
         np.save(folder / "signatures.npy", signatures)
         np.save(folder / "documents.npy", np.flatnonzero(kept).astype(np.int64))
         # A text without a word has an empty sketch, which says nothing about it.
-        signed = np.flatnonzero((signatures != np.iinfo(np.uint32).max).any(axis=1))
-        hashes = band_hashes(signatures[signed], task.rows)
-        owners = np.repeat(signed.astype(np.uint64), hashes.shape[1])
+        with_words = np.flatnonzero((signatures != np.iinfo(np.uint32).max).any(axis=1))
+        hashes = band_hashes(signatures[with_words], task.rows)
+        owners = np.repeat(with_words.astype(np.uint64), hashes.shape[1])
         order = np.argsort(hashes, axis=None, kind="stable")
         np.save(folder / "bands.npy", np.column_stack([hashes.ravel()[order], owners[order]]))
         return {"documents": len(signatures)}
 
     return make_once(task.folder, task.made_of, make)
-
-
-def _signed(cleaned: CleanedPart, kept: NDArray[np.bool_], shingle: int) -> Iterator[Signatures]:
-    batch: list[str] = []
-    characters = 0
-    for _, document in cleaned.documents(kept):
-        batch.append(document.text)
-        characters += len(document.text)
-        if characters > _BATCH_CHARACTERS:
-            yield signatures_of(batch, shingle)
-            batch, characters = [], 0
-    if batch:
-        yield signatures_of(batch, shingle)
 
 
 def signatures_of(texts: list[str], shingle: int) -> Signatures:

@@ -23,7 +23,7 @@ from pathlib import Path
 from bertsmith.base import files
 from bertsmith.base.log import say, size
 from bertsmith.corpus.account import Tally
-from bertsmith.corpus.documents import Document
+from bertsmith.corpus.documents import Document, batched
 from bertsmith.corpus.engine import Engine, LocalEngine
 
 STANDARD_LIBRARY = "python"
@@ -104,14 +104,8 @@ def stamp() -> str:
 
 def _collect(engine: Engine) -> Collection:
     counts = Tally()
-    batches, batch, held = [], list[_Module](), 0
-    for module in _modules(counts):
-        batch.append(module)
-        held += module.size_bytes
-        if held > _BATCH_BYTES:
-            batches.append(batch)
-            batch, held = [], 0
-    found = engine.run(_read_batch, [*batches, batch])
+    batches = list(batched(_modules(counts), lambda module: module.size_bytes, _BATCH_BYTES))
+    found = engine.run(_read_batch, batches)
     for _, unread in found:
         counts.add(unread)
     kept, seen = list[Docstring](), set[bytes]()
