@@ -1,13 +1,11 @@
 """Exact duplicates: documents whose text differs in white space at most. The first in source order is kept.
 
-Hashes are sorted within each part when it is cleaned. Here they are compared range by range, a range being a slice of
-all hashes that is small enough for memory, so memory does not grow with the corpus.
+Hashes are sorted within each part when it is cleaned; here they are compared range by range.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.corpus.parts import make_once
-
-RANGE_DOCUMENTS = 1 << 20
-
-
-@dataclass(frozen=True)
-class RangeTask:
-    """One range of hashes: number `index` of `ranges` equal ones, over the cleaned parts."""
-
-    folder: Path
-    made_of: str
-    index: int
-    ranges: int
-    parts: tuple[Path, ...]
-
-    def __str__(self) -> str:
-        return f"looking for duplicates, range {self.index + 1} of {self.ranges}"
-
-
-def ranges_for(documents: int) -> int:
-    """How many ranges keep each at about a million documents."""
-    return max(1, -(-documents // RANGE_DOCUMENTS))
+from bertsmith.corpus.ranges import RangeTask
 
 
 def find_duplicates(task: RangeTask) -> dict[str, Any]:
     """Writes drops.npy, int64[D, 4]: (part, document) of every later copy, in rising order, and of the first one."""
 
     def make(folder: Path) -> dict[str, Any]:
-        low, high = (number * 2**64 // task.ranges for number in (task.index, task.index + 1))
-        rows = [rows_between(path / "sorted.npy", number, low, high) for number, path in enumerate(task.parts)]
-        table = np.concatenate([*rows, np.zeros((0, 4), np.uint64)])
+        table = task.table("sorted.npy")
         table = table[np.lexsort((table[:, 2], table[:, 3], table[:, 1], table[:, 0]))]
         is_copy = np.zeros(len(table), np.bool_)
         is_copy[1:] = (table[1:, :2] == table[:-1, :2]).all(axis=1)
@@ -55,15 +31,6 @@ def find_duplicates(task: RangeTask) -> dict[str, Any]:
         return {"dropped": len(drops)}
 
     return make_once(task.folder, task.made_of, make)
-
-
-def rows_between(path: Path, part: int, low: int, high: int) -> NDArray[np.uint64]:
-    """uint64[N, C + 1]: rows of a sorted table with low <= column 0 < high, behind each the number of the part."""
-    table = np.load(path, mmap_mode="r", allow_pickle=False)
-    first = int(np.searchsorted(table[:, 0], np.uint64(low)))
-    last = len(table) if high == 2**64 else int(np.searchsorted(table[:, 0], np.uint64(high)))
-    rows = np.array(table[first:last])
-    return np.column_stack([rows, np.full(len(rows), part, np.uint64)])
 
 
 def dropped_rows(folders: Sequence[Path], part: int) -> NDArray[np.int64]:

@@ -29,9 +29,10 @@ from bertsmith.base import streams
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.cleaned import CleanedPart
 from bertsmith.corpus.documents import batched
-from bertsmith.corpus.duplicates import dropped_documents, rows_between
+from bertsmith.corpus.duplicates import dropped_documents
 from bertsmith.corpus.ngrams import Ints, words_of
 from bertsmith.corpus.parts import make_once
+from bertsmith.corpus.ranges import RangeTask
 
 Signatures = NDArray[np.uint32]
 
@@ -42,7 +43,6 @@ _SCHEME = "affine32"
 _RECALL = 0.95
 _BATCH_CHARACTERS = 250_000
 _RUNS_AT_ONCE = 1024
-_RANGE_ROWS = 1 << 20
 # Documents that are kept and share a band are compared with later ones up to this many a bucket.
 _LEADERS = 8
 
@@ -61,7 +61,7 @@ def library() -> str:
 
 def signed_bytes(threshold: float) -> int:
     """What a document's signature, number and bands take on disk."""
-    return 4 * PERMUTATIONS + 8 + 16 * (PERMUTATIONS // band_rows(threshold))
+    return 4 * PERMUTATIONS + 8 + 16 * bands_for(band_rows(threshold))
 
 
 def band_rows(threshold: float) -> int:
@@ -71,9 +71,14 @@ def band_rows(threshold: float) -> int:
     return max(fitting, default=1)
 
 
+def bands_for(rows: int) -> int:
+    """How many bands of so many values a signature has."""
+    return PERMUTATIONS // rows
+
+
 def recall(agreement: float, rows: int) -> float:
     """The probability that two documents share one of the bands."""
-    return 1.0 - (1.0 - agreement**rows) ** (PERMUTATIONS // rows)
+    return 1.0 - (1.0 - agreement**rows) ** bands_for(rows)
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,7 @@ def _sketch() -> Callable[[], Any]:
 
 def band_hashes(signatures: Signatures, rows: int) -> NDArray[np.uint64]:
     """uint64[K, bands]: a hash of every `rows` values of a signature, other for other bands."""
-    bands = PERMUTATIONS // rows
+    bands = bands_for(rows)
     values = signatures[:, : bands * rows].reshape(len(signatures), bands, rows).astype(np.uint64)
     hashes = np.broadcast_to(streams.mix(np.arange(bands, dtype=np.uint64)), (len(signatures), bands))
     for place in range(rows):
@@ -152,32 +157,11 @@ def band_hashes(signatures: Signatures, rows: int) -> NDArray[np.uint64]:
     return np.array(hashes)
 
 
-@dataclass(frozen=True)
-class BucketsTask:
-    """One range of band hashes, number `index` of `ranges` equal ones, over the signed parts."""
-
-    folder: Path
-    made_of: str
-    index: int
-    ranges: int
-    parts: tuple[Path, ...]
-
-    def __str__(self) -> str:
-        return f"looking for near copies, range {self.index + 1} of {self.ranges}"
-
-
-def bucket_ranges(documents: int, rows: int) -> int:
-    """How many ranges keep each at about a million bands."""
-    return max(1, -(-documents * (PERMUTATIONS // rows) // _RANGE_ROWS))
-
-
-def find_buckets(task: BucketsTask) -> dict[str, Any]:
+def find_buckets(task: RangeTask) -> dict[str, Any]:
     """Writes members.npy; returns how many buckets of two documents or more there are."""
 
     def make(folder: Path) -> dict[str, Any]:
-        low, high = (number * 2**64 // task.ranges for number in (task.index, task.index + 1))
-        rows = [rows_between(path / "bands.npy", number, low, high) for number, path in enumerate(task.parts)]
-        table = np.concatenate([*rows, np.zeros((0, 3), np.uint64)])
+        table = task.table("bands.npy")
         _, bucket, counts = np.unique(table[:, 0], return_inverse=True, return_counts=True)
         shared = counts > 1
         numbers = np.cumsum(shared) - 1

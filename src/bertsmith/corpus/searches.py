@@ -13,16 +13,15 @@ import numpy as np
 
 from bertsmith.base.log import duration, say
 from bertsmith.corpus.account import Entry, Tally
-from bertsmith.corpus.duplicates import RangeTask, find_duplicates, ranges_for
+from bertsmith.corpus.duplicates import find_duplicates
 from bertsmith.corpus.engine import Engine
 from bertsmith.corpus.evaluation_texts import content_hash
 from bertsmith.corpus.exclude import HOLDS, NGRAM_WORDS, ExcludeTask, IndexTask, make_index, search_part
 from bertsmith.corpus.near_duplicates import (
-    BucketsTask,
     NearTask,
     SignTask,
     band_rows,
-    bucket_ranges,
+    bands_for,
     find_buckets,
     find_near_copies,
     library,
@@ -31,6 +30,7 @@ from bertsmith.corpus.near_duplicates import (
 )
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.parts import fingerprint
+from bertsmith.corpus.ranges import RangeTask, ranges_for
 from bertsmith.corpus.selection import ChooseTask, choose_documents, part_folder
 
 # Runs a stage with a progress bar: (what it is called, function, tasks, bytes of each part) -> results.
@@ -88,19 +88,18 @@ class Searches:
         return found
 
     def _copies(self, documents: int, found: Selection) -> tuple[Path, ...]:
-        ranges = ranges_for(documents)
-        tasks = [
-            RangeTask(
-                part_folder(self._work / "duplicates", index),
-                fingerprint(found.fingerprint, ranges, index),
-                index,
-                ranges,
-                self._parts,
-            )
-            for index in range(ranges)
-        ]
+        tasks = self._ranges("duplicates", "copies", found.fingerprint, documents, self._parts)
         self._engine.run(find_duplicates, tasks)
         return tuple(task.folder for task in tasks)
+
+    def _ranges(self, name: str, what: str, whole: str, rows: int, parts: tuple[Path, ...]) -> list[RangeTask]:
+        """A task for each range of `rows` rows that the parts have sorted. whole: fingerprint of them all."""
+        count = ranges_for(rows)
+        folders = [part_folder(self._work / name, index) for index in range(count)]
+        return [
+            RangeTask(folder, fingerprint(whole, count, index), what, index, count, parts)
+            for index, folder in enumerate(folders)
+        ]
 
     def _excluded(self, copies: tuple[Path, ...], found: Selection) -> list[Path]:
         """The folders of the parts' hits; their figures go into `found`."""
@@ -148,17 +147,7 @@ class Searches:
             for number, folder in enumerate(folders)
         ]
         self._stage("signing documents", sign_part, signing, self._part_bytes)
-        ranges = bucket_ranges(documents, rows)
-        buckets = [
-            BucketsTask(
-                part_folder(self._work / "buckets", index),
-                fingerprint(whole, ranges, index),
-                index,
-                ranges,
-                tuple(folders),
-            )
-            for index in range(ranges)
-        ]
+        buckets = self._ranges("buckets", "near copies", whole, documents * bands_for(rows), tuple(folders))
         counts = tuple(result["buckets"] for result in self._engine.run(find_buckets, buckets))
         found.fingerprint = fingerprint(whole, threshold)
         shared = tuple(task.folder for task in buckets)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.near_duplicates import (
     PERMUTATIONS,
-    BucketsTask,
     NearTask,
     band_hashes,
     band_rows,
@@ -25,6 +24,7 @@ from bertsmith.corpus.near_duplicates import (
     recall,
     signatures_of,
 )
+from bertsmith.corpus.ranges import RangeTask
 
 WORDS = [f"word{number}" for number in range(500)]
 
@@ -92,7 +92,7 @@ def near_copies(folder: Path, parts: Sequence[np.ndarray], threshold: float, ran
         np.save(signed[-1] / "bands.npy", table.astype(np.uint64)[np.argsort(hashes, axis=None, kind="stable")])
         np.save(signed[-1] / "signatures.npy", signatures)
         np.save(signed[-1] / "documents.npy", 10 * np.arange(len(signatures)))
-    tasks = [BucketsTask(folder / f"b{ranges}-{i}", "x", i, ranges, tuple(signed)) for i in range(ranges)]
+    tasks = [RangeTask(folder / f"b{ranges}-{i}", "x", "buckets", i, ranges, tuple(signed)) for i in range(ranges)]
     counts = tuple(find_buckets(task)["buckets"] for task in tasks)
     task = NearTask(
         folder / f"near{ranges}", "x", tuple(signed), tuple(each.folder for each in tasks), counts, threshold

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.corpus import duplicates
 from bertsmith.corpus.assemble import Piece, plan_shards
 from bertsmith.corpus.cleaned import CleanedPart, CleanTask, clean_part, plan_parts
 from bertsmith.corpus.documents import ReadOptions
-from bertsmith.corpus.duplicates import RangeTask, dropped_documents, find_duplicates, ranges_for
+from bertsmith.corpus.duplicates import dropped_documents, find_duplicates
 from bertsmith.corpus.engine import LocalEngine, check_engine
 from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.parts import MARK, finished, locked, make_once
+from bertsmith.corpus.ranges import RANGE_ROWS, RangeTask, ranges_for
 from bertsmith.corpus.shards import write_shard
 from bertsmith.corpus.sources import SourceFile
 
@@ -105,7 +105,7 @@ def test_later_copies_are_found_whatever_the_ranges(tmp_path: Path, ranges: int)
     draw = np.random.default_rng(5)
     lines = [[f"text number {n}" for n in draw.integers(0, 40, size=30)] for _ in range(4)]
     parts = tuple(cleaned_part(tmp_path, number, each) for number, each in enumerate(lines))
-    tasks = [RangeTask(tmp_path / f"range{index}", "x", index, ranges, parts) for index in range(ranges)]
+    tasks = [RangeTask(tmp_path / f"range{index}", "x", "duplicates", index, ranges, parts) for index in range(ranges)]
     found = sum(find_duplicates(task)["dropped"] for task in tasks)
     seen, expected = set[str](), list[list[int]]()
     for each in lines:
@@ -114,7 +114,7 @@ def test_later_copies_are_found_whatever_the_ranges(tmp_path: Path, ranges: int)
     drops = [sorted(dropped_documents([task.folder for task in tasks], part).tolist()) for part in range(4)]
     assert drops == expected
     assert found == sum(map(len, expected))
-    assert ranges_for(duplicates.RANGE_DOCUMENTS + 1) == 2
+    assert ranges_for(RANGE_ROWS + 1) == 2
 
 
 def test_cleaned_documents_read_back(tmp_path: Path) -> None:
