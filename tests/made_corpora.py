@@ -1,4 +1,4 @@
-"""Made-up text that is prepared in seconds, and what tests of kills and clusters ask about a preparation."""
+"""Made-up text that is prepared in seconds, and what tests ask about a preparation, or do to it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from bertsmith.corpus.account import EXAMPLES
+from bertsmith.corpus.engine import LocalEngine
+from bertsmith.corpus.shards import Corpus
 
 OPTIONS: dict[str, Any] = {
     "documents": "line",
@@ -62,6 +69,33 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes] | N
             return False
         time.sleep(0.005)
     raise AssertionError("waited in vain")
+
+
+def balanced(corpus: Corpus) -> dict[str, Any]:
+    """The counts of a corpus, in which what was read is what was kept and what was dropped, with examples of these."""
+    counts = corpus.counts
+    dropped = counts["dropped"].values()
+    for what, each in (("documents", "count"), ("bytes", "bytes")):
+        assert counts["kept"][what] + sum(entry[each] for entry in dropped) == counts["read"][what]
+    assert all(len(entry["examples"]) == min(EXAMPLES, entry["count"]) for entry in dropped)
+    return counts
+
+
+@contextmanager
+def interrupted_after(stage: str, parts: int | None = None) -> Iterator[None]:
+    """Stops the preparation inside it when so many parts of a stage are made, or all; it must come to that."""
+    run = LocalEngine.run
+
+    def interrupted(self: LocalEngine, function: Any, tasks: Any, finished: Any = None) -> Any:
+        if function.__name__ != stage:
+            return run(self, function, tasks, finished)
+        run(self, function, tasks[:parts], finished)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalEngine, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 def made_parts(out: Path, stage: str) -> int:

@@ -20,6 +20,7 @@ from bertsmith.corpus.report import inspect
 from bertsmith.corpus.shards import SPLITS, Corpus, verify
 from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.corpus.vocabulary import train_vocabulary
+from made_corpora import balanced
 
 ARTICLES = [
     "The fox jumps over the dog. It is quick, and it is brown.\nA second paragraph follows here.",
@@ -45,11 +46,7 @@ def with_options(**changes: Any) -> PrepareOptions:
 
 def check_books(corpus: Corpus) -> dict[str, Any]:
     """The laws that hold for any corpus; returns its counts."""
-    counts = corpus.counts
-    dropped = counts["dropped"].values()
-    assert counts["kept"]["documents"] + sum(each["count"] for each in dropped) == counts["read"]["documents"]
-    assert counts["kept"]["bytes"] + sum(each["bytes"] for each in dropped) == counts["read"]["bytes"]
-    assert all(len(each["examples"]) == min(3, each["count"]) for each in dropped)
+    counts = balanced(corpus)
     tokenizer = corpus.tokenizer()
     unigrams = np.zeros(tokenizer.size, np.int64)
     for split in SPLITS:

@@ -16,21 +16,9 @@ from bertsmith.corpus import array_jobs
 from bertsmith.corpus.array_jobs import Seat
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from made_corpora import OPTIONS, contents, made_parts, made_text, start, wait_for
+from made_corpora import OPTIONS, contents, made_parts, start, wait_for
 
 TASKS = 3
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_text(tmp_path_factory.mktemp("source") / "text.txt")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    out = tmp_path_factory.mktemp("undisturbed") / "corpus"
-    prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
-    return contents(out)
 
 
 def task(number: int, source: Path, out: Path, folder: Path) -> subprocess.Popen[bytes]:

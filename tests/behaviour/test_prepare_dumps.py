@@ -18,12 +18,12 @@ import pytest
 
 from bertsmith.corpus.account import Account
 from bertsmith.corpus.documents import ReadOptions
-from bertsmith.corpus.engine import LocalEngine
 from bertsmith.corpus.kinds import read_documents
 from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
+from made_corpora import interrupted_after
 from made_dumps import HEAD, TAIL, dump, page
 
 OPTIONS: dict[str, Any] = {"held_out": 0.1, "vocabulary_size": 512, "part_bytes": 60_000, "shard_tokens": 40_000}
@@ -78,26 +78,13 @@ def test_the_same_corpus_for_any_packing_and_workers(
     assert undisturbed[1]["read"]["documents"] == 300
 
 
-@pytest.mark.parametrize("stage", ["unpack", "clean_part"])
+@pytest.mark.parametrize(("stage", "parts"), [("unpack", None), ("clean_part", 3)])
 def test_interrupted_while_it_unpacks_or_reads(
-    tmp_path: Path, undisturbed: tuple[dict[str, bytes], dict[str, Any]], stage: str
+    tmp_path: Path, undisturbed: tuple[dict[str, bytes], dict[str, Any]], stage: str, parts: int | None
 ) -> None:
-    """Stopped behind the first stage, then behind the first part of the second; what was made is not made again."""
-    run = LocalEngine.run
-
-    def interrupted(self: LocalEngine, function: Any, tasks: Any, finished: Any = None) -> Any:
-        if function.__name__ == "clean_part" and stage == "clean_part":
-            run(self, function, tasks[:3], finished)
-            raise KeyboardInterrupt
-        results = run(self, function, tasks, finished)
-        if function.__name__ == stage:
-            raise KeyboardInterrupt
-        return results
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalEngine, "run", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            made(tmp_path, "gz")
+    """Stopped behind the first stage, then behind the first parts of the second; what was made is not made again."""
+    with interrupted_after(stage, parts):
+        made(tmp_path, "gz")
     marks = {path: path.stat().st_mtime_ns for path in tmp_path.glob("corpus/.work/**/part.done")}
     assert len(marks) == (1 if stage == "unpack" else 4)
     assert made(tmp_path, "gz") == undisturbed

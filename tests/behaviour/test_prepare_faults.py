@@ -17,19 +17,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus, verify
-from made_corpora import OPTIONS, children, contents, made_text, start, wait_for
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_text(tmp_path_factory.mktemp("source") / "text.txt")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    out = tmp_path_factory.mktemp("undisturbed") / "corpus"
-    prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
-    return contents(out)
+from made_corpora import OPTIONS, children, contents, start, wait_for
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

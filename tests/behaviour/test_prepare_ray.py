@@ -18,7 +18,7 @@ import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from made_corpora import OPTIONS, contents, made_parts, made_text, start, wait_for
+from made_corpora import OPTIONS, contents, made_parts, start, wait_for
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 pytest.importorskip("ray", reason="ray is not installed: pip install 'bertsmith[ray]'")
@@ -26,11 +26,6 @@ pytest.importorskip("ray", reason="ray is not installed: pip install 'bertsmith[
 from ray.cluster_utils import Cluster
 
 SMALL_PARTS = {**OPTIONS, "part_bytes": 6_000}
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_text(tmp_path_factory.mktemp("source") / "text.txt")
 
 
 @pytest.fixture(scope="module")

@@ -13,24 +13,9 @@ import numpy as np
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.corpus.engine import LocalEngine
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from made_corpora import OPTIONS, children, contents, made_parts, made_text, start, wait_for
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_text(tmp_path_factory.mktemp("source") / "text.txt")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    out = tmp_path_factory.mktemp("undisturbed") / "corpus"
-    prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
-    found = contents(out)
-    assert len([name for name in found if name.startswith("train/")]) >= 9
-    return found
+from made_corpora import OPTIONS, children, contents, interrupted_after, made_parts, start, wait_for
 
 
 def test_the_same_bytes_for_any_number_of_workers(source: Path, tmp_path: Path, undisturbed: dict[str, str]) -> None:
@@ -77,18 +62,8 @@ def test_kill_a_worker_and_the_run_goes_on(source: Path, tmp_path: Path, undistu
 
 def prepare_up_to(stage: str, source: Path, out: Path) -> None:
     """A preparation that is stopped when all parts of a stage are made."""
-    run = LocalEngine.run
-
-    def interrupted(self: LocalEngine, function: Any, tasks: Any, finished: Any = None) -> Any:
-        results = run(self, function, tasks, finished)
-        if function.__name__ == stage:
-            raise KeyboardInterrupt
-        return results
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalEngine, "run", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    with interrupted_after(stage):
+        prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
 
 
 def test_finished_parts_are_not_made_again(source: Path, tmp_path: Path, undisturbed: dict[str, str]) -> None:

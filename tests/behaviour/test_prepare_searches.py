@@ -24,6 +24,7 @@ from bertsmith.corpus.report import inspect
 from bertsmith.corpus.shards import SPLITS, Corpus
 from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.corpus.vocabulary import train_vocabulary
+from made_corpora import balanced, contents, interrupted_after
 
 WORDS = ["".join(letters) for letters in itertools.product("bdfgl", "aeiou", "kmnrst")]
 COPY, NEAR = "copy of an earlier document", "near copy of an earlier document"
@@ -169,14 +170,6 @@ def test_near_copies_are_dropped_and_named(tmp_path: Path, tokenizer: Tokenizer)
     assert dropped(prepare(source, tmp_path / "equal", tokenizer=tokenizer, options=strict)) == {COPY: 1}
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != ".lock"
-    }
-
-
 def many_lines() -> list[str]:
     """Documents of which some are copies, near copies, and hold text of sentence(0)."""
     lines = []
@@ -209,23 +202,11 @@ def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, tokenizer: T
 
 @pytest.mark.parametrize("stage", ["search_part", "sign_part", "find_near_copies"])
 def test_stopped_after_any_search_and_run_again(tmp_path: Path, tokenizer: Tokenizer, stage: str) -> None:
-    from bertsmith.corpus.engine import LocalEngine
-
     source = write_lines(tmp_path / "text.txt", many_lines())
     test = write_lines(tmp_path / "test.txt", [sentence(0)])
     asked = options(exclude=(test,), near_duplicates=True)
-    run = LocalEngine.run
-
-    def interrupted(self: LocalEngine, function: Any, tasks: Any, finished: Any = None) -> Any:
-        results = run(self, function, tasks, finished)
-        if function.__name__ == stage:
-            raise KeyboardInterrupt
-        return results
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalEngine, "run", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            prepare(source, tmp_path / "stopped", tokenizer=tokenizer, options=asked)
+    with interrupted_after(stage):
+        prepare(source, tmp_path / "stopped", tokenizer=tokenizer, options=asked)
     marks = {path: path.stat().st_mtime_ns for path in (tmp_path / "stopped").glob(".work/**/part.done")}
     assert marks
     stopped = prepare(source, tmp_path / "stopped", tokenizer=tokenizer, options=asked)
@@ -259,12 +240,8 @@ def test_kept_and_dropped_are_what_was_read(
     test = write_lines(folder / "test.txt", [sentence(30_000)])
     asked = options(exclude=(test,), near_duplicates=True, part_bytes=1500)
     corpus = prepare(source, folder / "corpus", tokenizer=tokenizer, options=asked)
-    counts = corpus.counts
-    lost = counts["dropped"].values()
+    counts = balanced(corpus)
     assert counts["read"] == {"documents": len(texts), "bytes": sum(len(text.encode()) for text in texts)}
-    assert counts["kept"]["documents"] + sum(each["count"] for each in lost) == len(texts)
-    assert counts["kept"]["bytes"] + sum(each["bytes"] for each in lost) == counts["read"]["bytes"]
-    assert all(len(each["examples"]) == min(3, each["count"]) for each in lost)
     assert counts["kept"]["documents"] == len(kept_texts(corpus))
     for reason in (HOLDS, EMPTY, SHORT):
         assert dropped(corpus).get(reason, 0) == kinds.count(reason)

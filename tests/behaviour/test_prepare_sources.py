@@ -25,6 +25,7 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import SPLITS, Corpus, verify
 from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.corpus.vocabulary import train_vocabulary
+from made_corpora import balanced
 
 TEXTS = [f'Document {n} tells of "quotes", commas,\nlines and {n * 7919 % 1009} things.' for n in range(300)]
 LONG = 50_000_000
@@ -62,14 +63,6 @@ def tokens(corpus: Corpus) -> list[Any]:
         np.concatenate([corpus.open_shard(split, n).tokens for n in range(len(corpus.shards(split)))]).tolist()
         for split in SPLITS
     ]
-
-
-def balanced(corpus: Corpus) -> dict[str, Any]:
-    counts = corpus.counts
-    for what, key in (("documents", "count"), ("bytes", "bytes")):
-        dropped = sum(entry[key] for entry in counts["dropped"].values())
-        assert counts["kept"][what] + dropped == counts["read"][what]
-    return counts
 
 
 WRITERS: dict[str, Callable[[Sequence[str]], bytes]] = {

@@ -1,0 +1,27 @@
+"""A source that is prepared in seconds, and the corpus that a calm preparation makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
+from made_corpora import OPTIONS, contents, made_text
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text file that no test changes."""
+    return made_text(tmp_path_factory.mktemp("source") / "text.txt")
+
+
+@pytest.fixture(scope="session")
+def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The hashes of the files that one process, left alone, makes of the source with OPTIONS."""
+    out = tmp_path_factory.mktemp("undisturbed") / "corpus"
+    prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
+    found = contents(out)
+    assert len([name for name in found if name.startswith("train/")]) >= 9
+    return found
