@@ -24,9 +24,10 @@ class Slice:
     """Bytes begin..end of a file. What starts a document in that range is read from it, to that document's end.
 
     name: how ids and messages call the file. kind: a key of `kinds.KINDS`. codec: a key of `codecs.MAGIC`, or "" for
-    plain. end: None for the rest of the file; a packed file is always one slice. encoding: what a byte order mark
-    tells, "" for UTF-8; such a file is one slice too, and its bytes those that it has in UTF-8. cells: of a table, what
-    parts its cells, followed by what quotes them where they may be quoted.
+    plain. end: None for the rest of the file. A packed file is one slice, but for bz2 dumps, which are cut at their
+    blocks; begin and end are then bytes of the packed file. encoding: what a byte order mark tells, "" for UTF-8; such
+    a file is one slice too, and its bytes those that it has in UTF-8. cells: of a table, what parts its cells, followed
+    by what quotes them where they may be quoted.
     """
 
     path: str
