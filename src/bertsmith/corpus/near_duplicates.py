@@ -44,7 +44,7 @@ _RECALL = 0.95
 _BATCH_CHARACTERS = 250_000
 _RUNS_AT_ONCE = 1024
 # Documents that are kept and share a band are compared with later ones up to this many a bucket.
-_LEADERS = 8
+LEADERS = 8
 
 
 def library() -> str:
@@ -212,7 +212,7 @@ class _Search:
         self._task = task
         self._members = [np.load(path / "members.npy", mmap_mode="r", allow_pickle=False) for path in task.ranges]
         self._first_bucket = np.concatenate(([0], np.cumsum(task.buckets))).astype(np.int64)
-        shape = (int(self._first_bucket[-1]), _LEADERS)
+        shape = (int(self._first_bucket[-1]), LEADERS)
         self.leaders = np.memmap(leaders_file, np.int64, "w+", shape=shape) if shape[0] else None
         self.compared = 0
         self._array = lru_cache(maxsize=512)(_array)

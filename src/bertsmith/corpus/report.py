@@ -10,6 +10,7 @@ import numpy as np
 from bertsmith.base.log import size
 from bertsmith.corpus.account import Entry, Tally
 from bertsmith.corpus.histogram import length_bars
+from bertsmith.corpus.near_duplicates import LEADERS, PERMUTATIONS
 from bertsmith.corpus.shards import SPLITS, Corpus, Shard
 from bertsmith.corpus.tokenizer import Tokenizer
 
@@ -84,14 +85,15 @@ def _searches(corpus: Corpus) -> list[str]:
     near = found.get("near_duplicates")
     if near is None:
         return [*lines, "near copies: not looked for (--near-duplicates)"]
+    threshold = f"{near['threshold']:.0%}"
     return [
         *lines,
         f"near copies: {near['dropped']:,} documents whose runs of {near['words_a_run']} words agree to about "
-        f"{near['threshold']:.0%} or more with those of an earlier",
-        f"  document that is kept, by {near['by']} (128 values each: estimates, give or take 4%); {near['compared']:,} "
-        "were compared;",
-        f"  a pair that agrees to just {near['threshold']:.0%} is compared with a probability of "
-        f"{near['found_at_threshold']:.1%}",
+        f"{threshold} or more with those of an earlier",
+        f"  document that is kept, by {near['by']} ({PERMUTATIONS} values each: estimates, give or take 4%); "
+        f"{near['compared']:,} were compared,",
+        f"  each with at most {LEADERS} kept ones of every bucket (documents with a band of values in common);",
+        f"  a pair that agrees to just {threshold} shares one with a probability of {near['found_at_threshold']:.1%}",
     ]
 
 
