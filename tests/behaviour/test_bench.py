@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.bench import process
+from bertsmith.bench import batches, process
 from bertsmith.bench.batch_cases import sequence_hashes
+from bertsmith.bench.batches import BatchesBench
 from bertsmith.bench.nvidia import Pieces, mask, pairs
 from bertsmith.bench.prepare import PrepareBench, bench_prepare
 from bertsmith.bench.process import CaseSpec, measure
@@ -24,6 +25,8 @@ from bertsmith.bench.run import BenchOptions, run_bench
 from bertsmith.bench.table import Table
 from bertsmith.bench.text import cut_texts
 from bertsmith.cli import main
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
 
 WORDS = [
     "the",
@@ -103,6 +106,12 @@ def test_bench_batches_tells_speed_index_start_and_that_batches_agree(source, tm
     said = capsys.readouterr().out
     assert "| yes | yes |" in said
     assert "bertsmith bench batches" in said
+
+
+def test_a_corpus_in_the_data_folder_is_named_without_the_place_of_that(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path))
+    prepare(source, tmp_path / "corpus", options=PrepareOptions(vocabulary_size=512, workers=1))
+    assert batches._corpus(BatchesBench(tmp_path / "corpus"), tmp_path)[1] == "$BERTSMITH_DATA/corpus"
 
 
 def test_a_side_that_read_something_else_ends_the_bench(source, tmp_path, monkeypatch):

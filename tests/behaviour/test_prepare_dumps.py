@@ -127,6 +127,10 @@ def words(text: str) -> list[str]:
     return re.findall(r"\w+", text)
 
 
+def runs_of_five(words: list[str]) -> list[tuple[str, ...]]:
+    return [tuple(words[at : at + 5]) for at in range(len(words) - 4)]
+
+
 def test_the_text_of_a_real_dump_against_mwparserfromhell(real_data: Callable[[str], Path]) -> None:
     """Nearly every run of five words of ours is one that its own `strip_code` gives, and no markup is among them."""
     path = real_data(DUMP)
@@ -150,7 +154,6 @@ def test_the_text_of_a_real_dump_against_mwparserfromhell(real_data: Callable[[s
         begin = raw.index(f"\n    <id>{document.id.partition('@')[2]}</id>\n")
         source = raw[raw.index("<text", begin) : raw.index("</text>", begin)]
         theirs = words(mwparserfromhell.parse(html.unescape(source)).strip_code())
-        runs = set(zip(*(theirs[at:] for at in range(5)), strict=False))
-        mine = words(document.text)
-        ours.update(run in runs for run in zip(*(mine[at:] for at in range(5)), strict=False))
+        runs = set(runs_of_five(theirs))
+        ours.update(run in runs for run in runs_of_five(words(document.text)))
     assert ours[True] > 0.95 * ours.total() > 10_000, json.dumps({str(key): value for key, value in ours.items()})

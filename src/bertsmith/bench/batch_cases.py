@@ -18,53 +18,64 @@ STARTS = 5
 _STEPS_COMPARED = 8
 
 
-def _order(spec: CaseSpec, index_folder: Path) -> Any:
+def _orders(spec: CaseSpec) -> Callable[[Path], Any]:
+    """Opens the corpus in its order, given where the index lies. What that needs is imported now, and not measured."""
     from bertsmith.batches.order import Order
     from bertsmith.corpus.shards import Corpus
 
-    length = spec.options["length"]
-    corpus = Corpus.open(spec.source)
-    return Order(corpus, seed=_SEED, phase=_PHASE, sequence_length=length, cache_folder=index_folder)
+    def order(index_folder: Path) -> Any:
+        length = spec.options["length"]
+        corpus = Corpus.open(spec.source)
+        return Order(corpus, seed=_SEED, phase=_PHASE, sequence_length=length, cache_folder=index_folder)
+
+    return order
 
 
 def _index(spec: CaseSpec) -> Work:
     """Builds and keeps the index of an epoch."""
-    import bertsmith.batches.order  # noqa: F401
+    order = _orders(spec)
 
     def work() -> dict[str, Any]:
-        index = _order(spec, spec.out).epoch(0)
+        index = order(spec.out).epoch(0)
         return {"instances": index.size, "tokens": int(index.lengths.astype(int).sum())}
 
     return work
 
 
-def _loader(spec: CaseSpec, order: Any, stop: int, **options: Any) -> Any:
+def _loaders(spec: CaseSpec) -> Callable[..., Any]:
+    """Loads an epoch whose index is there, given the steps at most and what the loader takes; imports as `_orders`."""
     from bertsmith.batches.loader import Loader
     from bertsmith.batches.masking import MaskingSettings
 
-    return Loader(
-        order,
-        global_batch=GLOBAL_BATCH,
-        masking=MaskingSettings(),
-        micro_batch_tokens=MICRO_BATCH_TOKENS,
-        start_step=0,
-        stop_step=stop,
-        **options,
-    )
+    open_order = _orders(spec)
+
+    def loader(most_steps: int | None = None, **options: Any) -> Any:
+        order = open_order(Path(spec.options["index"]))
+        steps = max(1, order.epoch(0).size // GLOBAL_BATCH)
+        return Loader(
+            order,
+            global_batch=GLOBAL_BATCH,
+            masking=MaskingSettings(),
+            micro_batch_tokens=MICRO_BATCH_TOKENS,
+            start_step=0,
+            stop_step=min(steps, most_steps or steps),
+            **options,
+        )
+
+    return loader
 
 
 def _epoch(spec: CaseSpec) -> Work:
     """Every batch of an epoch, as a run would have them: pairs, masks and packing drawn now."""
-    import bertsmith.batches.loader  # noqa: F401
+    open_loader = _loaders(spec)
 
     def work() -> dict[str, Any]:
-        order = _order(spec, Path(spec.options["index"]))
-        steps = max(1, order.epoch(0).size // GLOBAL_BATCH)
-        tokens = masked = 0
-        with _loader(spec, order, steps) as loader:
+        tokens = masked = steps = 0
+        with open_loader() as loader:
             for step in loader:
                 tokens += step.totals.tokens
                 masked += step.totals.masked
+                steps += 1
         return {"tokens": tokens, "masked": masked, "steps": steps}
 
     return work
@@ -75,14 +86,15 @@ def _start(spec: CaseSpec) -> Work:
     from bertsmith.batches.masking import MaskingSettings
     from bertsmith.batches.steps import StepBuilder
 
+    open_order, index_folder = _orders(spec), Path(spec.options["index"])
+
     def work() -> dict[str, Any]:
-        steps = max(1, _order(spec, Path(spec.options["index"])).epoch(0).size // GLOBAL_BATCH)
+        steps = max(1, open_order(index_folder).epoch(0).size // GLOBAL_BATCH)
         draw, seconds, cpu = random.Random(_SEED), [], []
         for _ in range(STARTS):
             number = draw.randrange(steps)
             began, began_cpu = time.perf_counter(), time.process_time()
-            order = _order(spec, Path(spec.options["index"]))
-            StepBuilder(order, GLOBAL_BATCH, MaskingSettings(), MICRO_BATCH_TOKENS).build(number)
+            StepBuilder(open_order(index_folder), GLOBAL_BATCH, MaskingSettings(), MICRO_BATCH_TOKENS).build(number)
             seconds.append(time.perf_counter() - began)
             cpu.append(time.process_time() - began_cpu)
         return {"start_seconds": seconds, "start_cpu_seconds": cpu, "tokens": 0}
@@ -92,13 +104,11 @@ def _start(spec: CaseSpec) -> Work:
 
 def _agree(spec: CaseSpec) -> Work:
     """Whether two processes that build, and two ranks, give what one thread and one rank give."""
-    import bertsmith.batches.loader  # noqa: F401
+    open_loader = _loaders(spec)
 
     def sequences(**options: Any) -> list[list[str]]:
         """Of each step the hashes of its sequences, sorted."""
-        order = _order(spec, Path(spec.options["index"]))
-        steps = min(_STEPS_COMPARED, max(1, order.epoch(0).size // GLOBAL_BATCH))
-        with _loader(spec, order, steps, **options) as loader:
+        with open_loader(_STEPS_COMPARED, **options) as loader:
             return [
                 sorted(digest for batch in step.micro_batches for digest in sequence_hashes(batch)) for step in loader
             ]

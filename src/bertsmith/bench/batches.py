@@ -65,7 +65,7 @@ def bench_batches(asked: BatchesBench, folder: Path, command: str) -> Report:
 
 def _corpus(asked: BatchesBench, folder: Path) -> tuple[Corpus, str]:
     if asked.corpus is not None:
-        return Corpus.open(asked.corpus), str(asked.corpus)
+        return Corpus.open(asked.corpus), said_sources([str(asked.corpus)])
     source = asked.source or (default_source(),)
     text = cut_texts(source, [asked.size_bytes], folder)[0]
     tokenizer, _ = vocabulary_for(asked.tokenizer, text, folder / "tokenizer")

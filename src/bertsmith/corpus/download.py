@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -194,7 +195,7 @@ def unpack(archive: Path, folder: Path) -> None:
                 raise BertsmithError(what, archive, "free some space, or choose another folder by --out")
             for each, path in missing:
                 with packed.open(each) as file:
-                    files.write_whole(path, lambda out, file=file: shutil.copyfileobj(file, out))  # type: ignore[misc]
+                    files.write_whole(path, partial(shutil.copyfileobj, file))
     except (zipfile.BadZipFile, EOFError) as error:
         raise BertsmithError(
             f"this zip is damaged ({error})", archive, "delete it and run the command again"

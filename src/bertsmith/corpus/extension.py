@@ -71,7 +71,7 @@ def extend(
         fix = f"ask for more than {len(pieces):,} pieces" + ("" if use_unused else ", or use the [unusedN] ones")
         raise BertsmithError(f"a vocabulary of {rows:,} pieces has no room for a new one", "vocabulary size", fix)
     taken = list(words[:room])
-    for place, new in zip(places, taken, strict=False):
+    for place, new in zip(places[: len(taken)], taken[: len(places)], strict=True):
         pieces[place] = new.word
     pieces += [new.word for new in taken[len(places) :]]
     first = max((int(piece[7:-1]) for piece in pieces if UNUSED.fullmatch(piece)), default=-1) + 1

@@ -15,6 +15,7 @@ drops.npy         int64[D, 5]: (part, document) of every near copy, those of wha
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -49,13 +50,9 @@ LEADERS = 8
 
 def library() -> str:
     """Name and version of what makes signatures. Raises BertsmithError where it is not installed."""
-    try:
-        import datasketch  # noqa: F401
-    except ImportError as error:
+    if importlib.util.find_spec("datasketch") is None:
         fix = "pip install 'bertsmith[near]', or leave --near-duplicates away"
-        raise BertsmithError(
-            "looking for near copies needs the package datasketch", "--near-duplicates", fix
-        ) from error
+        raise BertsmithError("looking for near copies needs the package datasketch", "--near-duplicates", fix)
     return f"datasketch {importlib.metadata.version('datasketch')}"
 
 
@@ -220,7 +217,7 @@ class _Search:
     def part(self, part: int) -> Ints:
         """Decides about the documents of one part; the rows of drops.npy that it gives."""
         found = [np.zeros((0, 2), np.int64)]
-        for members, first_bucket in zip(self._members, self._first_bucket.tolist(), strict=False):
+        for members, first_bucket in zip(self._members, self._first_bucket[:-1].tolist(), strict=True):
             first, last = np.searchsorted(members[:, 0], (part, part + 1))
             found.append(members[first:last, 1:] + np.array((0, first_bucket)))
         rows = np.concatenate(found)

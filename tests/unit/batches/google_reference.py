@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 from bertsmith.corpus.shards import SpecialIds
 
@@ -34,7 +35,7 @@ class GoogleReference:
     rng: random.Random
     random_next: float = 0.5
     short_sequences: float = 0.1
-    drawn: list[tuple[str, object]] = field(default_factory=list)
+    drawn: list[tuple[str, Any]] = field(default_factory=list)
 
     def uniform(self) -> float:
         value = self.rng.random()
@@ -115,7 +116,7 @@ class GoogleReference:
 class Replay:
     """Gives the draws that a reference wrote down, and insists that they are asked for in its order."""
 
-    drawn: list[tuple[str, object]]
+    drawn: list[tuple[str, Any]]
     next: int = 0
 
     def uniform(self) -> float:
@@ -124,7 +125,7 @@ class Replay:
         return value
 
     def integer(self, low: int, high: int) -> int:
-        wanted_low, wanted_high, value = self._take("integer")  # type: ignore[misc]
+        wanted_low, wanted_high, value = self._take("integer")
         assert (low, high) == (wanted_low, wanted_high)
         return int(value)
 
@@ -134,7 +135,7 @@ class Replay:
         assert len(tosses) == count
         return sum(1 << place for place, front in enumerate(tosses) if front)
 
-    def _take(self, kind: str) -> object:
+    def _take(self, kind: str) -> Any:
         found, value = self.drawn[self.next]
         assert found == kind, f"draw {self.next} is a {found} for Google, a {kind} for us"
         self.next += 1

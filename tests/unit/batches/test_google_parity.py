@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -20,8 +21,8 @@ from made_shards import SPECIAL, Documents, make_shard, random_documents
 
 def as_lists(shard: Shard) -> list[list[list[int]]]:
     tokens = shard.tokens.tolist()
-    sentences = [tokens[a:b] for a, b in zip(shard.sentence_offsets, shard.sentence_offsets[1:], strict=False)]
-    return [sentences[a:b] for a, b in zip(shard.document_offsets, shard.document_offsets[1:], strict=False)]
+    sentences = [tokens[a:b] for a, b in pairwise(shard.sentence_offsets)]
+    return [sentences[a:b] for a, b in pairwise(shard.document_offsets)]
 
 
 def both(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,9 @@ from bertsmith.batches.pairs import PairSettings
 from made_shards import MemorySource, make_shard, make_source
 
 
-def make_order(source: MemorySource | None = None, cache_folder: Path | None = None, **changed: object) -> Order:
-    settings = {"seed": 7, "phase": 1, "sequence_length": 64, **changed}
-    return Order(source or make_source(), cache_folder=cache_folder, **settings)  # type: ignore[arg-type]
+def make_order(source: MemorySource | None = None, cache_folder: Path | None = None, **changed: Any) -> Order:
+    settings: dict[str, Any] = {"seed": 7, "phase": 1, "sequence_length": 64, **changed}
+    return Order(source or make_source(), cache_folder=cache_folder, **settings)
 
 
 def names(references: References) -> list[tuple[int, int, int]]:

@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import lzma
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,10 +98,12 @@ def test_wikiextractor_json_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("codec", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
-def test_packed_files_and_what_is_left_of_damaged_ones(tmp_path: Path, codec: str, pack: object) -> None:
+def test_packed_files_and_what_is_left_of_damaged_ones(
+    tmp_path: Path, codec: str, pack: Callable[[bytes], bytes]
+) -> None:
     rows = b"".join(b'{"text": "row %d of some text, %d"}\n' % (n, n * 7919 % 10007) for n in range(60_000))
     path = tmp_path / "a"
-    path.write_bytes(pack(rows))  # type: ignore[operator]
+    path.write_bytes(pack(rows))
     documents, account = read(path, "jsonl", codec=codec)
     assert len(documents) == 60_000
     assert account.stream_bytes == len(rows)

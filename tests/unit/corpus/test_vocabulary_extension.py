@@ -7,6 +7,7 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -152,9 +153,9 @@ def test_train_extend_and_keep_from_the_command_line(
         ({"reuse": Path("nowhere")}, "no tokenizer here"),
     ],
 )
-def test_options_that_make_no_sense(options: dict[str, object], message: str, source: Path, tmp_path: Path) -> None:
+def test_options_that_make_no_sense(options: dict[str, Any], message: str, source: Path, tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match=message):
-        make_vocabulary([source], tmp_path / "out", VocabularyOptions(**options))  # type: ignore[arg-type]
+        make_vocabulary([source], tmp_path / "out", VocabularyOptions(**options))
     assert not (tmp_path / "out").exists()
 
 

@@ -139,7 +139,7 @@ def test_files_are_labels_where_there_are_no_sub_folders_and_one_document_is_par
     assert "last fifth" in found.rule
     for label in labels(found):
         last = {
-            side: [int(re.search(r"\d+", row["text"]).group()) for row in rows if name(row) == label]  # type: ignore[union-attr]
+            side: [int(re.findall(r"\d+", row["text"])[0]) for row in rows if name(row) == label]
             for side, rows in (("train", found.train), ("dev", found.dev))
         }
         assert len(last["dev"]) == 4, "a fifth of 20 paragraphs"
