@@ -172,6 +172,18 @@ def test_a_vocabulary_is_trained_where_none_is_given(tmp_path: Path) -> None:
     assert len(corpus.shards("held_out")) == 0
 
 
+def test_words_that_the_vocabulary_does_not_count_are_in_the_books(tmp_path: Path) -> None:
+    """They stand in several parts, of which each names its own."""
+    rows = [{"text": f"{text} {'x' * (101 + number)}."} for number, text in enumerate(ARTICLES[:2] + ARTICLES[5:6])]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus = prepare(tmp_path / "a.jsonl", tmp_path / "corpus", options=with_options(held_out=0.0))
+    what = "words longer than 100 characters, [UNK] to BERT, not counted for the vocabulary"
+    examples = [f"{'x' * 40}... ({101 + number} characters)" for number in range(3)]
+    assert check_books(corpus)["changed"][what] == {"count": 3, "bytes": 306, "examples": examples}
+    assert what in inspect(corpus)
+    assert corpus.account["splits"]["train"]["unknown"] == 3
+
+
 def test_real_wikipedia(tmp_path: Path, real_data: Callable[[str], Path]) -> None:
     source = real_data("wiki/enwiki-2015/AA/wiki_35")
     tokenizer = real_data("vocab/bert-base-uncased/vocab.txt")

@@ -22,7 +22,7 @@ import numpy as np
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size, warn
-from bertsmith.corpus.account import Account
+from bertsmith.corpus.account import Account, Tally
 from bertsmith.corpus.cleaned import CleanedPart, CleanTask, clean_part
 from bertsmith.corpus.codecs import open_bytes
 from bertsmith.corpus.documents import ReadOptions
@@ -228,7 +228,7 @@ def _tokens_a_byte(cleaned: CleanedPart, tokenizer: Tokenizer | None, options: P
     if tokenizer is not None:
         ids, _ = bulk_encoder(tokenizer, choose_library(tokenizer)).encode(texts)
         return len(ids) / max(held, 1)
-    words = sum(count_words(texts, options.lowercase).values())
+    words = sum(count_words(texts, options.lowercase, Tally()).values())
     sizes, pieces = zip(*_PIECES_A_WORD, strict=True)
     a_word = np.interp(math.log(options.vocabulary_size), [math.log(each) for each in sizes], pieces)
     return float(a_word) * words / max(held, 1)

@@ -11,6 +11,7 @@ from typing import Any
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
+from bertsmith.corpus.account import Tally
 from bertsmith.corpus.documents import DocumentRule, ReadOptions
 from bertsmith.corpus.extension import NewWord, costly_words, extend
 from bertsmith.corpus.text_sample import TextSample, sample_text
@@ -85,16 +86,19 @@ def make_vocabulary(
     reading = ReadOptions(options.documents, options.text_field)
     sample = sample_text(sources, reading, options.sample_bytes, options.workers)
     added: list[NewWord] = []
+    left_out = Tally()
     if old is None:
-        words = words_of(sample.stretches, normalizer_for(not options.cased))
+        words = words_of(sample.stretches, normalizer_for(not options.cased), left_out)
         tokenizer = train_on_counts(words, options.size or DEFAULT_SIZE, not options.cased)
     elif options.extend:
-        costly = costly_words(old, words_of(sample.stretches, old.normalizer))
+        costly = costly_words(old, words_of(sample.stretches, old.normalizer, left_out))
         tokenizer, added = extend(old, costly, options.size, options.use_unused)
         others = {_name(options.extend): old, **others}
     else:
         tokenizer = old
     _tell(tokenizer, old, added, sample)
+    for line in left_out.lines():
+        say(f"  {line}")
     rows = _report(out.name or "this", tokenizer, others, sample)
     tokenizer.save(out)
     listed = [{"word": new.word, "count": new.count, "pieces": new.pieces} for new in added[:_EXAMPLES_KEPT]]

@@ -151,6 +151,10 @@ class Pipeline:
         tasks = [WordsTask(text, share, options.lowercase) for text in texts]
         results = self._stage("counting words", count_part_words, tasks, cleaned.part_bytes)
         sample_bytes = sum(result["bytes"] for result in results)
+        left_out = Tally()
+        for result in results:
+            left_out.add(Tally.from_json(result["left_out"]))
+        cleaned.account.changed.add(left_out)
 
         def make(folder: Path) -> dict[str, Any]:
             words: Counter[str] = Counter()
@@ -168,6 +172,8 @@ class Pipeline:
             f"vocabulary: no tokenizer was given, so {tokenizer.size:,} pieces ({unused:,} of them unused) were "
             f"trained on {size(sample_bytes)} of text, {casing}; {duration(time.monotonic() - started)}"
         )
+        for line in left_out.lines():
+            say(f"  {line}")
         return tokenizer
 
     def _save(self, tokenizer: Tokenizer) -> Tokenizer:

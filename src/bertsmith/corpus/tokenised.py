@@ -82,14 +82,15 @@ class TokensTask:
 
 
 def count_part_words(task: WordsTask) -> dict[str, Any]:
-    """Writes words.json, {word: count}; returns how many bytes of text were sampled."""
+    """Writes words.json, {word: count}; returns how many bytes of text were sampled, and a tally of words left out."""
 
     def make(folder: Path) -> dict[str, Any]:
         cleaned = CleanedPart.open(task.text.cleaned)
         chosen = task.text.kept() & ~cleaned.held_out(task.text.held_out) & cleaned.sampled(task.share)
-        words = count_words((document.text for _, document in cleaned.documents(chosen)), task.lowercase)
+        left_out = Tally()
+        words = count_words((document.text for _, document in cleaned.documents(chosen)), task.lowercase, left_out)
         (folder / "words.json").write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")
-        return {"bytes": int(cleaned.lengths[chosen, 1].sum())}
+        return {"bytes": int(cleaned.lengths[chosen, 1].sum()), "left_out": left_out.to_json()}
 
     return make_once(task.text.folder, task.text.made_of, make)
 

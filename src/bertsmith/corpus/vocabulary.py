@@ -13,10 +13,15 @@ from tokenizers import Tokenizer as Engine
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say
+from bertsmith.corpus.account import Tally
 from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.corpus.tokenizer_files import LONGEST_WORD, SPECIAL_PIECES
 
 MULTIPLE = 64
+# Their pieces would be learnt in vain: WordPiece makes one [UNK] of such a word.
+TOO_LONG = f"words longer than {LONGEST_WORD} characters, [UNK] to BERT, not counted for the vocabulary"
+_SHOWN = 40
 # ASCII alone takes up to 156 rows, with ## before letters and digits.
 SMALLEST = 256
 # Letters beyond this share of all letters of the sample become [UNK]; a quarter of the rows is the most they may take.
@@ -39,9 +44,12 @@ def count_stretches(texts: Iterable[str]) -> Counter[str]:
     return stretches
 
 
-def count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
-    """How often each word stands in the texts, words being what BERT's normaliser and pre-tokenizer make of them."""
-    return words_of(count_stretches(texts), normalizer_for(lowercase))
+def count_words(texts: Iterable[str], lowercase: bool, left_out: Tally) -> Counter[str]:
+    """How often each word stands in the texts, words being what BERT's normaliser and pre-tokenizer make of them.
+
+    left_out: takes those that are too long for BERT.
+    """
+    return words_of(count_stretches(texts), normalizer_for(lowercase), left_out)
 
 
 def normalizer_for(lowercase: bool) -> normalizers.Normalizer:
@@ -49,23 +57,34 @@ def normalizer_for(lowercase: bool) -> normalizers.Normalizer:
     return normalizers.BertNormalizer(lowercase=lowercase)
 
 
-def words_of(stretches: Mapping[str, int], normalizer: normalizers.Normalizer) -> Counter[str]:
-    """The words of counted stretches. Both tools work within a stretch, so each distinct one is worked on once."""
+def words_of(stretches: Mapping[str, int], normalizer: normalizers.Normalizer, left_out: Tally) -> Counter[str]:
+    """The words of counted stretches, but those that are too long for BERT, which go into `left_out`.
+
+    Both tools work within a stretch, so each distinct one is worked on once.
+    """
     splitter = pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
     for stretch, count in stretches.items():
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(stretch)):
             if len(word) <= LONGEST_WORD:
                 words[word] += count
+            else:
+                size_bytes = count * len(word.encode(errors="replace"))
+                left_out.note(TOO_LONG, count, size_bytes, f"{word[:_SHOWN]}... ({len(word):,} characters)")
     return words
 
 
 def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool = True) -> Tokenizer:
     """Trains WordPiece on texts: [PAD] is 0, then [UNK], [CLS], [SEP], [MASK], letters, merged pieces, [unusedN].
 
-    size: rows, rounded up to a multiple of 64. Raises BertsmithError when the texts hold no word or size is too small.
+    size: rows, rounded up to a multiple of 64. What is left out is said. Raises BertsmithError when the texts hold no
+    word or size is too small.
     """
-    return train_on_counts(count_words(texts, lowercase), size, lowercase)
+    left_out = Tally()
+    counts = count_words(texts, lowercase, left_out)
+    for line in left_out.lines():
+        say(line)
+    return train_on_counts(counts, size, lowercase)
 
 
 def train_on_counts(counts: Mapping[str, int], size: int, lowercase: bool = True) -> Tokenizer:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus import words
+from bertsmith.corpus.account import Tally
 from bertsmith.corpus.tokenizer import Tokenizer, truncated_lengths
 from bertsmith.corpus.vocabulary import ascii_letters, choose_alphabet, count_words, train_vocabulary
 
@@ -227,8 +228,10 @@ def test_the_same_vocabulary_in_fresh_processes(tmp_path: Path) -> None:
 
 
 def test_words_are_those_of_the_tokenizer() -> None:
-    counts = count_words(["Don't stop.\nCafé café", "東京"], lowercase=True)
+    left_out = Tally()
+    counts = count_words(["Don't stop.\nCafé café", f"{'é' * 101} 東京"], lowercase=True, left_out=left_out)
     assert counts == {"don": 1, "'": 1, "t": 1, "stop": 1, ".": 1, "cafe": 2, "東": 1, "京": 1}
+    assert [(entry.count, entry.bytes) for entry in left_out.values()] == [(1, 101)]
     assert choose_alphabet({"aab": 1, "c": 1}, 2) == {"a", "b"}
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.corpus import text_sample
+from bertsmith.corpus.account import Tally
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.extension import costly_words, extend, new_rows
 from bertsmith.corpus.make_vocabulary import VocabularyOptions, make_vocabulary
@@ -34,7 +35,7 @@ def old() -> Tokenizer:
 
 
 def words(texts: list[str] = MEDICAL) -> dict[str, int]:
-    return count_words(texts, lowercase=True)
+    return count_words(texts, lowercase=True, left_out=Tally())
 
 
 def test_the_words_that_cost_most_come_first() -> None:
@@ -68,6 +69,22 @@ def test_every_old_piece_keeps_its_id(more: int, use_unused: bool, fresh: set[st
     assert sorted(rows) == [*changed, *range(old().size, tokenizer.size)]
     for new in taken:
         assert [old().pieces[part] for part in rows[tokenizer.pieces.index(new.word)]] == list(new.pieces)
+
+
+@pytest.mark.parametrize("extending", [False, True])
+def test_words_too_long_for_bert_are_counted_and_said(
+    source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, extending: bool
+) -> None:
+    with (source / "text.txt").open("a") as file:
+        file.write("\n" + f"The {'ab' * 60}, {'c' * 100}! " * 3)
+    old().save(tmp_path / "old")
+    chosen = {"extend": tmp_path / "old", "size": 320} if extending else {"size": 300}
+    with caplog.at_level("INFO", "bertsmith"):
+        make_vocabulary([source], tmp_path / "out", VocabularyOptions(documents="line", workers=1, **chosen))
+    assert (
+        f"3 words longer than 100 characters, [UNK] to BERT, not counted for the vocabulary; such as {'ab' * 20}... "
+        "(120 characters)"
+    ) in caplog.text
 
 
 def test_what_extends_nothing() -> None:
