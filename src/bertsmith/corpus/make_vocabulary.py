@@ -133,6 +133,10 @@ def _tell(tokenizer: Tokenizer, old: Tokenizer | None, added: Sequence[NewWord],
         saved = sum(new.saved for new in added)
         say(f"vocabulary: {pieces}; {len(added):,} new words, each of which stood for several pieces or was [UNK]")
         say(f"  whole, they save {saved:,} pieces of {text}; such as {examples(added) or 'none'}")
+    say(
+        "  copies in the sample were not looked for, so what stands in two documents counts twice (`bertsmith prepare` "
+        "drops copies first, and trains a vocabulary where it is given none)"
+    )
 
 
 def _report(name: str, tokenizer: Tokenizer, others: Mapping[str, Tokenizer], sample: TextSample) -> dict[str, Any]:

@@ -143,6 +143,7 @@ def test_train_extend_and_keep_from_the_command_line(
     extending = ["--extend", str(tmp_path / "old"), "--size", "320"]
     assert main(["vocab", str(source), "--out", second, *extending, *common]) == 0
     said = capsys.readouterr()
+    assert said.err.count("copies in the sample were not looked for") == 2
     assert "carcinoma (c ##a" in said.err
     assert "fewer tokens" in said.err or "more tokens" in said.err
     assert said.out.split() == [first, second]
