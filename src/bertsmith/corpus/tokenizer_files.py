@@ -21,6 +21,7 @@ SPECIAL_ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token
 LONGEST_WORD = 100
 MODEL_MAX_LENGTH = 512
 _PARTS = {"model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
+_CONFIG_FIX = "mend it, or remove it: casing is then told by the pieces"
 _FIX = "give a folder with tokenizer.json or vocab.txt of a BERT WordPiece tokenizer"
 
 
@@ -84,7 +85,8 @@ def config_files(normalizer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _read_json(path: Path) -> Engine:
     state = files.read_json(path, _FIX)
     for part, wanted in _PARTS.items():
-        found = (state.get(part) or {}).get("type") if isinstance(state, dict) else None
+        described = state.get(part) if isinstance(state, dict) else None
+        found = described.get("type") if isinstance(described, dict) else None
         if found != wanted:
             raise BertsmithError(f"its {part} is {found}, BERT's is {wanted}", path, _FIX)
     # A saved tokenizer may carry the padding and truncation of its last use; ids must not depend on them.
@@ -106,14 +108,25 @@ def _read_vocabulary(path: Path) -> Engine:
         raise BertsmithError(f"this vocabulary is not UTF-8 text ({error})", path, _FIX) from error
     # Split at line feeds only: pieces may be other characters that splitlines() takes for line ends.
     pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-    config_path = path.with_name("tokenizer_config.json")
-    config = files.read_json(config_path) if config_path.is_file() else {}
-    lowercase = config.get("do_lower_case")
+    config = _read_casing(path.with_name("tokenizer_config.json"))
+    lowercase = config["do_lower_case"]
     if lowercase is None:
         lowercase = all(piece == piece.lower() for piece in pieces if not piece.startswith("["))
         reason = "no piece has a capital letter" if lowercase else "some pieces have capital letters"
         choose(
             f"casing of {path.name}", "lower-cased" if lowercase else "cased", f"{reason}, and no file beside it says"
         )
-    accents, chinese = config.get("strip_accents"), config.get("tokenize_chinese_chars", True)
-    return engine_from_vocabulary(pieces, bool(lowercase), str(path), accents, bool(chinese))
+    chinese = config["tokenize_chinese_chars"] is not False
+    return engine_from_vocabulary(pieces, lowercase, str(path), config["strip_accents"], chinese)
+
+
+def _read_casing(path: Path) -> dict[str, bool | None]:
+    """What a tokenizer_config.json says of casing, accents and ideographs; None where it, or the file, says nothing."""
+    config = files.read_json(path, _CONFIG_FIX) if path.is_file() else {}
+    if not isinstance(config, dict):
+        raise BertsmithError("this file holds no JSON object", path, _CONFIG_FIX)
+    found = {name: config.get(name) for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars")}
+    for name, value in found.items():
+        if value is not None and not isinstance(value, bool):
+            raise BertsmithError(f"{name} is {json.dumps(value)}, neither true nor false", path, _CONFIG_FIX)
+    return found

@@ -158,6 +158,33 @@ def test_casing_of_a_bare_vocabulary_is_guessed_from_its_pieces(tmp_path: Path) 
         assert Tokenizer.load(bare).lowercase is lowercase
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("[]", "no JSON object"),
+        ("{", "not JSON"),
+        ('{"do_lower_case": "yes"}', 'do_lower_case is "yes"'),
+        ('{"strip_accents": 0}', "strip_accents is 0"),
+    ],
+)
+def test_a_config_that_cannot_be_understood_is_refused(tmp_path: Path, config: str, message: str) -> None:
+    folder = folder_of(trained(), tmp_path / "t")
+    (folder / "tokenizer_config.json").write_text(config)
+    with pytest.raises(BertsmithError, match=message) as caught:
+        Tokenizer.load(folder / "vocab.txt")
+    assert caught.value.where.endswith("tokenizer_config.json")
+    assert "remove it" in caught.value.fix
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false, "strip_accents": null}')
+    assert not Tokenizer.load(folder / "vocab.txt").lowercase
+
+
+@pytest.mark.parametrize("state", ["[]", '{"model": []}', '{"model": ["WordPiece"]}', '{"model": "WordPiece"}'])
+def test_json_that_is_no_tokenizer_is_refused(tmp_path: Path, state: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(state)
+    with pytest.raises(BertsmithError, match="its model is None"):
+        Tokenizer.load(tmp_path)
+
+
 def test_what_is_no_bert_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="no tokenizer"):
         Tokenizer.load(tmp_path / "nowhere")
