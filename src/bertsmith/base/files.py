@@ -95,8 +95,12 @@ def whole_folder(path: Path) -> Iterator[Path]:
     """Gives a folder to write into that replaces `path` at the end; on an error `path` is as it was.
 
     A folder takes two renames to replace, so a kill between them leaves the old one under a hidden name: the next call
-    for the same path, or `put_back`, returns it. Raises BertsmithError when the disk is full or read-only.
+    for the same path, or `put_back`, returns it. Where the process works in the folder, it does so in the new one
+    afterwards. Raises BertsmithError when the disk is full or read-only.
     """
+    if path.name in ("", ".."):  # "." and the like, which have no name to put another beside
+        path = path.resolve()
+    works_there = path.exists() and path.samefile(".")
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     with disk_errors(path):
         put_back(path.parent, path.name)
@@ -110,6 +114,9 @@ def whole_folder(path: Path) -> Iterator[Path]:
             _replace_folder(aside, path)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+    if works_there:
+        os.chdir(path)
+        warn(f"the folder you are in, {path}, was replaced by the finished one: type `cd .` to see it")
 
 
 def _replace_folder(new: Path, path: Path) -> None:

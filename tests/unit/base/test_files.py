@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +95,17 @@ def test_a_folder_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
 def written(folder, text):
     with files.whole_folder(folder) as aside:
         (aside / "weights").write_text(text)
+
+
+@pytest.mark.parametrize("spelled", [".", "../model", "deeper/.."])
+def test_a_folder_that_one_is_in_is_replaced_and_said(tmp_path, monkeypatch, caplog, spelled):
+    (tmp_path / "model" / "deeper").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "model")
+    written(Path(spelled), "new")
+    assert Path("weights").read_text() == "new", "a relative path means what it meant"
+    assert left_behind(tmp_path) == ["model"]
+    assert left_behind(tmp_path / "model") == ["weights"]
+    assert "type `cd .` to see it" in caplog.text
 
 
 @pytest.mark.parametrize("fails", ["second rename", "last sync", "last rename"])
