@@ -103,7 +103,9 @@ def _paths(source: str, passed: Tally, spooled: Path | None) -> Iterator[tuple[P
     path = Path(source)
     if source == STANDARD_INPUT:
         if spooled is None:
-            fix = "only `prepare` reads it: write it to a file, and name that"
+            fix = (
+                "of all that reads sources only `prepare` takes it: write it to a file (... > text.txt), and name that"
+            )
             raise BertsmithError("standard input cannot be read here", source, fix)
         yield spooled, NAME
     elif path.is_dir():

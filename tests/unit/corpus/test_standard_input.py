@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.sources import find_files
 from bertsmith.corpus.standard_input import forget, spool
@@ -57,5 +58,15 @@ def test_it_is_recognised_like_a_file(tmp_path: Path) -> None:
     assert (file.kind, file.name, file.stamp) == ("jsonl", "standard-input", path.name)
     with pytest.raises(BertsmithError, match="holds no file to read"):
         find_files(["-", "-"], ReadOptions(), path)
-    with pytest.raises(BertsmithError, match="standard input cannot be read here"):
-        find_files(["-"], ReadOptions())
+
+
+@pytest.mark.parametrize("verb", [["vocab", "-"], ["quickstart", "--source", "-"]])
+def test_other_verbs_say_what_to_do_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*verb, "--out", "made"]) == 2
+    said = capsys.readouterr().err
+    assert "standard input cannot be read here" in said
+    assert "write it to a file (... > text.txt), and name that" in said
+    assert not list(tmp_path.iterdir())
