@@ -177,8 +177,10 @@ def _verify(call: Call) -> None:
     flags = call.read(CorpusFlags)
     from bertsmith.corpus.shards import Corpus, verify
 
-    files = verify(Corpus.open(flags.corpus))
-    print(f"all {files:,} files of {flags.corpus} are as they were written")
+    corpus = Corpus.open(flags.corpus)
+    print(f"all {verify(corpus):,} files of {flags.corpus} are as they were written")
+    if corpus.doubt:
+        print(corpus.doubt)
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,8 @@ class Account:
     """What reading gave. Bytes are those of a document's text in UTF-8 as it was read, before cleaning.
 
     stream_bytes: of the sources, unpacked: texts and what stands around them. dropped: documents, by reason.
-    changed: what was altered in documents that were kept, or left out around them.
+    changed: what was altered in documents that were kept, or left out around them. slow: pages that were given up
+    after too long; on a faster machine they might not have been.
     """
 
     stream_bytes: int = 0
@@ -79,6 +80,7 @@ class Account:
     bytes: int = 0
     dropped: Tally = field(default_factory=Tally)
     changed: Tally = field(default_factory=Tally)
+    slow: list[str] = field(default_factory=list)
 
     def read(self, size_bytes: int) -> None:
         """One document was read."""
@@ -96,6 +98,7 @@ class Account:
         self.bytes += other.bytes
         self.dropped.add(other.dropped)
         self.changed.add(other.changed)
+        self.slow += other.slow
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -104,9 +107,10 @@ class Account:
             "bytes": self.bytes,
             "dropped": self.dropped.to_json(),
             "changed": self.changed.to_json(),
+            "slow": self.slow,
         }
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        tallies = {name: Tally.from_json(values[name]) for name in ("dropped", "changed")}
-        return cls(values["stream_bytes"], values["documents"], values["bytes"], **tallies)
+        dropped, changed = (Tally.from_json(values[name]) for name in ("dropped", "changed"))
+        return cls(values["stream_bytes"], values["documents"], values["bytes"], dropped, changed, values["slow"])

@@ -25,13 +25,16 @@ from bertsmith.corpus.codecs import UNPACKED
 from bertsmith.corpus.documents import LINE_BREAKS, Document, ReadOptions
 from bertsmith.corpus.kinds import edges_of, read_documents
 from bertsmith.corpus.lines import Slice
-from bertsmith.corpus.parts import make_once
+from bertsmith.corpus.parts import fingerprint, finished, make_once
 from bertsmith.corpus.sources import SourceFile
+
+# A part in which a page took too long is made again with so many times the limit.
+TIMES_AS_LONG = 10
 
 
 @dataclass(frozen=True)
 class CleanTask:
-    """One part. made_of: fingerprint of the slices, the files' stamps and the options."""
+    """One part. made_of: fingerprint of the slices, the files' stamps and the options, but for their limit of time."""
 
     folder: Path
     made_of: str
@@ -41,6 +44,23 @@ class CleanTask:
 
     def __str__(self) -> str:
         return f"reading {', '.join(part.name for part in self.slices[:3])}{' ...' if len(self.slices) > 3 else ''}"
+
+    @property
+    def set_aside(self) -> Path:
+        """The folder that says that a page of the part took too long."""
+        return self.folder.parent.with_name("slow") / self.folder.name
+
+    @property
+    def last(self) -> CleanTask:
+        """The same with ten times the limit, which the part may then be made of as well."""
+        seconds = TIMES_AS_LONG * self.options.page_seconds
+        return replace(
+            self, made_of=fingerprint(self.made_of, seconds), options=replace(self.options, page_seconds=seconds)
+        )
+
+
+class _TooSlowError(Exception):
+    """Of a part: pages of it took too long. Its argument lists them."""
 
 
 def plan_parts(files: Sequence[SourceFile], part_bytes: int) -> list[list[Slice]]:
@@ -66,32 +86,60 @@ def plan_parts(files: Sequence[SourceFile], part_bytes: int) -> list[list[Slice]
 def clean_part(task: CleanTask) -> dict[str, Any]:
     """Makes the part; returns how many documents and bytes of text are left of how many bytes of the sources.
 
-    Its account stays there: see `books`.
+    Its account stays there: see `books`. Where pages took too long, only {"slow": pages} is kept, and returned:
+    `clean_again` makes the part then.
     """
+    for folder, made_of in ((task.folder, task.last.made_of), (task.set_aside, task.made_of)):
+        if (found := finished(folder, made_of)) is not None:
+            return found
 
     def make(folder: Path) -> dict[str, Any]:
-        account = Account()
-        lengths: list[tuple[int, int, int, int]] = []
-        hashes = bytearray()
-        with open(folder / "texts.bin", "wb") as file:
-            for part in task.slices:
-                for document in read_documents(part, task.options, account):
-                    read_bytes = len(document.text.encode())
-                    text = _cleaned(document, read_bytes, task.min_characters, account).encode()
-                    if not text:
-                        continue
-                    name, breaks = document.id.encode(errors="replace"), LINE_BREAKS.index(document.line_breaks)
-                    file.write(name)
-                    file.write(text)
-                    lengths.append((len(name), len(text), read_bytes, breaks))
-                    hashes += text_hash(text)
-        table = np.array(lengths, dtype=np.int64).reshape(-1, 4)
-        _save_hashes(folder, hashes)
-        np.save(folder / "lengths.npy", table)
-        keep_account(folder, account.to_json())
-        return {"documents": len(table), "bytes": int(table[:, 1].sum()), "stream_bytes": account.stream_bytes}
+        account, figures = clean_into(folder, task)
+        if account.slow:
+            raise _TooSlowError(account.slow)
+        return figures
 
-    return make_once(task.folder, task.made_of, make)
+    try:
+        return make_once(task.folder, task.made_of, make)
+    except _TooSlowError as error:
+        slow = {"slow": error.args[0]}
+        return make_once(task.set_aside, task.made_of, lambda folder: slow)
+
+
+def clean_again(task: CleanTask) -> dict[str, Any]:
+    """Makes a part that was set aside, with ten times the limit; pages that still take too long are dropped, and listed
+    in its Account."""
+    made = finished(task.folder, task.made_of)
+    last = task.last
+    return made or make_once(task.folder, last.made_of, lambda folder: clean_into(folder, last)[1])
+
+
+def clean_into(folder: Path, task: CleanTask) -> tuple[Account, dict[str, Any]]:
+    """Writes the files of a part, slow pages left out; returns its account and what `clean_part` returns."""
+    account = Account()
+    lengths: list[tuple[int, int, int, int]] = []
+    hashes = bytearray()
+    with open(folder / "texts.bin", "wb") as file:
+        for part in task.slices:
+            for document in read_documents(part, task.options, account):
+                read_bytes = len(document.text.encode())
+                text = _cleaned(document, read_bytes, task.min_characters, account).encode()
+                if not text:
+                    continue
+                name, breaks = document.id.encode(errors="replace"), LINE_BREAKS.index(document.line_breaks)
+                file.write(name)
+                file.write(text)
+                lengths.append((len(name), len(text), read_bytes, breaks))
+                hashes += text_hash(text)
+    table = np.array(lengths, dtype=np.int64).reshape(-1, 4)
+    _save_hashes(folder, hashes)
+    np.save(folder / "lengths.npy", table)
+    keep_account(folder, account.to_json())
+    return account, {
+        "documents": len(table),
+        "bytes": int(table[:, 1].sum()),
+        "stream_bytes": account.stream_bytes,
+    }
 
 
 def _cleaned(document: Document, size_bytes: int, min_characters: int, account: Account) -> str:

@@ -23,7 +23,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size, warn
 from bertsmith.corpus.account import Account, Tally
-from bertsmith.corpus.cleaned import CleanedPart, CleanTask, clean_part
+from bertsmith.corpus.cleaned import CleanedPart, CleanTask, clean_into
 from bertsmith.corpus.codecs import open_bytes
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.fast_ids import bulk_encoder, choose_library
@@ -152,7 +152,8 @@ def _sample(group: Sequence[SourceFile], options: PrepareOptions, tokenizer: Tok
     else:
         slices, times = _heads(group, total, folder)
     part = folder / "cleaned"
-    made = clean_part(CleanTask(part, "", tuple(slices), reading, options.min_characters))
+    part.mkdir()
+    _, made = clean_into(part, CleanTask(part, "", tuple(slices), reading, options.min_characters))
     cleaned = CleanedPart.open(part)
     times *= total / max(made["stream_bytes"], 1)
     written = sum(path.stat().st_size for path in part.iterdir() if path.suffix in (".bin", ".npy"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 Item = TypeVar("Item")
 
@@ -13,6 +13,8 @@ Item = TypeVar("Item")
 LineBreaks = Literal["wrap", "paragraph", "sentence"]
 LINE_BREAKS: tuple[LineBreaks, ...] = ("wrap", "paragraph", "sentence")
 DocumentRule = Literal["file", "blank-line", "line"]
+# Twelve times what the worst page is known to take (docs/decisions/007-wikitext.md).
+PAGE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,18 @@ class ReadOptions:
     """How sources become documents.
 
     documents: what a document is in plain text. text_field: the field of rows that holds the text. strict: what
-    is damaged or not UTF-8 is an error, not counted and passed over.
+    is damaged or not UTF-8 is an error, not counted and passed over. page_seconds: CPU time after which a page of
+    wikitext is given up.
     """
 
     documents: DocumentRule = "file"
     text_field: str = "text"
     strict: bool = False
+    page_seconds: float = PAGE_SECONDS
+
+    def deciding(self) -> dict[str, Any]:
+        """What decides about the documents where no page is given up."""
+        return {name: value for name, value in vars(self).items() if name != "page_seconds"}
 
 
 def batched(items: Iterable[Item], size_of: Callable[[Item], int], most: int) -> Iterator[list[Item]]:

@@ -14,7 +14,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import size
@@ -23,6 +23,7 @@ from bertsmith.corpus.bz2_blocks import blocks_from
 from bertsmith.corpus.codecs import UNPACKED, damage_of, open_bytes
 from bertsmith.corpus.documents import Document, ReadOptions
 from bertsmith.corpus.lines import Slice, decode, open_text
+from bertsmith.corpus.page_time import TookTooLongError, within
 from bertsmith.corpus.wikitext import Removed, Spaces, plain_text
 
 # MediaWiki itself takes no text above 2 MiB unless it is told to. A longer page is left out.
@@ -33,11 +34,12 @@ _LONGEST_TAG = len(b"<revision>")
 _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*?(?:/>|>([^<]*)<)')
 _REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 _ID = re.compile(rb"<id>\s*(\d+)")
+SLOW = "pages given up because they took too long"
 _DAMAGED = "packed files that are damaged, what could be unpacked of them read"
 _FILE, _CATEGORY = 6, 14
 
-# (whether the bytes lie in the slice, the bytes; None where the file is damaged)
-_Chunks = Generator[tuple[bool, bytes | None]]
+# (whether the bytes lie in the slice, the bytes or None where the file is damaged, where they begin)
+_Chunks = Generator[tuple[bool, bytes | None, int]]
 
 
 def dump_edges(file: Slice, part_bytes: int) -> list[int]:
@@ -52,7 +54,7 @@ def read_pages(part: Slice, options: ReadOptions, account: Account) -> Iterator[
     names = _namespaces(part.path, part.codec)
     spaces = Spaces(names.get(_FILE, ""), names.get(_CATEGORY, ""))
     with closing(_chunks(part, options.strict, account)) as chunks:
-        for raw in _raw_pages(chunks):
+        for raw in _raw_pages(chunks, by_block=part.codec == "bz2"):
             found = _ID.search(raw.data)
             where = f"{part.name}@{found[1].decode() if found else '?'}"
             if raw.older_bytes:
@@ -64,22 +66,35 @@ def read_pages(part: Slice, options: ReadOptions, account: Account) -> Iterator[
             if page is None:
                 _drop_broken(fault, raw.size, where, options.strict, account)
                 continue
-            source = page.findtext("revision/text") or ""
-            size_bytes = len(source.encode())
-            if reason := _no_article(page, source, names):
+            title, source = page.findtext("title") or "", page.findtext("revision/text") or ""
+            text, example, reason = "", f"{where}: {title}", _no_article(page, source, names)
+            if not reason:
+                removed = Removed()
+                try:
+                    text = within(options.page_seconds, partial(plain_text, source, title, spaces, removed))
+                    reason = "" if text else "pages of markup without text"
+                    _note(removed, where, account)
+                except TookTooLongError:
+                    reason, example = SLOW, f"{example}, {_place(part, raw.begin)}"
+                    account.slow.append(example)
+            if reason:
+                size_bytes = len(source.encode())
                 account.read(size_bytes)
-                account.drop(reason, size_bytes, f"{where}: {page.findtext('title')}")
-                continue
-            removed = Removed()
-            text = plain_text(source, page.findtext("title") or "", spaces, removed)
-            for what, (count, removed_bytes) in removed.items():
-                said = what if "kept" in what or "left out" in what else f"{what}, left out"
-                account.changed.note(said, count, removed_bytes, where)
-            if text:
-                yield Document(where, text, "paragraph")
+                account.drop(reason, size_bytes, example)
             else:
-                account.read(size_bytes)
-                account.drop("pages of markup without text", size_bytes, f"{where}: {page.findtext('title')}")
+                yield Document(where, text, "paragraph")
+
+
+def _note(removed: Removed, where: str, account: Account) -> None:
+    """Puts what was removed from a page into the account."""
+    for what, (count, removed_bytes) in removed.items():
+        said = what if "kept" in what or "left out" in what else f"{what}, left out"
+        account.changed.note(said, count, removed_bytes, where)
+
+
+def _place(part: Slice, byte: int) -> str:
+    """Where a page begins, as a user can find it."""
+    return f"in the block at byte {byte:,}" if part.codec == "bz2" else f"byte {byte:,}"
 
 
 def _drop_broken(fault: str, size_bytes: int, where: str, strict: bool, account: Account) -> None:
@@ -114,9 +129,13 @@ def _no_article(page: ElementTree.Element, source: str, names: dict[int, str]) -
 
 @dataclass
 class _RawPage:
-    """The XML of a page, or why it is not whole. older: revisions that are not in it. size: bytes of what is."""
+    """The XML of a page, or why it is not whole.
+
+    begin: its first byte, or that of its block. older: revisions that are not in it. size: bytes of what is.
+    """
 
     data: bytes
+    begin: int
     fault: str = ""
     older: int = 0
     older_bytes: int = 0
@@ -127,6 +146,7 @@ class _RawPage:
 class _Open:
     """A page whose end is still to come: what stands before its first revision, and the newest revision so far."""
 
+    begin: int
     head: list[bytes] = field(default_factory=list)
     revision: list[bytes] = field(default_factory=list)
     revisions: int = 0
@@ -149,13 +169,13 @@ class _Open:
         if sum(self.held) > LONGEST_PAGE:
             fault = fault or f"pages longer than {size(LONGEST_PAGE)}"
         data = b"".join([*self.head, *self.revision])
-        return _RawPage(data, fault, max(0, self.revisions - 1), self.older_bytes, sum(self.held))
+        return _RawPage(data, self.begin, fault, max(0, self.revisions - 1), self.older_bytes, sum(self.held))
 
 
-def _raw_pages(chunks: _Chunks) -> Iterator[_RawPage]:
-    """The pages whose tag begins in the slice, to their end."""
+def _raw_pages(chunks: _Chunks, by_block: bool) -> Iterator[_RawPage]:
+    """The pages whose tag begins in the slice, to their end. by_block: bytes are told of chunks only."""
     page: _Open | None = None
-    for mine, tag, data in _tags(chunks):
+    for mine, tag, data, begin in _tags(chunks, by_block):
         if page is not None and (tag in (b"<page>", b"damage", b"")):
             what = "the end of the file" if not tag else "damage in the file" if tag == b"damage" else "another page"
             yield page.closed(f"pages cut short by {what}")
@@ -164,7 +184,7 @@ def _raw_pages(chunks: _Chunks) -> Iterator[_RawPage]:
             case b"<page>":
                 if not mine:
                     return
-                page = _Open()
+                page = _Open(begin)
                 page.add(tag)
             case b"<revision>" if page is not None:
                 page.next_revision()
@@ -179,31 +199,32 @@ def _raw_pages(chunks: _Chunks) -> Iterator[_RawPage]:
                 return
 
 
-def _tags(chunks: _Chunks) -> Iterator[tuple[bool, bytes, bytes]]:
-    """(whether it begins in the slice, what, bytes): a tag, "text" between tags, "damage", or "" at the end."""
+def _tags(chunks: _Chunks, by_block: bool) -> Iterator[tuple[bool, bytes, bytes, int]]:
+    """(whether it begins in the slice, what, bytes, where): a tag, "text" between tags, "damage", or "" at the end."""
     rest, rest_mine = b"", True
-    for mine, chunk in chunks:
+    for mine, chunk, byte in chunks:
         if chunk is None:
             rest = b""
-            yield mine, b"damage", b""
+            yield mine, b"damage", b"", byte
             continue
         window, start = rest + chunk, 0
         border = len(rest)
         for found in _TAG.finditer(window):
             if found.start() > start:
-                yield (rest_mine if start < border else mine), b"text", window[start : found.start()]
-            yield (rest_mine if found.start() < border else mine), found[0], b""
+                yield (rest_mine if start < border else mine), b"text", window[start : found.start()], byte
+            where = byte if by_block else byte + found.start() - border
+            yield (rest_mine if found.start() < border else mine), found[0], b"", where
             start = found.end()
         # A tag may go on in the next chunk.
         cut = window.rfind(b"<", max(start, len(window) - _LONGEST_TAG + 1))
         cut = len(window) if cut < 0 else cut
         if cut > start:
-            yield (rest_mine if start < border else mine), b"text", window[start:cut]
+            yield (rest_mine if start < border else mine), b"text", window[start:cut], byte
         rest_mine = rest_mine if cut < border else mine
         rest = window[cut:]
     if rest:
-        yield rest_mine, b"text", rest
-    yield True, b"", b""
+        yield rest_mine, b"text", rest, 0
+    yield True, b"", b"", 0
 
 
 def _chunks(part: Slice, strict: bool, account: Account) -> _Chunks:
@@ -217,7 +238,7 @@ def _chunks(part: Slice, strict: bool, account: Account) -> _Chunks:
             account.changed.note(_DAMAGED, example=where)
         elif chunk is not None and mine:
             account.stream_bytes += len(chunk)
-        yield mine, chunk
+        yield mine, chunk, byte
 
 
 def _bz2_chunks(part: Slice) -> Iterator[tuple[bool, bytes | None, int]]:
@@ -246,6 +267,6 @@ def _read_chunks(part: Slice) -> Iterator[tuple[bool, bytes | None, int]]:
 @lru_cache(maxsize=64)
 def _namespaces(path: str, codec: str) -> dict[int, str]:
     """The names of a wiki's namespaces by their numbers, from the head of its dump; what can be had of them."""
-    head = next(_chunks(Slice(path, path, "mediawiki", codec), False, Account()), (True, None))[1] or b""
+    head = next(_chunks(Slice(path, path, "mediawiki", codec), False, Account()), (True, None, 0))[1] or b""
     found = _NAMESPACE.findall(head.decode(errors="replace"))
     return {int(key): html.unescape(name) for key, name in found if name}

@@ -9,15 +9,17 @@ from typing import Any, Literal, get_args
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.array_jobs import Seat
-from bertsmith.corpus.documents import DocumentRule, ReadOptions
+from bertsmith.corpus.documents import PAGE_SECONDS, DocumentRule, ReadOptions
 from bertsmith.corpus.engine import check_engine
 from bertsmith.corpus.evaluation_texts import content_hash
 from bertsmith.corpus.near_duplicates import library
 from bertsmith.corpus.vocabulary import SMALLEST
 
 ExcludeAction = Literal["drop", "report"]
-# These say who does the work; whatever they are, the corpus has the same bytes.
-_OF_NO_EFFECT = ("workers", "engine", "address", "array_task")
+# These say who does the work, and for how long; whatever they are, the corpus has the same bytes, unless a page had to
+# be given up, and then corpus.json says so.
+_OF_NO_EFFECT = ("workers", "engine", "address", "array_task", "page_seconds")
+_LONGEST_PAGE_SECONDS = 86_400
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class PrepareOptions:
     """The field that holds the text, in JSON lines, csv, tsv and parquet."""
     strict: bool = False
     """Stop at what is damaged or not UTF-8, instead of counting it and going on."""
+    page_seconds: float = PAGE_SECONDS
+    """CPU time after which a page of a dump is given up; it is tried again alone, with ten times as much."""
     min_characters: int = 20
     """Shorter documents are dropped."""
     exclude: tuple[Path, ...] = ()
@@ -67,7 +71,7 @@ class PrepareOptions:
 
     @property
     def reading(self) -> ReadOptions:
-        return ReadOptions(self.documents, self.text_field, self.strict)
+        return ReadOptions(self.documents, self.text_field, self.strict, self.page_seconds)
 
     def deciding(self) -> dict[str, Any]:
         """The options that decide what the corpus holds; of files of evaluation text, name and content.
@@ -90,6 +94,9 @@ class PrepareOptions:
             value = getattr(self, name)
             if value is not None and value < smallest:
                 raise BertsmithError(f"{name} is {value}", "options of prepare", f"use a whole number from {smallest}")
+        if not 0 < self.page_seconds <= _LONGEST_PAGE_SECONDS:
+            fix = f"use a number of seconds above 0, up to {_LONGEST_PAGE_SECONDS}"
+            raise BertsmithError(f"page_seconds is {self.page_seconds}", "options of prepare", fix)
         self._check_engine()
         self._check_searches()
         if not 0 <= self.held_out < 1:

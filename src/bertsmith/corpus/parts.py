@@ -49,10 +49,10 @@ def make_once(folder: Path, made_of: str, make: Callable[[Path], dict[str, Any]]
             checks = {file.name: _checksum(file) for file in sorted(aside.iterdir())}
             mark = {"made_of": made_of, "files": checks, "result": result}
             (aside / MARK).write_text(json.dumps(mark), encoding="utf-8")
-            _put_in_place(aside, folder, made_of)
+            earlier = _put_in_place(aside, folder, made_of)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-    return result
+    return result if earlier is None else earlier
 
 
 def _aside(folder: Path) -> Path:
@@ -60,18 +60,19 @@ def _aside(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.part")
 
 
-def _put_in_place(aside: Path, folder: Path, made_of: str) -> None:
-    """Renames a part into place. A whole part of the same that came first stays, for others may be reading it."""
+def _put_in_place(aside: Path, folder: Path, made_of: str) -> dict[str, Any] | None:
+    """Renames a part into place. A whole part of the same that came first stays, for others may be reading it; what
+    making that one returned is returned."""
     while True:
         try:
             aside.rename(folder)
-            return
+            return None
         except OSError as error:
             # An answer that NFS lost is asked for again, and then the name is gone.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 raise
-            if finished(folder, made_of) is not None:
-                return
+            if (earlier := finished(folder, made_of)) is not None:
+                return earlier
             if error.errno == errno.ENOENT:
                 raise
         stale = _aside(folder)

@@ -16,16 +16,17 @@ import numpy as np
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import Progress, duration, say, size
+from bertsmith.base.log import Progress, choose, duration, say, size
 from bertsmith.corpus import pydocs
 from bertsmith.corpus.account import Account, Tally
 from bertsmith.corpus.assemble import ShardTask, assemble_shard, plan_shards
 from bertsmith.corpus.books import corpus_account, kept_accounts
-from bertsmith.corpus.cleaned import CleanTask, clean_part, plan_parts
+from bertsmith.corpus.cleaned import TIMES_AS_LONG, CleanTask, clean_again, clean_part, plan_parts
 from bertsmith.corpus.engine import Engine
 from bertsmith.corpus.fast_ids import choose_library
 from bertsmith.corpus.finish import put_together
 from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.page_time import why_polled
 from bertsmith.corpus.parts import fingerprint, make_once
 from bertsmith.corpus.searches import Searches, Selection
 from bertsmith.corpus.shards import SPLITS, ShardInfo
@@ -70,6 +71,11 @@ class Pipeline:
         values = corpus_account(self._made_of, cleaned.account, accounts, listed, tokenizer)
         values["tokenizer"]["ids_by"] = library
         values["searches"] = cleaned.selection.account
+        values["reproducible"] = not cleaned.account.slow
+        if cleaned.account.slow:
+            seconds = self._options.page_seconds
+            given_up = {"page_seconds": seconds, "at_last": TIMES_AS_LONG * seconds, "pages": cleaned.account.slow}
+            values["given_up"] = given_up
 
         def make() -> None:
             unigrams = np.zeros(tokenizer.size, np.int64)
@@ -98,16 +104,13 @@ class Pipeline:
 
     def _clean(self, found: Sequence[SourceFile], account: Account) -> _Cleaned:
         started = time.monotonic()
-        stamps = {file.path: file.stamp for file in found}
-        tasks, weights = [], []
-        for number, slices in enumerate(plan_parts(found, self._options.part_bytes)):
-            listed = [[dataclasses.asdict(part), stamps[part.path]] for part in slices]
-            reading = self._options.reading
-            made_of = fingerprint(self._made_of["version"], listed, vars(reading), self._options.min_characters)
-            folder = self._work / "cleaned" / f"{number:05d}"
-            tasks.append(CleanTask(folder, made_of, tuple(slices), reading, self._options.min_characters))
-            weights.append(sum((part.end or os.path.getsize(part.path)) - part.begin for part in slices))
+        tasks = self._clean_tasks(found)
+        weights = [sum((each.end or os.path.getsize(each.path)) - each.begin for each in task.slices) for task in tasks]
         results = self._stage("reading and cleaning", clean_part, tasks, weights)
+        results = [
+            self._again(task, each["slow"]) if "slow" in each else each
+            for task, each in zip(tasks, results, strict=True)
+        ]
         for kept in kept_accounts(task.folder for task in tasks):
             account.add(Account.from_json(kept))
         documents, text_bytes = (sum(result[name] for result in results) for name in ("documents", "bytes"))
@@ -115,7 +118,7 @@ class Pipeline:
             reasons = "; ".join(f"{entry.count:,} {what}" for what, entry in account.dropped.items())
             what = f"no document is left of {account.documents:,} read ({reasons or 'there was none'})"
             raise BertsmithError(what, ", ".join(self._made_of["sources"]), "give a source with more text in it")
-        whole = fingerprint([task.made_of for task in tasks])
+        whole = fingerprint([task.made_of for task in tasks], account.slow)
         broken, part_bytes = account.dropped.count, [result["bytes"] for result in results]
         searches = Searches(self._work, self._engine, self._stage, self._options)
         selection = searches.run([task.folder for task in tasks], part_bytes, documents, whole)
@@ -127,6 +130,28 @@ class Pipeline:
             f"{duration(time.monotonic() - started)}"
         )
         return _Cleaned(tasks, account, text_bytes, part_bytes, selection)
+
+    def _clean_tasks(self, found: Sequence[SourceFile]) -> list[CleanTask]:
+        stamps, tasks = {file.path: file.stamp for file in found}, []
+        reading, shortest = self._options.reading, self._options.min_characters
+        for number, slices in enumerate(plan_parts(found, self._options.part_bytes)):
+            listed = [[dataclasses.asdict(part), stamps[part.path]] for part in slices]
+            made_of = fingerprint(self._made_of["version"], listed, reading.deciding(), shortest)
+            folder = self._work / "cleaned" / f"{number:05d}"
+            tasks.append(CleanTask(folder, made_of, tuple(slices), reading, shortest))
+        if any(file.kind == "mediawiki" for file in found) and (why := why_polled()):
+            choose("time a page may take", "looked at between paragraphs only", why)
+        return tasks
+
+    def _again(self, task: CleanTask, pages: Sequence[str]) -> dict[str, Any]:
+        """Makes a part that was set aside for its slow pages, by itself, with ten times the limit."""
+        seconds = self._options.page_seconds
+        listed = f"{', '.join(pages[:3])}{' ...' if len(pages) > 3 else ''}"
+        say(
+            f"slow pages: {len(pages):,} took more than {duration(seconds)} of CPU time ({listed}); their part is made "
+            f"again alone, with {duration(TIMES_AS_LONG * seconds)} a page"
+        )
+        return self._engine.run(clean_again, [task])[0]
 
     def _texts(self, stage: str, cleaned: _Cleaned, *made_of: Any) -> list[TextTask]:
         """A task a cleaned part, for a stage whose parts are also made of `made_of`."""

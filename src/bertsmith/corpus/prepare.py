@@ -10,7 +10,7 @@ import dataclasses
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +99,15 @@ def _prepare(
     with held(options, out):
         if (out / "corpus.json").is_file():
             corpus = Corpus.open(out)
-            _check_same(corpus, made_of)
+            _check_same(corpus, made_of, options)
             _clear_up(out, options)
             say(f"corpus: {out} is finished and made of the same; nothing to do")
+            if corpus.doubt:
+                warn(f"this corpus is {corpus.doubt}")
             return corpus
         _check_free(out)
         with open_engine(options, out, fingerprint(made_of)) as engine:
-            if not _awaits_publishing(out / WORK / "corpus", made_of):
+            if not _awaits_publishing(out / WORK / "corpus", made_of, options):
                 if options.array_task is None:
                     _sweep(out / WORK)
                 engine.once("disk", lambda: check_disk(foretell(found, options, tokenizer, out / WORK), out))
@@ -134,7 +136,7 @@ def _made_of(
     }
 
 
-def _check_same(corpus: Corpus, made_of: dict[str, Any]) -> None:
+def _check_same(corpus: Corpus, made_of: dict[str, Any], options: PrepareOptions) -> None:
     """Raises BertsmithError that says in what a finished corpus differs from what is asked for."""
     theirs = corpus.account["made_of"]
     differing = []
@@ -148,6 +150,9 @@ def _check_same(corpus: Corpus, made_of: dict[str, Any]) -> None:
     differing += [
         f"{name}: {there.get(name)} there, {asked[name]} asked for" for name in asked if there.get(name) != asked[name]
     ]
+    if not _same_limit(corpus.account, options):
+        seconds = corpus.account["given_up"]["page_seconds"]
+        differing.append(f"page_seconds: {seconds} there, and pages were given up, {options.page_seconds} asked for")
     if differing:
         raise BertsmithError(
             f"this folder holds a finished corpus that was made otherwise ({'; '.join(differing)})",
@@ -156,10 +161,17 @@ def _check_same(corpus: Corpus, made_of: dict[str, Any]) -> None:
         )
 
 
-def _awaits_publishing(made: Path, made_of: dict[str, Any]) -> bool:
+def _same_limit(account: Mapping[str, Any], options: PrepareOptions) -> bool:
+    """Whether the limit of time would do the same: where no page was given up, any does."""
+    return "given_up" not in account or bool(account["given_up"]["page_seconds"] == options.page_seconds)
+
+
+def _awaits_publishing(made: Path, made_of: dict[str, Any], options: PrepareOptions) -> bool:
     """Whether a run that was stopped while it moved the finished corpus made what is asked for now."""
-    account = made / "corpus.json"
-    return account.is_file() and files.read_json(account)["made_of"] == made_of
+    if not (made / "corpus.json").is_file():
+        return False
+    account = files.read_json(made / "corpus.json")
+    return bool(account["made_of"] == made_of) and _same_limit(account, options)
 
 
 def _check_free(out: Path) -> None:
@@ -190,6 +202,9 @@ def _tell(corpus: Corpus) -> None:
         documents, tokens, shards = corpus.documents(split), corpus.tokens(split), len(corpus.shards(split))
         parts.append(f"{split} {documents:,} documents, {tokens:,} tokens, {shards} shard{'s' if shards != 1 else ''}")
     say(f"corpus: {corpus.folder}: {'; '.join(parts)}")
+    if corpus.doubt:
+        pages = corpus.account["given_up"]["pages"]
+        warn(f"this corpus is {corpus.doubt}: {', '.join(pages[:3])}{' ...' if len(pages) > 3 else ''}")
     held_out = corpus.documents("held_out")
     if corpus.account["made_of"]["options"]["held_out"] and held_out < 2:
         warn(f"too few documents to evaluate on are held out ({held_out}); prepare with a larger --held-out")

@@ -19,6 +19,7 @@ _SAMPLE_SENTENCES = 3
 _SAMPLE_PIECES = 60
 _COLUMNS = 116
 _WHAT = 56
+_SLOW_PAGES = 20
 
 
 def inspect(corpus: Corpus) -> str:
@@ -35,10 +36,15 @@ def _origin(corpus: Corpus) -> list[str]:
     casing = "lower-cased" if tokenizer["lowercase"] else "cased"
     origin = "trained on it" if made_of["tokenizer"] == "trained" else "given"
     pieces = corpus.special.vocabulary_size
-    return [
+    lines = [
         f"  made of    {', '.join(made_of['sources'])} ({made_of['files']['count']:,} file(s))",
         f"  tokenizer  {pieces:,} pieces, {casing}, {origin}, sha256 {tokenizer['sha256'][:12]}",
     ]
+    if corpus.doubt:
+        pages = corpus.account["given_up"]["pages"]
+        more = [f"      and {len(pages) - _SLOW_PAGES:,} more, in corpus.json"] if len(pages) > _SLOW_PAGES else []
+        lines += [f"  {corpus.doubt}:", *(f"      {page}" for page in pages[:_SLOW_PAGES]), *more]
+    return lines
 
 
 def _books(corpus: Corpus) -> list[str]:

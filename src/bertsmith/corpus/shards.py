@@ -25,6 +25,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import duration
 
 if TYPE_CHECKING:
     from bertsmith.corpus.tokenizer import Tokenizer
@@ -127,6 +128,18 @@ class Corpus:
     def counts(self) -> dict[str, Any]:
         """What was read, kept, dropped and changed, as `bertsmith inspect` shows it."""
         return dict(self.account["counts"])
+
+    @property
+    def doubt(self) -> str:
+        """Why the corpus may come out otherwise when it is made again, or ""."""
+        if self.account.get("reproducible", True):
+            return ""
+        given_up = self.account["given_up"]
+        count = len(given_up["pages"])
+        return (
+            f"not reproducible: {count:,} page{'s' if count > 1 else ''} took more than {duration(given_up['at_last'])} "
+            "of CPU time and had to be given up, which another machine or --page-seconds may change"
+        )
 
     def tokens(self, split: str) -> int:
         return sum(shard.tokens for shard in self.shards(split))

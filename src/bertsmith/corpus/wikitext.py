@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from bertsmith.corpus.page_time import Check
 from bertsmith.corpus.wikitext_holes import tidied
 from bertsmith.corpus.wikitext_inline import Inline, Spaces
 from bertsmith.corpus.wikitext_outer import MARK, Removed, without_outer
@@ -44,13 +45,18 @@ _APPARATUS = frozenset(
 )
 
 
-def plain_text(source: str, title: str, spaces: Spaces, removed: Removed) -> str:
+def _unlimited() -> None:
+    pass
+
+
+def plain_text(source: str, title: str, spaces: Spaces, removed: Removed, check: Check = _unlimited) -> str:
     """The text of a page: paragraphs, list items and headings, a line each. spaces: names of the wiki's namespaces.
+    check: called every so often; what it raises ends the work.
 
     Left out and counted in `removed` are, beside all markup, tables, sections of references, links and notes, and
     headings that no text follows.
     """
-    lines = _Lines(Inline(spaces, removed), removed)
+    lines = _Lines(Inline(spaces, removed, check), removed)
     outer = without_outer(source, removed)
     for line in _joined(_without_tables(outer.split("\n"), removed)):
         lines.add(line)

@@ -16,6 +16,7 @@ from typing import Any
 
 from mwparserfromhell.parser import Parser, tokens
 
+from bertsmith.corpus.page_time import Check
 from bertsmith.corpus.wikitext_outer import MARK, Removed
 
 # Opening marks times characters: about a tenth of a second for a paragraph, and five seconds for a page.
@@ -58,10 +59,10 @@ class _Open:
 
 
 class Inline:
-    """The markup within the paragraphs of one page."""
+    """The markup within the paragraphs of one page. check: called before each that is parsed; may raise."""
 
-    def __init__(self, spaces: Spaces, removed: Removed) -> None:
-        self._removed = removed
+    def __init__(self, spaces: Spaces, removed: Removed, check: Check) -> None:
+        self._removed, self._check = removed, check
         self._files = _FILES | {spaces.file.casefold()} - {""}
         self._categories = _CATEGORIES | {spaces.category.casefold()} - {""}
         self._tokenizer = _new_parser()._tokenizer
@@ -89,6 +90,7 @@ class Inline:
         self._work += work
         if work > _MOST_WORK or self._work > _MOST_PAGE_WORK:
             return self._dropped("paragraphs too entangled to parse", wikitext)
+        self._check()
         return self._walk(self._tokenizer.tokenize(wikitext, 0, True))
 
     def _walk(self, found: list[Any]) -> str:

@@ -1,0 +1,239 @@
+"""Promise: a page that takes too long is tried again alone; if that fails too it is named, and the corpus says so."""
+
+from __future__ import annotations
+
+import bz2
+import json
+import re
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from bertsmith.corpus.engine import LocalEngine
+from bertsmith.corpus.mediawiki import SLOW
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.report import inspect
+from bertsmith.corpus.shards import Corpus
+from bertsmith.corpus.wikitext import Removed, Spaces, plain_text
+from made_corpora import contents, start, wait_for
+from made_dumps import dump, page
+
+OPTIONS: dict[str, Any] = {"held_out": 0.1, "vocabulary_size": 512, "part_bytes": 60_000, "shard_tokens": 40_000}
+BIG = 90
+BIG_TEXT = "\n\n".join(f"Row [[a {n}|of {n}]], <b>bold</b> & [http://x.y a site] of river {n}." for n in range(5000))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small pages, and in their midst one that takes a thousand times as long."""
+    small = [
+        page(number, f"'''Page {number}''' tells of a [[river]] and its {number} bridges.") for number in range(60)
+    ]
+    path = tmp_path_factory.mktemp("source") / "wiki.xml"
+    path.write_bytes(dump(*small[:30], page(BIG, BIG_TEXT, title="Rows & rows"), *small[30:]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def seconds() -> float:
+    """What the big page takes, at least."""
+
+    def once() -> float:
+        begun = time.thread_time()
+        plain_text(BIG_TEXT, "", Spaces(), Removed())
+        return time.thread_time() - begun
+
+    return min(once() for _ in range(3))
+
+
+def options(page_seconds: float, workers: int | None = 1, **changes: Any) -> PrepareOptions:
+    return PrepareOptions(**OPTIONS, page_seconds=page_seconds, workers=workers, **changes)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    out = tmp_path_factory.mktemp("undisturbed") / "corpus"
+    corpus = prepare(source, out, options=options(60.0))
+    assert corpus.account["reproducible"] is True
+    assert not corpus.doubt
+    return contents(out)
+
+
+def set_aside(out: Path) -> list[Path]:
+    """The marks of parts that were set aside."""
+    return list((out / ".work" / "slow").glob("*/part.done"))
+
+
+@pytest.mark.parametrize("changes", [{"workers": 1}, {"workers": 2}, {"workers": 1, "array_task": "1/2"}])
+def test_what_passes_the_second_time_gives_the_same_bytes(
+    source: Path,
+    tmp_path: Path,
+    seconds: float,
+    undisturbed: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+    changes: dict[str, Any],
+) -> None:
+    with caplog.at_level("INFO", "bertsmith"):
+        prepare(source, tmp_path / "corpus", options=options(seconds / 3, **changes))
+    said = [record.message for record in caplog.records if record.message.startswith("slow pages: 1 took more than")]
+    assert len(said) == 1
+    assert f"wiki.xml@{BIG}: Rows & rows, byte " in said[0]
+    assert contents(tmp_path / "corpus") == undisturbed
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ray is tested where its clusters are")
+def test_the_same_by_ray(source: Path, tmp_path: Path, seconds: float, given_up: Corpus) -> None:
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'bertsmith[ray]'")
+    changes = {**OPTIONS, "documents": "file", "engine": "ray", "page_seconds": seconds / 100}
+    driver = start(source, tmp_path / "corpus", tmp_path, **changes)
+    said = driver.communicate(timeout=90)[1].decode()
+    assert driver.returncode == 0, said
+    assert contents(tmp_path / "corpus") == contents(given_up.folder)
+
+
+@pytest.fixture(scope="module")
+def given_up(source: Path, seconds: float, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """A corpus for which the big page took too long both times."""
+    return prepare(source, tmp_path_factory.mktemp("given_up") / "corpus", options=options(seconds / 100))
+
+
+def test_what_fails_twice_is_named_and_the_rest_goes_on(source: Path, given_up: Corpus, seconds: float) -> None:
+    counts = given_up.counts
+    assert counts["read"]["documents"] == 61
+    assert counts["kept"]["documents"] == 60
+    assert {what: entry["count"] for what, entry in counts["dropped"].items()} == {SLOW: 1}
+    assert counts["dropped"][SLOW]["bytes"] == len(BIG_TEXT.encode())
+    assert given_up.account["reproducible"] is False
+    told = given_up.account["given_up"]
+    assert told["page_seconds"] == seconds / 100
+    (name,) = told["pages"]
+    assert name.startswith(f"wiki.xml@{BIG}: Rows & rows, byte ")
+    byte = int(name.rpartition(" ")[2].replace(",", ""))
+    assert source.read_bytes()[byte:].startswith(b"<page>\n    <title>Rows &amp; rows</title>")
+    assert name in inspect(given_up)
+    assert "not reproducible: 1 page" in inspect(given_up)
+
+
+def test_all_that_is_said_of_it_says_so(
+    source: Path, given_up: Corpus, seconds: float, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["verify", str(given_up.folder)]) == 0
+    assert "not reproducible: 1 page" in capsys.readouterr().out
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
+    for out in (tmp_path / "corpus", given_up.folder):  # made now, and found
+        assert (
+            main(["prepare", str(source), "--out", str(out), "--workers=1", f"--page-seconds={seconds / 100}", *flags])
+            == 0
+        )
+        assert "warning: this corpus is not reproducible: 1 page" in capsys.readouterr().err
+
+
+def test_workers_agree_where_the_same_page_is_given_up(
+    source: Path, tmp_path: Path, given_up: Corpus, seconds: float
+) -> None:
+    prepare(source, tmp_path / "corpus", options=options(seconds / 100, workers=2))
+    assert contents(tmp_path / "corpus") == contents(given_up.folder)
+
+
+def test_another_limit_is_another_corpus_only_where_pages_were_given_up(
+    source: Path, tmp_path: Path, given_up: Corpus, undisturbed: dict[str, str]
+) -> None:
+    with pytest.raises(BertsmithError, match="page_seconds: .* there, and pages were given up, 60.0 asked for"):
+        prepare(source, given_up.folder, options=options(60.0))
+    prepare(source, tmp_path / "corpus", options=options(60.0))
+    prepare(source, tmp_path / "corpus", options=options(30.0))
+    assert contents(tmp_path / "corpus") == undisturbed
+
+
+def stopped(source: Path, out: Path, asked: PrepareOptions, stage: str, when: str) -> None:
+    """A preparation that is interrupted before or behind a stage."""
+    run = LocalEngine.run
+
+    def interrupted(self: LocalEngine, function: Any, tasks: Any, finished: Any = None) -> Any:
+        results = run(self, function, tasks, finished) if function.__name__ != stage or when == "behind" else None
+        if function.__name__ == stage:
+            raise KeyboardInterrupt
+        return results
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalEngine, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(source, out, options=asked)
+
+
+@pytest.mark.parametrize(
+    ("stage", "when"), [("clean_part", "behind"), ("clean_again", "before"), ("clean_again", "behind")]
+)
+def test_stopped_between_the_tries(
+    source: Path, tmp_path: Path, seconds: float, undisturbed: dict[str, str], stage: str, when: str
+) -> None:
+    out = tmp_path / "corpus"
+    stopped(source, out, options(seconds / 3), stage, when)
+    (mark,) = set_aside(out)
+    before, made = mark.stat().st_mtime_ns, len(list((out / ".work" / "cleaned").glob("*/part.done")))
+    stopped(source, out, options(seconds / 3), "tokenise_part", "before")
+    assert mark.stat().st_mtime_ns == before, "the first try is not made again"
+    assert len(list((out / ".work" / "cleaned").glob("*/part.done"))) == made + (
+        when == "before" or stage == "clean_part"
+    )
+    prepare(source, out, options=options(seconds / 3))
+    assert contents(out) == undisturbed
+
+
+@pytest.mark.parametrize("stage", ["clean_again", "tokenise_part", "assemble_shard"])
+def test_what_was_given_up_is_read_by_a_run_with_a_higher_limit(
+    source: Path, tmp_path: Path, seconds: float, undisturbed: dict[str, str], stage: str
+) -> None:
+    out = tmp_path / "corpus"
+    stopped(source, out, options(seconds / 100), stage, "behind")
+    prepare(source, out, options=options(60.0))
+    assert contents(out) == undisturbed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kills with SIGKILL")
+def test_killed_while_the_page_is_tried_again(
+    source: Path, tmp_path: Path, seconds: float, undisturbed: dict[str, str]
+) -> None:
+    out = tmp_path / "corpus"
+    process = start(source, out, tmp_path, **OPTIONS, documents="file", page_seconds=seconds / 3)
+    assert wait_for(lambda: bool(set_aside(out)), process), "the preparation ended before it could be killed"
+    process.kill()
+    process.wait()
+    assert not (out / "corpus.json").exists()
+    prepare(source, out, options=options(seconds / 3))
+    assert contents(out) == undisturbed
+
+
+def test_in_a_thread_the_limit_is_polled_and_that_is_said(
+    source: Path, tmp_path: Path, seconds: float, undisturbed: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "bertsmith"):
+        call = partial(prepare, source, tmp_path / "corpus", options=options(seconds / 3))
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+    assert contents(tmp_path / "corpus") == undisturbed
+    assert "slow pages: 1 took more" in caplog.text
+    assert "time a page may take: looked at between paragraphs only" in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_limit_that_is_none(wrong: float) -> None:
+    with pytest.raises(BertsmithError, match="page_seconds is"):
+        options(wrong).check()
+
+
+def test_a_page_of_a_packed_dump_is_named_by_its_block(source: Path, tmp_path: Path, seconds: float) -> None:
+    path = tmp_path / "wiki.bz2"
+    path.write_bytes(bz2.compress(source.read_bytes()))
+    corpus = prepare(path, tmp_path / "corpus", options=options(seconds / 100))
+    (name,) = json.loads((corpus.folder / "corpus.json").read_text())["given_up"]["pages"]
+    assert re.fullmatch(rf"wiki\.bz2@{BIG}: Rows & rows, in the block at byte 4", name), name
