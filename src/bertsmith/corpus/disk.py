@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
@@ -26,6 +26,7 @@ from bertsmith.corpus.account import Account, Tally
 from bertsmith.corpus.cleaned import CleanedPart, CleanTask, clean_into
 from bertsmith.corpus.codecs import open_bytes
 from bertsmith.corpus.documents import ReadOptions
+from bertsmith.corpus.exclude import ExcludeTask, IndexTask, make_index, search_part
 from bertsmith.corpus.fast_ids import bulk_encoder, choose_library
 from bertsmith.corpus.kinds import KINDS, read_documents
 from bertsmith.corpus.lines import Slice
@@ -58,15 +59,16 @@ _DOCUMENT_BYTES = 4
 _COUNTED_WORDS = 0.15
 # Of a part: marks, and what files take beyond their length.
 _SLACK_BYTES = 40_000
-# A byte of evaluation text: the hashes of its runs of words, and a filter before them.
-_EXCLUDED_TEXT = 3
 # A row of the vocabulary, in the corpus: its piece in two files, and its count.
 _PIECE_BYTES, _COUNT_BYTES = 31, 8
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """Of one sort of source: what it holds, extrapolated from its sample."""
+    """Of one sort of source: what it holds, extrapolated from its sample.
+
+    documents, tokens: of the documents that hold no evaluation text, where others are dropped.
+    """
 
     text_bytes: float
     cleaned_bytes: float
@@ -84,17 +86,21 @@ class Need:
 
 
 def foretell(found: Sequence[SourceFile], options: PrepareOptions, tokenizer: Tokenizer | None, work: Path) -> Need:
-    """Reads a sample of the sources, 1.5 MB a sort at most, in a folder under `work`.
+    """Reads a sample of the sources, 1.5 MB a sort at most, in a folder under `work`; of evaluation text it makes the
+    very index that is searched later.
 
     Within 10% for plain text and tables; of packed files only the heads are read, and of duplicates nothing is known,
-    so it is above what is used where many documents are dropped.
+    so it is above what is used where many documents are copies. Raises BertsmithError for files that cannot be read.
     """
+    index = IndexTask.of(work, options.exclude) if options.exclude else None
+    if index is not None:
+        make_index(index)
     ordered = sorted(found, key=_sort)
     with files.disk_errors(work):
         work.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".foretell.", suffix=".part", dir=work) as folder:
             samples = [
-                _sample(list(group), options, tokenizer, Path(folder, str(number)))
+                _sample(list(group), _Reading(options, tokenizer, index), Path(folder, str(number)))
                 for number, (_, group) in enumerate(groupby(ordered, key=_sort))
             ]
     text, cleaned, documents, tokens, unpacked = (sum(column) for column in zip(*map(astuple, samples), strict=True))
@@ -104,15 +110,10 @@ def foretell(found: Sequence[SourceFile], options: PrepareOptions, tokenizer: To
     parts = max(1.0, text / options.part_bytes)
     words = 0 if tokenizer else min(text, options.sample_bytes) * _COUNTED_WORDS
     by_part = parts * (rows * _COUNT_BYTES + _SLACK_BYTES)
-    besides = words + unpacked + rows * _PIECE_BYTES + by_part + _searches(options, documents)
-    return Need(int(cleaned + ids + corpus + besides), int(corpus))
-
-
-def _searches(options: PrepareOptions, documents: float) -> float:
-    """What the optional searches write."""
-    exclude = sum(os.path.getsize(path) for path in options.exclude if os.path.isfile(path))
     near = documents * signed_bytes(options.near_threshold) if options.near_duplicates else 0.0
-    return near + exclude * _EXCLUDED_TEXT
+    searched = sum(path.stat().st_size for path in index.folder.iterdir()) if index is not None else 0
+    besides = words + unpacked + rows * _PIECE_BYTES + by_part + near + searched
+    return Need(int(cleaned + ids + corpus + besides), int(corpus))
 
 
 def check_disk(need: Need, out: Path) -> None:
@@ -137,8 +138,28 @@ def _sort(file: SourceFile) -> tuple[str, str, str]:
     return file.kind, file.codec, file.encoding
 
 
-def _sample(group: Sequence[SourceFile], options: PrepareOptions, tokenizer: Tokenizer | None, folder: Path) -> _Sample:
+@dataclass(frozen=True)
+class _Reading:
+    """How samples are read. index: of evaluation text, or None."""
+
+    options: PrepareOptions
+    tokenizer: Tokenizer | None
+    index: IndexTask | None
+
+    def free_of_evaluation(self, part: Path) -> NDArray[np.bool_]:
+        """bool[N]: the documents of a cleaned part that are not dropped for evaluation text in them."""
+        free = np.ones(len(CleanedPart.open(part).lengths), np.bool_)
+        if self.index is not None and self.options.exclude_action == "drop":
+            names = tuple(path.name for path in self.index.files)
+            search = ExcludeTask(part.with_name("searched"), "", 0, part, (), self.index.folder, names)
+            search_part(search)
+            free[np.load(search.folder / "drops.npy", allow_pickle=False)[:, 1]] = False
+        return free
+
+
+def _sample(group: Sequence[SourceFile], how: _Reading, folder: Path) -> _Sample:
     """One sort of source, as its sample has it."""
+    options = how.options
     total, kind, codec = sum(file.size_bytes for file in group), group[0].kind, group[0].codec
     if kind not in KINDS:
         text = _PYTHON_DOCS_BYTES
@@ -157,10 +178,11 @@ def _sample(group: Sequence[SourceFile], options: PrepareOptions, tokenizer: Tok
     cleaned = CleanedPart.open(part)
     times *= total / max(made["stream_bytes"], 1)
     written = sum(path.stat().st_size for path in part.iterdir() if path.suffix in (".bin", ".npy"))
-    tokens = made["bytes"] * _tokens_a_byte(cleaned, tokenizer, options)
+    free = how.free_of_evaluation(part)
+    tokens = float(cleaned.lengths[free, 1].sum()) * _tokens_a_byte(cleaned, how.tokenizer, options)
     packed = sum(file.size_bytes for file in group if is_unpacked(file, options.part_bytes))
     unpacked = made["stream_bytes"] * packed / total
-    return _Sample(*(value * times for value in (made["bytes"], written, made["documents"], tokens, unpacked)))
+    return _Sample(*(value * times for value in (made["bytes"], written, float(free.sum()), tokens, unpacked)))
 
 
 def _places(group: Sequence[SourceFile], total: int) -> Iterator[tuple[SourceFile, int]]:

@@ -1,40 +1,70 @@
-"""Texts that a model will be measured on, read from the files they come in: SQuAD JSON, GLUE's tsv, jsonl, csv, txt."""
+"""Texts that a model will be measured on, read from the files they come in: SQuAD JSON, GLUE's tsv, jsonl, csv, CoNLL's
+columns, txt."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.corpus.codecs import damage_of, open_bytes, packing, peek
+from bertsmith.corpus.conll import is_conll, sentences_of_conll
 
-READ = "read are .json (SQuAD's and any other), .jsonl, .tsv, .csv and text, plain or packed"
+READ = "read are .json (SQuAD's and any other), .jsonl, .tsv, .csv, CoNLL's columns and text, plain or packed"
 # In SQuAD's layout these are pieces of the paragraph.
 _SPANS = ("answers", "plausible_answers")
 _LONGEST_FIELD = 1 << 24
 _MAGIC = 8
+_HEAD = 1 << 16
+
+Texts = Callable[[IO[bytes]], Iterator[str]]
 
 
-def evaluation_texts(path: Path) -> Iterator[str]:
-    """Every value of the file that may be a text: fields of rows, strings of JSON, stretches of plain text between
-    blank lines (lines, where there is no blank one).
+@dataclass(frozen=True)
+class EvaluationFile:
+    """A file of evaluation text, packed as `codec`. read_as: what it was taken for, in words."""
 
-    Raises BertsmithError for a file that is missing or cannot be read.
+    path: Path
+    codec: str
+    read_as: str
+    reader: Texts
+
+    def texts(self) -> Iterator[str]:
+        """Every value that may be a text: fields of rows, strings of JSON, sentences of CoNLL, stretches of plain text
+        between blank lines (lines, where there is no blank one).
+
+        Raises BertsmithError for a file that cannot be read.
+        """
+        try:
+            with open_bytes(self.path, self.codec) as raw:
+                yield from self.reader(raw)
+                if damage_of(raw):
+                    raise ValueError(damage_of(raw))
+        except (ValueError, EOFError, OSError, csv.Error, RecursionError) as error:
+            raise BertsmithError(f"this file of evaluation text cannot be read ({error})", self.path, READ) from error
+
+
+def evaluation_file(path: Path) -> EvaluationFile:
+    """Recognises a file: JSON and csv by its name, CoNLL by its content, then tsv by its name; any other is text.
+
+    Raises BertsmithError where there is none.
     """
     check_file(path)
     codec = packing(peek(path, "", _MAGIC))
-    kind = Path(path.name.removesuffix(f".{codec}")).suffix.lower() if codec else path.suffix.lower()
-    try:
-        with open_bytes(path, codec) as raw:
-            yield from _TEXTS.get(kind, _plain)(raw)
-            if damage_of(raw):
-                raise ValueError(damage_of(raw))
-    except (ValueError, EOFError, OSError, csv.Error, RecursionError) as error:
-        raise BertsmithError(f"this file of evaluation text cannot be read ({error})", path, READ) from error
+    suffix = Path(path.name.removesuffix(f".{codec}")).suffix.lower() if codec else path.suffix.lower()
+    if suffix in _NAMED:
+        return EvaluationFile(path, codec, *_NAMED[suffix])
+    head = peek(path, codec, _HEAD).decode("utf-8-sig", errors="replace")
+    if is_conll(head.split("\n")[:-1]):  # the last line may be cut off
+        return EvaluationFile(path, codec, "CoNLL's columns, the tokens of a sentence joined by spaces", _conll)
+    if suffix == ".tsv":
+        return EvaluationFile(path, codec, "tsv", _tsv)
+    return EvaluationFile(path, codec, "text", _plain)
 
 
 def check_file(path: Path) -> None:
@@ -104,4 +134,13 @@ def _plain(raw: IO[bytes]) -> Iterator[str]:
             held = []
 
 
-_TEXTS = {".json": _json, ".jsonl": _json_lines, ".ndjson": _json_lines, ".tsv": _tsv, ".csv": _csv}
+def _conll(raw: IO[bytes]) -> Iterator[str]:
+    return sentences_of_conll(line.decode("utf-8-sig").rstrip("\r\n") for line in raw)
+
+
+_NAMED: dict[str, tuple[str, Texts]] = {
+    ".json": ("JSON", _json),
+    ".jsonl": ("JSON lines", _json_lines),
+    ".ndjson": ("JSON lines", _json_lines),
+    ".csv": ("csv", _csv),
+}

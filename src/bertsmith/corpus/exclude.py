@@ -24,9 +24,9 @@ from bertsmith.corpus.clean import clean_text
 from bertsmith.corpus.cleaned import CleanedPart
 from bertsmith.corpus.documents import Document, batched
 from bertsmith.corpus.duplicates import dropped_documents
-from bertsmith.corpus.evaluation_texts import READ, evaluation_texts
+from bertsmith.corpus.evaluation_texts import READ, content_hash, evaluation_file
 from bertsmith.corpus.ngrams import Ints, Words, words_of
-from bertsmith.corpus.parts import make_once
+from bertsmith.corpus.parts import fingerprint, make_once
 
 NGRAM_WORDS = 13
 HOLDS = f"with {NGRAM_WORDS} words in a row of evaluation text"
@@ -43,14 +43,22 @@ class IndexTask:
     made_of: str
     files: tuple[Path, ...]
 
+    @classmethod
+    def of(cls, work: Path, files: Sequence[Path]) -> Self:
+        """The index of these files in a work folder. Raises BertsmithError where one is missing."""
+        paths = tuple(Path(path).absolute() for path in files)
+        made_of = fingerprint([(path.name, content_hash(path)) for path in paths], NGRAM_WORDS)
+        return cls(work / "exclude" / "index", made_of, paths)
+
     def __str__(self) -> str:
         return f"reading evaluation texts of {', '.join(path.name for path in self.files)}"
 
 
 def make_index(task: IndexTask) -> dict[str, Any]:
-    """Writes the index; returns what it holds of each file: {"files": [{"texts", "short", "labels", "ngrams"}]}.
+    """Writes the index; returns {"files": what it holds of each}: sha256, texts, ngrams, and
 
-    labels: values of less than two words, no text. short: texts of less than 13 words, which cannot be checked.
+    read_as: what kind of file it was taken for. labels: values of less than two words, no text. short: texts of less
+    than 13 words, which cannot be checked.
     Raises BertsmithError for a file that cannot be read or holds nothing to check.
     """
 
@@ -79,11 +87,12 @@ def make_index(task: IndexTask) -> dict[str, Any]:
     return make_once(task.folder, task.made_of, make)
 
 
-def _read(path: Path) -> tuple[dict[str, int], NDArray[np.uint64]]:
-    """Counts of a file and its runs of words: uint64[G], rising, each once."""
+def _read(path: Path) -> tuple[dict[str, Any], NDArray[np.uint64]]:
+    """Figures of a file and its runs of words: uint64[G], rising, each once."""
+    file, sha256 = evaluation_file(path), content_hash(path)
     counts = {"texts": 0, "short": 0, "labels": 0}
     found = [np.zeros(0, np.uint64)]
-    cleaned = (clean_text(text, path.name, Tally()) for text in evaluation_texts(path))
+    cleaned = (clean_text(text, path.name, Tally()) for text in file.texts())
     for texts in batched(cleaned, len, _BATCH_CHARACTERS):
         words = words_of(texts)
         lengths = words.counts(len(texts))
@@ -92,7 +101,7 @@ def _read(path: Path) -> tuple[dict[str, int], NDArray[np.uint64]]:
         counts["labels"] += int((lengths < 2).sum())
         found.append(_distinct(words.ngrams(NGRAM_WORDS)[0]))
     hashes = _distinct(np.concatenate(found))
-    return {**counts, "ngrams": len(hashes)}, hashes
+    return {"sha256": sha256, "read_as": file.read_as, **counts, "ngrams": len(hashes)}, hashes
 
 
 def _distinct(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -37,7 +37,7 @@ class PrepareOptions:
     min_characters: int = 20
     """Shorter documents are dropped."""
     exclude: tuple[Path, ...] = ()
-    """Evaluation text (SQuAD JSON, GLUE tsv, jsonl, csv, txt): documents with 13 words in a row of it are dropped."""
+    """Evaluation text (SQuAD JSON, tsv, jsonl, csv, CoNLL, txt): documents with 13 words in a row of it are dropped."""
     exclude_action: ExcludeAction = "drop"
     """What becomes of documents with evaluation text: drop, or report them only."""
     near_duplicates: bool = False

@@ -107,6 +107,7 @@ def _evaluation_file(figures: dict[str, Any], words: int) -> list[str]:
     share = _ratio(figures["found"], figures["ngrams"], ".1%")
     return [
         f"  {figures['file']}: found in {figures['documents']:,} documents ({figures['bytes']:,} bytes)",
+        f"      read as {figures['read_as']}",
         f"      {figures['texts']:,} texts, {figures['short']:,} of them under {words} words and so not checkable; "
         f"{figures['labels']:,} values that are no text",
         f"      {figures['ngrams']:,} runs of {words} words, {figures['found']:,} of them ({share}) in the corpus",

@@ -15,7 +15,6 @@ from bertsmith.base.log import duration, say
 from bertsmith.corpus.account import Entry, Tally
 from bertsmith.corpus.duplicates import find_duplicates
 from bertsmith.corpus.engine import Engine
-from bertsmith.corpus.evaluation_texts import content_hash
 from bertsmith.corpus.exclude import HOLDS, NGRAM_WORDS, ExcludeTask, IndexTask, make_index, search_part
 from bertsmith.corpus.near_duplicates import (
     NearTask,
@@ -104,12 +103,10 @@ class Searches:
     def _excluded(self, copies: tuple[Path, ...], found: Selection) -> list[Path]:
         """The folders of the parts' hits; their figures go into `found`."""
         started = time.monotonic()
-        paths = tuple(Path(path).absolute() for path in self._options.exclude)
-        hashes = [content_hash(path) for path in paths]
-        index = IndexTask(self._work / "exclude" / "index", fingerprint(hashes, NGRAM_WORDS), paths)
+        index = IndexTask.of(self._work, self._options.exclude)
         listed = self._engine.run(make_index, [index])[0]["files"]
         found.fingerprint = fingerprint(found.fingerprint, index.made_of, self._options.exclude_action)
-        names = tuple(path.name for path in paths)
+        names = tuple(path.name for path in index.files)
         folders = [part_folder(self._work / "exclude", number) for number in range(len(self._parts))]
         tasks = [
             ExcludeTask(folder, fingerprint(found.fingerprint, number), number, part, copies, index.folder, names)
@@ -122,10 +119,10 @@ class Searches:
             by_file.add(Tally.from_json(result["files"]))
         drop = self._options.exclude_action == "drop"
         (found.dropped if drop else found.changed).add(hits)
-        seen = _runs_found(index.folder, folders, len(paths))
+        seen = _runs_found(index.folder, folders, len(names))
         rows = [
-            _file_account(by_file.get(str(number), Entry()), {"file": name, "sha256": sha256, **counts, "found": runs})
-            for number, (name, sha256, counts, runs) in enumerate(zip(names, hashes, listed, seen, strict=True))
+            _file_account(by_file.get(str(number), Entry()), {"file": name, **counts, "found": runs})
+            for number, (name, counts, runs) in enumerate(zip(names, listed, seen, strict=True))
         ]
         found.account["contamination"] = {"words": NGRAM_WORDS, "action": self._options.exclude_action, "files": rows}
         what = "dropped" if drop else "kept, as --exclude-action report asks"
@@ -170,8 +167,9 @@ class Searches:
 def _file_account(hits: Entry, counts: dict[str, Any]) -> dict[str, Any]:
     """What corpus.json holds of one file of evaluation text; it is said, too."""
     say(
-        f"evaluation text: {counts['file']}: {counts['texts']:,} texts, {counts['short']:,} too short to check; "
-        f"{counts['found']:,} of {counts['ngrams']:,} runs of {NGRAM_WORDS} words found, in {hits.count:,} documents"
+        f"evaluation text: {counts['file']}, read as {counts['read_as']}: {counts['texts']:,} texts, "
+        f"{counts['short']:,} too short to check; {counts['found']:,} of {counts['ngrams']:,} runs of {NGRAM_WORDS} "
+        f"words found, in {hits.count:,} documents"
     )
     return {**counts, "documents": hits.count, "bytes": hits.bytes, "examples": hits.examples}
 

@@ -135,10 +135,10 @@ class Corpus:
         if self.account.get("reproducible", True):
             return ""
         given_up = self.account["given_up"]
-        count = len(given_up["pages"])
+        count, limit = len(given_up["pages"]), duration(given_up["at_last"])
         return (
-            f"not reproducible: {count:,} page{'s' if count > 1 else ''} took more than {duration(given_up['at_last'])} "
-            "of CPU time and had to be given up, which another machine or --page-seconds may change"
+            f"not reproducible: {count:,} page{'s' if count > 1 else ''} took more than {limit} of CPU time and had to "
+            "be given up, which another machine or --page-seconds may change"
         )
 
     def tokens(self, split: str) -> int:

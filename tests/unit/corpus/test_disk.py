@@ -16,7 +16,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus import prepare as prepare_module
 from bertsmith.corpus.disk import Need, check_disk, foretell
 from bertsmith.corpus.finish import publish
-from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.options import ExcludeAction, PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.sources import find_files
 from bertsmith.corpus.tokenizer import Tokenizer
@@ -75,6 +75,29 @@ def test_real_text_foretold_within_a_tenth(real_data: Callable[[str], Path], tmp
     found, _ = find_files([source], options.reading)
     need = foretell(found, options, Tokenizer.load(vocabulary), tmp_path / "work")
     assert need.peak_bytes == pytest.approx(peak_of(source, tmp_path / "corpus", options, vocabulary), rel=0.1)
+
+
+@pytest.mark.parametrize("action", ["drop", "report"])
+def test_the_searches_are_foretold_within_a_tenth(tmp_path: Path, action: ExcludeAction) -> None:
+    """Short documents, a third of them with evaluation text: what the searches write is a third of all there is."""
+    pytest.importorskip("datasketch", reason="datasketch is not installed: pip install 'bertsmith[near]'")
+    lines = [part for line in text(900).split("\n") for part in (line[:400], line[400:800]) if len(part) > 200]
+    draw = random.Random(5)
+    (tmp_path / "text.txt").write_text("\n".join(lines))
+    (tmp_path / "test.txt").write_text("\n".join(draw.sample(lines, len(lines) // 3)))
+    options = PrepareOptions(
+        documents="line", exclude=(tmp_path / "test.txt",), exclude_action=action, near_duplicates=True, workers=1
+    )
+    prepare(tmp_path / "text.txt", tmp_path / "first", options=PrepareOptions(documents="line", vocabulary_size=2048))
+    tokenizer = tmp_path / "first" / "tokenizer"
+    found, _ = find_files([tmp_path / "text.txt"], options.reading)
+    need = foretell(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
+    without = foretell(found, PrepareOptions(documents="line"), Tokenizer.load(tokenizer), tmp_path / "other")
+    peak = peak_of(tmp_path / "text.txt", tmp_path / "second", options, tokenizer)
+    assert need.peak_bytes == pytest.approx(peak, rel=0.1)
+    assert need.corpus_bytes == pytest.approx(used(tmp_path / "second"), rel=0.1)
+    assert need.peak_bytes > 1.3 * without.peak_bytes
+    assert (need.corpus_bytes < 0.9 * without.corpus_bytes) == (action == "drop")
 
 
 class _Disk(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.corpus.evaluation_texts import evaluation_texts
+from bertsmith.corpus.evaluation_texts import evaluation_file
 
 SQUAD = {
     "version": "1.1",
@@ -48,9 +48,9 @@ SQUAD = {
 )
 def test_the_texts_of_a_file(tmp_path: Path, name: str, content: str, texts: list[str]) -> None:
     (tmp_path / name).write_bytes(content.encode())
-    assert list(evaluation_texts(tmp_path / name)) == texts
+    assert list(evaluation_file(tmp_path / name).texts()) == texts
     (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content.encode()))
-    assert list(evaluation_texts(tmp_path / f"{name}.gz")) == texts
+    assert list(evaluation_file(tmp_path / f"{name}.gz").texts()) == texts
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ def test_the_texts_of_a_file(tmp_path: Path, name: str, content: str, texts: lis
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(BertsmithError, match="cannot be read") as caught:
-        list(evaluation_texts(tmp_path / name))
+        list(evaluation_file(tmp_path / name).texts())
     assert name in caught.value.where
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "dev.json").write_text("{}")
     with pytest.raises(BertsmithError, match="no such file") as caught:
-        list(evaluation_texts(tmp_path / "dve.json"))
+        evaluation_file(tmp_path / "dve.json")
     assert "'dev.json'" in caught.value.fix
     with pytest.raises(BertsmithError, match="is no file"):
-        list(evaluation_texts(tmp_path))
+        evaluation_file(tmp_path)
