@@ -16,6 +16,7 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
+from bertsmith.corpus import cleaned
 from bertsmith.corpus.engine import LocalEngine
 from bertsmith.corpus.mediawiki import SLOW
 from bertsmith.corpus.options import PrepareOptions
@@ -150,6 +151,11 @@ def test_another_limit_is_another_corpus_only_where_pages_were_given_up(
     assert contents(tmp_path / "corpus") == undisturbed
 
 
+def made_once(out: Path) -> dict[Path, int]:
+    """The marks of cleaned parts, and when each was made."""
+    return {path: path.stat().st_mtime_ns for path in (out / ".work" / "cleaned").glob("*/part.done")}
+
+
 def stopped(source: Path, out: Path, asked: PrepareOptions, stage: str, when: str) -> None:
     """A preparation that is interrupted before or behind a stage."""
     run = LocalEngine.run
@@ -170,17 +176,27 @@ def stopped(source: Path, out: Path, asked: PrepareOptions, stage: str, when: st
     ("stage", "when"), [("clean_part", "behind"), ("clean_again", "before"), ("clean_again", "behind")]
 )
 def test_stopped_between_the_tries(
-    source: Path, tmp_path: Path, seconds: float, undisturbed: dict[str, str], stage: str, when: str
+    source: Path,
+    tmp_path: Path,
+    seconds: float,
+    undisturbed: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    stage: str,
+    when: str,
 ) -> None:
-    out = tmp_path / "corpus"
+    out, tries = tmp_path / "corpus", list[float]()
+    clean_into = cleaned.clean_into
+
+    def counted(folder: Path, task: cleaned.CleanTask) -> dict[str, Any]:
+        tries.append(task.options.page_seconds)
+        return clean_into(folder, task)
+
     stopped(source, out, options(seconds / 3), stage, when)
-    (mark,) = set_aside(out)
-    before, made = mark.stat().st_mtime_ns, len(list((out / ".work" / "cleaned").glob("*/part.done")))
+    assert len(set_aside(out)) == 1
+    monkeypatch.setattr(cleaned, "clean_into", counted)
     stopped(source, out, options(seconds / 3), "tokenise_part", "before")
-    assert mark.stat().st_mtime_ns == before, "the first try is not made again"
-    assert len(list((out / ".work" / "cleaned").glob("*/part.done"))) == made + (
-        when == "before" or stage == "clean_part"
-    )
+    left = [] if (stage, when) == ("clean_again", "behind") else [10 * seconds / 3]
+    assert tries == pytest.approx(left), "what was tried is not tried again"
     prepare(source, out, options=options(seconds / 3))
     assert contents(out) == undisturbed
 
@@ -191,6 +207,9 @@ def test_what_was_given_up_is_read_by_a_run_with_a_higher_limit(
 ) -> None:
     out = tmp_path / "corpus"
     stopped(source, out, options(seconds / 100), stage, "behind")
+    before = made_once(out)
+    stopped(source, out, options(60.0), "find_duplicates", "before")
+    assert len(dict(made_once(out).items() - before.items())) == 1, "no part but that of the page is made again"
     prepare(source, out, options=options(60.0))
     assert contents(out) == undisturbed
 

@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 LineBreaks = Literal["wrap", "paragraph", "sentence"]
 LINE_BREAKS: tuple[LineBreaks, ...] = ("wrap", "paragraph", "sentence")
 DocumentRule = Literal["file", "blank-line", "line"]
-# Twelve times what the worst page is known to take (docs/decisions/007-wikitext.md).
+# Five times what the worst page known takes at the 2 MiB that MediaWiki allows (docs/decisions/007-wikitext.md).
 PAGE_SECONDS = 60.0
 
 

@@ -18,8 +18,10 @@ from typing import TypeVar
 Result = TypeVar("Result")
 Check = Callable[[], None]
 
-# CPU seconds after which an exception that was lost, as in a destructor, is raised again.
-_AGAIN_SECONDS = 0.5
+# CPU seconds after which the signal comes again.
+_AGAIN_SECONDS = 0.1
+# Where it may raise: a callback out of C or the garbage collector would lose the exception, or worse.
+_INTERRUPTED = ("bertsmith", "re")
 
 
 class TookTooLongError(Exception):
@@ -61,8 +63,7 @@ else:
         """The timer counts the time of all threads, so it may ask early, and asks again."""
 
         def asked(number: int, frame: FrameType | None) -> None:
-            # Called back by C code that may not expect an exception.
-            if frame is None or not str(frame.f_globals.get("__name__")).startswith("mwparserfromhell"):
+            if frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INTERRUPTED:
                 check()
 
         before = signal.signal(signal.SIGPROF, asked)

@@ -12,9 +12,16 @@ from contextlib import suppress
 
 import pytest
 
+from bertsmith.corpus import page_time
 from bertsmith.corpus.page_time import Check, TookTooLongError, why_polled, within
 
 needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no timers that raise signals")
+
+
+@pytest.fixture(autouse=True)
+def interrupted_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of these tests stands for ours."""
+    monkeypatch.setattr(page_time, "_INTERRUPTED", ("re", __name__))
 
 
 def spin(check: Check) -> None:
@@ -79,6 +86,24 @@ def test_an_exception_that_was_lost_is_raised_again() -> None:
 
     with pytest.raises(TookTooLongError):
         within(0.02, swallowing)
+
+
+@needs_signals
+def test_code_of_others_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be a callback, which would lose the exception; the next code of ours is."""
+    monkeypatch.setattr(page_time, "_INTERRUPTED", ("re",))
+    counted: list[int] = []
+
+    def others(check: Check) -> None:
+        begun = time.thread_time()
+        while time.thread_time() < begun + 0.3:
+            pass
+        counted.append(1)
+        backtrack(check)
+
+    with pytest.raises(TookTooLongError):
+        within(0.02, others)
+    assert counted == [1]
 
 
 @needs_signals

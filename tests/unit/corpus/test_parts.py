@@ -45,6 +45,17 @@ def test_a_part_is_made_once_and_again_when_made_of_something_else(tmp_path: Pat
     assert make_once(folder, "b", make) == {"n": 4}
 
 
+def test_of_two_that_make_a_part_both_return_what_is_there(tmp_path: Path) -> None:
+    """Where what making it returns is not always the same, the later one must not speak of what it threw away."""
+
+    def make(folder: Path) -> dict[str, Any]:
+        make_once(tmp_path / "part", "a", lambda other: {"by": "the first to finish"})
+        return {"by": "the other"}
+
+    assert make_once(tmp_path / "part", "a", make) == {"by": "the first to finish"}
+    assert finished(tmp_path / "part", "a") == {"by": "the first to finish"}
+
+
 def test_a_part_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     folder = tmp_path / "part"
     make_once(folder, "a", lambda aside: {"n": 1})
