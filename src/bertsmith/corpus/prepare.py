@@ -30,7 +30,7 @@ from bertsmith.corpus.standard_input import NAME, STANDARD_INPUT, forget, spool
 from bertsmith.corpus.tokenizer import Tokenizer
 
 # Raise when the same sources and options come to give another corpus.
-_VERSION = 3
+_VERSION = 4
 # What decides beside the sources and the options.
 _OUTSIDE = ("tokenizer", "version")
 
