@@ -10,7 +10,7 @@ The folders, in the order in which text flows through them:
     corpus/      raw text -> documents -> sentences -> token shards, prepared once for every length, phase and epoch
     batches/     token shards -> instances (pairs, masks) -> packed batches, pure functions of seed, epoch, position
     model/       the encoder on packed tokens, its heads, and losses as sums and counts
-    weights/     Hugging Face folders in and out, strictly
+    weights/     Hugging Face folders in and out, checkpoints of Google's and NVIDIA's in; strictly
     optim/       NVLAMB, AdamW, parameter groups, learning-rate schedules
     training/    the step, the loop, evaluation, meters, checkpoints, and the pre-training run that joins them
     tasks/       what an encoder is fine-tuned for, and the fine-tuning run
@@ -29,16 +29,26 @@ if TYPE_CHECKING:
     from bertsmith.inference.predictor import Predictor
     from bertsmith.tasks.finetune import finetune
     from bertsmith.training.pretrain import pretrain
+    from bertsmith.weights.convert import import_checkpoint
     from bertsmith.weights.huggingface import load_encoder, load_pretraining_model
 
 __version__ = "0.1.0"
-__all__ = ["Predictor", "finetune", "load_encoder", "load_pretraining_model", "prepare", "pretrain"]
+__all__ = [
+    "Predictor",
+    "finetune",
+    "import_checkpoint",
+    "load_encoder",
+    "load_pretraining_model",
+    "prepare",
+    "pretrain",
+]
 
 # Imported when first asked for: `import bertsmith` stays light, and preparing text never loads torch.
 _HOMES = {
     "prepare": "bertsmith.corpus.prepare",
     "pretrain": "bertsmith.training.pretrain",
     "finetune": "bertsmith.tasks.finetune",
+    "import_checkpoint": "bertsmith.weights.convert",
     "load_encoder": "bertsmith.weights.huggingface",
     "load_pretraining_model": "bertsmith.weights.huggingface",
     "Predictor": "bertsmith.inference.predictor",

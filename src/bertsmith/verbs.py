@@ -14,6 +14,7 @@ from typing import Annotated, Literal, TypeVar
 import tyro
 
 from bertsmith.base import log
+from bertsmith.base.errors import BertsmithError
 from bertsmith.recipes.flags import parse_flags, parse_two, split_flags, wants_help
 from bertsmith.recipes.loader import FIELDS, load_recipe, presets
 
@@ -262,6 +263,34 @@ def _predict(call: Call) -> None:
 
 
 @dataclass(frozen=True)
+class ImportFlags:
+    """Flags of `import`."""
+
+    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
+    """A TensorFlow checkpoint (its folder, its prefix or its .index file) or NVIDIA's .pt file."""
+    out: Path
+    """The model folder."""
+    vocab: Path | None = None
+    """Its vocab.txt, or a tokenizer's folder. Without it, the one beside the checkpoint."""
+    config: Path | None = None
+    """Its bert_config.json. Without it, the one beside the checkpoint."""
+    lowercase: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Text is lower-cased first. Without it and its opposite, the pieces of the vocabulary decide."""
+    no_lowercase: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Text keeps its capital letters and accents."""
+
+
+def _import(call: Call) -> None:
+    flags = call.read(ImportFlags)
+    if flags.lowercase and flags.no_lowercase:
+        raise BertsmithError("--lowercase and --no-lowercase exclude each other", call.prog, "give one of them")
+    from bertsmith.weights.convert import import_checkpoint
+
+    lowercase = flags.lowercase if flags.lowercase or flags.no_lowercase else None
+    print(import_checkpoint(flags.checkpoint, flags.out, flags.vocab, flags.config, lowercase))
+
+
+@dataclass(frozen=True)
 class BenchFlags:
     """Flags of `bench`, beside those of BenchOptions."""
 
@@ -329,6 +358,12 @@ VERBS = {
         "Predict labels, or the words behind [MASK], for the rows of a file, in their order.",
         "  bertsmith predict runs/labels new.csv --out predictions.jsonl",
         _predict,
+    ),
+    "import": Verb(
+        "Make a model folder of a TensorFlow checkpoint of Google's, or of NVIDIA's .pt file; needs no TensorFlow.",
+        "  bertsmith import uncased_L-12_H-768_A-12 --out bert-base\n"
+        "  bertsmith import ckpt_8601.pt --config bert_config.json --vocab vocab.txt --out bert-large",
+        _import,
     ),
     "bench": Verb(
         "Measure preparation or batches beside others, over the same text, each case in a process of its own.",

@@ -29,6 +29,7 @@ SEES["bench"] = {"base", "corpus", "batches"}
 SEES["quickstart"] = set(SEES) - {"bench"}
 # Composition roots: they join the stages, and they alone see a recipe.
 ROOTS = {
+    "weights.convert": {*SEES["weights"], "corpus.tokenizer"},
     "training.pretrain": {*SEES["training"], "recipes"},
     "tasks.finetune": {*SEES["tasks"], "recipes", "weights", "optim", "training"},
     "verbs": {*SEES, "quickstart"},

@@ -16,15 +16,15 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.training.evaluate import evaluate
 from bertsmith.training.loop import PhaseWork, Trainer
-from bertsmith.weights.huggingface import CONFIG_FILE, WEIGHTS_FILES, read_config
+from bertsmith.weights.huggingface import read_config
+from bertsmith.weights.stored import CONFIG_FILE, stored_files
 from bertsmith.weights.vocabulary import extend_vocabulary
 
 
 def start_identity(folder: Path) -> dict[str, str]:
     """The checksums of a model that a run starts from: it is the same one wherever it lies."""
     read_config(folder)  # says it where this is no model folder
-    weights = [name for name in WEIGHTS_FILES if (folder / name).is_file()][:1]
-    return {f"init_from.{name}": files.sha256(folder / name) for name in (CONFIG_FILE, *weights)}
+    return {f"init_from.{path.name}": files.sha256(path) for path in (folder / CONFIG_FILE, *stored_files(folder))}
 
 
 def tell_shape(wanted: BertConfig, found: BertConfig, folder: Path) -> None:

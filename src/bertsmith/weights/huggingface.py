@@ -22,17 +22,16 @@ from bertsmith.model.encoder import Encoder
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.weights.names import POOLER, part_of, to_huggingface, to_ours
+from bertsmith.weights.stored import CONFIG_FILE as CONFIG_FILE
+from bertsmith.weights.stored import FOLDER_FIX, WEIGHTS_FILES, read_tensors
 from bertsmith.weights.strict import Fit, fit, own_parameters
 
-CONFIG_FILE = "config.json"
-WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 TASK_FILE, FINETUNE_FILE = "task.json", "finetune.json"
 _OPTIONAL_FILES = ("special_tokens_map.json",)
 # All that a folder of ours may hold.
 _WRITTEN_FILES = (CONFIG_FILE, *WEIGHTS_FILES, *TOKENIZER_FILES, *_OPTIONAL_FILES, TASK_FILE, FINETUNE_FILE)
 _SHOWN = 5
-_FOLDER_FIX = "name a model folder: one with config.json and model.safetensors"
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -107,40 +106,21 @@ def _tell(path: Path, fitted: Fit, tensors: Mapping[str, Tensor]) -> None:
         choose(f"{path}: {' and '.join(sorted(fitted.fresh))}", "drawn at random", "no weights for it were read")
     if fitted.unused:
         choose(f"{path}: {' and '.join(sorted(fitted.unused))}", "left out", "this model has no such part")
-    narrow = {str(each.dtype) for each in tensors.values() if each.is_floating_point() and each.dtype != torch.float32}
-    if narrow:
-        choose(f"{path}: weights", "held as torch.float32", f"stored as {' and '.join(sorted(narrow))}")
+    tell_dtypes(path, tensors)
+
+
+def tell_dtypes(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Says where weights are stored in another type than the fp32 that they are held in."""
+    other = {str(each.dtype) for each in tensors.values() if each.is_floating_point() and each.dtype != torch.float32}
+    if other:
+        choose(f"{path}: weights", "held as torch.float32", f"stored as {' and '.join(sorted(other))}")
 
 
 def read_config(folder: Path) -> BertConfig:
     """The shape of the BERT in a folder. Raises BertsmithError where there is none."""
     if not folder.is_dir():
-        raise BertsmithError("this model folder does not exist", folder, _FOLDER_FIX)
-    return BertConfig.from_dict(files.read_json(folder / CONFIG_FILE, _FOLDER_FIX))
-
-
-def read_tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
-    """The file that holds a folder's weights, and its tensors under the names that it gives them.
-
-    Raises BertsmithError where there is no such file, where it is broken, and where it holds more than tensors.
-    """
-    for name in WEIGHTS_FILES:
-        path = folder / name
-        if path.is_file():
-            break
-    else:
-        raise BertsmithError(f"no weights here, neither {' nor '.join(WEIGHTS_FILES)}", folder, _FOLDER_FIX)
-    fix = "copy or download the file again"
-    try:
-        if path.suffix == ".safetensors":
-            return path, safetensors.torch.load_file(path)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch lets through whatever its unpickler stumbles on
-        first_line = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise BertsmithError(f"these weights cannot be read ({first_line})", path, fix) from error
-    if not isinstance(loaded, dict) or not all(isinstance(each, Tensor) for each in loaded.values()):
-        raise BertsmithError("this file holds something other than named tensors", path, fix)
-    return path, loaded
+        raise BertsmithError("this model folder does not exist", folder, FOLDER_FIX)
+    return BertConfig.from_dict(files.read_json(folder / CONFIG_FILE, FOLDER_FIX))
 
 
 def save_pretraining_model(model: PretrainingModel, tokenizer_folder: str | Path, out: str | Path) -> None:
@@ -159,18 +139,20 @@ def save_model(model: nn.Module, contents: FolderContents, out: str | Path) -> N
     The model must have a `config`. Weights are stored in fp32. Raises BertsmithError where `out` holds something that
     is no model folder, and where the disk refuses.
     """
-    out = Path(out)
+    tensors = {name: parameter.detach() for name, parameter in own_parameters(model).items()}
+    write_folder(tensors, _config_of(model), contents, Path(out))
+
+
+def write_folder(tensors: Mapping[str, Tensor], shape: BertConfig, contents: FolderContents, out: Path) -> None:
+    """Writes a model folder of tensors under our names; as `save_model` otherwise."""
     if check_replaceable(out):
         say(f"the model that was in {out} is replaced")
     prefix = "" if contents.architecture == "BertModel" else "bert."
-    tensors = {
-        to_huggingface(name, prefix): parameter.detach().float().cpu().contiguous()
-        for name, parameter in own_parameters(model).items()
-    }
-    config = {"architectures": [contents.architecture], **_config_of(model).to_dict(), "dtype": "float32"}
+    stored = {to_huggingface(name, prefix): each.float().cpu().contiguous() for name, each in tensors.items()}
+    config = {"architectures": [contents.architecture], **shape.to_dict(), "dtype": "float32"}
     with files.whole_folder(out) as aside:
         files.write_json(aside / CONFIG_FILE, {**config, **contents.config})
-        data = safetensors.torch.save(tensors, metadata={"format": "pt"})
+        data = safetensors.torch.save(stored, metadata={"format": "pt"})
         files.write_whole(aside / WEIGHTS_FILES[0], lambda file: file.write(data))
         contents.write_tokenizer(aside)
         for name, value in contents.json_files.items():

@@ -53,6 +53,10 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor], may_be_fresh: Collectio
             result.problems.append(f"twice:      {name} and {spelled[ours]}")
         else:
             given[ours], spelled[ours] = tensor, name
+    for name, tensor in tensors.items():
+        target = ALIASES.get(bare(name))
+        if target is not None and target not in given:  # the file holds the tied tensor under its other name only
+            given[target], spelled[target] = tensor, name
     parameters = own_parameters(model)
     _missing(result, parameters, given, may_be_fresh)
     _surplus(result, parameters, given, spelled)
@@ -62,10 +66,10 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor], may_be_fresh: Collectio
     _aliases(result, tensors, given)
     if result.problems:
         raise BertsmithError(
-            "these weights are not those of the model that config.json describes:\n    "
+            "these weights are not those of the model that its config describes:\n    "
             + "\n    ".join(sorted(result.problems)),
             where,
-            "use the weights and the config.json of one and the same model; nothing was loaded",
+            "use the weights and the config of one and the same model; nothing was loaded",
         )
     return result
 
@@ -99,7 +103,7 @@ def _surplus(
 def _shape(result: Fit, name: str, tensor: Tensor, parameter: nn.Parameter) -> None:
     if tensor.shape != parameter.shape:
         found, wanted = list(tensor.shape), list(parameter.shape)
-        result.problems.append(f"shape:      {name} is {found} in the file and {wanted} by config.json")
+        result.problems.append(f"shape:      {name} is {found} in the file and {wanted} by the config")
     elif not tensor.is_floating_point():
         result.problems.append(f"kind:       {name} holds {tensor.dtype}, not floating-point numbers")
 

@@ -122,7 +122,7 @@ def test_every_problem_is_in_one_message(folder):
         "missing:    bert.encoder.layer.0.attention.self.query.weight",
         "unexpected: bert.encoder.layer.0.attention.self.querry.weight",
         "missing:    bert.encoder.layer.1.output.LayerNorm.bias",
-        "shape:      bert.embeddings.word_embeddings.weight is [41, 8] in the file and [40, 8] by config.json",
+        "shape:      bert.embeddings.word_embeddings.weight is [41, 8] in the file and [40, 8] by the config",
         "unexpected: bert.encoder.layer.2.output.dense.bias",
         "kind:       cls.predictions.bias holds torch.int64",
         "missing:    cls.seq_relationship.bias",

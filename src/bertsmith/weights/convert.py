@@ -1,0 +1,205 @@
+"""Importing a checkpoint of Google's or NVIDIA's: its weights, its shape and its vocabulary become a model folder.
+
+A composition root, because the folder's tokenizer comes from the corpus side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import choose, say
+from bertsmith.corpus.tokenizer import Tokenizer
+from bertsmith.model.config import BertConfig
+from bertsmith.model.encoder import Encoder
+from bertsmith.model.pretraining import MaskedHead
+from bertsmith.weights.foreign import Foreign, find_checkpoint
+from bertsmith.weights.huggingface import FolderContents, check_replaceable, tell_dtypes, write_folder
+from bertsmith.weights.names import ALIASES, HEADS, POOLER, bare, part_of, to_ours
+from bertsmith.weights.nvidia import read_nvidia
+from bertsmith.weights.strict import fit
+from bertsmith.weights.tensorflow.checkpoint import read_tensorflow
+
+_CONFIG_FILES = ("bert_config.json", "config.json")
+_VOCABULARY_FILES = ("tokenizer.json", "vocab.txt")
+# What decides the shapes and the function; a value that is merely assumed would make another model.
+_NEEDED = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "max_position_embeddings", "type_vocab_size", "hidden_act",
+)  # fmt: skip
+_READABLE = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+# NVIDIA's scripts round the vocabulary up to this for the tensor cores.
+_PADDED_TO = 8
+_WORD = "encoder.embeddings.word.weight"
+
+
+def import_checkpoint(
+    checkpoint: str | Path,
+    out: str | Path,
+    vocabulary: str | Path | None = None,
+    config: str | Path | None = None,
+    lowercase: bool | None = None,
+) -> Path:
+    """Makes a model folder, which `transformers` reads too, of a checkpoint of Google's or NVIDIA's, and returns it.
+
+    checkpoint: a TensorFlow checkpoint (V2) by its prefix, one of its files or its folder; or a `.pt` file. vocabulary
+    (a vocab.txt or a tokenizer's folder) and config (a bert_config.json): else those beside the checkpoint. lowercase:
+    else as the vocabulary is. Nothing is drawn at random and nothing but the optimizer's state is left out. Raises
+    BertsmithError that lists every missing, unexpected and wrongly shaped tensor, and names what is damaged.
+    """
+    out = Path(out)
+    check_replaceable(out)
+    place = find_checkpoint(Path(checkpoint))
+    tokenizer = _tokenizer(place.path.parent, vocabulary, lowercase)
+    config_path = _beside("config", place.path.parent, config, _CONFIG_FILES)
+    foreign = read_tensorflow(place.path) if place.kind == "tensorflow" else read_nvidia(place.path)
+    if config_path is None:
+        raise BertsmithError(
+            f"no {' or '.join(_CONFIG_FILES)} beside this checkpoint", foreign.where, _config_fix(foreign)
+        )
+    shape = _with_rows_of(foreign, _read_shape(config_path), tokenizer)
+    tensors = _fitted(foreign, shape)
+    contents = _contents(tensors, tokenizer)
+    write_folder(tensors, shape, contents, out)
+    for phrase in foreign.left_out:
+        say(f"{foreign.where}: left out: {phrase}")
+    tell_dtypes(foreign.where, tensors)
+    count = sum(each.numel() for each in tensors.values())
+    say(f"{len(tensors):,} tensors, {count:,} parameters: {contents.architecture} in {out}")
+    return out
+
+
+def _beside(what: str, folder: Path, named: str | Path | None, names: tuple[str, ...]) -> Path | None:
+    """The file that the user names, else the first of `names` that lies in the checkpoint's folder; None without."""
+    if named is not None:
+        return Path(named)
+    found = next((folder / name for name in names if (folder / name).is_file()), None)
+    if found is not None:
+        choose(what, str(found), "it lies beside the checkpoint")
+    return found
+
+
+def _tokenizer(folder: Path, named: str | Path | None, lowercase: bool | None) -> Tokenizer:
+    source = _beside("vocabulary", folder, named, _VOCABULARY_FILES)
+    if source is None:
+        fix = "name the model's vocabulary with --vocab vocab.txt"
+        raise BertsmithError("no vocab.txt beside this checkpoint", folder, fix)
+    tokenizer = Tokenizer.load(source)
+    if lowercase is None or lowercase == tokenizer.lowercase:
+        return tokenizer
+    choose(f"casing of {source}", "lower-cased" if lowercase else "cased", "the command says so")
+    return Tokenizer.from_vocabulary(tokenizer.pieces, lowercase)
+
+
+def _read_shape(path: Path) -> BertConfig:
+    """The shape in a bert_config.json, with the activation that Google's and NVIDIA's code computes."""
+    values = files.read_json(path, "name the model's bert_config.json with --config")
+    missing = [name for name in _NEEDED if not isinstance(values, dict) or values.get(name) is None]
+    if missing:
+        fix = "name the bert_config.json that belongs to the checkpoint"
+        raise BertsmithError(f"this config lacks {', '.join(missing)}", path, fix)
+    shape = BertConfig.from_dict(values)
+    for name in _READABLE:
+        if values.get(name) is None:
+            choose(f"{name} of {path.name}", str(getattr(shape, name)), "the file does not say; BERT's own value")
+    if shape.hidden_act != "gelu":
+        return shape
+    choose("activation", "gelu_pytorch_tanh", "what Google and NVIDIA call gelu is computed with tanh, not erf")
+    return dataclasses.replace(shape, hidden_act="gelu_pytorch_tanh")
+
+
+def _config_fix(foreign: Foreign) -> str:
+    """What the tensors tell of the config, for a user who has to write it."""
+    found = {to_ours(name): tensor.shape for name, tensor in foreign.tensors.items()}
+    word, position, kind = (
+        found.get(f"encoder.embeddings.{name}.weight", (0, 0)) for name in ("word", "position", "token_type")
+    )
+    layers = [name for name in found if name is not None and name.endswith(".feed_forward.inner.weight")]
+    inner = found.get("encoder.layers.0.feed_forward.inner.weight", (0, 0))
+    return (
+        f"name it with --config; by the tensors it says vocab_size {word[0]}, hidden_size {word[-1]}, "
+        f"num_hidden_layers {len(layers)}, intermediate_size {inner[0]}, max_position_embeddings {position[0]}, "
+        f"type_vocab_size {kind[0]}; no tensor tells num_attention_heads and hidden_act"
+    )
+
+
+def _with_rows_of(foreign: Foreign, shape: BertConfig, tokenizer: Tokenizer) -> BertConfig:
+    """The shape with the vocabulary's size on disk, which NVIDIA pads, and the tokenizer's [PAD].
+
+    Raises BertsmithError where the tokenizer has another number of pieces than the model.
+    """
+    rows = next((len(each) for name, each in foreign.tensors.items() if to_ours(name) == _WORD and each.dim()), None)
+    if rows is not None and rows != shape.vocab_size and rows == _padded(shape.vocab_size):
+        choose("vocab_size", f"{rows:,}, as stored", f"NVIDIA's scripts pad {shape.vocab_size:,} to a multiple of 8")
+        shape = dataclasses.replace(shape, vocab_size=rows)
+    if shape.vocab_size not in (tokenizer.size, _padded(tokenizer.size)):
+        raise BertsmithError(
+            f"the vocabulary has {tokenizer.size:,} pieces and the model {shape.vocab_size:,}",
+            foreign.where,
+            "name the vocabulary and the config that belong to the checkpoint with --vocab and --config",
+        )
+    if shape.vocab_size != tokenizer.size:
+        say(f"{shape.vocab_size - tokenizer.size} rows of the vocabulary stand for no piece: padding, kept")
+    return dataclasses.replace(shape, pad_token_id=tokenizer.special.pad)
+
+
+def _padded(rows: int) -> int:
+    return -(-rows // _PADDED_TO) * _PADDED_TO
+
+
+class _Found(nn.Module):
+    """The parameters that a checkpoint with these heads must have, and no others. rows: of the classifier."""
+
+    def __init__(self, config: BertConfig, heads: set[str], rows: int) -> None:
+        super().__init__()
+        self.encoder = Encoder(config)
+        if "masked_head" in heads:
+            self.masked_head = MaskedHead(config)
+        for head, outputs in (("next_sentence", 2), ("qa_outputs", 2), ("classifier", rows)):
+            if head in heads:
+                setattr(self, head, nn.Linear(config.hidden_size, outputs))
+
+
+def _fitted(foreign: Foreign, shape: BertConfig) -> dict[str, Tensor]:
+    """The checkpoint's tensors by our names, all of them, of the right shapes; raises BertsmithError otherwise."""
+    given = {ours: each for name, each in foreign.tensors.items() if (ours := to_ours(name)) is not None}
+    given |= {ALIASES[bare(name)]: each for name, each in foreign.tensors.items() if bare(name) in ALIASES}
+    heads = {part_of(name) for name in given} & set(HEADS)
+    bias = given.get("classifier.bias")
+    rows = len(bias) if bias is not None and bias.dim() == 1 else 2
+    with torch.device("meta"):
+        model = _Found(shape, heads, rows)
+    # Words and answers are found without the pooler, so a checkpoint of these may lack it.
+    needs_pooler = not heads.isdisjoint(("next_sentence", "classifier"))
+    fitted = fit(model, foreign.tensors, () if needs_pooler else (POOLER,), foreign.where)
+    if fitted.fresh:
+        say(f"{foreign.where}: it has no pooler, so the model folder has none either")
+    return fitted.tensors
+
+
+def _contents(tensors: Mapping[str, Tensor], tokenizer: Tokenizer) -> FolderContents:
+    """The class of transformers that has these heads, and what its config says of labels."""
+    heads = {part_of(name) for name in tensors} & set(HEADS)
+    labels: dict[str, Any] = {}
+    if "classifier" in heads:
+        architecture, count = "BertForSequenceClassification", len(tensors["classifier.bias"])
+        names = [f"LABEL_{number}" for number in range(count)]
+        labels = {"id2label": {str(number): name for number, name in enumerate(names)}}
+        labels["label2id"] = {name: number for number, name in enumerate(names)}
+        choose("labels", ", ".join(names), "a checkpoint does not name them; config.json is the place to")
+    elif "qa_outputs" in heads:
+        architecture = "BertForQuestionAnswering"
+    elif heads >= {"masked_head", "next_sentence"}:
+        architecture = "BertForPreTraining"
+    elif heads:
+        architecture = "BertForMaskedLM" if "masked_head" in heads else "BertForNextSentencePrediction"
+    else:
+        architecture = "BertModel"
+    return FolderContents(architecture, tokenizer.save, labels)

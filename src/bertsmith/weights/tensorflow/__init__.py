@@ -1,0 +1,1 @@
+"""Checkpoints that TensorFlow wrote, read without it."""
