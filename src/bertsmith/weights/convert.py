@@ -66,10 +66,10 @@ def import_checkpoint(
         )
     shape = _with_rows_of(foreign, _read_shape(config_path), tokenizer)
     tensors = _fitted(foreign, shape)
-    contents = _contents(tensors, tokenizer)
+    contents = _contents(tensors, tokenizer, foreign.where)
     write_folder(tensors, shape, contents, out)
-    for phrase in foreign.left_out:
-        say(f"{foreign.where}: left out: {phrase}")
+    if foreign.left_out:
+        say(f"{foreign.where}: left out: {', '.join(foreign.left_out)}")
     tell_dtypes(foreign.where, tensors)
     count = sum(each.numel() for each in tensors.values())
     say(f"{len(tensors):,} tensors, {count:,} parameters: {contents.architecture} in {out}")
@@ -108,10 +108,12 @@ def _read_shape(path: Path) -> BertConfig:
     shape = BertConfig.from_dict(values)
     for name in _READABLE:
         if values.get(name) is None:
-            choose(f"{name} of {path.name}", str(getattr(shape, name)), "the file does not say; BERT's own value")
+            choose(f"{name} of {path}", str(getattr(shape, name)), "the file does not say; BERT's own value")
     if shape.hidden_act != "gelu":
         return shape
-    choose("activation", "gelu_pytorch_tanh", "what Google and NVIDIA call gelu is computed with tanh, not erf")
+    choose(
+        f"activation of {path}", "gelu_pytorch_tanh", "what Google and NVIDIA call gelu is computed with tanh, not erf"
+    )
     return dataclasses.replace(shape, hidden_act="gelu_pytorch_tanh")
 
 
@@ -137,7 +139,11 @@ def _with_rows_of(foreign: Foreign, shape: BertConfig, tokenizer: Tokenizer) -> 
     """
     rows = next((len(each) for name, each in foreign.tensors.items() if to_ours(name) == _WORD and each.dim()), None)
     if rows is not None and rows != shape.vocab_size and rows == _padded(shape.vocab_size):
-        choose("vocab_size", f"{rows:,}, as stored", f"NVIDIA's scripts pad {shape.vocab_size:,} to a multiple of 8")
+        choose(
+            f"{foreign.where}: vocab_size",
+            f"{rows:,}, as stored",
+            f"NVIDIA's scripts pad {shape.vocab_size:,} to a multiple of 8",
+        )
         shape = dataclasses.replace(shape, vocab_size=rows)
     if shape.vocab_size not in (tokenizer.size, _padded(tokenizer.size)):
         raise BertsmithError(
@@ -184,7 +190,7 @@ def _fitted(foreign: Foreign, shape: BertConfig) -> dict[str, Tensor]:
     return fitted.tensors
 
 
-def _contents(tensors: Mapping[str, Tensor], tokenizer: Tokenizer) -> FolderContents:
+def _contents(tensors: Mapping[str, Tensor], tokenizer: Tokenizer, where: Path) -> FolderContents:
     """The class of transformers that has these heads, and what its config says of labels."""
     heads = {part_of(name) for name in tensors} & set(HEADS)
     labels: dict[str, Any] = {}
@@ -193,7 +199,7 @@ def _contents(tensors: Mapping[str, Tensor], tokenizer: Tokenizer) -> FolderCont
         names = [f"LABEL_{number}" for number in range(count)]
         labels = {"id2label": {str(number): name for number, name in enumerate(names)}}
         labels["label2id"] = {name: number for number, name in enumerate(names)}
-        choose("labels", ", ".join(names), "a checkpoint does not name them; config.json is the place to")
+        choose(f"labels of {where}", ", ".join(names), "a checkpoint does not name them; config.json is the place to")
     elif "qa_outputs" in heads:
         architecture = "BertForQuestionAnswering"
     elif heads >= {"masked_head", "next_sentence"}:

@@ -2,7 +2,7 @@
 
 A CRC is the remainder of the message, read as a polynomial over GF(2), by a fixed polynomial P. Here the message is
 first folded with a sparse multiple of P, which takes three XORs of whole arrays, until it is short; then the powers of
-x at its set bits are XORed. The powers are kept in the reflected form of the usual register: bit 31 is the constant term.
+x at its set bits are XORed. The powers are kept as the usual register has them, reflected: bit 31 is the constant term.
 """
 
 from __future__ import annotations

@@ -16,10 +16,8 @@ _HEADS = {
 }
 # What the optimizers and loss scalers of Google's, NVIDIA's and MLPerf's scripts keep: for each variable, and alone.
 _SLOTS = frozenset(("adam_m", "adam_v", "Adam", "Adam_1", "lamb_m", "lamb_v", "LAMB", "LAMB_1", "accum"))
-_COUNTERS = frozenset(
-    ("global_step", "local_step", "beta1_power", "beta2_power", "batch_finite")
-    + ("loss_scale", "current_loss_scale", "good_steps", "bad_steps")
-)
+_COUNTERS = frozenset(("global_step", "local_step", "beta1_power", "beta2_power", "batch_finite"))
+_LOSS_SCALES = frozenset(("loss_scale", "current_loss_scale", "good_steps", "bad_steps"))
 _LAYER = re.compile(r"(?<![^/])layer_(\d+)(?![^/])")
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """The variable that only a checkpoint of TensorFlow 2's objects has."""
@@ -28,7 +26,7 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 def is_training_state(variable: str) -> bool:
     """Whether it is a slot of an optimizer or a counter, and no weight."""
     parent, _, leaf = variable.rpartition("/")
-    return leaf in _COUNTERS or (bool(parent) and leaf in _SLOTS)
+    return leaf in _COUNTERS | _LOSS_SCALES or (bool(parent) and leaf in _SLOTS)
 
 
 def to_huggingface(variable: str) -> tuple[str, bool]:
