@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -23,7 +22,7 @@ from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.weights.names import POOLER, part_of, to_huggingface, to_ours
 from bertsmith.weights.stored import CONFIG_FILE as CONFIG_FILE
-from bertsmith.weights.stored import FOLDER_FIX, WEIGHTS_FILES, read_tensors
+from bertsmith.weights.stored import FOLDER_FIX, WEIGHTS_FILES, read_tensors, write_tensors
 from bertsmith.weights.strict import Fit, fit, own_parameters
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
@@ -152,8 +151,9 @@ def write_folder(tensors: Mapping[str, Tensor], shape: BertConfig, contents: Fol
     config = {"architectures": [contents.architecture], **shape.to_dict(), "dtype": "float32"}
     with files.whole_folder(out) as aside:
         files.write_json(aside / CONFIG_FILE, {**config, **contents.config})
-        data = safetensors.torch.save(stored, metadata={"format": "pt"})
-        files.write_whole(aside / WEIGHTS_FILES[0], lambda file: file.write(data))
+        write_tensors(stored, aside / WEIGHTS_FILES[0])
+        # safetensors lets its owner alone read what it writes; a model is for whoever may read its config.
+        shutil.copymode(aside / CONFIG_FILE, aside / WEIGHTS_FILES[0])
         contents.write_tokenizer(aside)
         for name, value in contents.json_files.items():
             files.write_json(aside / name, value)

@@ -1,13 +1,16 @@
-"""The files of tensors in a model folder, whole or in shards, safetensors or torch's, read without running anything."""
+"""The files of tensors in a model folder, whole or in shards, safetensors or torch's; nothing they hold is run."""
 
 from __future__ import annotations
 
+import os
 import pickle
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
@@ -20,6 +23,7 @@ WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 # In the order in which transformers looks for them.
 _CANDIDATES = (WEIGHTS_FILES[0], f"{WEIGHTS_FILES[0]}.index.json", WEIGHTS_FILES[1], f"{WEIGHTS_FILES[1]}.index.json")
 FOLDER_FIX = "name a model folder: one with config.json and model.safetensors"
+_SYSTEM_ERROR = re.compile(r"(?:os error|code:) (\d+)")
 _AGAIN = "copy or download the file again"
 
 
@@ -44,6 +48,17 @@ def read_tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     if path is None:
         raise BertsmithError(f"no weights here, neither {' nor '.join(WEIGHTS_FILES)}", folder, FOLDER_FIX)
     return path, _read_shards(path) if _is_index(path) else _read_file(path)
+
+
+def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Writes safetensors straight from memory. Raises OSError where the disk refuses."""
+    try:
+        safetensors.torch.save_file(dict(tensors), path, metadata={"format": "pt"})
+    except safetensors.SafetensorError as error:  # what the system said stands in its text alone
+        number = _SYSTEM_ERROR.search(str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
 def load_torch_file(path: Path) -> Any:

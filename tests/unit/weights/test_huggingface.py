@@ -211,6 +211,36 @@ def test_a_full_disk_leaves_the_old_folder(model, folder, tokenizer_folder, monk
     assert same(load_pretraining_model(folder), model)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["I/O error: No space left on device (os error 28)", "IoError(Os { code: 28, kind: StorageFull, message: x })"],
+)
+def test_a_disk_that_is_full_of_weights_is_said(text, model, tokenizer_folder, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise safetensors.SafetensorError(f"Error while serializing: {text}")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    with pytest.raises(BertsmithError, match="No space left") as caught:
+        save_pretraining_model(model, tokenizer_folder, tmp_path / "model")
+    assert caught.value.where == str(tmp_path / "model")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["tokenizer"]
+
+
+def test_whoever_may_read_the_config_may_read_the_weights(folder):
+    assert (folder / "model.safetensors").stat().st_mode == (folder / "config.json").stat().st_mode
+
+
+def test_save_load_save_gives_the_same_bytes(folder, tmp_path):
+    save_pretraining_model(load_pretraining_model(folder), folder, tmp_path / "again")
+    first, second = ({path.name: path.read_bytes() for path in each.iterdir()} for each in (folder, tmp_path / "again"))
+    assert first == second
+
+
+def test_a_bias_under_its_tied_name_alone_is_read(model, folder):
+    edit(folder, lambda tensors: tensors.update({"cls.predictions.decoder.bias": tensors.pop("cls.predictions.bias")}))
+    assert same(load_pretraining_model(folder), model)
+
+
 def test_what_is_no_model_folder_is_never_replaced(model, tokenizer_folder, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")

@@ -31,7 +31,8 @@ def read_tensorflow(prefix: Path) -> Foreign:
         if to_ours(name) is None:  # listed as unexpected, under the name that it has in the file
             name, transposed = variable, False
         tensor = bundle.read(variable)
-        tensors[name] = tensor.T if transposed and tensor.dim() == 2 else tensor
+        # Copied here, so that a tensor is never held twice for long.
+        tensors[name] = tensor.T.contiguous() if transposed and tensor.dim() == 2 else tensor
     slots = [entry for name, entry in bundle.entries.items() if is_training_state(name)]
     left_out = (f"{len(slots):,} slots and counters of the optimizer ({size(sum(each.size for each in slots))})",)
     return Foreign(index_of(prefix), tensors, left_out if slots else ())
