@@ -278,6 +278,8 @@ class ImportFlags:
     """Text is lower-cased first. Without it and its opposite, the pieces of the vocabulary decide."""
     no_lowercase: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Text keeps its capital letters and accents."""
+    activation: Literal["gelu", "gelu_pytorch_tanh", "relu"] | None = None
+    """What the model computes: gelu is erf. Without it, the config decides, and its gelu means the tanh form."""
 
 
 def _import(call: Call) -> None:
@@ -287,7 +289,8 @@ def _import(call: Call) -> None:
     from bertsmith.weights.convert import import_checkpoint
 
     lowercase = flags.lowercase if flags.lowercase or flags.no_lowercase else None
-    print(import_checkpoint(flags.checkpoint, flags.out, flags.vocab, flags.config, lowercase))
+    found = import_checkpoint(flags.checkpoint, flags.out, flags.vocab, flags.config, lowercase, flags.activation)
+    print(found)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def test_what_tensorflow_wrote_gives_transformers_the_same_logits(tmp_path, capl
     assert tokenizer("Ada the abs")["input_ids"] == [2, 9, 8, 5, 7, 10, 3]
     assert "bert_model.ckpt (its file `checkpoint` names it as the latest)" in caplog.text
     assert "left out: 93 slots and counters of the optimizer (3.8 kB)" in caplog.text
-    assert "computed with tanh, not erf" in caplog.text
+    assert "gelu_pytorch_tanh (what they call gelu is computed with tanh" in caplog.text
 
 
 def test_half_precision_and_several_files(tmp_path, caplog):
@@ -231,6 +231,13 @@ def test_vocabulary_and_config_must_be_the_models(tmp_path):
     (folder / "mine.json").write_text(json.dumps({key: CONFIG[key] for key in CONFIG if key != "num_attention_heads"}))
     with pytest.raises(BertsmithError, match="this config lacks num_attention_heads"):
         import_checkpoint(folder, tmp_path / "again", FOLDER / "vocab.txt", folder / "mine.json")
+
+
+def test_an_activation_that_is_named_is_taken(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert main(["--quiet", "import", str(FOLDER), "--out", str(first), "--activation", "gelu"]) == 0
+    import_checkpoint(folder_with(tmp_path, GOOGLE, hidden_act="relu"), second)
+    assert [load_encoder(each).config.hidden_act for each in (first, second)] == ["gelu", "relu"]
 
 
 @pytest.mark.parametrize(("flag", "ids"), [([], [9]), (["--no-lowercase"], [9]), (["--lowercase"], [1])])

@@ -38,12 +38,13 @@ def tell_shape(wanted: BertConfig, found: BertConfig, folder: Path) -> None:
 def fit_vocabulary(model: PretrainingModel, corpus: Corpus, folder: Path) -> None:
     """Gives the model in `folder` rows for the pieces by which the corpus's vocabulary extends its own, if it does.
 
-    Raises BertsmithError where the two vocabularies differ otherwise.
+    A model may have more rows than its tokenizer has pieces, as NVIDIA's padded ones do: these stay, or become the new
+    pieces'. Raises BertsmithError where the two vocabularies differ otherwise.
     """
-    theirs, size = Tokenizer.load(folder), corpus.special.vocabulary_size
-    if theirs.sha256 == corpus.tokenizer_sha256 and model.config.vocab_size == size:
+    theirs, size, held = Tokenizer.load(folder), corpus.special.vocabulary_size, model.config.vocab_size
+    if theirs.sha256 == corpus.tokenizer_sha256 and held >= size:
         return
-    rows = new_rows(theirs, corpus.tokenizer()) if model.config.vocab_size == theirs.size else None
+    rows = new_rows(theirs, corpus.tokenizer()) if theirs.size <= held <= size else None
     if rows is None:
         raise BertsmithError(
             "the corpus was prepared with another tokenizer than this model's, so its ids mean other pieces",

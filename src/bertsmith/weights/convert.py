@@ -34,7 +34,7 @@ _NEEDED = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "max_position_embeddings", "type_vocab_size", "hidden_act",
 )  # fmt: skip
-_READABLE = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+_WITH_DEFAULTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 # NVIDIA's scripts round the vocabulary up to this for the tensor cores.
 _PADDED_TO = 8
 _WORD = "encoder.embeddings.word.weight"
@@ -46,13 +46,15 @@ def import_checkpoint(
     vocabulary: str | Path | None = None,
     config: str | Path | None = None,
     lowercase: bool | None = None,
+    activation: str | None = None,
 ) -> Path:
     """Makes a model folder, which `transformers` reads too, of a checkpoint of Google's or NVIDIA's, and returns it.
 
     checkpoint: a TensorFlow checkpoint (V2) by its prefix, one of its files or its folder; or a `.pt` file. vocabulary
     (a vocab.txt or a tokenizer's folder) and config (a bert_config.json): else those beside the checkpoint. lowercase:
-    else as the vocabulary is. Nothing is drawn at random and nothing but the optimizer's state is left out. Raises
-    BertsmithError that lists every missing, unexpected and wrongly shaped tensor, and names what is damaged.
+    else as the vocabulary is. activation: one of model.config.ACTIVATIONS; else the config's, where gelu means the tanh
+    form. Nothing is drawn at random, and nothing but the state of training is left out. Raises BertsmithError that
+    lists every missing, unexpected and wrongly shaped tensor, and names what is damaged.
     """
     out = Path(out)
     check_replaceable(out)
@@ -64,7 +66,7 @@ def import_checkpoint(
         raise BertsmithError(
             f"no {' or '.join(_CONFIG_FILES)} beside this checkpoint", foreign.where, _config_fix(foreign)
         )
-    shape = _with_rows_of(foreign, _read_shape(config_path), tokenizer)
+    shape = _with_rows_of(foreign, _read_shape(config_path, activation), tokenizer)
     tensors = _fitted(foreign, shape)
     contents = _contents(tensors, tokenizer, foreign.where)
     write_folder(tensors, shape, contents, out)
@@ -98,23 +100,22 @@ def _tokenizer(folder: Path, named: str | Path | None, lowercase: bool | None) -
     return Tokenizer.from_vocabulary(tokenizer.pieces, lowercase)
 
 
-def _read_shape(path: Path) -> BertConfig:
-    """The shape in a bert_config.json, with the activation that Google's and NVIDIA's code computes."""
+def _read_shape(path: Path, activation: str | None) -> BertConfig:
+    """The shape in a bert_config.json, with the activation that the user names or that Google's code computes."""
     values = files.read_json(path, "name the model's bert_config.json with --config")
     missing = [name for name in _NEEDED if not isinstance(values, dict) or values.get(name) is None]
     if missing:
         fix = "name the bert_config.json that belongs to the checkpoint"
         raise BertsmithError(f"this config lacks {', '.join(missing)}", path, fix)
     shape = BertConfig.from_dict(values)
-    for name in _READABLE:
+    for name in _WITH_DEFAULTS:
         if values.get(name) is None:
             choose(f"{name} of {path}", str(getattr(shape, name)), "the file does not say; BERT's own value")
-    if shape.hidden_act != "gelu":
-        return shape
-    choose(
-        f"activation of {path}", "gelu_pytorch_tanh", "what Google and NVIDIA call gelu is computed with tanh, not erf"
-    )
-    return dataclasses.replace(shape, hidden_act="gelu_pytorch_tanh")
+    if activation is None and shape.hidden_act == "gelu":
+        activation = "gelu_pytorch_tanh"
+        reason = "what they call gelu is computed with tanh; NVIDIA's PyTorch scripts once took erf: --activation gelu"
+        choose(f"activation of {path}", activation, reason)
+    return dataclasses.replace(shape, hidden_act=activation or shape.hidden_act)
 
 
 def _config_fix(foreign: Foreign) -> str:

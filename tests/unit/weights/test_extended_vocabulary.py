@@ -76,6 +76,28 @@ def test_a_run_from_a_model_goes_on_with_an_extended_vocabulary(
     torch.testing.assert_close(weights[sphinx], before[rows[sphinx]].mean(0), rtol=0, atol=1e-7)
 
 
+def test_a_run_from_a_model_with_padded_rows_keeps_them(tmp_path: Path) -> None:
+    pieces = corpus().tokenizer().size
+    model = fresh_model(pieces + 8)
+    save_pretraining_model(model, small_corpus() / "tokenizer", tmp_path / "model")
+    recipe = small_recipe(phase1__steps=1, phase2__steps=0, phase1__learning_rate=1e-12)
+    run = pretrain(recipe, corpus(), tmp_path / "run", init_from=tmp_path / "model")
+    after = load_pretraining_model(run.model)
+    assert after.config.vocab_size == pieces + 8
+    torch.testing.assert_close(
+        after.encoder.embeddings.word.weight, model.encoder.embeddings.word.weight, rtol=0, atol=1e-8
+    )
+
+
+def test_padded_rows_become_those_of_new_pieces() -> None:
+    model = fresh_model(24)
+    word = model.encoder.embeddings.word.weight.detach().clone()
+    extend_vocabulary(model, 30, {row: [1, 2] for row in range(20, 30)})
+    new = model.encoder.embeddings.word.weight
+    assert torch.equal(new[:20], word[:20])
+    torch.testing.assert_close(new[20:], word[1:3].mean(0).expand(10, -1))
+
+
 def test_a_vocabulary_that_is_no_extension_is_refused(tmp_path: Path) -> None:
     pieces = corpus().tokenizer().pieces
     other = Tokenizer.from_vocabulary([*pieces[:5], *reversed(pieces[5:])], lowercase=True)
