@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from bertsmith.base.layout import Layout
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers import Block, Embeddings
+from bertsmith.model.layers import Block, Embeddings, in_dtype
 from bertsmith.model.linear import Linear
 from bertsmith.model.packed import Packed
 
 
 class Encoder(nn.Module):
-    """BERT without a head. `compute` is the dtype of hidden states and matrix products; parameters stay as they are."""
+    """BERT without a head. `compute` is the dtype of matrix products; hidden states are as wide as the parameters."""
 
     def __init__(self, config: BertConfig, compute: torch.dtype | None = None) -> None:
         super().__init__()
@@ -29,15 +29,14 @@ class Encoder(nn.Module):
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, packed: Packed) -> Tensor:
         """Ids of shape int64[T] each -> hidden states [T, H] of the last layer."""
         x = self.embeddings(input_ids, token_type_ids, position_ids)
-        x = x if self.compute is None else x.to(self.compute)
         for layer in self.layers:
-            x = layer(x, packed)
+            x = layer(x, packed, self.compute)
         out: Tensor = x
         return out
 
     def pool(self, hidden: Tensor, packed: Packed) -> Tensor:
         """tanh of a linear map of each sequence's [CLS]: [T, H] -> [S, H]."""
-        return torch.tanh(self.pooler(hidden[packed.first_slots]))
+        return torch.tanh(self.pooler(in_dtype(hidden[packed.first_slots], self.compute)))
 
     def encode_padded(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
-from bertsmith.model.layers import ACTIVATION_FUNCTIONS, LayerNorm
+from bertsmith.model.layers import ACTIVATION_FUNCTIONS, LayerNorm, in_dtype
 from bertsmith.model.linear import Linear, compute_copy
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.model.packed import Packed
@@ -63,7 +63,8 @@ class PretrainingModel(nn.Module):
 
     def masked_logits(self, hidden: Tensor, masked_positions: Tensor) -> Tensor:
         """Scores of every piece at the masked slots only: hidden[T, H], int64[M] -> [M, V]."""
-        logits: Tensor = self.masked_head(hidden[masked_positions], self.encoder.embeddings.word.weight)
+        masked = in_dtype(hidden[masked_positions], self.encoder.compute)
+        logits: Tensor = self.masked_head(masked, self.encoder.embeddings.word.weight)
         return logits
 
     def next_sentence_logits(self, hidden: Tensor, packed: Packed) -> Tensor:
