@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.base.layout import Layout
+from bertsmith.model.checks import check_ids, padded_input
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers import Block, Embeddings, in_dtype
 from bertsmith.model.linear import Linear
@@ -27,7 +28,12 @@ class Encoder(nn.Module):
         self.pooler = Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, packed: Packed) -> Tensor:
-        """Ids of shape int64[T] each -> hidden states [T, H] of the last layer."""
+        """Ids of shape int64[T] each -> hidden states [T, H] of the last layer.
+
+        Raises BertsmithError for ids that the model has no row for; not on a card, where to look at them costs a wait.
+        """
+        if not input_ids.is_cuda and not torch.compiler.is_compiling():
+            check_ids(self.config, input_ids, token_type_ids, position_ids)
         x = self.embeddings(input_ids, token_type_ids, position_ids)
         for layer in self.layers:
             x = layer(x, packed, self.compute)
@@ -35,7 +41,12 @@ class Encoder(nn.Module):
         return out
 
     def pool(self, hidden: Tensor, packed: Packed) -> Tensor:
-        """tanh of a linear map of each sequence's [CLS]: [T, H] -> [S, H]."""
+        """tanh of a linear map of each sequence's [CLS]: [T, H] -> [S, H].
+
+        An empty sequence has none: its row is another's, or that of zeros where all are empty, and means nothing.
+        """
+        if not len(hidden):
+            hidden = hidden.new_zeros(1, hidden.shape[-1])
         return torch.tanh(self.pooler(in_dtype(hidden[packed.first_slots], self.compute)))
 
     def encode_padded(
@@ -44,13 +55,15 @@ class Encoder(nn.Module):
         """int64[B, L] each -> [B, L, H], as transformers' BertModel gives it; zeros where the mask is 0.
 
         A slot's position is its column, as there. Without a mask all is real; without token types all are 0.
+        Raises BertsmithError for shapes that differ, a mask of anything but 0 and 1, and ids without a row.
         """
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        kinds = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        rows, columns = mask.nonzero(as_tuple=True)
-        layout = Layout.from_lengths((mask != 0).sum(1).cpu().numpy())
-        packed = Packed(layout, input_ids.device)
-        hidden = self(input_ids[rows, columns], kinds[rows, columns], columns, packed)
-        padded = hidden.new_zeros(*input_ids.shape, hidden.shape[-1])
+        ids, real, kinds = padded_input(input_ids, attention_mask, token_type_ids)
+        rows, columns = real.nonzero(as_tuple=True)
+        chosen = (ids[rows, columns], kinds[rows, columns], columns)
+        if ids.is_cuda:  # elsewhere forward looks
+            check_ids(self.config, *chosen)
+        packed = Packed(Layout.from_lengths(real.sum(1).cpu().numpy()), ids.device)
+        hidden = self(*chosen, packed)
+        padded = hidden.new_zeros(*ids.shape, hidden.shape[-1])
         out: Tensor = padded.index_put((rows, columns), hidden)
         return out

@@ -1,0 +1,89 @@
+"""Input that a model cannot take is named, at the border of what it can; nothing is answered with garbage."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from made_models import drawn_inputs, drawn_model, small_config
+from torch import Tensor
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.model.encoder import Encoder
+
+CONFIG = small_config(type_vocab_size=3)
+IDS = torch.ones(2, 6, dtype=torch.int64)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return drawn_model(CONFIG).eval().encoder
+
+
+def test_the_last_row_of_each_kind_is_there(encoder: Encoder) -> None:
+    ids = torch.full((1, CONFIG.max_position_embeddings), CONFIG.vocab_size - 1)
+    assert bool(torch.isfinite(encoder.encode_padded(ids, None, torch.full_like(ids, 2))).all())
+
+
+@pytest.mark.parametrize(
+    ("ids", "kinds", "what"),
+    [
+        (IDS * 40, IDS, "input id 40 has no row: this model has 40"),
+        (-IDS, IDS, "input id -1 has no row"),
+        (IDS, IDS * 3, "token type 3 has no row: this model has 3"),
+        (IDS, -IDS, "token type -1 has no row"),
+        (torch.ones(1, 25, dtype=torch.int64), None, "position 24 has no row: this model has 24"),
+        (IDS[0], None, "shape [6]"),
+        (IDS.float(), None, "torch.float32"),
+        (IDS, IDS.float(), "token types are torch.float32"),
+        (IDS, IDS[:, :5], "beside input ids of shape [2, 6]"),
+    ],
+)
+def test_ids_without_a_row_or_of_another_shape_are_named(
+    encoder: Encoder, ids: Tensor, kinds: Tensor | None, what: str
+) -> None:
+    with pytest.raises(BertsmithError) as caught:
+        encoder.encode_padded(ids, None, kinds)
+    assert what in caught.value.what
+    assert caught.value.where
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("mask", "what"),
+    [
+        (torch.ones(2, 5), "beside input ids of shape [2, 6]"),
+        (torch.ones(3, 6), "beside input ids of shape [2, 6]"),
+        (torch.ones(2, 1, 1, 6), "shape [2, 1, 1, 6]"),
+        (torch.full((2, 6), 0.5), "numbers other than 0 and 1"),
+        (torch.tensor([[0.0, 0, 0, 0, -1e4, -1e4]] * 2), "numbers other than 0 and 1"),
+        (torch.full((2, 6), torch.nan), "numbers other than 0 and 1"),
+    ],
+)
+def test_a_mask_that_could_be_misread_is_refused(encoder: Encoder, mask: Tensor, what: str) -> None:
+    with pytest.raises(BertsmithError) as caught:
+        encoder.encode_padded(IDS, mask)
+    assert what in caught.value.what
+    assert caught.value.where == "attention_mask"
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.uint8, torch.float32], ids=str)
+def test_masks_ids_and_types_of_other_dtypes_mean_the_same(encoder: Encoder, dtype: torch.dtype) -> None:
+    mask, kinds = IDS.clone(), IDS.clone()
+    mask[0, 3:] = kinds[1, 2:] = 0
+    expected = encoder.encode_padded(IDS, mask, kinds)
+    whole = torch.int32 if dtype.is_floating_point else dtype
+    ids = IDS.int() if dtype == torch.bool else IDS.to(whole)
+    assert torch.equal(encoder.encode_padded(ids, mask.to(dtype), kinds.to(whole)), expected)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (2, 0), (0, 0)])
+def test_no_rows_or_no_columns_give_none(encoder: Encoder, shape: tuple[int, int]) -> None:
+    assert encoder.encode_padded(torch.zeros(shape, dtype=torch.int64)).shape == (*shape, CONFIG.hidden_size)
+
+
+@pytest.mark.parametrize("name", ["input_ids", "token_type_ids", "position_ids"])
+def test_packed_ids_are_looked_at_too(name: str) -> None:
+    model, batch = drawn_model(CONFIG), drawn_inputs(CONFIG, [6, 3])
+    getattr(batch, name)[4] = 99
+    with pytest.raises(BertsmithError, match="99 has no row"):
+        model.losses(batch)
