@@ -26,13 +26,10 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class LayerNorm(nn.LayerNorm):
-    """Normalises with fp32 statistics and fp32 weights whatever the dtype of x, which the result keeps."""
+    """Normalises in the dtype of its weights, whatever that of x, and gives the result in it."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dtype == self.weight.dtype or not x.is_cuda:
-            # CPU kernels take half-precision x with fp32 weights, and compute in fp32.
-            return functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
-        return functional.layer_norm(x.float(), self.normalized_shape, self.weight, self.bias, self.eps).to(x.dtype)
+        return super().forward(x.to(self.weight.dtype))
 
 
 class Embeddings(nn.Module):

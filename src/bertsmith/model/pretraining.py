@@ -47,7 +47,7 @@ class MaskedHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
-        x = self.norm(self.activation(self.transform(hidden)))
+        x = self.norm(self.activation(self.transform(hidden))).to(hidden.dtype)
         return functional.linear(x, compute_copy(x.dtype, word_embeddings), compute_copy(x.dtype, self.bias))
 
 

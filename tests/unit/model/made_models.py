@@ -30,19 +30,23 @@ def small_config(**changes: Any) -> BertConfig:
 
 
 def drawn_model(
-    config: BertConfig, seed: int = 0, dtype: torch.dtype = torch.float64, compute: torch.dtype | None = None
+    config: BertConfig,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    compute: torch.dtype | None = None,
+    deviation: float = 0.3,
 ) -> PretrainingModel:
     """A model whose every parameter is random and large enough that a mistake in any of them shows."""
     model = PretrainingModel(config, compute).to(dtype)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3)
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * deviation)
     return model
 
 
-def drawn_inputs(config: BertConfig, lengths: list[int], seed: int = 0) -> PretrainInputs:
-    """A packed batch of sequences of these lengths, about every third slot masked; an empty sequence has no label.
+def drawn_inputs(config: BertConfig, lengths: list[int], seed: int = 0, masked_share: float = 0.35) -> PretrainInputs:
+    """A packed batch of sequences of these lengths, a share of slots masked; an empty sequence has no label.
 
     No slot shows id 0: transformers gives that row no gradient, and Google, NVIDIA and we do.
     """
@@ -52,7 +56,7 @@ def drawn_inputs(config: BertConfig, lengths: list[int], seed: int = 0) -> Pretr
     def draw(high: int, shape: int, low: int = 0) -> Tensor:
         return torch.randint(low, high, (shape,), generator=generator)
 
-    masked = (torch.rand(layout.tokens, generator=generator) < 0.35).nonzero()[:, 0]
+    masked = (torch.rand(layout.tokens, generator=generator) < masked_share).nonzero()[:, 0]
     labels = draw(config.vocab_size, len(masked))
     labels[::5] = -100
     return PretrainInputs(
@@ -83,12 +87,20 @@ def places(lengths: list[int], columns: int, left: bool = False) -> tuple[Tensor
     )
 
 
-def twin(model: PretrainingModel) -> Any:
+def twin(model: PretrainingModel, attention: str = "eager") -> Any:
     """transformers' BertForPreTraining with the same weights, in the same dtype."""
     import transformers
 
-    values = {**model.config.to_dict(), "attn_implementation": "eager"}
-    theirs = transformers.BertForPreTraining(transformers.BertConfig(**values)).to(next(model.parameters()).dtype)
+    try:
+        from transformers.initialization import no_init_weights
+    except ImportError:  # before version 5
+        from transformers.modeling_utils import no_init_weights
+
+    values = {**model.config.to_dict(), "attn_implementation": attention}
+    with no_init_weights():
+        theirs = transformers.BertForPreTraining(transformers.BertConfig(**values))
+    theirs.tie_weights()
+    theirs.to(next(model.parameters()).dtype)
     weights = {to_huggingface(name): parameter.detach() for name, parameter in model.named_parameters()}
     report = theirs.load_state_dict(weights, strict=False)
     assert not report.unexpected_keys

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
-from made_models import small_config
+from made_models import drawn_inputs, small_config
+from scipy import stats
 from torch import nn
 
 from bertsmith.model.encoder import Encoder
-from bertsmith.model.initial import initialise
+from bertsmith.model.initial import CUT_NORMAL_DEVIATION, initialise
 from bertsmith.model.pretraining import PretrainingModel
 
 CONFIG = small_config(hidden_size=128, intermediate_size=256, vocab_size=500)
@@ -91,3 +93,29 @@ def test_embeddings_can_be_drawn_wider(model: PretrainingModel) -> None:
     assert changed == {f"encoder.embeddings.{kind}.weight" for kind in kinds}, "nothing else is drawn otherwise"
     words = ours["encoder.embeddings.word.weight"]
     assert float(words.std()) == pytest.approx(0.8796 * 0.1, rel=2e-2)
+
+
+def test_every_weight_is_drawn_from_the_cut_normal_distribution(model: PretrainingModel) -> None:
+    """Kolmogorov and Smirnov's distance, for each matrix: below what one in ten thousand honest draws would exceed."""
+    for name, each in model.named_parameters():
+        if each.ndim > 1:
+            values = each.detach().double().flatten().numpy() / SIGMA
+            distance = stats.kstest(values, stats.truncnorm(-2, 2).cdf).statistic
+            assert distance < 2.23 / len(values) ** 0.5, name
+    assert pytest.approx(stats.truncnorm(-2, 2).std(), abs=5e-5) == CUT_NORMAL_DEVIATION
+
+
+def test_the_row_of_padding_is_drawn_as_any_other(model: PretrainingModel) -> None:
+    """As Google's and NVIDIA's; transformers sets it to 0."""
+    row = model.encoder.embeddings.word.weight[CONFIG.pad_token_id].detach()
+    assert float(row.std()) == pytest.approx(CUT_NORMAL_DEVIATION * SIGMA, rel=0.25)
+
+
+def test_fresh_logits_are_even_and_the_first_loss_is_that_of_guessing() -> None:
+    config = small_config(hidden_size=128, intermediate_size=256, vocab_size=1000)
+    model, batch = PretrainingModel(config), drawn_inputs(config, [20] * 20)
+    initialise(model, SIGMA, seed=1)
+    with torch.no_grad():
+        masked, next_sentence = model.losses(batch)
+    assert float(masked.loss / masked.count) == pytest.approx(math.log(1000), abs=0.1)
+    assert float(next_sentence.loss / next_sentence.count) == pytest.approx(math.log(2), abs=0.1)

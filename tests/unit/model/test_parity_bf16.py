@@ -1,0 +1,73 @@
+"""bf16: how far we are from fp32 transformers, and how far transformers in bf16 is, in the better of its two ways."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import defaultdict
+
+import pytest
+import torch
+from made_models import drawn_inputs, small_config, twin
+from made_parity import WITHOUT_GRADIENT, Results, drawn_like_bert, ours_on, theirs_on
+
+from bertsmith.model.config import BertConfig
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.weights.huggingface import load_pretraining_model
+
+pytest.importorskip("transformers")
+
+MOST = 1.5
+# The loss of a batch is one number, which may be right by chance: its parts stand for it, a pair's with its logits.
+MEASURED = ("hidden", "pooled", "masked", "pairs", "word_losses")
+
+
+def kind_of(name: str) -> str:
+    """The parameter without the number of its layer. The two numbers of a pair's bias alone are left to chance, so they
+    go with its weight."""
+    return re.sub(r"\d+", "*", name).replace("seq_relationship.bias", "seq_relationship.weight")
+
+
+def errors(found: Results, exact: Results) -> dict[str, float]:
+    """Norms of the differences: of each output, and of the gradients of each kind of parameter, over all layers."""
+    squares: dict[str, float] = defaultdict(float)
+    for name in MEASURED:
+        squares[name] = float((getattr(found, name).detach().float() - getattr(exact, name).detach()).square().sum())
+    for name, wanted in exact.gradients.items():
+        if not name.endswith(WITHOUT_GRADIENT):
+            square = float((found.gradients[name].float() - wanted).square().sum())
+            squares["gradient of " + kind_of(name)] += square
+            squares["gradient"] += square
+    return {name: square**0.5 for name, square in squares.items()}
+
+
+def check_against_transformers(model: PretrainingModel, lengths: list[int]) -> None:
+    batch = drawn_inputs(model.config, lengths)
+    theirs = twin(model, attention="sdpa").eval()
+    exact = theirs_on(theirs, batch)
+    narrow = copy.deepcopy(model).eval()
+    narrow.encoder.compute = torch.bfloat16
+    ours = errors(ours_on(narrow, batch), exact)
+    by_autocast = errors(theirs_on(theirs, batch, autocast=True), exact)
+    by_weights = errors(theirs_on(copy.deepcopy(theirs).bfloat16(), batch), exact)
+    assert ours["gradient"] > 0.001 * torch.stack([each.norm() for each in exact.gradients.values()]).norm()
+    ratios = {name: error / min(by_autocast[name], by_weights[name]) for name, error in ours.items()}
+    assert not {name: ratio for name, ratio in ratios.items() if ratio > MOST}
+
+
+def test_a_real_encoder(real_data) -> None:
+    check_against_transformers(
+        load_pretraining_model(real_data("weights/all-MiniLM-L6-v2")), [17, 48, 1, 33, *[6] * 20]
+    )
+
+
+def test_the_shape_of_bert_base() -> None:
+    check_against_transformers(drawn_like_bert(BertConfig(num_hidden_layers=3)), [17, 33, 1, *[6] * 20])
+
+
+def test_many_layers() -> None:
+    config = small_config(
+        hidden_size=128, num_attention_heads=2, intermediate_size=512, num_hidden_layers=12, vocab_size=1000,
+        max_position_embeddings=128, initializer_range=0.05,
+    )  # fmt: skip
+    check_against_transformers(drawn_like_bert(config), [128, 100, 1, 64, 64, 17, 90, 33, *[6] * 20])
