@@ -91,12 +91,13 @@ def test_the_tied_matrix_gets_the_gradient_of_both_its_uses() -> None:
 
 
 def test_the_config_says_how_much_is_added_to_a_variance() -> None:
-    """With an epsilon as large as the variance the result is smaller by the root of two."""
+    """With an epsilon as large as the variance the result is smaller by the root of two; in bf16 it stays wide."""
     config = small_config(layer_norm_eps=1.0)
     norms = [each for each in PretrainingModel(config).modules() if isinstance(each, torch.nn.LayerNorm)]
     x = torch.tensor([[1.0, -1.0] * 8])
     for norm in norms:
         torch.testing.assert_close(norm(x), x / 2**0.5)
+        assert norm(x.bfloat16()).dtype == torch.float32
     assert len(norms) == 2 * config.num_hidden_layers + 2
 
 
@@ -125,6 +126,18 @@ def test_padded_face_equals_transformers_on_either_side(left: bool) -> None:
         expected = twin(model).eval().bert(ids, attention_mask=mask, token_type_ids=kinds).last_hidden_state
     assert distance(ours, expected * mask[..., None]) < CLOSE
     assert not ours[mask == 0].any()
+
+
+def test_padding_between_is_left_out_as_transformers_does() -> None:
+    config = small_config()
+    model = drawn_model(config).eval()
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, config.vocab_size, (5, 14), generator=generator)
+    mask = (torch.rand(ids.shape, generator=generator) < 0.6).long()
+    with torch.no_grad():
+        ours = model.encoder.encode_padded(ids, mask)
+        expected = twin(model).eval().bert(ids, attention_mask=mask).last_hidden_state
+    assert distance(ours, expected * mask[..., None]) < CLOSE
 
 
 def test_padded_face_without_mask_or_types_takes_all_as_real_and_first() -> None:

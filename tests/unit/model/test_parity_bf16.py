@@ -62,7 +62,9 @@ def test_a_real_encoder(real_data) -> None:
 
 
 def test_the_shape_of_bert_base() -> None:
-    check_against_transformers(drawn_like_bert(BertConfig(num_hidden_layers=3)), [17, 33, 1, *[6] * 20])
+    check_against_transformers(
+        drawn_like_bert(BertConfig(num_hidden_layers=3, vocab_size=5000)), [17, 33, 1, *[6] * 20]
+    )
 
 
 def test_many_layers() -> None:

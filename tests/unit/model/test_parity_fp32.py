@@ -18,7 +18,7 @@ pytest.importorskip("transformers")
 CLOSE, CLOSE_GRADIENT = 1e-5, 1e-4
 BASE = BertConfig()
 LARGE = BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
-# All of a large model is its width and its depth. The suite runs the width; the whole takes 10 GB and a minute.
+# The suite runs a large model's width; with its depth, some 8 GB and half a minute, it is for `-m slow`.
 LARGE_WIDTH = BertConfig(hidden_size=1024, num_hidden_layers=2, num_attention_heads=16, intermediate_size=4096)
 
 
