@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bertsmith.base.layout import Layout
 from bertsmith.model.checks import check_ids, padded_input
@@ -17,12 +18,17 @@ from bertsmith.model.packed import Packed
 
 
 class Encoder(nn.Module):
-    """BERT without a head. `compute` is the dtype of matrix products; hidden states are as wide as the parameters."""
+    """BERT without a head.
+
+    compute: the dtype of matrix products; hidden states are as wide as the parameters. gradient_checkpointing: keep
+    only what each block is given, and compute the block again in the backward pass, with the same dropout.
+    """
 
     def __init__(self, config: BertConfig, compute: torch.dtype | None = None) -> None:
         super().__init__()
         self.config = config
         self.compute = compute
+        self.gradient_checkpointing = False
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
         self.pooler = Linear(config.hidden_size, config.hidden_size)
@@ -35,8 +41,10 @@ class Encoder(nn.Module):
         if not input_ids.is_cuda and not torch.compiler.is_compiling():
             check_ids(self.config, input_ids, token_type_ids, position_ids)
         x = self.embeddings(input_ids, token_type_ids, position_ids)
+        again = self.gradient_checkpointing and torch.is_grad_enabled()
         for layer in self.layers:
-            x = layer(x, packed, self.compute)
+            given = (x, packed, self.compute)
+            x = checkpoint(layer, *given, use_reentrant=False) if again else layer(*given)
         out: Tensor = x
         return out
 

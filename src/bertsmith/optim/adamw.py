@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from bertsmith.optim.clipped import Clip, ClippedOptimizer
+from bertsmith.optim.loss_scale import LossScale
 
 
 class AdamW(ClippedOptimizer):
@@ -25,6 +26,7 @@ class AdamW(ClippedOptimizer):
         epsilon: float = 1e-6,
         max_gradient_norm: float = 1.0,
         bias_correction: bool = True,
+        loss_scale: LossScale | None = None,
     ) -> None:
         super().__init__(
             groups,
@@ -32,6 +34,7 @@ class AdamW(ClippedOptimizer):
             epsilon=epsilon,
             max_gradient_norm=max_gradient_norm,
             bias_correction=bias_correction,
+            loss_scale=loss_scale,
         )
 
     def _update(self, group: dict[str, Any], parameters: list[Tensor], clip: Clip) -> None:

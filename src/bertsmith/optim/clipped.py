@@ -1,4 +1,4 @@
-"""What every optimizer here does around its update: clipping, the guard against non-finite gradients, step count, rate.
+"""What every optimizer here does around its update: loss scale, clipping, the guard against non-finite gradients, rate.
 
 Nothing in it reads a tensor on the host, so a step on a CUDA device leaves no gap in the device's queue.
 """
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertsmith.optim.loss_scale import LossScale
 from bertsmith.optim.norms import global_norm
 
 
@@ -28,17 +29,20 @@ class Clip:
 class ClippedOptimizer(torch.optim.Optimizer):
     """Clips by global norm, skips a non-finite update, and leaves the update itself to `_update`.
 
-    The gradients must already be divided by the counts of the whole step. `step` scales them, in place, by
-    max_gradient_norm / N where their global norm N is larger (max_gradient_norm 0: never). Where N is not finite no
-    parameter, no moment and no step count changes. After a step, `gradient_norm` (N before clipping) and `finite`
-    (bool) lie on the device as scalar tensors.
+    The gradients must already be divided by the counts of the whole step, and are of `scaled` losses. `step` divides
+    them, in place, by the loss scale, and scales them by max_gradient_norm / N where their global norm N is larger
+    (max_gradient_norm 0: never). Where N is not finite no parameter, no moment and no step count changes. After a step
+    these lie on the device as scalar tensors: `gradient_norm` (N, without the loss scale, before clipping), `finite`
+    (bool) and `sound` (bool: finite, or skipped for the sake of a smaller loss scale).
 
-    The moments, the step count and the learning rate are tensors too, so `state_dict` loads with `weights_only=True`.
+    loss_scale: for fp16; None leaves losses as they are. The moments, the step count, the learning rate and the loss
+    scale are tensors too, so `state_dict` loads with `weights_only=True`.
     ValueError for parameters in half precision: these are the fp32 masters.
     """
 
     gradient_norm: Tensor
     finite: Tensor
+    sound: Tensor
 
     def __init__(
         self,
@@ -48,8 +52,10 @@ class ClippedOptimizer(torch.optim.Optimizer):
         epsilon: float,
         max_gradient_norm: float,
         bias_correction: bool,
+        loss_scale: LossScale | None,
     ) -> None:
         self.max_gradient_norm = max_gradient_norm
+        self.loss_scale = loss_scale
         self.bias_correction = bias_correction
         super().__init__(groups, {"lr": 0.0, "weight_decay": 0.0, "betas": betas, "epsilon": epsilon, "step": 0.0})
 
@@ -77,9 +83,20 @@ class ClippedOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             group["step"].zero_()
 
+    def scaled(self, loss: Tensor) -> Tensor:
+        """What to call `backward` on: the loss times the loss scale, where there is one."""
+        return loss if self.loss_scale is None else loss * self.loss_scale.scale
+
+    def state_dict(self) -> dict[str, Any]:
+        """PyTorch's, and "loss_scale" where there is one."""
+        scale = {} if self.loss_scale is None else {"loss_scale": self.loss_scale.state_dict()}
+        return {**super().state_dict(), **scale}
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes a state back, to the device of the parameters."""
+        """Takes a state back, to the device of the parameters. KeyError where the loss scale is missing."""
         super().load_state_dict(state_dict)
+        if self.loss_scale is not None:
+            self.loss_scale.load_state_dict(state_dict["loss_scale"])
         for group in self.param_groups:
             group["lr"], group["step"] = group["lr"].to(self._device()), group["step"].to(self._device())
 
@@ -87,9 +104,11 @@ class ClippedOptimizer(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update from the gradients of the parameters; a parameter without a gradient stays as it is."""
         norm = global_norm([p.grad for group in self.param_groups for p in group["params"] if p.grad is not None])
-        self.gradient_norm, self.finite = norm, torch.isfinite(norm)
+        scale = torch.ones_like(norm) if self.loss_scale is None else self.loss_scale.scale.clone()
+        self.gradient_norm, self.finite = norm / scale, torch.isfinite(norm)
+        self.sound = self.finite if self.loss_scale is None else self.loss_scale.update(self.finite)
         limit = self.max_gradient_norm
-        clip = Clip((norm / limit).clamp(min=1.0) if limit > 0 else torch.ones_like(norm), self.finite.to(norm.dtype))
+        clip = Clip(torch.maximum(norm / limit, scale) if limit > 0 else scale, self.finite.to(norm.dtype))
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.optim.clipped import Clip, ClippedOptimizer
+from bertsmith.optim.loss_scale import LossScale
 from bertsmith.optim.norms import tensor_norms
 
 TrustRatio = Literal["decayed", "all", "none"]
@@ -38,6 +39,7 @@ class Lamb(ClippedOptimizer):
         max_gradient_norm: float = 1.0,
         trust_ratio: TrustRatio = "decayed",
         bias_correction: bool = True,
+        loss_scale: LossScale | None = None,
     ) -> None:
         self.trust_ratio = trust_ratio
         super().__init__(
@@ -46,6 +48,7 @@ class Lamb(ClippedOptimizer):
             epsilon=epsilon,
             max_gradient_norm=max_gradient_norm,
             bias_correction=bias_correction,
+            loss_scale=loss_scale,
         )
 
     def _update(self, group: dict[str, Any], parameters: list[Tensor], clip: Clip) -> None:

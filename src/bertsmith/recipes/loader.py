@@ -131,8 +131,11 @@ def _sections() -> list[str]:
 
 
 def _typed(given: Mapping[str, str], origins: Mapping[str, str]) -> Recipe:
+    switches = {name for name, hint in leaves(Recipe) if hint is bool}  # true as well as Python's True
+
     def parse(values: Mapping[str, str]) -> Recipe:
-        return parse_flags(Recipe, [f"{flag(name)}={value}" for name, value in values.items()], prog="recipe")
+        flags = [f"{flag(name)}={value.capitalize() if name in switches else value}" for name, value in values.items()]
+        return parse_flags(Recipe, flags, prog="recipe")
 
     try:
         return parse(given)
@@ -147,7 +150,7 @@ def _typed(given: Mapping[str, str], origins: Mapping[str, str]) -> Recipe:
 
 def _wanted(name: str) -> str:
     hint = dict(leaves(Recipe))[name]
-    kinds = {int: "a whole number", float: "a number", str: "text"}
+    kinds = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
     choices = getattr(hint, "__args__", ())
     return f"use one of: {', '.join(choices)}" if choices else f"use {kinds[hint]}"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tyro.conf import FlagConversionOff
+
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -106,8 +108,10 @@ class Recipe:
     """Seed of every random stream: order, pairs, masks, weights, dropout."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """The dtype of matrix products; parameters, optimizer and gradient sums are fp32."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    """The dtype of matrix products; parameters, optimizer and gradient sums are fp32. fp16 scales the loss."""
+    gradient_checkpointing: FlagConversionOff[bool] = False
+    """Compute each block again in the backward pass: less memory, a third more work, the same result to the bit."""
     micro_batch_tokens: int = 8192
     """The most tokens that go through the model at once; a step takes as many micro-batches as it needs."""
     loader_workers: int = 0

@@ -27,6 +27,7 @@ from bertsmith.optim.clipped import ClippedOptimizer
 
 _STATE = "training-state.safetensors"
 _POSITION = "position.json"
+_LOSS_SCALE = "optimizer.loss_scale."
 _BEGUN_ON = "begun_on"
 _STEP_FOLDER = re.compile(r"step-(\d{8})$")
 
@@ -114,7 +115,7 @@ def _flatten(model: nn.Module, optimizer: ClippedOptimizer) -> dict[str, Tensor]
         tensors |= {f"optimizer.state.{index}.{name}": tensor for name, tensor in moments.items()}
     for index, group in enumerate(state["param_groups"]):
         tensors[f"optimizer.group.{index}.step"] = group["step"]
-    return tensors
+    return tensors | {f"{_LOSS_SCALE}{name}": tensor for name, tensor in state.get("loss_scale", {}).items()}
 
 
 def _restore(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: ClippedOptimizer, folder: Path) -> None:
@@ -138,7 +139,8 @@ def _restore(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Clipped
             moments.setdefault(int(index), {})[key] = tensor
     for number, group in enumerate(state["param_groups"]):
         group["step"] = tensors[f"optimizer.group.{number}.step"]
-    optimizer.load_state_dict({"state": moments, "param_groups": state["param_groups"]})
+    scale = {name.removeprefix(_LOSS_SCALE): each for name, each in tensors.items() if name.startswith(_LOSS_SCALE)}
+    optimizer.load_state_dict({"state": moments, "param_groups": state["param_groups"], "loss_scale": scale})
 
 
 def claim(run: Path, identity: dict[str, Any], begun_on: dict[str, str]) -> None:

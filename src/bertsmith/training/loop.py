@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import Progress, say
+from bertsmith.base.log import Progress, say, warn
 from bertsmith.base.ranks import any_over_ranks, is_first, rank
 from bertsmith.base.streams import stream_key
 from bertsmith.batches.loader import Loader
@@ -23,6 +23,7 @@ from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.checkpoints import Position, save_checkpoint
 from bertsmith.training.evaluate import baselines, evaluate
+from bertsmith.training.late import LateReading
 from bertsmith.training.meters import Meter, MetricsFile
 from bertsmith.training.step import train_step
 from bertsmith.training.stopping import StoppedAfterSaving, StopSignal
@@ -69,6 +70,7 @@ class Trainer:
     stop: StopSignal
     seed: int
     go_on: str
+    _skipped_told: float = field(default=0.0, init=False)
 
     def run_phase(self, work: PhaseWork) -> None:
         """Takes the steps of a phase that are not done yet.
@@ -93,9 +95,9 @@ class Trainer:
                 counts = (step.totals.masked, step.totals.sequences)
                 sums = train_step(self.model, self.optimizer, step.micro_batches, counts, self.device)
                 meter.add(sums, self.optimizer.gradient_norm)
-                # The flag of the step before is read, so that the device is never waited for.
+                # The verdict of the step before is read, so that the device is never waited for.
                 self._refuse_non_finite(previous)
-                previous = (step, self.optimizer.finite)
+                previous = (step, LateReading(self._verdict(sums.faulty)))
                 self._advance(step)
                 note = ""
                 if self._due(self.cadence.log_every, work):
@@ -116,7 +118,7 @@ class Trainer:
         return done == work.steps or (every > 0 and done % every == 0)
 
     def _evaluate_and_save(
-        self, work: PhaseWork, last: tuple[Step, torch.Tensor] | None, since_log: Callable[[], list[float]]
+        self, work: PhaseWork, last: tuple[Step, LateReading] | None, since_log: Callable[[], list[float]]
     ) -> float:
         start = time.perf_counter()
         if work.held_out and self._due(self.cadence.evaluate_every, work):
@@ -134,11 +136,26 @@ class Trainer:
     def _log(self, work: PhaseWork, meter: Meter, rate: float, waited: float) -> str:
         record = meter.read(waited)
         left = (work.steps - self.position.phase_step) * record["seconds_per_step"]
-        self.write("train", {"learning_rate": rate, **record, "seconds_left_in_phase": left})
+        scaling = self._scaling()
+        self.write("train", {"learning_rate": rate, **record, **scaling, "seconds_left_in_phase": left})
         return (
             f"loss {record['loss']:.3f}, masked words {record['masked_accuracy']:.1%}, "
             f"{record['tokens_per_second']:,.0f} tokens/s"
         )
+
+    def _scaling(self) -> dict[str, float]:
+        """What a line tells of the loss scale, where there is one; says which updates were skipped since the last."""
+        if self.optimizer.loss_scale is None:
+            return {}
+        scaling = {name: float(value) for name, value in self.optimizer.loss_scale.state_dict().items()}
+        scale, skipped = scaling["scale"], scaling["skipped_updates"]
+        if is_first() and skipped > self._skipped_told:
+            warn(
+                f"{skipped - self._skipped_told:,.0f} updates were skipped up to step {self.position.step:,}, because "
+                f"gradients overflowed fp16; the loss scale is {scale:g} now ({skipped:,.0f} skipped since the start)"
+            )
+        self._skipped_told = skipped
+        return {"loss_scale": scale, "skipped_updates": skipped}
 
     def evaluate(self, work: PhaseWork) -> None:
         """Evaluates on held-out documents and writes the figures beside their baselines."""
@@ -176,14 +193,27 @@ class Trainer:
             where = {"kind": kind, "step": self.position.step, "phase": self.position.phase}
             self.metrics.write({**where, "phase_step": self.position.phase_step, **values})
 
-    def _refuse_non_finite(self, last: tuple[Step, torch.Tensor] | None) -> None:
-        if last is None or bool(last[1]):
+    def _verdict(self, faulty: torch.Tensor | None) -> torch.Tensor:
+        """Of the last step, fp32[1 + ranks]: 1 where training can go on; 1 for each rank with a gradient at fault."""
+        sound = self.optimizer.sound.float().view(1)
+        return torch.cat([sound, 1 - sound if faulty is None else faulty])
+
+    def _refuse_non_finite(self, last: tuple[Step, LateReading] | None) -> None:
+        if last is None:
             return
-        step = last[0]
+        step, (sound, *faulty) = last[0], last[1].read()
+        if sound:
+            return
         first = step.number * step.totals.sequences
+        named = ", ".join(str(number) for number, fault in enumerate(faulty) if fault) or "of all together"
         raise BertsmithError(
-            "the gradient is not finite (NaN or infinity), so its update was skipped and training stopped",
-            f"phase {self.position.phase}, step {step.number + 1}, rank {rank()}, instances {first:,} to "
+            f"the gradient is not finite (NaN or infinity){self._at_scale()}, so its update was skipped and training "
+            "stopped",
+            f"phase {self.position.phase}, step {step.number + 1}, rank {named}, instances {first:,} to "
             f"{first + step.totals.sequences - 1:,} of the phase",
             "a resumed run keeps its recipe: start another --out, with a lower learning rate or --precision fp32",
         )
+
+    def _at_scale(self) -> str:
+        scale = self.optimizer.loss_scale
+        return "" if scale is None else f" even at the lowest loss scale, {scale.floor:g}"

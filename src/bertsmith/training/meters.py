@@ -51,7 +51,7 @@ class Meter:
         self._start += seconds
 
     def add(self, sums: StepSums, gradient_norm: torch.Tensor) -> None:
-        """Counts one step of this rank."""
+        """Counts one step of this rank. What overflowed fp16, in a step whose update was skipped, enters no mean."""
         figures = (
             sums.masked_loss,
             sums.masked_count,
@@ -60,10 +60,11 @@ class Meter:
             sums.next_sentence_count,
             sums.next_sentence_right,
         )
-        self._sums[:6] += torch.stack([figure.double() for figure in figures])
+        step = torch.stack([figure.double() for figure in figures])
+        self._sums[:6] += torch.where(torch.isfinite(step).all(), step, 0.0)
         self._sums[6] += sums.tokens
         self._sums[7] += sums.attention_places
-        self._norm = gradient_norm
+        self._norm = torch.where(torch.isfinite(gradient_norm), gradient_norm, self._norm)
         self._steps += 1
 
     def read(self, waited_seconds: float) -> dict[str, float]:

@@ -29,6 +29,7 @@ from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
+from bertsmith.optim.loss_scale import LossScale
 from bertsmith.optim.schedules import polynomial
 from bertsmith.recipes.loader import load_recipe, save_recipe
 from bertsmith.recipes.schema import ModelShape, Phase, Recipe
@@ -40,7 +41,7 @@ from bertsmith.training.stopping import stop_on_signals
 from bertsmith.weights.huggingface import load_pretraining_model, save_pretraining_model
 
 # Fields that change what is written or how fast, never the result; a resumed run may change them.
-_FREE_FIELDS = ("device", "loader_workers", "log_every", "evaluate_every", "save_every", "keep")
+_FREE_FIELDS = ("device", "gradient_checkpointing", "loader_workers", "log_every", "evaluate_every", "save_every", "keep")
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def pretrain(
         return run
     device = device_of_run(recipe.device, recipe.precision, begun_on, run.folder)
     model = _model(recipe, corpus, device, init_from)
-    optimizer = _optimizer(recipe, model)
+    optimizer = _optimizer(recipe, model, device)
     position = load_checkpoint(run.folder, model, optimizer) if resume else None
     if position is not None:
         say(f"resuming after step {position.step:,} (phase {position.phase}, step {position.phase_step:,} of it)")
@@ -135,7 +136,7 @@ def _check_folder(folder: Path, identity: dict[str, Any], resume: bool) -> dict[
 
 def _claim(folder: Path, recipe: Recipe, identity: dict[str, Any], device: Device, position: Position | None) -> None:
     """Makes the folder the run's, and clears it of what came after `position`."""
-    claim(folder, identity, {"device": device.torch_device.type, "precision": device.precision})
+    claim(folder, identity, device.facts())
     save_recipe(recipe, folder / "recipe.yaml")
     forget_after(folder / "metrics.jsonl", position.step if position else -1)
 
@@ -176,6 +177,7 @@ def _model(recipe: Recipe, corpus: Corpus, device: Device, init_from: str | Path
             "lower sequence_length or raise model.max_positions",
         )
     model.encoder.compute = compute
+    model.encoder.gradient_checkpointing = recipe.gradient_checkpointing
     return model.to(device.torch_device)
 
 
@@ -206,18 +208,15 @@ def _config(recipe: Recipe, corpus: Corpus) -> BertConfig:
     )
 
 
-def _optimizer(recipe: Recipe, model: PretrainingModel) -> ClippedOptimizer:
+def _optimizer(recipe: Recipe, model: PretrainingModel, device: Device) -> ClippedOptimizer:
     settings = recipe.optimizer
-    groups = parameter_groups(model, settings.weight_decay)
-    betas = (settings.beta1, settings.beta2)
-    if settings.name == "adamw":
-        return AdamW(groups, betas=betas, epsilon=settings.epsilon, max_gradient_norm=settings.max_gradient_norm)
-    return Lamb(
-        groups,
-        betas=betas,
+    kind = AdamW if settings.name == "adamw" else partial(Lamb, trust_ratio=settings.trust_ratio)
+    return kind(
+        parameter_groups(model, settings.weight_decay),
+        betas=(settings.beta1, settings.beta2),
         epsilon=settings.epsilon,
         max_gradient_norm=settings.max_gradient_norm,
-        trust_ratio=settings.trust_ratio,
+        loss_scale=LossScale(device.torch_device) if device.scales_losses else None,
     )
 
 

@@ -12,16 +12,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertsmith.base.ranks import sum_over_ranks, world_size
+from bertsmith.base.ranks import rank, sum_over_ranks, world_size
 from bertsmith.batches.packing import PretrainBatch, fill
 from bertsmith.model.packed import Packed
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 from bertsmith.optim.clipped import ClippedOptimizer
+from bertsmith.optim.norms import tensor_norms
 
 
 @dataclass
 class StepSums:
-    """What a step adds up over its micro-batches on this rank; fp32 scalars on the device but for the last two."""
+    """What a step adds up over its micro-batches on this rank: fp32 scalars on the device, two numbers on the host.
+
+    faulty: of `sum_gradients`.
+    """
 
     masked_loss: Tensor
     masked_count: Tensor
@@ -31,6 +35,7 @@ class StepSums:
     next_sentence_right: Tensor
     tokens: int = 0
     attention_places: int = 0
+    faulty: Tensor | None = None
 
     @classmethod
     def zero(cls, device: torch.device) -> StepSums:
@@ -90,21 +95,30 @@ def train_step(
     sums = StepSums.zero(device)
     for batch in micro_batches:
         masked_loss, next_sentence_loss = add_losses(model, batch, device, sums)
-        (masked_loss / masked_words + next_sentence_loss / sequences).backward()  # type: ignore[no-untyped-call]
-    sum_gradients(model)
+        loss = optimizer.scaled(masked_loss / masked_words + next_sentence_loss / sequences)
+        loss.backward()  # type: ignore[no-untyped-call]
+    sums.faulty = sum_gradients(model)
     optimizer.step()
     return sums
 
 
-def sum_gradients(model: torch.nn.Module) -> None:
-    """Adds up the fp32 gradients of all ranks, in one flat buffer; every rank then holds the same sums."""
+def sum_gradients(model: torch.nn.Module) -> Tensor | None:
+    """Adds up the fp32 gradients of all ranks, in one flat buffer; every rank then holds the same sums.
+
+    Returns which ranks' own gradients were not finite, fp32[ranks], 1 for each; None where there is one rank.
+    """
     if world_size() == 1:
-        return
+        return None
     # A rank without instances in this step has no gradients, and must still take its part with zeros.
     for parameter in model.parameters():
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    flat = sum_over_ranks(torch.cat([each.reshape(-1) for each in gradients]))
-    for gradient, part in zip(gradients, torch.split(flat, [each.numel() for each in gradients]), strict=True):
+    parts = [each.reshape(-1) for each in gradients]
+    faulty = torch.zeros(world_size(), dtype=parts[0].dtype, device=parts[0].device)
+    faulty[rank()] = ~torch.isfinite(tensor_norms(parts)).all()
+    flat = sum_over_ranks(torch.cat([*parts, faulty]))
+    *sums, faulty = torch.split(flat, [each.numel() for each in (*parts, faulty)])
+    for gradient, part in zip(gradients, sums, strict=True):
         gradient.copy_(part.view_as(gradient))
+    return faulty

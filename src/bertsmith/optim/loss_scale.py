@@ -1,0 +1,62 @@
+"""The loss scale of fp16: found by trial, kept on the device, and never read by the host between log lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+class LossScale:
+    """A factor on the loss that lifts small gradients into what fp16 can hold (Micikevicius et al., 2018).
+
+    It doubles after `grow_every` updates in a row without an overflow, unless that passes `ceiling`. An overflow halves
+    it, and the update is skipped and counted; one at `floor` or under cannot be mended by halving. All its numbers are
+    powers of two, so that dividing by it is exact.
+
+    scale: fp32. good_updates: int64, since the scale last changed. skipped_updates: int64, of the whole run. Scalars on
+    the device, changed in place.
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str = "cpu",
+        *,
+        initial: float = 2.0**16,
+        grow_every: int = 2000,
+        floor: float = 1.0,
+        ceiling: float = 2.0**24,
+    ) -> None:
+        self.grow_every, self.floor, self.ceiling = grow_every, floor, ceiling
+        self.scale = torch.tensor(initial, dtype=torch.float32, device=device)
+        self.good_updates = torch.zeros((), dtype=torch.int64, device=device)
+        self.skipped_updates = torch.zeros((), dtype=torch.int64, device=device)
+
+    @torch.no_grad()
+    def update(self, finite: Tensor) -> Tensor:
+        """Takes note of an update. finite: bool, whether its gradients were, the same on all ranks.
+
+        Returns whether training can go on: a bool scalar, False after an overflow that halving cannot mend.
+        """
+        sound = finite | (self.scale > self.floor)
+        good = (self.good_updates + 1) * finite
+        grows = (good >= self.grow_every) & (self.scale * 2 <= self.ceiling)
+        halved = (self.scale / 2).clamp(min=self.floor)
+        self.scale.copy_(torch.where(finite, torch.where(grows, self.scale * 2, self.scale), halved))
+        self.good_updates.copy_(torch.where(grows, 0, good))
+        self.skipped_updates += ~finite
+        return sound
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Its numbers by name."""
+        return {
+            "scale": self.scale,
+            "good_updates": self.good_updates,
+            "skipped_updates": self.skipped_updates,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Takes the numbers of `state_dict` back. KeyError where one is missing."""
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(state[name])
