@@ -251,7 +251,7 @@ class PredictFlags:
     """Where predictions go, in the order of the rows: .jsonl or .csv; - is JSON lines on standard output."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """The dtype of matrix products."""
 
 

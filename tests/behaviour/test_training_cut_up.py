@@ -34,8 +34,15 @@ def builder(budget: int = BUDGET, rank: int = 0, ranks: int = 1, source: Corpus 
     return StepBuilder(order, BATCH, MaskingSettings(), budget, rank, ranks)
 
 
-def new_model() -> tuple[PretrainingModel, torch.optim.Optimizer]:
-    """A float64 model without dropout. Plain SGD: ours are for fp32 masters, and scale gradients where they lie."""
+class PlainSgd(torch.optim.SGD):
+    """Without loss scale or clipping: our own optimizers are for fp32 masters, and scale gradients where they lie."""
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        return loss
+
+
+def new_model() -> tuple[PretrainingModel, PlainSgd]:
+    """A float64 model without dropout, and plain SGD."""
     config = BertConfig(
         vocab_size=512,
         hidden_size=16,
@@ -49,7 +56,7 @@ def new_model() -> tuple[PretrainingModel, torch.optim.Optimizer]:
     model = PretrainingModel(config)
     initialise(model, 0.1, seed=2)
     model = model.double().train()
-    return model, torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    return model, PlainSgd(model.parameters(), lr=0.5, momentum=0.9)
 
 
 def take_steps(steps: StepBuilder) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
+from bertsmith.optim.loss_scale import LossScale
 from bertsmith.optim.schedules import linear
 from bertsmith.tasks import classification
 from bertsmith.tasks.classification import Classifier, class_scores
@@ -180,7 +181,11 @@ def _build(work: _Work, device: Device, seed: int) -> Classifier:
 def _train_seed(work: _Work, device: Device, seed: int) -> tuple[Classifier, SeedResult, dict[str, Tensor]]:
     """A whole run. Returns the model, the run's figures, and the weights of its best epoch."""
     settings, model = work.settings, _build(work, device, seed)
-    optimizer = AdamW(parameter_groups(model, settings.weight_decay), max_gradient_norm=settings.max_gradient_norm)
+    optimizer = AdamW(
+        parameter_groups(model, settings.weight_decay),
+        max_gradient_norm=settings.max_gradient_norm,
+        loss_scale=LossScale(device.torch_device) if device.scales_losses else None,
+    )
     results: list[EpochResult] = []
     weights: dict[str, Tensor] = {}
     best = 0
@@ -213,6 +218,12 @@ def _train_epoch(
         loss += _step(model, optimizer, work, order[start : start + settings.batch], device.torch_device)
         skipped += ~optimizer.finite
         progress.advance(1)
+    if skipped == len(starts):
+        raise BertsmithError(
+            "no update of this epoch had a finite gradient, so the model learned nothing",
+            f"seed {seed}, epoch {epoch}",
+            "use --precision fp32, or a lower learning rate",
+        )
     if skipped:
         warn(f"{int(skipped)} of {len(starts)} updates were left out: their gradient was not finite")
     return float(loss) / len(order)
@@ -227,7 +238,7 @@ def _step(model: Classifier, optimizer: AdamW, work: _Work, members: Ints, devic
     for micro in deal_within(lengths, 1, work.settings.micro_batch_tokens):
         chosen = members[micro]
         sums = model.loss(pack(rows.sequences, chosen, device), torch.from_numpy(rows.labels[chosen]).to(device))
-        (sums.loss / len(members)).backward()  # type: ignore[no-untyped-call]
+        optimizer.scaled(sums.loss / len(members)).backward()  # type: ignore[no-untyped-call]
         total += sums.loss.detach()
     optimizer.step()
     return total

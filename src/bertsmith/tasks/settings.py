@@ -43,7 +43,7 @@ class FinetuneSettings:
     """The most tokens that go through the model at once; a step takes as many micro-batches as it needs."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """The dtype of matrix products; parameters and optimizer are fp32."""
     columns: Columns = field(default_factory=Columns)
     """Where text and label stand."""

@@ -1,0 +1,149 @@
+"""What half precision does to gradients: 128 micro-batches add up as well as one batch, and empty rows poison nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from bertsmith.base.layout import Layout
+from bertsmith.batches.packing import PretrainBatch
+from bertsmith.model.config import BertConfig
+from bertsmith.model.initial import initialise
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.training.step import to_inputs
+
+CPU = torch.device("cpu")
+HALVES = [torch.bfloat16, torch.float16]
+CONFIG = BertConfig(
+    vocab_size=300,
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=128,
+    max_position_embeddings=64,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+
+
+def model_in(compute: torch.dtype | None) -> PretrainingModel:
+    model = PretrainingModel(CONFIG, compute)
+    initialise(model, 0.05, seed=3)
+    return model.train()
+
+
+def batch_of(lengths: list[int], seed: int) -> PretrainBatch:
+    """Random tokens, about every sixth masked."""
+    draw, layout = np.random.default_rng(seed), Layout.from_lengths(lengths)
+    masked = np.flatnonzero(draw.random(layout.tokens) < 0.16)
+    return PretrainBatch(
+        input_ids=draw.integers(5, 300, layout.tokens),
+        token_type_ids=draw.integers(0, 2, layout.tokens),
+        position_ids=layout.positions,
+        layout=layout,
+        masked_positions=masked,
+        masked_labels=draw.integers(5, 300, len(masked)),
+        next_sentence_labels=draw.integers(0, 2, len(lengths)),
+    )
+
+
+def joined(batches: list[PretrainBatch]) -> PretrainBatch:
+    """All sequences as one batch."""
+    starts = np.cumsum([0, *(batch.layout.tokens for batch in batches)])
+    positions = [batch.masked_positions + start for batch, start in zip(batches, starts, strict=False)]
+
+    def all_of(name: str) -> np.ndarray:
+        return np.concatenate([getattr(batch, name) for batch in batches])
+
+    return PretrainBatch(
+        input_ids=all_of("input_ids"),
+        token_type_ids=all_of("token_type_ids"),
+        position_ids=all_of("position_ids"),
+        layout=Layout.from_lengths(np.concatenate([batch.layout.lengths for batch in batches])),
+        masked_positions=np.concatenate(positions),
+        masked_labels=all_of("masked_labels"),
+        next_sentence_labels=all_of("next_sentence_labels"),
+    )
+
+
+def add_up_in_bf16(model: PretrainingModel) -> Callable[[], None]:
+    """What a model whose gradients are bf16 would do: each sum of gradients rounded to bf16."""
+
+    def after_each_micro_batch() -> None:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.bfloat16().float()
+
+    return after_each_micro_batch
+
+
+def gradient(
+    model: PretrainingModel, batches: list[PretrainBatch], after_each: Callable[[], None] = lambda: None
+) -> Tensor:
+    """Of the whole, every parameter's laid one behind the other, float64[P]."""
+    words = sum(len(batch.masked_positions) for batch in batches)
+    sequences = sum(batch.layout.sequences for batch in batches)
+    for batch in batches:
+        masked, pairs = model.losses(to_inputs(batch, CPU))
+        (masked.loss / words + pairs.loss / sequences).backward()
+        after_each()
+    return torch.cat([each.grad.double().reshape(-1) for each in model.parameters() if each.grad is not None])
+
+
+def test_128_bf16_micro_batches_add_up_as_well_as_one_batch() -> None:
+    draw = np.random.default_rng(0)
+    batches = [batch_of(draw.integers(8, 40, 2).tolist(), seed) for seed in range(128)]
+    exact = gradient(model_in(None), batches)
+
+    def distance(found: Tensor) -> float:
+        return float((found - exact).norm() / exact.norm())
+
+    one_batch = distance(gradient(model_in(torch.bfloat16), [joined(batches)]))
+    accumulated = distance(gradient(model_in(torch.bfloat16), batches))
+    model = model_in(torch.bfloat16)
+    in_bf16 = distance(gradient(model, batches, add_up_in_bf16(model)))
+    assert distance(gradient(model_in(None), [joined(batches)])) < 1e-5, "both ways are the same gradient"
+    assert 1e-4 < one_batch < 0.05
+    assert accumulated <= 1.1 * one_batch
+    assert in_bf16 > 1.5 * accumulated
+
+
+@pytest.mark.parametrize("compute", [None, *HALVES], ids=str)
+@pytest.mark.parametrize("lengths", [[0, 7, 0, 12], [9, 0], [0], [1, 1, 30]], ids=str)
+def test_an_empty_row_poisons_nothing(compute: torch.dtype | None, lengths: list[int]) -> None:
+    """Forward and backward of a packed batch with sequences of no token, or of nothing but such sequences."""
+    model = model_in(compute)
+    batch = batch_of(lengths, seed=1)
+    batch.next_sentence_labels[np.array(lengths) == 0] = -100
+    masked, pairs = model.losses(to_inputs(batch, CPU))
+    (masked.loss + pairs.loss).backward()
+    assert torch.isfinite(masked.loss)
+    assert torch.isfinite(pairs.loss)
+    assert int(pairs.count) == sum(length > 0 for length in lengths)
+    found = [each.grad for each in model.parameters() if each.grad is not None]
+    assert found
+    assert all(torch.isfinite(each).all() for each in found)
+    assert sum(lengths) == 0 or any(each.any() for each in found)
+
+
+@pytest.mark.parametrize("compute", [None, *HALVES], ids=str)
+def test_a_fully_masked_row_poisons_nothing(compute: torch.dtype | None) -> None:
+    """The padded face: a row whose mask is 0 everywhere is zeros, and its neighbours are as without it."""
+    model = model_in(compute)
+    ids = torch.randint(5, 300, (3, 10), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1], mask[2, 6:] = 0, 0
+    hidden = model.encoder.encode_padded(ids, mask)
+    hidden.float().square().sum().backward()
+    found = [each.grad for each in model.encoder.parameters() if each.grad is not None]
+    assert torch.isfinite(hidden).all()
+    assert not hidden[1].any()
+    assert all(torch.isfinite(each).all() for each in found)
+    alone = model.encoder.encode_padded(ids[[0, 2]], mask[[0, 2]])
+    torch.testing.assert_close(hidden[[0, 2]], alone)
+    nothing = model.encoder.encode_padded(ids[1:2], mask[1:2])
+    assert not nothing.any()
