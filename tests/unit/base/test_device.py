@@ -10,10 +10,47 @@ from bertsmith.base.device import bf16_speed_ratio, choose_device
 from bertsmith.base.errors import BertsmithError
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_what_is_asked_for_is_taken(precision, dtype):
+@pytest.mark.parametrize(
+    ("precision", "dtype", "scales"),
+    [("fp32", torch.float32, False), ("bf16", torch.bfloat16, False), ("fp16", torch.float16, True)],
+)
+def test_what_is_asked_for_is_taken(precision, dtype, scales):
     device = choose_device("cpu", precision)
     assert (device.torch_device, device.compute, device.is_cpu) == (torch.device("cpu"), dtype, True)
+    assert (device.precision, device.scales_losses, device.tf32) == (precision, scales, False)
+
+
+def test_tf32_is_refused_where_it_is_not():
+    with pytest.raises(BertsmithError, match="tf32 needs an NVIDIA card of Ampere or newer, and this is a CPU") as caught:
+        choose_device("cpu", "tf32")
+    assert "--precision fp32" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("capability", "native", "precision"),
+    [((9, 0), True, "bf16"), ((7, 0), False, "fp16"), ((7, 5), False, "fp16"), ((6, 0), False, "fp32")],
+)
+def test_a_card_gets_the_fastest_that_it_has(monkeypatch, capability, native, precision):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
+    assert choose_device("cuda", "auto").precision == precision
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0)])
+def test_tf32_is_switched_on_for_it_alone(monkeypatch, capability):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "an old card")
+    if capability < (8, 0):
+        with pytest.raises(BertsmithError, match="this is an old card"):
+            choose_device("cuda", "tf32")
+        return
+    device = choose_device("cuda", "tf32")
+    assert (device.precision, device.compute, device.facts()["precision"]) == ("tf32", torch.float32, "tf32")
+    assert torch.backends.cuda.matmul.allow_tf32
+    assert choose_device("cuda", "fp32").precision == "fp32"
+    assert not torch.backends.cuda.matmul.allow_tf32
 
 
 def test_auto_follows_the_measured_speed_and_says_so(capsys):
