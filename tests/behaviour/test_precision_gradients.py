@@ -1,4 +1,4 @@
-"""What half precision does to gradients: 128 micro-batches add up as well as one batch, and empty rows poison nothing."""
+"""Gradients in half precision: 128 micro-batches add up as well as one batch, and empty rows poison nothing."""
 
 from __future__ import annotations
 

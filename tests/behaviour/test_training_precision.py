@@ -1,26 +1,55 @@
-"""A run whose precision was chosen for it resumes in that precision, however fast the machine seems to be by then."""
+"""Precision in a whole run: kept when it resumes, and fp16 that scales losses, skips, recovers, or stops by name."""
 
 from __future__ import annotations
 
 import json
+import math
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
-from bertsmith.base import device
-from bertsmith.training.pretrain import pretrain
+from bertsmith.base import device, fp32_products, log
+from bertsmith.base.errors import BertsmithError
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.optim.loss_scale import LossScale
+from bertsmith.training import pretrain as pretrain_module
+from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.stopping import StoppedAfterSaving, StopSignal
 from made_runs import corpus, figures, small_recipe, weights
 
-RECIPE = small_recipe(precision="auto", device="auto", phase1__steps=3, phase2__steps=1)
+AUTO = small_recipe(precision="auto", device="auto", phase1__steps=3, phase2__steps=1)
+FP16 = small_recipe(precision="fp16", phase1__steps=9, phase2__steps=2, log_every=3)
 
 
 class Asked(StopSignal):
-    """A stop that was asked for before the first step."""
+    """A stop that is asked for after some steps: `requested` is looked at once a step."""
+
+    steps = 1
 
     def __init__(self) -> None:
+        self.looks = 0
         super().__init__()
-        self.requested = True
+
+    @property
+    def requested(self) -> bool:
+        self.looks += 1
+        return self.looks >= self.steps
+
+    @requested.setter
+    def requested(self, value: bool) -> None:
+        del value
+
+
+def stopped_after(steps: int, patch: pytest.MonkeyPatch, recipe, folder: Path) -> None:
+    with patch.context() as inner:
+        inner.setattr(Asked, "steps", steps)
+        inner.setattr("bertsmith.training.stopping.StopSignal", Asked)
+        with pytest.raises(StoppedAfterSaving):
+            pretrain(recipe, corpus(), folder)
+    assert step_folders(folder)[-1].name == f"step-{steps:08d}"
 
 
 @pytest.mark.parametrize(("at_first", "later", "precision"), [(0.5, 3.0, "fp32"), (3.0, 0.5, "bf16")])
@@ -28,15 +57,104 @@ def test_a_resumed_run_keeps_its_precision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_first: float, later: float, precision: str
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(fp32_products, "fastest", lambda: ("default", "by measurement"))
     monkeypatch.setattr(device, "bf16_speed_ratio", lambda: at_first)
-    unbroken = pretrain(RECIPE, corpus(), tmp_path / "unbroken")
-    with monkeypatch.context() as patch:
-        patch.setattr("bertsmith.training.stopping.StopSignal", Asked)
-        with pytest.raises(StoppedAfterSaving):
-            pretrain(RECIPE, corpus(), tmp_path / "run")
+    unbroken = pretrain(AUTO, corpus(), tmp_path / "unbroken")
+    stopped_after(1, monkeypatch, AUTO, tmp_path / "run")
     known = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
-    assert known["begun_on"] == {"device": "cpu", "precision": precision}
+    products = {"fp32_products": "default"} if precision == "fp32" else {}
+    assert known["begun_on"] == {"device": "cpu", "precision": precision, **products}
     monkeypatch.setattr(device, "bf16_speed_ratio", lambda: later)
-    resumed = pretrain(RECIPE, corpus(), tmp_path / "run", resume=True)
+    resumed = pretrain(AUTO, corpus(), tmp_path / "run", resume=True)
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+
+
+def losses(run: Run) -> list[float]:
+    return [record["loss"] for record in run.metrics("train")]
+
+
+def test_fp16_trains_as_fp32_does(tmp_path: Path) -> None:
+    """Ten steps of a learning rate that moves the loss, and held-out figures; on a CPU too."""
+    options = {"phase1__steps": 10, "phase2__steps": 0, "model__hidden_dropout": 0, "model__attention_dropout": 0}
+    runs = [pretrain(small_recipe(precision=each, **options), corpus(), tmp_path / each) for each in ("fp32", "fp16")]
+    assert losses(runs[1]) == pytest.approx(losses(runs[0]), rel=2e-3)
+    assert max(losses(runs[0])) - min(losses(runs[0])) > 0.02
+    assert losses(runs[1]) != losses(runs[0])
+    assert {record["loss_scale"] for record in runs[1].metrics("train")} == {65536.0}
+    assert "loss_scale" not in runs[0].metrics("train")[0]
+
+
+def scaled_from(initial: float, patch: pytest.MonkeyPatch, **options: float) -> None:
+    """Runs begin with this loss scale."""
+    patch.setattr(pretrain_module, "LossScale", partial(LossScale, initial=initial, **options))
+
+
+def test_a_planted_overflow_is_skipped_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(log.logger, "propagate", True)
+    scaled_from(2.0**40, monkeypatch)
+    steps = 40
+    run = pretrain(
+        small_recipe(precision="fp16", phase1__steps=steps, phase2__steps=0, log_every=4), corpus(), tmp_path / "run"
+    )
+    records = run.metrics("train")
+    skipped = [record["skipped_updates"] for record in records]
+    assert [record["loss_scale"] for record in records] == [2.0 ** (40 - each) for each in skipped]
+    assert skipped[0] == 4, "no scale near 2**40 can be held"
+    assert 10 < skipped[-1] < 30
+    assert skipped[-1] == skipped[-3], "it came to an end"
+    assert all(math.isfinite(value) for record in records for value in record.values() if isinstance(value, float))
+    assert ["gradient_norm" in record for record in records][:: len(records) - 1] == [False, True]
+    assert run.is_finished()
+    assert losses(run)[-1] < losses(run)[0]
+    overflowed = "4 updates were skipped up to step 4, because gradients overflowed fp16; the loss scale is 6.87195e+10"
+    assert overflowed in caplog.text
+    told = [message for message in caplog.messages if "were skipped up to" in message]
+    assert len(told) == len(set(skipped)), "a line that skipped nothing more says nothing"
+
+
+def test_a_run_that_cannot_recover_stops_at_the_floor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight that overflows in the forward pass is beyond every scale: 4, 2 and 1 are tried, and that is all."""
+    scaled_from(4.0, monkeypatch)
+    made = pretrain_module._model
+
+    def with_a_huge_weight(*arguments: object) -> PretrainingModel:
+        model = made(*arguments)
+        with torch.no_grad():
+            model.encoder.layers[0].feed_forward.inner.weight[0, 0] = 60000.0
+        return model
+
+    monkeypatch.setattr(pretrain_module, "_model", with_a_huge_weight)
+    with pytest.raises(BertsmithError) as caught:
+        pretrain(FP16, corpus(), tmp_path / "run")
+    assert "not finite (NaN or infinity) even at the lowest loss scale, 1" in caught.value.what
+    assert "phase 1, step 3, rank 0, instances 16 to 23" in caught.value.where
+    assert not step_folders(tmp_path / "run")
+    assert not (tmp_path / "run" / "model").exists()
+
+
+@pytest.mark.parametrize("after", [1, 5, 8])
+def test_fp16_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """While the scale falls, after it, and when it grows again; figures tell of the scale and of what was skipped."""
+    scaled_from(2.0**34, monkeypatch, grow_every=2, ceiling=2.0**50)
+    unbroken = pretrain(FP16, corpus(), tmp_path / "unbroken")
+    assert unbroken.metrics("train")[-1]["skipped_updates"] > 2
+    stopped_after(after, monkeypatch, FP16, tmp_path / "run")
+    resumed = pretrain(FP16, corpus(), tmp_path / "run", resume=True)
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+
+
+def test_gradient_checkpointing_changes_no_bit_and_may_be_switched_on_in_a_resumed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"precision": "bf16", "phase1__steps": 4, "phase2__steps": 2, "model__layers": 3}
+    plain = small_recipe(**options)
+    assert plain.model.hidden_dropout == plain.model.attention_dropout == 0.1
+    unbroken = pretrain(plain, corpus(), tmp_path / "plain")
+    stopped_after(2, monkeypatch, plain, tmp_path / "run")
+    resumed = pretrain(small_recipe(**options, gradient_checkpointing=True), corpus(), tmp_path / "run", resume=True)
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)

@@ -1,7 +1,7 @@
 """Which library makes the fp32 matrix products of a CPU: PyTorch's default, or oneDNN where it is faster and as exact.
 
-PyTorch's default on x86 is MKL, which gives AMD processors about half of the rate that oneDNN reaches. PyTorch hands fp32
-products to oneDNN only when it is allowed to make them in bf16 (`torch.backends.mkldnn.matmul.fp32_precision`). oneDNN
+PyTorch's default on x86 is MKL, which gives AMD processors about half of the rate that oneDNN reaches. PyTorch hands
+fp32 products to oneDNN only with leave to make them in bf16 (`torch.backends.mkldnn.matmul.fp32_precision`). oneDNN
 takes that leave where the processor has matrix units for bf16 (AMX), and elsewhere computes in fp32 as before. So what
 comes out is compared with float64 before oneDNN is used. The switch is one for the whole process.
 """
@@ -79,17 +79,20 @@ def fastest() -> tuple[str, str]:
         return DEFAULT, "this PyTorch has no oneDNN"
     error = largest_error(ONEDNN)
     if error > 1:
-        return DEFAULT, f"oneDNN would compute in less than fp32 here: its error is {error:,.0f}x what rounding explains"
+        return (
+            DEFAULT,
+            f"oneDNN would compute in less than fp32 here: its error is {error:,.0f}x what rounding explains",
+        )
     ratio = onednn_speed_ratio()
     reason = f"oneDNN runs at {ratio:.2f}x its speed, with an error that is fp32's"
     return (ONEDNN if ratio > _WORTH_IT else DEFAULT), reason
 
 
 def largest_error(name: str) -> float:
-    """How far fp32 products lie from float64, as a multiple of what fp32 rounding explains: under 1 where they are fp32.
+    """How far fp32 products lie from float64, as a multiple of what fp32 rounding explains: under 1 if they are fp32.
 
     Over the products of a layer's forward and backward, attention's batched ones, and small odd shapes. Rounding
-    explains a relative error of eps sqrt(K) in a sum of K terms; bf16 exceeds it 700-fold and more, tf32 an eighth of that.
+    explains a relative error of eps sqrt(K) in a sum of K terms; bf16 exceeds it 700-fold and more, tf32 80-fold.
     """
     with using(name):
         return max(_error(make, *shapes) for make, shapes in _CASES)
@@ -97,7 +100,7 @@ def largest_error(name: str) -> float:
 
 @cache
 def onednn_speed_ratio() -> float:
-    """How many times faster oneDNN makes an fp32 product of 512 x 512 matrices than PyTorch's default; on one thread."""
+    """How many times faster oneDNN makes an fp32 product of 512 x 512 matrices than PyTorch's default."""
 
     def by(name: str) -> Callable[[], Any]:
         a, b = torch.ones(512, 512), torch.ones(512, 512)
@@ -113,7 +116,7 @@ def onednn_speed_ratio() -> float:
 
 
 def fastest_in_turns(works: Sequence[Callable[[], Any]], turns: int = 12) -> list[float]:
-    """The CPU seconds of the fastest run of each, taken in turns on one thread, so that a busy machine turns no answer."""
+    """The CPU seconds of the fastest run of each, on one thread and in turns: a busy machine slows all of them alike."""
     best = [math.inf] * len(works)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -6,6 +6,7 @@ Nothing is read from the device until a line is due.
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import sys
@@ -64,13 +65,17 @@ class Meter:
         self._sums[:6] += torch.where(torch.isfinite(step).all(), step, 0.0)
         self._sums[6] += sums.tokens
         self._sums[7] += sums.attention_places
-        self._norm = torch.where(torch.isfinite(gradient_norm), gradient_norm, self._norm)
+        self._norm = gradient_norm
         self._steps += 1
 
     def read(self, waited_seconds: float) -> dict[str, float]:
-        """The record of the steps since the last reading, over all ranks. waited_seconds: for data, since the start."""
+        """The record of the steps since the last reading, over all ranks. waited_seconds: for data, since the start.
+
+        The gradient norm is the last step's, and left out where it was not finite.
+        """
         seconds = time.perf_counter() - self._start
         masked, count, right, pair_loss, pairs, pair_right, tokens, places = sum_over_ranks(self._sums).tolist()
+        norm = float(self._norm)
         masked_loss, pair_mean = masked / max(count, 1), pair_loss / max(pairs, 1)
         record = {
             "loss": masked_loss + pair_mean,
@@ -78,7 +83,7 @@ class Meter:
             "next_sentence_loss": pair_mean,
             "masked_accuracy": right / max(count, 1),
             "next_sentence_accuracy": pair_right / max(pairs, 1),
-            "gradient_norm": float(self._norm),
+            **({"gradient_norm": norm} if math.isfinite(norm) else {}),
             "steps": float(self._steps),
             "tokens": tokens,
             "tokens_per_second": tokens / seconds,

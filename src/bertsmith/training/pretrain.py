@@ -41,7 +41,15 @@ from bertsmith.training.stopping import stop_on_signals
 from bertsmith.weights.huggingface import load_pretraining_model, save_pretraining_model
 
 # Fields that change what is written or how fast, never the result; a resumed run may change them.
-_FREE_FIELDS = ("device", "gradient_checkpointing", "loader_workers", "log_every", "evaluate_every", "save_every", "keep")
+_FREE_FIELDS = (
+    "device",
+    "gradient_checkpointing",
+    "loader_workers",
+    "log_every",
+    "evaluate_every",
+    "save_every",
+    "keep",
+)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,9 @@ def test_what_is_asked_for_is_taken(precision, dtype, scales):
 
 
 def test_tf32_is_refused_where_it_is_not():
-    with pytest.raises(BertsmithError, match="tf32 needs an NVIDIA card of Ampere or newer, and this is a CPU") as caught:
+    with pytest.raises(
+        BertsmithError, match="tf32 needs an NVIDIA card of Ampere or newer, and this is a CPU"
+    ) as caught:
         choose_device("cpu", "tf32")
     assert "--precision fp32" in caught.value.fix
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertsmith.base import device as device_module
-from bertsmith.base import log
+from bertsmith.base import fp32_products, log
 from bertsmith.base.device import device_of_run
 from bertsmith.base.errors import BertsmithError
 
@@ -44,3 +44,18 @@ def test_a_run_of_a_card_does_not_go_on_without_one_unasked(tmp_path, monkeypatc
     chosen = device_of_run("cpu", "auto", begun_on, tmp_path)
     assert (chosen.torch_device.type, chosen.precision) == ("cpu", "bf16")
     assert "warning: this run was begun on cuda and goes on on cpu, in bf16 still" in said.text
+
+
+def test_fp32_products_are_kept_as_they_were_at_the_beginning(tmp_path, monkeypatch) -> None:
+    """A run begun before they were recorded had PyTorch's default."""
+    monkeypatch.setattr(fp32_products, "fastest", lambda: ("default", "by measurement"))
+    monkeypatch.setattr(fp32_products, "largest_error", lambda name: 0.2)
+    begun_on = {"device": "cpu", "precision": "fp32", "fp32_products": "onednn"}
+    with fp32_products.using("default"):
+        assert device_of_run("cpu", "fp32", begun_on, tmp_path).facts() == begun_on
+        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+    monkeypatch.setattr(fp32_products, "fastest", lambda: ("onednn", "by measurement"))
+    with fp32_products.using("default"):
+        assert device_of_run("cpu", "fp32", {}, tmp_path).fp32_products == "onednn"
+        old = {"device": "cpu", "precision": "fp32"}
+        assert device_of_run("cpu", "fp32", old, tmp_path).fp32_products == "default"

@@ -133,7 +133,9 @@ assert torch.backends.mkldnn.matmul.fp32_precision == "none"
 )
 def test_products_by_onednn_are_those_of_the_default() -> None:
     environment = {**os.environ, VARIABLE: "onednn", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "ONEDNN_VERBOSE": "1"}
-    done = subprocess.run([sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     products = [line for line in done.stdout.splitlines() if ",matmul," in line and "256x192:192x384" in line]
     assert len(products) == 1, "the forward product was made by oneDNN once, and once by the default"

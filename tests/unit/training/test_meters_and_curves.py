@@ -134,6 +134,20 @@ def test_a_meter_gives_means_of_sums_and_begins_anew() -> None:
     assert meter.read(0.0)["masked_loss"] == pytest.approx(2.0)
 
 
+def test_what_overflowed_in_a_skipped_step_enters_no_mean() -> None:
+    meter = Meter(CPU)
+    meter.add(sums(30.0, 10, 5, 90, 100), torch.tensor(1.0))
+    meter.add(sums(float("nan"), 30, 5, 80, 100), torch.tensor(float("inf")))
+    found = meter.read(0.0)
+    assert (found["masked_loss"], found["masked_accuracy"], found["next_sentence_loss"]) == (
+        3.0,
+        0.5,
+        pytest.approx(0.7),
+    )
+    assert (found["steps"], found["tokens"]) == (2, 170), "the work was done"
+    assert "gradient_norm" not in found
+
+
 def test_a_meter_goes_on_from_its_state() -> None:
     whole, first, second = Meter(CPU), Meter(CPU), Meter(CPU)
     for meter in (whole, first):
