@@ -116,7 +116,7 @@ def onednn_speed_ratio() -> float:
 
 
 def fastest_in_turns(works: Sequence[Callable[[], Any]], turns: int = 12) -> list[float]:
-    """The CPU seconds of the fastest run of each, on one thread and in turns: a busy machine slows all of them alike."""
+    """The CPU seconds of the fastest run of each, on one thread and in turns: a busy machine slows all alike."""
     best = [math.inf] * len(works)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
