@@ -144,8 +144,23 @@ def test_a_phase_without_steps_may_be_longer_than_the_model():
 
 
 def test_every_number_has_a_range():
-    numbers = {name for name in FIELDS if isinstance(value_of(Recipe(), name), int | float)}
+    values = {name: value_of(Recipe(), name) for name in FIELDS}
+    numbers = {name for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)}
     assert numbers == set(RANGES)
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("True", True), ("false", False)])
+def test_a_switch_is_true_or_false(tmp_path, text, value):
+    """In YAML and as a flag, and written back such that it is read again."""
+    assert load_recipe("bert-tiny", [f"--gradient-checkpointing={text}"]).gradient_checkpointing is value
+    (tmp_path / "a.yaml").write_text(f"gradient_checkpointing: {text}\n")
+    recipe = load_recipe(tmp_path / "a.yaml")
+    assert recipe.gradient_checkpointing is value
+    save_recipe(recipe, tmp_path / "b.yaml")
+    assert load_recipe(tmp_path / "b.yaml") == recipe
+    with pytest.raises(BertsmithError, match="gradient_checkpointing is 'perhaps'") as caught:
+        load_recipe("bert-tiny", ["--gradient-checkpointing=perhaps"])
+    assert caught.value.fix == "use true or false"
 
 
 def test_the_defaults_are_in_range():
