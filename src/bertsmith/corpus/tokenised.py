@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from bertsmith.corpus.account import Tally, excerpt
 from bertsmith.corpus.books import keep_account
 from bertsmith.corpus.cleaned import CleanedPart
-from bertsmith.corpus.documents import Document
+from bertsmith.corpus.documents import Document, batched
 from bertsmith.corpus.fast_ids import BulkEncoder, Ids, bulk_encoder
 from bertsmith.corpus.parts import make_once
 from bertsmith.corpus.sentences import sentences_of
@@ -147,7 +147,8 @@ def tokenise_part(task: TokensTask) -> dict[str, Any]:
         kept, held_out = task.text.kept(), cleaned.held_out(task.text.held_out)
         splits, dropped, changed = {split: _Split() for split in SPLITS}, Tally(), Tally()
         read_bytes = cleaned.lengths[:, 2]
-        for texts in _batches(cleaned, kept, task.language, changed):
+        split_up = _split_up(cleaned, kept, task.language, changed)
+        for texts in batched(split_up, lambda each: len(each[1].text), _BATCH_CHARACTERS):
             batch = _encode(texts, encoder, changed)
             empty = batch.documents == 0
             for place in np.flatnonzero(empty).tolist():
@@ -167,20 +168,12 @@ def tokenise_part(task: TokensTask) -> dict[str, Any]:
     return make_once(task.text.folder, task.text.made_of, make)
 
 
-def _batches(
+def _split_up(
     cleaned: CleanedPart, kept: NDArray[np.bool_], language: str, changed: Tally
-) -> Iterator[list[tuple[int, Document, list[str]]]]:
-    """The kept documents with their place in the part and their sentences, some at once."""
-    batch: list[tuple[int, Document, list[str]]] = []
-    characters = 0
+) -> Iterator[tuple[int, Document, list[str]]]:
+    """The kept documents with their place in the part and their sentences."""
     for index, document in cleaned.documents(kept):
-        batch.append((index, document, sentences_of(document.text, document.line_breaks, language, changed)))
-        characters += len(document.text)
-        if characters > _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
+        yield index, document, sentences_of(document.text, document.line_breaks, language, changed)
 
 
 def _encode(texts: list[tuple[int, Document, list[str]]], encoder: BulkEncoder, changed: Tally) -> _Batch:
