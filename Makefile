@@ -43,14 +43,15 @@ test: setup
 quickstart: setup
 	$(BIN)/bertsmith quickstart $(ARGS)
 
-# The tables of docs/speed.md; `make bench ARGS=--quick` in a minute or two. The peers are an extra, installed here.
+# The tables of docs/speed.md; `make bench ARGS=--quick` in a few minutes. The peers are an extra, installed here.
 bench: setup
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	$(BIN)/bertsmith bench prepare --markdown $(ARGS)
 	$(BIN)/bertsmith bench batches --markdown $(ARGS)
-	$(BIN)/python benchmarks/pretrain_step.py
+	$(BIN)/bertsmith bench pretrain-step --markdown $(ARGS)
 
 # At most nine minutes, and without network: where the machine's own Python has torch, its card is measured with that one.
+# The rows go to benchmarks/results, or where ARGS="--json FILE" says.
 gpu-check:
 	@python=python3; $$python -c 'import torch' 2>/dev/null || { $(MAKE) --no-print-directory setup && python=$(BIN)/python; }; \
 	PYTHONPATH=src $$python benchmarks/gpu_check.py $(ARGS)

@@ -298,7 +298,7 @@ class BenchFlags:
     """Flags of `bench`, beside those of BenchOptions."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """prepare or batches."""
+    """prepare, batches or pretrain-step."""
     json: Path | None = None
     """A file for the rows."""
     markdown: bool = False
@@ -369,8 +369,9 @@ VERBS = {
         _import,
     ),
     "bench": Verb(
-        "Measure preparation or batches beside others, over the same text, each case in a process of its own.",
-        "  bertsmith bench prepare --source my_texts --json prepare.json\n  bertsmith bench batches --corpus corpus",
+        "Measure preparation, batches or a training step beside others, each case in a process of its own.",
+        "  bertsmith bench prepare --source my_texts --json prepare.json\n  bertsmith bench batches --corpus corpus\n"
+        "  bertsmith bench pretrain-step --against transformers",
         _bench,
     ),
 }

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from bertsmith.base.device import choose_device
+from bertsmith.bench.made_batches import lengths_of, pretrain_batch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.training.step import StepSums, add_losses, train_step
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-from made_up import lengths_of, pretrain_batch
 
 VOCABULARY = 1000
 CPU = torch.device("cpu")

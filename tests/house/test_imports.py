@@ -25,7 +25,7 @@ SEES = {
     "tasks": {"base", "model", "corpus.tokenizer"},
     "inference": {"base", "model", "weights", "corpus.tokenizer", "tasks"},
 }
-SEES["bench"] = {"base", "corpus", "batches"}
+SEES["bench"] = {"base", "corpus", "batches", "model", "optim", "training"}
 SEES["quickstart"] = set(SEES) - {"bench"}
 # Composition roots: they join the stages, and they alone see a recipe.
 ROOTS = {
@@ -45,7 +45,7 @@ BANNED_OUTSIDE = {
 }
 BANNED_EVERYWHERE = {"transformers", "cloudpickle", "dill", "joblib"}
 # What a bench measures ours against, loaded in a process of its own.
-PEERS = {"bench.cases": {"transformers"}, "bench.batch_cases": {"transformers"}}
+PEERS = {f"bench.{name}": {"transformers"} for name in ("cases", "batch_cases", "peer_step")}
 
 
 def modules() -> dict[str, Path]:

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say, size
 from bertsmith.bench.batch_cases import GLOBAL_BATCH, MICRO_BATCH_TOKENS, STARTS
 from bertsmith.bench.machine import machine
+from bertsmith.bench.made_corpus import CorpusChoice, open_or_prepare
 from bertsmith.bench.process import CaseSpec, Measured, measure
 from bertsmith.bench.table import Report, Table
-from bertsmith.bench.text import cut_texts, default_source, said_sources, vocabulary_for
-from bertsmith.corpus.options import PrepareOptions
-from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
 
+PEERS = ("datasets",)
 # The peer makes a Python object of every row, so it is given the first shards only.
 _PEER_SHARDS = 4
 
 
 @dataclass(frozen=True)
 class BatchesBench:
-    """corpus: a prepared one; else one is prepared from `size_bytes` of the source, with `tokenizer`."""
+    """What is read back, at which sequence lengths, and beside whom of `PEERS`."""
 
-    corpus: Path | None = None
-    source: tuple[str, ...] = ()
-    size_bytes: int = 160_000_000
-    tokenizer: Path | None = None
-    workers: int | None = None
+    corpus: CorpusChoice = field(default_factory=CorpusChoice)
     lengths: tuple[int, ...] = (128, 512)
-    against_datasets: bool = True
+    against: tuple[str, ...] = PEERS
 
 
 @dataclass(frozen=True)
@@ -48,10 +44,14 @@ class BatchCase:
 
 
 def bench_batches(asked: BatchesBench, folder: Path, command: str) -> Report:
-    """Measures in `folder`, a case after the other. Raises BertsmithError as `Corpus.open` and `prepare` do."""
+    """Measures in `folder`, a case after the other. Raises BertsmithError for a peer that is not known,
+    and as `Corpus.open` and `prepare` do."""
+    for name in asked.against:
+        if name not in PEERS:
+            raise BertsmithError(f"there is no '{name}' to compare with", "bench batches", nearest(name, PEERS))
     before = machine()
-    corpus, what = _corpus(asked, folder)
-    cases = [case for length in asked.lengths for case in _cases(corpus, length, folder, asked.against_datasets)]
+    corpus, what = open_or_prepare(asked.corpus, folder)
+    cases = [case for length in asked.lengths for case in _cases(corpus, length, folder, bool(asked.against))]
     tokens, documents = corpus.tokens("train"), corpus.documents("train")
     about = [
         f"corpus: {what}, {tokens:,} tokens of {documents:,} documents in {len(corpus.shards('train'))} shards",
@@ -61,17 +61,6 @@ def bench_batches(asked: BatchesBench, folder: Path, command: str) -> Report:
         f"the peer reads rows of the first {_PEER_SHARDS} shards at most; it draws no pairs and stops at no document",
     ]
     return Report(command, before, about, [case.row() for case in cases], _tables(cases, tokens))
-
-
-def _corpus(asked: BatchesBench, folder: Path) -> tuple[Corpus, str]:
-    if asked.corpus is not None:
-        return Corpus.open(asked.corpus), said_sources([str(asked.corpus)])
-    source = asked.source or (default_source(),)
-    text = cut_texts(source, [asked.size_bytes], folder)[0]
-    tokenizer, _ = vocabulary_for(asked.tokenizer, text, folder / "tokenizer")
-    options = PrepareOptions(documents="line", workers=asked.workers)
-    corpus = prepare(text.path, folder / "corpus", tokenizer=tokenizer, options=options)
-    return corpus, f"{said_sources(source)}, {size(text.text_bytes)}"
 
 
 def _cases(corpus: Corpus, length: int, folder: Path, against_datasets: bool) -> list[BatchCase]:

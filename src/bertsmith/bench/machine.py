@@ -11,7 +11,7 @@ from pathlib import Path
 import bertsmith
 from bertsmith.corpus.engine import default_workers
 
-_PACKAGES = ("numpy", "tokenizers", "sentencex", "nanotoken", "transformers", "datasets", "torch")
+_PACKAGES = ("numpy", "tokenizers", "sentencex", "nanotoken", "transformers", "datasets", "torch", "triton")
 
 
 def machine() -> dict[str, str]:

@@ -6,15 +6,17 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.bench.batches import PEERS as BATCHES_PEERS
 from bertsmith.bench.batches import BatchesBench, bench_batches
+from bertsmith.bench.made_corpus import CorpusChoice
 from bertsmith.bench.prepare import PEERS, PrepareBench, bench_prepare
 from bertsmith.bench.table import Report
 
-NAMES = ("prepare", "batches")
+NAMES = ("prepare", "batches", "pretrain-step")
 _SIZES_MB, _QUICK_SIZES_MB = (10.0, 40.0, 160.0), (0.5, 1.0, 2.0)
 
 
@@ -27,17 +29,24 @@ class BenchOptions:
     tokenizer: Path | None = None
     """The vocabulary of all sides. Without it, that of bert-base-uncased in $BERTSMITH_DATA, else one is trained."""
     corpus: Path | None = None
-    """For batches: a prepared corpus; without it, the largest text is prepared first."""
+    """For batches and pretrain-step: a prepared corpus; without it, text is prepared first."""
     sizes: tuple[float, ...] = ()
     """Megabytes of text, rising; 10 40 160 where none are given. Slow sides get a twentieth."""
     lengths: tuple[int, ...] = (128, 512)
-    """For batches: the sequence lengths."""
-    against: tuple[str, ...] = PEERS
-    """Whom to compare with; none where nothing follows. Batches know datasets alone."""
+    """For batches and pretrain-step: the sequence lengths."""
+    against: tuple[str, ...] | None = None
+    """Whom to compare with; all that there are where it is not given, none where nothing follows. Prepare knows nvidia,
+    tokenizers and datasets, batches datasets, pretrain-step transformers."""
     workers: int | None = None
     """Worker processes of our preparation; all cores where none is given."""
+    device: str = "auto"
+    """For pretrain-step: auto, cpu, cuda or cuda:N."""
+    only: str = ""
+    """For pretrain-step: only the cases whose name holds this."""
+    minutes: float | None = None
+    """For pretrain-step: what is not done by then is left out, and that is said."""
     quick: bool = False
-    """Small texts: ends in about a minute, and says little about speed."""
+    """Small texts and models: ends in about a minute, and says little about speed."""
 
     def sizes_bytes(self) -> tuple[int, ...]:
         """The sizes of the texts, in bytes."""
@@ -48,7 +57,7 @@ def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Repor
     """Measures what `name` says, in a folder that is deleted again. command: as it was typed, for the report.
 
     Raises BertsmithError for a name that is not known, for a system without what is needed to measure, and as
-    `bench_prepare` and `bench_batches` do.
+    `bench_prepare`, `bench_batches` and `bench_pretrain_step` do.
     """
     if name not in NAMES:
         raise BertsmithError(f"there is no bench '{name}'", "bench", nearest(name, NAMES))
@@ -58,9 +67,18 @@ def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Repor
     with tempfile.TemporaryDirectory(prefix="bertsmith-bench-") as made:
         folder = Path(made)
         if name == "prepare":
+            peers = PEERS if options.against is None else options.against
             return bench_prepare(
-                PrepareBench(options.source, sizes, options.tokenizer, options.workers, options.against), folder, typed
+                PrepareBench(options.source, sizes, options.tokenizer, options.workers, peers), folder, typed
             )
-        asked = BatchesBench(options.corpus, options.source, max(sizes), options.tokenizer, options.workers)
-        asked = replace(asked, lengths=options.lengths, against_datasets="datasets" in options.against)
-        return bench_batches(asked, folder, typed)
+        if name == "batches":
+            choice = CorpusChoice(options.corpus, options.source, max(sizes), options.tokenizer, options.workers)
+            peers = BATCHES_PEERS if options.against is None else options.against
+            return bench_batches(BatchesBench(choice, options.lengths, peers), folder, typed)
+        from bertsmith.bench.pretrain_step import PretrainStepBench, bench_pretrain_step
+
+        text = CorpusChoice(options.corpus, options.source, tokenizer=options.tokenizer, workers=options.workers)
+        asked = PretrainStepBench(
+            options.device, text, options.lengths, options.against, options.only, options.minutes, options.quick
+        )
+        return bench_pretrain_step(asked, folder, typed)

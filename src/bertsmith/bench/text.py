@@ -16,7 +16,7 @@ from bertsmith.corpus.account import Account
 from bertsmith.corpus.cleaned import plan_parts
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.kinds import read_documents
-from bertsmith.corpus.sources import PYTHON_DOCS, find_files
+from bertsmith.corpus.sources import PYTHON_DOCS, SourceFile, find_files
 from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.corpus.vocabulary import train_vocabulary
 
@@ -74,9 +74,10 @@ def cut_texts(source: Sequence[str], sizes_bytes: Sequence[int], folder: Path) -
 
 
 def _rounds(source: Sequence[str]) -> Iterator[str]:
+    found, _ = find_files(source, ReadOptions())
     for number in count():
         lines = 0
-        for line in _lines(source):
+        for line in _lines(found):
             yield f"Round {number} of this text. {line}" if number else line
             lines += 1
         if not lines:
@@ -84,10 +85,9 @@ def _rounds(source: Sequence[str]) -> Iterator[str]:
         say(f"the source is gone through again, each document marked (round {number + 2})")
 
 
-def _lines(source: Sequence[str]) -> Iterator[str]:
-    """Every document of the source as one line, its paragraphs joined."""
+def _lines(found: Sequence[SourceFile]) -> Iterator[str]:
+    """Every document of these files as one line, its paragraphs joined."""
     options = ReadOptions()
-    found, _ = find_files(source, options)
     for file in found:
         if file.kind == PYTHON_DOCS:
             texts: Iterator[str] = (document.text for document in pydocs.collect().documents())

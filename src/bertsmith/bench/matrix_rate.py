@@ -1,0 +1,51 @@
+"""How fast this device multiplies matrices: what a step's speed is a share of."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from bertsmith.base.device import Device
+from bertsmith.base.layout import round_up
+
+Shape = tuple[int, int, int]
+"""(m, n, k): [m, k] times [k, n]."""
+
+_CPU_SIDE, _CARD_SIDE = 2048, 8192
+
+
+def wait(device: torch.device) -> None:
+    """Lets the device finish what was queued, so that the clock tells the truth."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def step_shapes(hidden: int, intermediate: int, vocabulary: int, tokens: int, masked: int) -> list[Shape]:
+    """The products of a step: each map forward, then its gradients by input and by weight."""
+    maps = [(tokens, 3 * hidden, hidden), (tokens, hidden, hidden), (tokens, intermediate, hidden)]
+    maps += [(tokens, hidden, intermediate), (round_up(masked), vocabulary, hidden)]
+    return [shape for m, n, k in maps for shape in ((m, n, k), (m, k, n), (n, k, m))]
+
+
+def matrix_rate(device: Device, shapes: list[Shape], repeats: int = 3) -> tuple[float, Shape]:
+    """The best FLOP/s of these products and of a large square one, in the device's dtype, and the shape that had it.
+
+    Random data, because a card multiplies zeros faster. Operands lie as a linear map has them, the second transposed.
+    """
+    side = _CPU_SIDE if device.is_cpu else _CARD_SIDE
+    return max((_rate(device, shape, repeats), shape) for shape in {*shapes, (side, side, side)})
+
+
+def _rate(device: Device, shape: Shape, repeats: int) -> float:
+    m, n, k = shape
+    a = torch.randn(m, k, device=device.torch_device).to(device.compute)
+    b = torch.randn(n, k, device=device.torch_device).to(device.compute)
+    best = float("inf")
+    for _ in range(repeats + 1):  # the first one finds kernels and memory
+        wait(device.torch_device)
+        start = time.perf_counter()
+        torch.nn.functional.linear(a, b)
+        wait(device.torch_device)
+        best = min(best, time.perf_counter() - start)
+    return 2.0 * m * n * k / best

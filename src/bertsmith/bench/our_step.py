@@ -1,0 +1,57 @@
+"""Our side of a step bench: the step that training takes, over micro-batches that are there already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from bertsmith.base.device import Device, choose_device
+from bertsmith.batches.packing import PretrainBatch
+from bertsmith.bench.made_batches import padded
+from bertsmith.bench.step_side import StepSide
+from bertsmith.model.config import BertConfig
+from bertsmith.model.initial import initialise
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.optim.adamw import AdamW
+from bertsmith.optim.groups import parameter_groups
+from bertsmith.optim.lamb import Lamb
+from bertsmith.training.step import train_step
+
+TakeStep = Callable[[int], None]
+"""Takes a step over the batch of this number."""
+
+RATE, WEIGHT_DECAY = 1e-4, 0.01
+
+
+class CannotHere(Exception):
+    """A side cannot do here what it is to do; the message says why, as a table shows it."""
+
+
+def device_of(side: StepSide) -> Device:
+    """The device and the dtype of the side's products. tf32 is fp32 with the card's own switch thrown."""
+    device = choose_device(side.device, "fp32" if side.precision == "tf32" else side.precision)
+    torch.backends.cuda.matmul.allow_tf32 = side.precision == "tf32"
+    return device
+
+
+def our_steps(side: StepSide, batches: list[PretrainBatch]) -> TakeStep:
+    """A fresh model in train mode with its optimizer. What a step costs on the host, such as working out the blocks of
+    attention, is part of it."""
+    config = BertConfig(**side.model)
+    device = device_of(side)
+    model = PretrainingModel(config, None if device.compute == torch.float32 else device.compute)
+    initialise(model, config.initializer_range, seed=0)
+    model.to(device.torch_device).train()
+    kind = Lamb if side.optimizer == "lamb" else AdamW
+    optimizer = kind(parameter_groups(model, WEIGHT_DECAY))
+    optimizer.set_learning_rate(RATE)
+    if side.padded:
+        batches = [padded(batch, side.longest) for batch in batches]
+
+    def step(number: int) -> None:
+        batch = batches[number]
+        counts = (len(batch.masked_positions), batch.layout.sequences)
+        train_step(model, optimizer, [batch], counts, device.torch_device)
+
+    return step

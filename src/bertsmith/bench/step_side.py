@@ -1,0 +1,46 @@
+"""One side of a step bench: which model, on what, in which numbers, updated how; and what it is called."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+SideName = Literal["ours", "transformers"]
+OURS: SideName = "ours"
+TRANSFORMERS: SideName = "transformers"
+
+
+@dataclass(frozen=True)
+class StepSide:
+    """side: who computes. model: fields of a `BertConfig`, dropout among them. precision: fp32, tf32 or bf16, which for
+    transformers is autocast. onednn: fp32 products of the peer by oneDNN, a switch of the whole process. compiled: of
+    the peer, by torch.compile, its batches then padded to `longest`, else to the longest of each. padded: ours, with
+    every sequence padded to `longest`. longest: where one of these two needs it."""
+
+    side: SideName = OURS
+    model: dict[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
+    precision: str = "bf16"
+    optimizer: Literal["adamw", "lamb"] = "adamw"
+    onednn: bool = False
+    compiled: bool = False
+    padded: bool = False
+    longest: int = 0
+
+    @property
+    def said(self) -> str:
+        """As a table names it: "bf16, AdamW"."""
+        numbers = (
+            f"{self.precision} autocast" if (self.side, self.precision) == (TRANSFORMERS, "bf16") else self.precision
+        )
+        if (self.side, self.precision) == (TRANSFORMERS, "fp32"):
+            numbers = "fp32 by oneDNN" if self.onednn else "fp32 as shipped"
+        more = [name for name in ("padded", "compiled") if getattr(self, name)]
+        dropout = [self.model.get(f"{each}_dropout_prob", 0.1) for each in ("hidden", "attention_probs")]
+        if dropout != [0.1, 0.1]:
+            more.append("no dropout" if not any(dropout) else f"dropout {dropout[0]:g}, of attention {dropout[1]:g}")
+        return ", ".join([numbers, {"adamw": "AdamW", "lamb": "LAMB"}[self.optimizer], *more])
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as JSON can hold it."""
+        return asdict(self)
