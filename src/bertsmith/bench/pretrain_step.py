@@ -24,6 +24,7 @@ from bertsmith.bench.step_race import FEWEST_ROUNDS, MOST_ROUNDS
 from bertsmith.bench.step_results import ladder_table, steps_table, time_table, with_gains
 from bertsmith.bench.step_run import LADDER, TIME, StepRun
 from bertsmith.bench.table import Report
+from bertsmith.bench.wikipedia_lengths import PERCENTILES
 
 PEERS = ("transformers",)
 _TEXT_BYTES, _QUICK_TEXT_BYTES = 20_000_000, 1_000_000
@@ -71,12 +72,13 @@ def _plan(asked: PretrainStepBench, device: Device, folder: Path) -> tuple[Plan,
     if asked.quick:
         card = replace(card, models=("tiny",), tokens=2048, passes=1, seconds=0.5, compiled=False)
     if asked.text.corpus is None:
+        unknown = sorted({*asked.lengths} - {*PERCENTILES})
+        if unknown:
+            what = f"how long Wikipedia's pairs are is not known at {', '.join(map(str, unknown))}"
+            raise BertsmithError(what, "--lengths", f"use {' or '.join(map(str, PERCENTILES))}, or give a --corpus")
         return card_plan(card, {}), "made-up pieces in pairs as long as those of English Wikipedia"
     real, vocabulary, source = _real(asked, folder, {each: max(1, card.tokens // each) for each in asked.lengths})
-    if vocabulary > VOCABULARY:
-        what = f"this corpus has {vocabulary:,} pieces, and a card is measured with {VOCABULARY:,}"
-        raise BertsmithError(what, asked.text.corpus or "", "leave --corpus out: pairs are then as long as Wikipedia's")
-    return card_plan(card, real), source
+    return card_plan(replace(card, vocabulary=vocabulary), real), source
 
 
 def _real(

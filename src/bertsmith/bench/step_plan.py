@@ -118,7 +118,7 @@ def cpu_plan(sizes: CpuSizes, real: Mapping[int, Sequence[PretrainBatch]], vocab
 @dataclass(frozen=True)
 class CardSizes:
     """What a card is given. tokens: slots of an update if all its sequences were full. passes, seconds: of `Plan`.
-    compiled: the peer by torch.compile."""
+    compiled: the peer by torch.compile. vocabulary: pieces of the models and of made-up batches."""
 
     device: str = "cuda"
     models: tuple[str, ...] = ("large", "base")
@@ -127,6 +127,7 @@ class CardSizes:
     passes: int = 4
     seconds: float = 8.0
     compiled: bool = True
+    vocabulary: int = VOCABULARY
 
 
 def card_plan(sizes: CardSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> Plan:
@@ -140,8 +141,10 @@ def card_plan(sizes: CardSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> 
         count = max(1, sizes.tokens // length)
         dense, ragged = f"{count:,} full at {length}", f"{count:,} with Wikipedia's lengths at {length}"
         names[length] = dense, ragged
-        sets[dense] = [pretrain_batch(lengths_of("full", count, length), VOCABULARY)]
-        made = [pretrain_batch(lengths_of("wikipedia", count, length, seed), VOCABULARY, seed) for seed in range(2)]
+        sets[dense] = [pretrain_batch(lengths_of("full", count, length), sizes.vocabulary)]
+        made = [
+            pretrain_batch(lengths_of("wikipedia", count, length, seed), sizes.vocabulary, seed) for seed in range(2)
+        ]
         sets[ragged] = real.get(length) or made
     matches = []
     for length in sizes.lengths:
@@ -151,7 +154,9 @@ def card_plan(sizes: CardSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> 
     first, length = sizes.models[0], sizes.lengths[0]
     matches.append(Match(first, *_card_sides(sizes, first, length, attention_dropout=0.1), names[length][1:]))
     fewer = f"{max(1, sizes.tokens // length // 8):,} with Wikipedia's lengths at {length}"
-    sets[fewer] = [pretrain_batch(lengths_of("wikipedia", max(1, sizes.tokens // length // 8), length), VOCABULARY)]
+    sets[fewer] = [
+        pretrain_batch(lengths_of("wikipedia", max(1, sizes.tokens // length // 8), length), sizes.vocabulary)
+    ]
     about = (
         f"updates of {sizes.tokens:,} slots, in one micro-batch; attention dropout is 0 on both sides but where a row "
         "says otherwise, hidden dropout 0.1",
@@ -162,14 +167,14 @@ def card_plan(sizes: CardSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> 
 
 
 def _card_sides(sizes: CardSizes, model: str, length: int, attention_dropout: float) -> tuple[StepSide, StepSide]:
-    dims = shape(model, attention_probs_dropout_prob=attention_dropout)
+    dims = shape(model, sizes.vocabulary, attention_probs_dropout_prob=attention_dropout)
     ours = StepSide(model=dims, device=sizes.device)
     return ours, replace(ours, side=TRANSFORMERS, compiled=sizes.compiled, longest=length)
 
 
 def _card_ladder(sizes: CardSizes, model: str, fewer: str, all_of_them: str) -> tuple[Rung, ...]:
     """From what everybody can do to what is best here, one thing more a rung."""
-    bf16 = StepSide(model=shape(model, attention_probs_dropout_prob=0.0), device=sizes.device)
+    bf16 = StepSide(model=shape(model, sizes.vocabulary, attention_probs_dropout_prob=0.0), device=sizes.device)
     padded = replace(bf16, padded=True, longest=sizes.lengths[0])
     return (
         Rung("fp32, padded", replace(padded, precision="fp32"), fewer),
