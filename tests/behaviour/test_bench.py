@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.bench import batches, process
+from bertsmith.bench import process, text
 from bertsmith.bench.batch_cases import sequence_hashes
-from bertsmith.bench.batches import BatchesBench
+from bertsmith.bench.made_corpus import CorpusChoice, open_or_prepare
 from bertsmith.bench.nvidia import Pieces, mask, pairs
 from bertsmith.bench.prepare import PrepareBench, bench_prepare
 from bertsmith.bench.process import CaseSpec, measure
@@ -111,7 +111,7 @@ def test_bench_batches_tells_speed_index_start_and_that_batches_agree(source, tm
 def test_a_corpus_in_the_data_folder_is_named_without_the_place_of_that(source, tmp_path, monkeypatch):
     monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path))
     prepare(source, tmp_path / "corpus", options=PrepareOptions(vocabulary_size=512, workers=1))
-    assert batches._corpus(BatchesBench(tmp_path / "corpus"), tmp_path)[1] == "$BERTSMITH_DATA/corpus"
+    assert open_or_prepare(CorpusChoice(tmp_path / "corpus"), tmp_path)[1] == "$BERTSMITH_DATA/corpus"
 
 
 def test_a_side_that_read_something_else_ends_the_bench(source, tmp_path, monkeypatch):
@@ -188,8 +188,11 @@ def test_a_bench_that_is_interrupted_leaves_no_process(tmp_path, monkeypatch):
     assert not Path(f"/proc/{started[0]}").exists()
 
 
-def test_a_source_that_is_too_small_is_gone_through_again_with_marks(tmp_path, source):
+def test_a_source_that_is_too_small_is_gone_through_again_with_marks(tmp_path, source, monkeypatch):
+    looks = []
+    monkeypatch.setattr(text, "find_files", lambda *args, find=text.find_files: looks.append(args) or find(*args))
     texts = cut_texts((source,), [10_000, 60_000], tmp_path)
+    assert len(looks) == 1, "its files are looked for once, not in every round"
     small, large = (text.path.read_text() for text in texts)
     assert large.startswith(small)
     lines = large.splitlines()

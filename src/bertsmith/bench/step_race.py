@@ -59,8 +59,10 @@ class SideProcess:
         return _done(self._ready)
 
     def ask(self, do: str, **more: Any) -> dict[str, Any]:
-        """Waits until it is ready, asks, and waits for the answer. SideFailed where it cannot be done, OutOfTime past the
-        deadline, BertsmithError with its last words where the process ends."""
+        """Waits until it is ready, asks, and waits for the answer.
+
+        SideFailed where it cannot be done, OutOfTime past the deadline, BertsmithError where the process ends.
+        """
         self.ready()
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # then the answer says why
