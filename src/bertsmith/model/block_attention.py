@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.base.layout import Layout
+from bertsmith.model.dropout import kept_places, scale_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,13 @@ class Block:
     batch: int
     longest: int
     padding: Tensor | None
+
+    def hide_padding(self, scores: Tensor) -> None:
+        """Sets the scores [batch, L, L] of columns that are padding to -inf, in place."""
+        if self.padding is not None:
+            # Added, because a CPU fills by a mask at a third of the speed.
+            hidden = torch.zeros_like(self.padding, dtype=scores.dtype).masked_fill_(self.padding, -math.inf)
+            scores.view(len(self.padding), -1, self.longest, self.longest).add_(hidden)
 
 
 @dataclass(frozen=True)
@@ -84,21 +92,24 @@ class _BlockAttention(torch.autograd.Function):
         width = hidden // heads
         parts = qkv.reshape(-1, width).index_select(0, where.gather).view(3, where.rows, width)
         out = parts.new_empty(where.rows, width)
+        scale = scale_of(dropout) if dropout else 1.0
         kept = []
         for block in where.blocks:
             q, k, v = (_of(part, block) for part in parts)
             weights = _softmax_scores(q, k, block)
-            dropped = torch.dropout(weights, dropout, True) if dropout else weights
-            torch.bmm(dropped, v, out=_of(out, block))
-            kept += [weights, dropped] if dropout else [weights]
+            kept.append(weights)
+            if dropout:
+                kept.append(_kept_places(weights, dropout))
+                weights = weights * kept[-1]
+            _product(weights, v, scale, out=_of(out, block))
         ctx.save_for_backward(parts, *kept)
-        ctx.where, ctx.dropout = where, dropout
+        ctx.where, ctx.dropout, ctx.scale = where, dropout, scale
         return out.index_select(0, where.restore).view(tokens, hidden)
 
     @staticmethod
     def backward(ctx, gradient: Tensor):  # type: ignore[no-untyped-def]
         parts, *kept = ctx.saved_tensors
-        where, dropout = ctx.where, ctx.dropout
+        where, dropout, scale = ctx.where, ctx.dropout, ctx.scale
         tokens, hidden = gradient.shape
         width = parts.shape[-1]
         by_out = gradient.reshape(-1, width).index_select(0, where.spread).index_fill_(0, where.padding_rows, 0)
@@ -106,18 +117,18 @@ class _BlockAttention(torch.autograd.Function):
         each = iter(kept)
         for block in where.blocks:
             weights = next(each)
-            dropped = next(each) if dropout else weights
+            places = next(each) if dropout else None
             q, k, v = (_of(part, block) for part in parts)
             by_q, by_k, by_v = (_of(part, block) for part in by_parts)
             by = _of(by_out, block)
-            torch.bmm(dropped.transpose(1, 2), by, out=by_v)
-            by_weights = torch.bmm(by, v.transpose(1, 2))
-            if dropout:
-                by_weights = _through_dropout(by_weights, weights, dropped, dropout)
+            dropped = weights if places is None else weights * places
+            _product(dropped.transpose(1, 2), by, scale, out=by_v)
+            by_weights = _product(by, v.transpose(1, 2), scale)
+            if places is not None:
+                by_weights *= places
             by_scores = torch._softmax_backward_data(by_weights, weights, -1, weights.dtype)
-            by_scores *= 1 / math.sqrt(width)
-            torch.bmm(by_scores, k, out=by_q)
-            torch.bmm(by_scores.transpose(1, 2), q, out=by_k)
+            _product(by_scores, k, 1 / math.sqrt(width), out=by_q)
+            _product(by_scores.transpose(1, 2), q, 1 / math.sqrt(width), out=by_k)
         by_qkv = by_parts.view(-1, width).index_select(0, where.scatter)
         return by_qkv.view(tokens, 3, hidden), None, None, None
 
@@ -127,14 +138,21 @@ def _of(rows: Tensor, block: Block) -> Tensor:
     return rows[block.start : block.start + block.batch * block.longest].view(block.batch, block.longest, -1)
 
 
+def _product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
+    """scale a b, batch by batch; scaled before it is rounded, which costs no visit of its own."""
+    out = a.new_empty(*a.shape[:2], b.shape[2]) if out is None else out
+    return torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
+
+
 def _softmax_scores(q: Tensor, k: Tensor, block: Block) -> Tensor:
-    scores = torch.bmm(q, k.transpose(1, 2)).mul_(1 / math.sqrt(q.shape[-1]))
-    if block.padding is not None:
-        longest = block.longest
-        scores.view(len(block.padding), -1, longest, longest).masked_fill_(block.padding, -math.inf)
+    scores = _product(q, k.transpose(1, 2), 1 / math.sqrt(q.shape[-1]))
+    block.hide_padding(scores)
     return scores.softmax(-1)
 
 
-def _through_dropout(gradient: Tensor, weights: Tensor, dropped: Tensor, dropout: float) -> Tensor:
-    """The gradient of what dropout left, scaled as it was; a weight of zero takes none, dropped or not."""
-    return gradient.mul_(1 / (1 - dropout)).masked_fill_((dropped == 0) & (weights != 0), 0)
+def _kept_places(weights: Tensor, dropout: float) -> Tensor:
+    """1 where a weight is kept, else 0, in its dtype."""
+    if weights.device.type == "cpu":
+        return kept_places(weights.shape, dropout, weights.dtype)
+    # By the same rounded probability, for the same scale.
+    return torch.empty_like(weights).bernoulli_(1 / scale_of(dropout))

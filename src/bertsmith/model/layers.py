@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from bertsmith.model.attention import attend
 from bertsmith.model.config import BertConfig
+from bertsmith.model.dropout import add_dropped, dropout
 from bertsmith.model.linear import Linear, joined_linear
 from bertsmith.model.packed import Packed
 
@@ -41,15 +42,14 @@ class Embeddings(nn.Module):
         self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = config.hidden_dropout_prob
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> Tensor:
         """Ids of shape [T] each."""
         # A product with one-hot rows, because the scatter-add of an embedding's gradient into two rows is serial.
         kinds = functional.one_hot(token_type_ids, self.token_type.num_embeddings).to(self.token_type.weight.dtype)
         rows = self.word(input_ids) + self.position(position_ids) + kinds @ self.token_type.weight
-        out: Tensor = self.dropout(self.norm(rows))
-        return out
+        return dropout(self.norm(rows), self.dropout, self.training)
 
 
 class Attention(nn.Module):
@@ -95,11 +95,13 @@ class Block(nn.Module):
         self.attention_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = config.hidden_dropout_prob
 
     def forward(self, x: Tensor, packed: Packed, compute: torch.dtype | None = None) -> Tensor:
-        x = self.attention_norm(x + self.dropout(self.attention(in_dtype(x, compute), packed)))
-        out: Tensor = self.feed_forward_norm(x + self.dropout(self.feed_forward(in_dtype(x, compute))))
+        attended = self.attention(in_dtype(x, compute), packed)
+        x = self.attention_norm(add_dropped(x, attended, self.dropout, self.training))
+        fed = self.feed_forward(in_dtype(x, compute))
+        out: Tensor = self.feed_forward_norm(add_dropped(x, fed, self.dropout, self.training))
         return out
 
 

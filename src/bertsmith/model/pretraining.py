@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.layers import ACTIVATION_FUNCTIONS, LayerNorm, in_dtype
-from bertsmith.model.linear import Linear, compute_copy
+from bertsmith.model.linear import Linear, product
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.model.packed import Packed
 
@@ -48,7 +47,7 @@ class MaskedHead(nn.Module):
 
     def forward(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
         x = self.norm(self.activation(self.transform(hidden))).to(hidden.dtype)
-        return functional.linear(x, compute_copy(x.dtype, word_embeddings), compute_copy(x.dtype, self.bias))
+        return product(x, [word_embeddings], [self.bias])
 
 
 class PretrainingModel(nn.Module):

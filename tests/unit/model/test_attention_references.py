@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from bertsmith.base.layout import Layout
 from bertsmith.model.attention import attend
+from bertsmith.model.dropout import scale_of
 from bertsmith.model.packed import Packed
 
 # One huge sequence among many tiny ones, equal ones, and a length on either side of a block's border.
@@ -97,7 +98,7 @@ def test_the_same_mask_gives_the_same_result_and_gradient(
 ) -> None:
     factors = factors_of(lengths, heads, dropout, seed)
     for part in factors:
-        off = torch.minimum(part.abs(), (part - 1 / (1 - dropout)).abs())
+        off = torch.minimum(part.abs(), (part - scale_of(dropout)).abs())
         assert not part.numel() or float(off.max()) < 1e-12, "a probability is dropped or scaled up"
     ours, down = drawn(lengths, 8 * heads, torch.float64, seed)
     exact = ours.detach().clone().requires_grad_()

@@ -1,0 +1,95 @@
+"""Dropout whose random numbers are cheap on a CPU, where PyTorch draws them one by one, at 5 ns each.
+
+A mask is 16 bits of a fast stream for each place (SFC64 of numpy), at a fifteenth of that. The stream's key is drawn
+from PyTorch's own generator, so seeds, checkpoints and recomputed blocks work as ever. The probability is rounded to a
+multiple of 2**-16, and what is kept is scaled by the rounded one, so the expected value is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+_LEVELS = 1 << 16
+# The bits of 1.0 in the dtypes of two bytes.
+_ONE = {torch.bfloat16: np.uint16(0x3F80), torch.float16: np.uint16(0x3C00)}
+
+
+def scale_of(probability: float) -> float:
+    """What is kept by `kept_places` is multiplied by this, so that the expected value stays."""
+    return _LEVELS / (_LEVELS - _threshold(probability))
+
+
+def kept_places(shape: Sequence[int], probability: float, dtype: torch.dtype) -> Tensor:
+    """A tensor on the CPU: 0 with the probability, else 1. Draws its key from PyTorch's default generator."""
+    count = math.prod(shape)
+    key = int(torch.empty((), dtype=torch.int64).random_())
+    words = np.random.Generator(np.random.SFC64(key)).integers(0, 2**64, size=-(-count // 4), dtype=np.uint64)
+    bits = words.view(np.uint16)[:count]
+    threshold = np.uint16(_threshold(probability))
+    if dtype not in _ONE:
+        return torch.from_numpy(np.greater_equal(bits, threshold)).to(dtype).view(*shape)
+    places = np.empty(count, np.uint16)
+    np.greater_equal(bits, threshold, out=places, casting="unsafe")
+    places *= _ONE[dtype]
+    return torch.from_numpy(places).view(dtype).view(*shape)
+
+
+def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
+    """x with the probability 0, else scaled: as `torch.nn.functional.dropout`."""
+    if not _is_ours(x, probability, training):
+        return functional.dropout(x, probability, training)
+    out: Tensor = _Dropped.apply(x, probability)  # type: ignore[no-untyped-call]
+    return out
+
+
+def add_dropped(x: Tensor, y: Tensor, probability: float, training: bool) -> Tensor:
+    """x + dropout(y), in the dtype of x, which is the wider one."""
+    if not _is_ours(x, probability, training):
+        return x + functional.dropout(y, probability, training)
+    out: Tensor = _AddDropped.apply(x, y, probability)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _is_ours(x: Tensor, probability: float, training: bool) -> bool:
+    return training and probability > 0 and x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _threshold(probability: float) -> int:
+    return min(round(probability * _LEVELS), _LEVELS - 1)
+
+
+def _factors(x: Tensor, probability: float) -> Tensor:
+    return kept_places(x.shape, probability, x.dtype).mul_(scale_of(probability))
+
+
+class _Dropped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, probability: float) -> Tensor:  # type: ignore[no-untyped-def]
+        factors = _factors(x, probability)
+        ctx.save_for_backward(factors)
+        return x * factors
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):  # type: ignore[no-untyped-def]
+        (factors,) = ctx.saved_tensors
+        return gradient * factors, None
+
+
+class _AddDropped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, y: Tensor, probability: float) -> Tensor:  # type: ignore[no-untyped-def]
+        factors = _factors(x, probability)
+        ctx.save_for_backward(factors)
+        ctx.dtype = y.dtype
+        return torch.addcmul(x, y.to(x.dtype), factors)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):  # type: ignore[no-untyped-def]
+        (factors,) = ctx.saved_tensors
+        return gradient, (gradient * factors).to(ctx.dtype), None
