@@ -15,6 +15,7 @@ from bertsmith.base.log import say
 from bertsmith.batches.builders import BuilderProcesses, Builders, BuilderThread
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
+from bertsmith.batches.shapes import FixedShapes
 from bertsmith.batches.steps import Step, StepBuilder
 
 _AHEAD = 2
@@ -27,7 +28,7 @@ class Loader:
     workers: 0 builds in a thread of this process, N in N processes of their own; the steps are the same. At most two
     steps for every builder lie ready or are being built. waited_seconds: how long the steps given so far were waited
     for. Use it in a `with` block, or call `close`: what builds ahead then ends. An error while a step is built is
-    raised where the step would have come. The first rank says the account of each epoch that begins.
+    raised where the step would have come. shapes: see `StepBuilder`. The first rank says the account of each epoch that begins.
     """
 
     order: Order
@@ -40,6 +41,7 @@ class Loader:
     rank: int = 0
     ranks: int = 1
     workers: int = 0
+    shapes: FixedShapes | None = None
 
     def __post_init__(self) -> None:
         if self.workers < 0:
@@ -47,7 +49,7 @@ class Loader:
                 f"workers is {self.workers}", "batches", "use 0 for a thread, or a number of processes"
             )
         self._builder = StepBuilder(
-            self.order, self.global_batch, self.masking, self.micro_batch_tokens, self.rank, self.ranks
+            self.order, self.global_batch, self.masking, self.micro_batch_tokens, self.rank, self.ranks, self.shapes
         )
         self.waited_seconds = 0.0
         self._steps = self._run()

@@ -16,6 +16,7 @@ from bertsmith.base.layout import IGNORED_LABEL, Ints, Layout, round_up
 from bertsmith.base.streams import UInt64s
 from bertsmith.batches.masking import MaskingSettings, mask
 from bertsmith.batches.pairs import SPECIAL_PIECES, Instances
+from bertsmith.batches.shapes import FixedShapes
 from bertsmith.corpus.shards import SpecialIds
 
 
@@ -24,8 +25,9 @@ class PretrainBatch:
     """A micro-batch of masked pairs, unpadded.
 
     input_ids, token_type_ids (0 for [CLS] A [SEP], 1 for B [SEP]), position_ids: int64[T]. layout: where the sequences
-    lie. masked_positions: int64[M], slots of the batch, rising. masked_labels: int64[M], the pieces that stood there.
-    next_sentence_labels: int64[S], 0 is next, 1 random.
+    lie. masked_positions: int64[M], distinct slots of the batch, rising. masked_labels: int64[M], the pieces that stood there.
+    next_sentence_labels: int64[S], 0 is next, 1 random. filling: slots at the end that nothing is asked of, and that
+    stand there for the batch's shape alone; the labels of what fills are -100, and its positions do not rise.
     """
 
     input_ids: Ints
@@ -35,6 +37,12 @@ class PretrainBatch:
     masked_positions: Ints
     masked_labels: Ints
     next_sentence_labels: Ints
+    filling: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Slots that are not filling."""
+        return self.layout.tokens - self.filling
 
 
 @dataclass(frozen=True)
@@ -81,24 +89,42 @@ def pack(parts: Sequence[Part], special: SpecialIds, masking: MaskingSettings) -
 
 
 def fill(batch: PretrainBatch) -> PretrainBatch:
-    """The batch with sequences behind it that nothing is asked of, so that its T and M are round (`round_up`).
-
-    They are [CLS] pieces with the label -100, no longer than the layout's longest, and take no part in loss or counts.
-    """
-    layout, masked = batch.layout, len(batch.masked_positions)
-    filled = layout.filled()
-    missing = filled.tokens - layout.tokens
-    if not layout.tokens or not missing + round_up(masked) - masked:
+    """The batch with sequences behind it that nothing is asked of, so that its T and M are round (`round_up`)."""
+    filled, masked = batch.layout.filled(), len(batch.masked_positions)
+    if not batch.layout.tokens or filled.tokens - batch.layout.tokens + round_up(masked) == masked:
         return batch
-    zeros, unasked = np.zeros(missing, np.int64), np.full(round_up(masked) - masked, IGNORED_LABEL)
+    return _filled(batch, filled, round_up(masked), int(batch.input_ids[0]))
+
+
+def fill_fixed(batch: PretrainBatch, shapes: FixedShapes, piece: int) -> PretrainBatch:
+    """The batch in a fixed shape that holds it. piece: what the filling slots show."""
+    return _filled(batch, shapes.filled(batch.layout), shapes.masked, piece)
+
+
+def fix_shapes(batches: Sequence[PretrainBatch], longest: int, piece: int) -> list[PretrainBatch]:
+    """Batches that are all at hand, in the smallest shape that holds each of them. longest: of any sequence."""
+    layouts = [batch.layout for batch in batches]
+    shapes = FixedShapes.around(layouts, [len(batch.masked_positions) for batch in batches], longest)
+    return [fill_fixed(batch, shapes, piece) for batch in batches]
+
+
+def _filled(batch: PretrainBatch, filled: Layout, masked: int, piece: int) -> PretrainBatch:
+    """The batch with what `filled` has more, and with `masked` masked slots. What is added takes no part in loss or
+    counts: it is labelled -100. Positions that fill are slots of their own, so that no two gradients go to one."""
+    tokens = batch.layout.tokens
+    missing, unasked = filled.tokens - tokens, masked - len(batch.masked_positions)
+    free = np.ones(filled.tokens, np.bool_)
+    free[batch.masked_positions] = False
+    positions = np.flatnonzero(free)[::-1][:unasked]
     return PretrainBatch(
-        np.concatenate((batch.input_ids, np.full(missing, batch.input_ids[0]))),
-        np.concatenate((batch.token_type_ids, zeros)),
-        np.concatenate((batch.position_ids, filled.positions[layout.tokens :])),
+        np.concatenate((batch.input_ids, np.full(missing, piece))),
+        np.concatenate((batch.token_type_ids, np.zeros(missing, np.int64))),
+        np.concatenate((batch.position_ids, filled.positions[tokens:])),
         filled,
-        np.concatenate((batch.masked_positions, np.full(len(unasked), filled.tokens - 1))),
-        np.concatenate((batch.masked_labels, unasked)),
-        np.concatenate((batch.next_sentence_labels, np.full(filled.sequences - layout.sequences, IGNORED_LABEL))),
+        np.concatenate((batch.masked_positions, positions)),
+        np.concatenate((batch.masked_labels, np.full(unasked, IGNORED_LABEL))),
+        np.concatenate((batch.next_sentence_labels, np.full(filled.sequences - batch.layout.sequences, IGNORED_LABEL))),
+        batch.filling + missing,
     )
 
 

@@ -11,13 +11,14 @@ import numpy as np
 
 from bertsmith.base import streams
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.layout import deal_within
+from bertsmith.base.layout import Ints, deal_within
 from bertsmith.base.log import warn
 from bertsmith.batches.epochs import References
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order, ShardSource
-from bertsmith.batches.packing import Part, PretrainBatch, pack
+from bertsmith.batches.packing import Part, PretrainBatch, fill_fixed, pack
 from bertsmith.batches.pairs import Account, PairSettings
+from bertsmith.batches.shapes import FixedShapes, deal_fixed
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Step:
 @dataclass(frozen=True)
 class StepBuilder:
     """Builds any step of a run for one rank. global_batch: sequences of a step over all ranks. micro_batch_tokens: the
-    most slots of a micro-batch (a single sequence longer than that makes one alone)."""
+    most slots of a micro-batch (a single sequence longer than that makes one alone). shapes: what every micro-batch is
+    filled up to instead, where steps are compiled."""
 
     order: Order
     global_batch: int
@@ -55,6 +57,7 @@ class StepBuilder:
     micro_batch_tokens: int
     rank: int = 0
     ranks: int = 1
+    shapes: FixedShapes | None = None
 
     def __post_init__(self) -> None:
         for name in ("global_batch", "micro_batch_tokens"):
@@ -71,15 +74,24 @@ class StepBuilder:
         """Step `number`, counted from 0: instances number * B to (number + 1) * B of the run."""
         first = number * self.global_batch
         references = self.order.instances(first, self.global_batch)
-        bins = deal_within(references.lengths, self.ranks, self.micro_batch_tokens)
+        bins = self._deal(references.lengths)
         each = len(bins) // self.ranks
         ours = bins[self.rank * each : (self.rank + 1) * each]
         return Step(
             number,
-            tuple(build_batch(self.order, references[members], self.masking) for members in ours),
+            tuple(self._micro_batch(references[members]) for members in ours),
             totals(references, self.masking),
             self._begun(references, first),
         )
+
+    def _deal(self, lengths: Ints) -> list[Ints]:
+        if self.shapes is None:
+            return deal_within(lengths, self.ranks, self.micro_batch_tokens)
+        return deal_fixed(lengths, self.masking.predictions(lengths), self.ranks, self.shapes)
+
+    def _micro_batch(self, references: References) -> PretrainBatch:
+        batch = build_batch(self.order, references, self.masking)
+        return batch if self.shapes is None else fill_fixed(batch, self.shapes, self.order.source.special.cls)
 
     def _begun(self, references: References, first: int) -> tuple[tuple[int, Account], ...]:
         epochs = np.unique(references.epochs).tolist()

@@ -1,0 +1,137 @@
+"""The one shape that all micro-batches of a phase have where a step is compiled, and dealing that keeps to it.
+
+Legend: T token slots, S sequence slots, M masked slots.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.layout import Ints, Layout, deal
+from bertsmith.batches.masking import MaskingSettings
+
+# Token slots and masked slots are multiples of this: matrix products like whole tiles.
+_TILE = 128
+# Room above what is expected: the mean, and standard deviations of a step's tokens.
+_MARGIN, _DEVIATIONS = 1.01, 3.0
+_MOST_MICRO_BATCHES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FixedShapes:
+    """tokens: T. sequences: S. masked: M. longest: the most slots that a sequence may take. micro_batches: A, how many
+    of them a step takes on each rank; one whose sequences do not fit takes more. expected_fill: the share of A x T
+    slots that real tokens are expected to take."""
+
+    tokens: int
+    sequences: int
+    masked: int
+    longest: int
+    micro_batches: int
+    expected_fill: float
+
+    @classmethod
+    def for_steps(
+        cls,
+        lengths: NDArray[np.integer],
+        masking: MaskingSettings,
+        *,
+        global_batch: int,
+        ranks: int,
+        budget_tokens: int,
+        longest: int,
+    ) -> Self:
+        """The shape for steps of `global_batch` sequences whose lengths are drawn from `lengths` (int[n], n above 0).
+
+        A is the least for which T stays within the budget; T is 1.01 times a micro-batch's share of the expected
+        tokens, plus three standard deviations. Raises BertsmithError where the longest sequence passes the budget.
+        """
+        counts = np.bincount(lengths)
+        lengths, weights = np.arange(len(counts)), counts / counts.sum()
+        mean = float(weights @ lengths)
+        deviation = math.sqrt(float(weights @ (lengths - mean) ** 2) * global_batch)
+        expected = mean * global_batch
+        least = _tiles(longest)
+        if least > budget_tokens:
+            raise BertsmithError(
+                f"micro_batch_tokens {budget_tokens} has no room for a sequence of {longest} in slots of {_TILE}",
+                "micro_batch_tokens",
+                f"use at least {least}, or compile: false",
+            )
+        for micro_batches in range(1, _MOST_MICRO_BATCHES):
+            bins = ranks * micro_batches
+            tokens = max(_tiles((_MARGIN * expected + _DEVIATIONS * deviation) / bins), least)
+            if tokens <= budget_tokens:
+                break
+        predictions = np.where(weights > 0, masking.predictions(lengths), 0)
+        share = float(weights @ predictions) / mean
+        fitting = tokens / mean
+        spread = math.sqrt(float(weights @ (predictions - share * lengths) ** 2) * fitting)
+        most = int(predictions.max())
+        return cls(
+            tokens=tokens,
+            sequences=_eights(1.05 * fitting + tokens / longest * 0.05 + 8),
+            masked=min(_tiles(max(_MARGIN * share * tokens + _DEVIATIONS * spread, most)), tokens),
+            longest=longest,
+            micro_batches=micro_batches,
+            expected_fill=expected / (bins * tokens),
+        )
+
+    @classmethod
+    def around(cls, layouts: list[Layout], masked: list[int], longest: int) -> Self:
+        """The smallest shape that holds each of these micro-batches (`masked` slots each)."""
+        tokens = max([_tiles(layout.tokens) for layout in layouts], default=_TILE)
+        tokens = max(tokens, _TILE)
+        sequences = [layout.sequences + _filling_sequences(tokens - layout.tokens, longest) for layout in layouts]
+        real = sum(layout.tokens for layout in layouts)
+        fill = real / (tokens * len(layouts)) if layouts else 1.0
+        return cls(tokens, _eights(max(sequences, default=1)), _tiles(max(masked, default=1)), longest, 1, fill)
+
+    def holds(self, sequences: int, tokens: int, masked: int) -> bool:
+        """Whether a micro-batch of so many sequences, tokens and masked slots fits, with what fills it up."""
+        return (
+            tokens <= self.tokens
+            and masked <= self.masked
+            and sequences + _filling_sequences(self.tokens - tokens, self.longest) <= self.sequences
+        )
+
+    def filled(self, layout: Layout) -> Layout:
+        """The layout with unlabelled sequences behind it up to T slots, and empty ones up to S; `longest` is ours."""
+        whole, rest = divmod(self.tokens - layout.tokens, self.longest)
+        more = np.zeros(self.sequences - layout.sequences, np.int64)
+        more[:whole] = self.longest
+        if rest:
+            more[whole] = rest
+        return Layout.from_lengths(np.concatenate((layout.lengths, more)), self.longest)
+
+
+def deal_fixed(lengths: Ints, masked: Ints, ranks: int, shapes: FixedShapes) -> list[Ints]:
+    """Deals sequences (their slots and masked slots: int64[n]) to ranks x A bins that the shape holds.
+
+    A is the shape's, and one more on every rank as long as some bin does not fit. Bins of a rank lie together.
+    """
+    each = shapes.micro_batches
+    while True:
+        bins = deal(lengths, ranks * each)
+        if all(shapes.holds(len(own), int(lengths[own].sum()), int(masked[own].sum())) for own in bins):
+            return bins
+        assert ranks * each < len(lengths), "a sequence alone always fits"
+        each += 1
+
+
+def _filling_sequences(missing: int, longest: int) -> int:
+    return -(-missing // longest)
+
+
+def _tiles(count: float) -> int:
+    return -(-math.ceil(count) // _TILE) * _TILE
+
+
+def _eights(count: float) -> int:
+    return -(-math.ceil(count) // 8) * 8
