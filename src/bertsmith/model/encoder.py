@@ -14,7 +14,7 @@ from bertsmith.model.checks import check_ids, padded_input
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers import Block, Embeddings, in_dtype
 from bertsmith.model.linear import Linear
-from bertsmith.model.packed import Packed
+from bertsmith.model.packed import Offsets, Packed
 
 
 class Encoder(nn.Module):
@@ -33,7 +33,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
         self.pooler = Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, packed: Packed) -> Tensor:
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, packed: Offsets) -> Tensor:
         """Ids of shape int64[T] each -> hidden states [T, H] of the last layer.
 
         Raises BertsmithError for ids that the model has no row for; not on a card, where to look at them costs a wait.
@@ -48,7 +48,7 @@ class Encoder(nn.Module):
         out: Tensor = x
         return out
 
-    def pool(self, hidden: Tensor, packed: Packed) -> Tensor:
+    def pool(self, hidden: Tensor, packed: Offsets) -> Tensor:
         """tanh of a linear map of each sequence's [CLS]: [T, H] -> [S, H].
 
         An empty sequence has none: its row is another's, or that of zeros where all are empty, and means nothing.

@@ -16,7 +16,8 @@ from bertsmith.model.attention import attend
 from bertsmith.model.config import BertConfig
 from bertsmith.model.dropout import add_dropped, dropout
 from bertsmith.model.linear import Linear, joined_linear
-from bertsmith.model.packed import Packed
+from bertsmith.model.packed import Offsets
+from bertsmith.model.rows import look_up
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -48,7 +49,8 @@ class Embeddings(nn.Module):
         """Ids of shape [T] each."""
         # A product with one-hot rows, because the scatter-add of an embedding's gradient into two rows is serial.
         kinds = functional.one_hot(token_type_ids, self.token_type.num_embeddings).to(self.token_type.weight.dtype)
-        rows = self.word(input_ids) + self.position(position_ids) + kinds @ self.token_type.weight
+        words = look_up(self.word.weight, input_ids)
+        rows = words + look_up(self.position.weight, position_ids) + kinds @ self.token_type.weight
         return dropout(self.norm(rows), self.dropout, self.training)
 
 
@@ -62,7 +64,7 @@ class Attention(nn.Module):
         self.query, self.key, self.value = Linear(width, width), Linear(width, width), Linear(width, width)
         self.output = Linear(width, width)
 
-    def forward(self, x: Tensor, packed: Packed) -> Tensor:
+    def forward(self, x: Tensor, packed: Offsets) -> Tensor:
         qkv = joined_linear(x, self.query, self.key, self.value).view(x.shape[0], 3, x.shape[1])
         out: Tensor = self.output(attend(qkv, self.heads, packed, self.dropout if self.training else 0.0))
         return out
@@ -97,7 +99,7 @@ class Block(nn.Module):
         self.feed_forward_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = config.hidden_dropout_prob
 
-    def forward(self, x: Tensor, packed: Packed, compute: torch.dtype | None = None) -> Tensor:
+    def forward(self, x: Tensor, packed: Offsets, compute: torch.dtype | None = None) -> Tensor:
         attended = self.attention(in_dtype(x, compute), packed)
         x = self.attention_norm(add_dropped(x, attended, self.dropout, self.training))
         fed = self.feed_forward(in_dtype(x, compute))

@@ -15,7 +15,7 @@ from bertsmith.model.encoder import Encoder
 from bertsmith.model.layers import ACTIVATION_FUNCTIONS, LayerNorm, in_dtype
 from bertsmith.model.linear import Linear, product
 from bertsmith.model.losses import LossSum, cross_entropy_sum
-from bertsmith.model.packed import Packed
+from bertsmith.model.packed import Offsets
 
 
 @dataclass
@@ -29,7 +29,7 @@ class PretrainInputs:
     input_ids: Tensor
     token_type_ids: Tensor
     position_ids: Tensor
-    packed: Packed
+    packed: Offsets
     masked_positions: Tensor
     masked_labels: Tensor
     next_sentence_labels: Tensor
@@ -66,7 +66,7 @@ class PretrainingModel(nn.Module):
         logits: Tensor = self.masked_head(masked, self.encoder.embeddings.word.weight)
         return logits
 
-    def next_sentence_logits(self, hidden: Tensor, packed: Packed) -> Tensor:
+    def next_sentence_logits(self, hidden: Tensor, packed: Offsets) -> Tensor:
         """Scores of "is next" and "is random" for each sequence: hidden[T, H] -> [S, 2]."""
         logits: Tensor = self.next_sentence(self.encoder.pool(hidden, packed))
         return logits

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.optim.norms import global_norm
+from bertsmith.optim.plain_adam import AdamSettings, plain_adam
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,12 @@ class ClippedOptimizer(torch.optim.Optimizer):
         scale = {} if self.loss_scale is None else {"loss_scale": self.loss_scale.state_dict()}
         return {**super().state_dict(), **scale}
 
+    def make_moments(self) -> None:
+        """Makes every moment that the first step would make, so that a compiled step finds all at its first run."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self._moments(parameter)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes a state back, to the device of the parameters. KeyError where the loss scale is missing."""
         super().load_state_dict(state_dict)
@@ -100,20 +107,25 @@ class ClippedOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             group["lr"], group["step"] = group["lr"].to(self._device()), group["step"].to(self._device())
 
-    @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update from the gradients of the parameters; a parameter without a gradient stays as it is."""
+        self.gradient_norm, self.finite, self.sound = self.move()
+
+    @torch.no_grad()
+    def move(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What `step` does, but that it returns `gradient_norm`, `finite` and `sound`, so that it can be compiled."""
         norm = global_norm([p.grad for group in self.param_groups for p in group["params"] if p.grad is not None])
         scale = torch.ones_like(norm) if self.loss_scale is None else self.loss_scale.scale.clone()
-        self.gradient_norm, self.finite = norm / scale, torch.isfinite(norm)
-        self.sound = self.finite if self.loss_scale is None else self.loss_scale.update(self.finite)
+        finite = torch.isfinite(norm)
+        sound = finite if self.loss_scale is None else self.loss_scale.update(finite)
         limit = self.max_gradient_norm
-        clip = Clip(torch.maximum(norm / limit, scale) if limit > 0 else scale, self.finite.to(norm.dtype))
+        clip = Clip(torch.maximum(norm / limit, scale) if limit > 0 else scale, finite.to(norm.dtype))
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
                 group["step"].add_(clip.finite)
                 self._update(group, parameters, clip)
+        return norm / scale, finite, sound
 
     @abstractmethod
     def _update(self, group: dict[str, Any], parameters: list[Tensor], clip: Clip) -> None:
@@ -136,11 +148,17 @@ class ClippedOptimizer(torch.optim.Optimizer):
         states = [self._moments(parameter) for parameter in parameters]
         # A step count without end makes both corrections, 1 - beta ** step, exactly 1.
         step = group["step"] if self.bias_correction else torch.full_like(group["step"], math.inf)
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        means, mean_squares = [state["mean"] for state in states], [state["mean_square"] for state in states]
+        if torch.compiler.is_compiling():
+            settings = AdamSettings(rate, step, clip.divisor, clip.finite, group["betas"], group["epsilon"], decay)
+            plain_adam(targets, gradients, means, mean_squares, settings)
+            return
         torch._fused_adamw_(
             targets,
-            [parameter.grad for parameter in parameters if parameter.grad is not None],
-            [state["mean"] for state in states],
-            [state["mean_square"] for state in states],
+            gradients,
+            means,
+            mean_squares,
             [],
             [step] * len(targets),
             lr=rate,

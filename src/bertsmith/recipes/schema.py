@@ -112,6 +112,8 @@ class Recipe:
     """The dtype of matrix products; parameters, optimizer and gradient sums are fp32. fp16 scales the loss."""
     gradient_checkpointing: FlagConversionOff[bool] = False
     """Compute each block again in the backward pass: less memory, a third more work, the same result to the bit."""
+    compile: Literal["auto", "true", "false"] = "auto"
+    """Compile steps, in micro-batches of one fixed shape a phase; auto does so on a card."""
     micro_batch_tokens: int = 8192
     """The most tokens that go through the model at once; a step takes as many micro-batches as it needs."""
     loader_workers: int = 0

@@ -12,13 +12,14 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.base.ranks import rank, sum_over_ranks, world_size
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.losses import cross_entropy_sum
-from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.training.step import to_inputs
+from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
+from bertsmith.training.step import CompiledStep, to_inputs
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def baselines(
 ) -> Baselines:
     """unigrams: int64[V], counts of the train split. alphabetic: bool[V]."""
     labels = np.concatenate([batch.masked_labels for batch in batches])
+    labels = labels[labels != IGNORED_LABEL]
     seen = unigrams[unigrams > 0] / max(unigrams.sum(), 1)
     smoothed = (unigrams + 1) / (unigrams.sum() + len(unigrams))
     words = labels[alphabetic[labels]]
@@ -79,38 +81,39 @@ def evaluate(
     batches: Sequence[PretrainBatch],
     alphabetic: NDArray[np.bool_],
     device: torch.device,
+    compiled: CompiledStep | None = None,
 ) -> Evaluation:
     """Runs the model over held-out batches, each rank over its share of them; the figures are of all ranks.
 
-    batches: all of them, on every rank.
-
-    alphabetic: bool[V], the pieces that are letters only. The model's training mode is left as it was.
+    batches: all of them, on every rank. alphabetic: bool[V], the pieces that are letters only. compiled: runs `model`,
+    where it is compiled. The model's training mode is left as it was.
     """
     training = model.training
     model.eval()
     letters = torch.from_numpy(alphabetic).to(device)
     sums = torch.zeros(8, device=device, dtype=torch.float64)
     for batch in batches[rank() :: world_size()]:
-        inputs = to_inputs(batch, device)
-        hidden = model.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
-        logits = model.masked_logits(hidden, inputs.masked_positions)
-        masked = cross_entropy_sum(logits, inputs.masked_labels)
-        pairs = cross_entropy_sum(model.next_sentence_logits(hidden, inputs.packed), inputs.next_sentence_labels)
-        words = letters[inputs.masked_labels.clamp(min=0)] & (inputs.masked_labels != IGNORED_LABEL)
-        right_words = ((logits.argmax(-1) == inputs.masked_labels) & words).sum()
-        figures = (
-            masked.loss,
-            masked.right,
-            masked.count,
-            right_words,
-            words.sum(),
-            pairs.loss,
-            pairs.right,
-            pairs.count,
-        )
-        sums += torch.stack([figure.double() for figure in figures])
+        if compiled is None:
+            sums += held_out_figures(model, to_inputs(batch, device), letters)
+        else:
+            sums += compiled.held_out(batch, letters)
     model.train(training)
     return _means(sum_over_ranks(sums).tolist())
+
+
+def held_out_figures(model: PretrainingModel, inputs: PretrainInputs, letters: Tensor) -> Tensor:
+    """What a micro-batch adds to an evaluation: float64[8], in the order of `_means`. letters: bool[V]."""
+    hidden = model.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
+    logits = model.masked_logits(hidden, inputs.masked_positions)
+    masked = cross_entropy_sum(logits, inputs.masked_labels)
+    pairs = cross_entropy_sum(model.next_sentence_logits(hidden, inputs.packed), inputs.next_sentence_labels)
+    words = letters[inputs.masked_labels.clamp(min=0)] & (inputs.masked_labels != IGNORED_LABEL)
+    right_words = ((logits.argmax(-1) == inputs.masked_labels) & words).sum()
+    figures = (
+        *(masked.loss, masked.right, masked.count, right_words, words.sum()),
+        *(pairs.loss, pairs.right, pairs.count),
+    )
+    return torch.stack([figure.double() for figure in figures])
 
 
 def _means(sums: list[float]) -> Evaluation:

@@ -25,8 +25,11 @@ from bertsmith.training.checkpoints import Position, save_checkpoint
 from bertsmith.training.evaluate import baselines, evaluate
 from bertsmith.training.late import LateReading
 from bertsmith.training.meters import Meter, MetricsFile
-from bertsmith.training.step import train_step
+from bertsmith.training.step import CompiledStep, train_step
 from bertsmith.training.stopping import StoppedAfterSaving, StopSignal
+
+# Compiled micro-batches have room for steps with more tokens than most; where that is over a twentieth it is said.
+_LEAST_FILL = 0.95
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class PhaseWork:
 class Trainer:
     """What training changes and where it writes.
 
-    seed: of dropout. go_on: what the user is told to do after a stop. alphabetic: bool[V]. unigrams: int64[V], of the
+    compiled: the model and the optimizer, where they run compiled. seed: of dropout. go_on: what the user is told to do after a stop. alphabetic: bool[V]. unigrams: int64[V], of the
     train split.
     """
 
@@ -70,7 +73,9 @@ class Trainer:
     stop: StopSignal
     seed: int
     go_on: str
+    compiled: CompiledStep | None = None
     _skipped_told: float = field(default=0.0, init=False)
+    _fill_told: set[int] = field(default_factory=set, init=False)
 
     def run_phase(self, work: PhaseWork) -> None:
         """Takes the steps of a phase that are not done yet.
@@ -93,7 +98,7 @@ class Trainer:
                 # Keyed anew for each step and rank: ranks drop different units, and a resumed run the same as before.
                 torch.manual_seed(stream_key(self.seed, "dropout", rank(), self.position.step) >> 1)
                 counts = (step.totals.masked, step.totals.sequences)
-                sums = train_step(self.model, self.optimizer, step.micro_batches, counts, self.device)
+                sums = train_step(self.model, self.optimizer, step.micro_batches, counts, self.device, self.compiled)
                 meter.add(sums, self.optimizer.gradient_norm)
                 # The verdict of the step before is read, so that the device is never waited for.
                 self._refuse_non_finite(previous)
@@ -136,6 +141,7 @@ class Trainer:
     def _log(self, work: PhaseWork, meter: Meter, rate: float, waited: float) -> str:
         record = meter.read(waited)
         left = (work.steps - self.position.phase_step) * record["seconds_per_step"]
+        self._tell_fill(work.number, record["fill"])
         scaling = self._scaling()
         self.write("train", {"learning_rate": rate, **record, **scaling, "seconds_left_in_phase": left})
         return (
@@ -157,12 +163,21 @@ class Trainer:
         self._skipped_told = skipped
         return {"loss_scale": scale, "skipped_updates": skipped}
 
+    def _tell_fill(self, phase: int, fill: float) -> None:
+        """Warns, once a phase, where compiled micro-batches are filled up with much that nothing is asked of."""
+        if self.compiled is not None and fill < _LEAST_FILL and phase not in self._fill_told and is_first():
+            self._fill_told.add(phase)
+            warn(
+                f"phase {phase}: only {fill:.1%} of the slots of its compiled micro-batches hold tokens; steps of more "
+                "sequences, or another micro_batch_tokens, fill them better"
+            )
+
     def evaluate(self, work: PhaseWork) -> None:
         """Evaluates on held-out documents and writes the figures beside their baselines."""
         self._measure("evaluation", f"after step {self.position.step:,}", work.held_out)
 
     def _measure(self, kind: str, when: str, held_out: Sequence[PretrainBatch], **values: int) -> None:
-        found = evaluate(self.model, held_out, self.alphabetic, self.device)
+        found = evaluate(self.model, held_out, self.alphabetic, self.device, self.compiled)
         beside = baselines(held_out, self.unigrams, self.alphabetic)
         self.write(kind, {**values, **found.as_record(), **beside.as_record()})
         say(

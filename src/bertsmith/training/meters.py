@@ -30,7 +30,7 @@ class Meter:
         self._reset(0.0)
 
     def _reset(self, waited: float) -> None:
-        self._sums = torch.zeros(8, device=self._device, dtype=torch.float64)
+        self._sums = torch.zeros(9, device=self._device, dtype=torch.float64)
         self._norm = torch.zeros((), device=self._device)
         self._steps = 0
         self._start, self._waited_at_start = time.perf_counter(), waited
@@ -65,6 +65,7 @@ class Meter:
         self._sums[:6] += torch.where(torch.isfinite(step).all(), step, 0.0)
         self._sums[6] += sums.tokens
         self._sums[7] += sums.attention_places
+        self._sums[8] += sums.slots
         self._norm = gradient_norm
         self._steps += 1
 
@@ -74,7 +75,8 @@ class Meter:
         The gradient norm is the last step's, and left out where it was not finite.
         """
         seconds = time.perf_counter() - self._start
-        masked, count, right, pair_loss, pairs, pair_right, tokens, places = sum_over_ranks(self._sums).tolist()
+        masked, count, right, pair_loss, pairs, pair_right, *slots = sum_over_ranks(self._sums).tolist()
+        tokens, places, filled = slots
         norm = float(self._norm)
         masked_loss, pair_mean = masked / max(count, 1), pair_loss / max(pairs, 1)
         record = {
@@ -88,6 +90,7 @@ class Meter:
             "tokens": tokens,
             "tokens_per_second": tokens / seconds,
             "seconds_per_step": seconds / max(self._steps, 1),
+            "fill": tokens / max(filled, 1),
             "padding_share": 1 - tokens / max(places, 1),
             "data_wait_share": (waited_seconds - self._waited_at_start) / seconds,
             "memory_bytes": float(memory_bytes(self._device)),

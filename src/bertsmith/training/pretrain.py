@@ -17,8 +17,9 @@ from bertsmith.base.log import say, warn
 from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
-from bertsmith.batches.packing import PretrainBatch
+from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.batches.pairs import PairSettings
+from bertsmith.batches.shapes import FixedShapes
 from bertsmith.batches.steps import held_out_batches
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
@@ -34,6 +35,7 @@ from bertsmith.optim.schedules import polynomial
 from bertsmith.recipes.loader import load_recipe, save_recipe
 from bertsmith.recipes.schema import ModelShape, Phase, Recipe
 from bertsmith.training.checkpoints import Position, check_same_run, claim, load_checkpoint
+from bertsmith.training.compiled import CompiledStep, choose_compiled
 from bertsmith.training.loop import Cadence, PhaseWork, Trainer
 from bertsmith.training.meters import MetricsFile, forget_after, read_metrics
 from bertsmith.training.start import check_start, fit_vocabulary, start_identity, tell_shape
@@ -104,6 +106,7 @@ def pretrain(
         say(f"resuming after step {position.step:,} (phase {position.phase}, step {position.phase_step:,} of it)")
     ranks.by_first(lambda: _claim(run.folder, recipe, identity, device, position))
     metrics = MetricsFile(run.folder, position.step + 1 if position else 0) if ranks.is_first() else None
+    is_compiled = ranks.by_first(lambda: choose_compiled(recipe.compile, device.torch_device))
     try:
         with stop_on_signals() as stop:
             trainer = Trainer(
@@ -119,6 +122,7 @@ def pretrain(
                 stop=stop,
                 seed=recipe.seed,
                 go_on=f"run the same command {'again' if resume else 'with --resume'} to go on",
+                compiled=CompiledStep(model, optimizer, device.torch_device) if is_compiled else None,
             )
             _run_phases(recipe, corpus, trainer, fresh=position is None, from_scratch=init_from is None)
     finally:
@@ -237,16 +241,17 @@ def _run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, *, fresh: bool
             trainer.position = replace(trainer.position, phase=number, phase_step=0)
             # NVIDIA's second phase begins LAMB's bias correction anew and keeps its moments.
             trainer.optimizer.reset_step_count()
-        work = _phase_work(recipe, number, phase, corpus)
+        work = _phase_work(recipe, number, phase, corpus, trainer.compiled is not None)
         if fresh:
             check_start(trainer, work, _spread(recipe) if from_scratch else None)
             fresh = False
         trainer.run_phase(work)
     pairs = PairSettings(**asdict(recipe.pairs))
-    trainer.finish({phase.sequence_length: _held_out(recipe, phase, corpus, pairs) for _, phase in phases})
+    compiled = trainer.compiled is not None
+    trainer.finish({phase.sequence_length: _held_out(recipe, phase, corpus, pairs, compiled) for _, phase in phases})
 
 
-def _phase_work(recipe: Recipe, number: int, phase: Phase, corpus: Corpus) -> PhaseWork:
+def _phase_work(recipe: Recipe, number: int, phase: Phase, corpus: Corpus, compiled: bool = False) -> PhaseWork:
     masking = MaskingSettings(**asdict(recipe.masking))
     pairs = PairSettings(**asdict(recipe.pairs))
     order = Order(
@@ -268,12 +273,32 @@ def _phase_work(recipe: Recipe, number: int, phase: Phase, corpus: Corpus) -> Ph
             power=phase.decay_power,
             base=phase.learning_rate,
         ),
-        loader=_loader_from(recipe, phase, order, masking),
-        held_out=_held_out(recipe, phase, corpus, pairs),
+        loader=_loader_from(recipe, phase, order, masking, _shapes(recipe, phase, order, masking) if compiled else None),
+        held_out=_held_out(recipe, phase, corpus, pairs, compiled),
     )
 
 
-def _loader_from(recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings) -> Callable[[int], Loader]:
+def _shapes(recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings) -> FixedShapes:
+    """The shape of a compiled phase, told. It follows from the first epoch, so that a resumed run has the same."""
+    shapes = FixedShapes.for_steps(
+        order.epoch(0).lengths,
+        masking,
+        global_batch=phase.global_batch,
+        ranks=ranks.world_size(),
+        budget_tokens=recipe.micro_batch_tokens,
+        longest=phase.sequence_length,
+    )
+    say(
+        f"phase {order.phase}: a step is {shapes.micro_batches} micro-batches a rank of {shapes.tokens:,} slots, with "
+        f"room for {shapes.sequences:,} sequences and {shapes.masked:,} masked words; tokens will fill "
+        f"{shapes.expected_fill:.1%} of it"
+    )
+    return shapes
+
+
+def _loader_from(
+    recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings, shapes: FixedShapes | None
+) -> Callable[[int], Loader]:
     def loader(done: int) -> Loader:
         return Loader(
             order,
@@ -285,17 +310,20 @@ def _loader_from(recipe: Recipe, phase: Phase, order: Order, masking: MaskingSet
             start_step=done,
             stop_step=phase.steps,
             workers=recipe.loader_workers,
+            shapes=shapes,
         )
 
     return loader
 
 
-def _held_out(recipe: Recipe, phase: Phase, corpus: Corpus, pairs: PairSettings) -> list[PretrainBatch]:
+def _held_out(
+    recipe: Recipe, phase: Phase, corpus: Corpus, pairs: PairSettings, compiled: bool
+) -> list[PretrainBatch]:
     """Held-out batches, always masked as BERT does, so that runs with other masking rates can be compared."""
     if not corpus.tokens("held_out"):
         warn("the corpus has no held-out documents, so nothing is evaluated; prepare it with a larger --held-out share")
         return []
-    return held_out_batches(
+    batches = held_out_batches(
         corpus,
         sequence_length=phase.sequence_length,
         instances=recipe.evaluate_instances,
@@ -304,6 +332,7 @@ def _held_out(recipe: Recipe, phase: Phase, corpus: Corpus, pairs: PairSettings)
         micro_batch_tokens=recipe.micro_batch_tokens,
         seed=recipe.seed,
     )
+    return fix_shapes(batches, phase.sequence_length, corpus.special.cls) if compiled else batches
 
 
 def _spread(recipe: Recipe) -> float:

@@ -62,7 +62,7 @@ def check_start(trainer: Trainer, work: PhaseWork, spread: float | None) -> None
     """
     if not work.held_out:
         return
-    found = evaluate(trainer.model, work.held_out, trainer.alphabetic, trainer.device)
+    found = evaluate(trainer.model, work.held_out, trainer.alphabetic, trainer.device, trainer.compiled)
     pieces, loss = len(trainer.unigrams), found.masked_loss + found.next_sentence_loss
     from_scratch, spread = spread is not None, spread or 0.0
     guessing = math.log(pieces) + math.log(2) + spread

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,9 +23,9 @@ from bertsmith.optim.norms import tensor_norms
 
 @dataclass
 class StepSums:
-    """What a step adds up over its micro-batches on this rank: fp32 scalars on the device, two numbers on the host.
+    """What a step adds up over its micro-batches on this rank: fp32 scalars on the device, three numbers on the host.
 
-    faulty: of `sum_gradients`.
+    slots: tokens and what fills batches up. faulty: of `sum_gradients`.
     """
 
     masked_loss: Tensor
@@ -34,6 +35,7 @@ class StepSums:
     next_sentence_count: Tensor
     next_sentence_right: Tensor
     tokens: int = 0
+    slots: int = 0
     attention_places: int = 0
     faulty: Tensor | None = None
 
@@ -41,6 +43,15 @@ class StepSums:
     def zero(cls, device: torch.device) -> StepSums:
         zeros = [torch.zeros((), device=device) for _ in range(6)]
         return cls(zeros[0], zeros[1], zeros[2], zeros[3], zeros[4], zeros[5])
+
+    def add(self, figures: Tensor) -> None:
+        """Adds the six scalars of a micro-batch, [6] in their order."""
+        self.masked_loss += figures[0]
+        self.masked_count += figures[1]
+        self.masked_right += figures[2]
+        self.next_sentence_loss += figures[3]
+        self.next_sentence_count += figures[4]
+        self.next_sentence_right += figures[5]
 
 
 def to_inputs(batch: PretrainBatch, device: torch.device) -> PretrainInputs:
@@ -74,9 +85,23 @@ def add_losses(
     sums.next_sentence_loss += next_sentence.loss.detach()
     sums.next_sentence_count += next_sentence.count
     sums.next_sentence_right += next_sentence.right
-    sums.tokens += batch.layout.tokens
+    sums.tokens += batch.tokens
+    sums.slots += batch.layout.tokens
     sums.attention_places += inputs.packed.attended_slots
     return masked.loss, next_sentence.loss
+
+
+class CompiledStep(Protocol):
+    """What `training.compiled` makes of the parts of a step."""
+
+    def add_losses(self, batch: PretrainBatch, counts: tuple[int, int], sums: StepSums) -> Tensor:
+        """The micro-batch's share of the step's loss, with its graph; adds its figures to `sums`."""
+
+    def held_out(self, batch: PretrainBatch, letters: Tensor) -> Tensor:
+        """The figures of an evaluation."""
+
+    def update(self) -> None:
+        """The optimizer's step."""
 
 
 def train_step(
@@ -85,20 +110,28 @@ def train_step(
     micro_batches: Sequence[PretrainBatch],
     counts: tuple[int, int],
     device: torch.device,
+    compiled: CompiledStep | None = None,
 ) -> StepSums:
     """One update from `micro_batches`, this rank's share of a step.
 
     counts: masked words and sequences of the whole step, over all ranks. The learning rate is the optimizer's.
+    compiled: runs `model` and `optimizer`, where they are compiled.
     """
     masked_words, sequences = max(counts[0], 1), max(counts[1], 1)
     optimizer.zero_grad(set_to_none=True)
     sums = StepSums.zero(device)
     for batch in micro_batches:
-        masked_loss, next_sentence_loss = add_losses(model, batch, device, sums)
-        loss = optimizer.scaled(masked_loss / masked_words + next_sentence_loss / sequences)
-        loss.backward()  # type: ignore[no-untyped-call]
+        if compiled is None:
+            masked_loss, next_sentence_loss = add_losses(model, batch, device, sums)
+            loss = masked_loss / masked_words + next_sentence_loss / sequences
+        else:
+            loss = compiled.add_losses(batch, (masked_words, sequences), sums)
+        optimizer.scaled(loss).backward()  # type: ignore[no-untyped-call]
     sums.faulty = sum_gradients(model)
-    optimizer.step()
+    if compiled is None:
+        optimizer.step()
+    else:
+        compiled.update()
     return sums
 
 

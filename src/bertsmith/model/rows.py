@@ -1,0 +1,55 @@
+"""Rows of a table by their numbers, with gradients that come out the same in every run.
+
+A compiler writes these gradients as atomic additions, whose order, and so whose rounding, changes from run to run, and
+which wait for each other where many tokens have one row. PyTorch's own kernel sorts the numbers first.
+
+Legend: V rows of a table, T token slots, M chosen slots, C columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def look_up(table: Tensor, ids: Tensor) -> Tensor:
+    """table [V, C], ids int64[T] in any order and number -> [T, C]."""
+    if not torch.compiler.is_compiling():
+        return functional.embedding(ids, table)
+    return _looked_up(table, ids)
+
+
+@torch.library.custom_op("bertsmith::look_up", mutates_args=())
+def _looked_up(table: Tensor, ids: Tensor) -> Tensor:
+    return functional.embedding(ids, table)
+
+
+@torch.library.custom_op("bertsmith::look_up_backward", mutates_args=())
+def _looked_up_backward(gradient: Tensor, ids: Tensor, rows: int) -> Tensor:
+    return torch.ops.aten.embedding_dense_backward(gradient, ids, rows, -1, False)
+
+
+@_looked_up.register_fake
+def _(table: Tensor, ids: Tensor) -> Tensor:
+    return table.new_empty(len(ids), table.shape[1])
+
+
+@_looked_up_backward.register_fake
+def _(gradient: Tensor, ids: Tensor, rows: int) -> Tensor:
+    return gradient.new_empty(rows, gradient.shape[1])
+
+
+def _keep_ids(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    table, ids = inputs
+    ctx.save_for_backward(ids)
+    ctx.rows = len(table)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    return _looked_up_backward(gradient, *ctx.saved_tensors, ctx.rows), None
+
+
+_looked_up.register_autograd(_backward, setup_context=_keep_ids)

@@ -1,0 +1,109 @@
+"""Attention over packed sequences with dropout on the probabilities, in Triton kernels of our own.
+
+Both directions are operators of PyTorch, so a compiled step has them in its graph as they are. The kernels read queries,
+keys and values where they lie, and write their gradients so; nothing is padded and nothing is kept but one number a row.
+
+Legend: T token slots, S sequences, N heads, D head width, H = N * D.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
+_WIDTHS = (16, 32, 64, 128)
+# Rows of a block of queries and of keys.
+_BLOCK = 64
+
+
+def can_run(places: int, width: int) -> bool:
+    """Whether the kernels are there and take this head width, and T * N * longest `places`, which number random draws
+    in 31 bits."""
+    return _HAS_TRITON and width in _WIDTHS and places < 2**31
+
+
+def varlen_attention(qkv: Tensor, heads: int, offsets: Tensor, longest: int, dropout: float) -> Tensor:
+    """qkv [T, 3, H] -> [T, H]. offsets: int32[S + 1]. The seed of what is dropped comes from the device's default
+    generator."""
+    seed = torch.randint(2**62, (1,), device=qkv.device)
+    out, _ = _attention(qkv, heads, offsets, longest, dropout, seed)
+    return out
+
+
+@torch.library.custom_op("bertsmith::varlen_attention", mutates_args=())
+def _attention(
+    qkv: Tensor, heads: int, offsets: Tensor, longest: int, dropout: float, seed: Tensor
+) -> tuple[Tensor, Tensor]:
+    """[T, H], and the logarithm of each row's sum in base 2: fp32[T, N]."""
+    from bertsmith.model import triton_kernels
+
+    qkv = qkv.contiguous()
+    out, lse = _empty_results(qkv, heads)
+    shape = _shape(qkv, heads)
+    grid = _grid(offsets, heads, longest)
+    triton_kernels.forward[grid](qkv, out, lse, offsets, seed, dropout, longest, **shape)
+    return out, lse
+
+
+@torch.library.custom_op("bertsmith::varlen_attention_backward", mutates_args=())
+def _attention_backward(
+    by_out: Tensor, qkv: Tensor, rows: Tensor, offsets: Tensor, seed: Tensor, where: list[int], dropout: float
+) -> Tensor:
+    """The gradient of qkv. rows: fp32[2, T, N], the logarithm of each row's sum, and the product of its output and the
+    output's gradient. where: N and longest."""
+    from bertsmith.model import triton_kernels
+
+    heads, longest = where
+    by_out, qkv = by_out.contiguous(), qkv.contiguous()
+    by_qkv = torch.empty_like(qkv)
+    rest = (qkv, by_out, *rows, by_qkv, offsets, seed, dropout, longest)
+    shape = _shape(qkv, heads)
+    grid = _grid(offsets, heads, longest)
+    triton_kernels.backward_of_keys[grid](*rest, **shape)
+    triton_kernels.backward_of_queries[grid](*rest, **shape)
+    return by_qkv
+
+
+def _grid(offsets: Tensor, heads: int, longest: int) -> tuple[int]:
+    return (-(-longest // _BLOCK) * heads * (len(offsets) - 1),)
+
+
+def _shape(qkv: Tensor, heads: int) -> dict[str, Any]:
+    return {"HEADS": heads, "D": qkv.shape[-1] // heads, "K": _BLOCK}
+
+
+def _empty_results(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    tokens, _, hidden = qkv.shape
+    return qkv.new_empty(tokens, hidden), qkv.new_empty(tokens, heads, dtype=torch.float32)
+
+
+@_attention.register_fake
+def _(qkv: Tensor, heads: int, offsets: Tensor, longest: int, dropout: float, seed: Tensor) -> tuple[Tensor, Tensor]:
+    return _empty_results(qkv, heads)
+
+
+@_attention_backward.register_fake
+def _(
+    by_out: Tensor, qkv: Tensor, rows: Tensor, offsets: Tensor, seed: Tensor, where: list[int], dropout: float
+) -> Tensor:
+    return torch.empty_like(qkv, memory_format=torch.contiguous_format)
+
+
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    qkv, heads, offsets, longest, dropout, seed = inputs
+    ctx.save_for_backward(qkv, offsets, seed, *output)
+    ctx.where, ctx.dropout = [heads, longest], dropout
+
+
+def _backward(ctx: Any, by_out: Tensor, by_lse: Tensor) -> tuple[Tensor | None, ...]:
+    qkv, offsets, seed, out, lse = ctx.saved_tensors
+    delta = (out.float() * by_out.float()).view(*lse.shape, -1).sum(-1)
+    by_qkv = _attention_backward(by_out, qkv, torch.stack((lse, delta)), offsets, seed, ctx.where, ctx.dropout)
+    return by_qkv, None, None, None, None, None
+
+
+_attention.register_autograd(_backward, setup_context=_keep_for_backward)

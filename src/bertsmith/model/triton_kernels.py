@@ -1,0 +1,162 @@
+"""Kernels of attention over packed sequences with dropout on the probabilities: forward, and two for backward.
+
+The method is FlashAttention-2's (Dao, 2023): a block of queries walks over the keys of its own sequence with a running
+maximum and sum; backward makes the probabilities again from the saved logarithm of the sum. What is dropped is a pure
+function of a seed and of (slot, head, key), so that backward drops the same without anything being kept.
+
+Imported only where Triton is there. Legend: T token slots, S sequences, N heads, D head width (a power of two), K rows
+of a block. qkv: [T, 3, N, D]. out: [T, N, D]. lse (in base 2), delta: fp32[T, N]. offsets: int32[S + 1]. seed: int64[1].
+Programs: blocks of the longest sequence x N x S, blocks first.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
+# Rounds of Philox: the least that passes the tests of randomness its authors put it to (Salmon et al., 2011).
+_ROUNDS = tl.constexpr(7)
+
+
+@triton.jit
+def _place(offsets, LONGEST, HEADS: tl.constexpr, K: tl.constexpr):
+    """(first row of the program's block, its head, its sequence's first slot and length)."""
+    blocks = tl.cdiv(LONGEST, K)
+    program = tl.program_id(0)
+    sequence = program // (blocks * HEADS)
+    start = tl.load(offsets + sequence)
+    length = tl.load(offsets + sequence + 1) - start
+    return program % blocks * K, program // blocks % HEADS, start, length
+
+
+@triton.jit
+def _rows(base, first, length, ROW: tl.constexpr, D: tl.constexpr, K: tl.constexpr):
+    """[K, D]: rows first to first + K of a sequence, ROW numbers apart; zeros behind its end."""
+    row = first + tl.arange(0, K)
+    at = row.to(tl.int64)[:, None] * ROW + tl.arange(0, D)[None, :]
+    return tl.load(base + at, mask=(row < length)[:, None], other=0.0)
+
+
+@triton.jit
+def _store_rows(base, values, first, length, ROW: tl.constexpr, D: tl.constexpr, K: tl.constexpr):
+    row = first + tl.arange(0, K)
+    at = row.to(tl.int64)[:, None] * ROW + tl.arange(0, D)[None, :]
+    tl.store(base + at, values.to(base.dtype.element_ty), mask=(row < length)[:, None])
+
+
+@triton.jit
+def _kept(seed, dropout, query, key, head, LONGEST, HEADS: tl.constexpr):
+    """Whether a probability is kept. query, key: slots of the batch and places in the sequence, broadcast together."""
+    return tl.rand(seed, (query * HEADS + head) * LONGEST + key, _ROUNDS) >= dropout
+
+
+@triton.jit
+def forward(
+    qkv, out, lse, offsets, seed, dropout, LONGEST, HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr
+):
+    first, head, start, length = _place(offsets, LONGEST, HEADS, K)
+    if first < length:
+        ROW: tl.constexpr = 3 * HEADS * D
+        query_base = qkv + start.to(tl.int64) * ROW + head * D
+        q = _rows(query_base, first, length, ROW, D, K)
+        row = first + tl.arange(0, K)
+        highest = tl.full([K], float("-inf"), tl.float32)
+        total = tl.zeros([K], tl.float32)
+        sums = tl.zeros([K, D], tl.float32)
+        drawn = tl.load(seed)
+        scale = _LOG2_E / tl.sqrt(D * 1.0)
+        for key_first in range(0, length, K):
+            k = _rows(query_base + HEADS * D, key_first, length, ROW, D, K)
+            v = _rows(query_base + 2 * HEADS * D, key_first, length, ROW, D, K)
+            key = key_first + tl.arange(0, K)
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+            scores = tl.where((key < length)[None, :], scores, float("-inf"))
+            higher = tl.maximum(highest, tl.max(scores, 1))
+            odds = tl.exp2(scores - higher[:, None])
+            shrink = tl.exp2(highest - higher)
+            total = total * shrink + tl.sum(odds, 1)
+            kept = _kept(drawn, dropout, (start + row)[:, None], key[None, :], head, LONGEST, HEADS)
+            odds = tl.where(kept, odds, 0.0)
+            sums = sums * shrink[:, None] + tl.dot(odds.to(v.dtype), v, input_precision="ieee")
+            highest = higher
+        result = sums / (total * (1 - dropout))[:, None]
+        _store_rows(out + (start.to(tl.int64) * HEADS + head) * D, result, first, length, HEADS * D, D, K)
+        tl.store(lse + (start + row) * HEADS + head, highest + tl.log2(total), mask=row < length)
+
+
+@triton.jit
+def _gradients(
+    q, k, v, by_out, lse, delta, kept, real, dropout, D: tl.constexpr
+):
+    """[K keys, K queries]: the probabilities after dropout, and the gradient of the scores, both transposed."""
+    scale = 1.0 / tl.sqrt(D * 1.0)
+    scores = tl.dot(k, tl.trans(q), input_precision="ieee") * (scale * _LOG2_E)
+    odds = tl.where(real, tl.exp2(scores - lse[None, :]), 0.0)
+    by_odds = tl.dot(v, tl.trans(by_out), input_precision="ieee")
+    by_odds = tl.where(kept, by_odds / (1 - dropout), 0.0)
+    dropped = tl.where(kept, odds / (1 - dropout), 0.0)
+    return dropped, odds * (by_odds - delta[None, :]) * scale
+
+
+@triton.jit
+def backward_of_keys(
+    qkv, by_out, lse, delta, by_qkv, offsets, seed, dropout, LONGEST,
+    HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr,
+):
+    """Gradients of a block of keys and values, from all queries of the sequence."""
+    first, head, start, length = _place(offsets, LONGEST, HEADS, K)
+    if first < length:
+        ROW: tl.constexpr = 3 * HEADS * D
+        base = start.to(tl.int64) * ROW + head * D
+        k = _rows(qkv + base + HEADS * D, first, length, ROW, D, K)
+        v = _rows(qkv + base + 2 * HEADS * D, first, length, ROW, D, K)
+        key = first + tl.arange(0, K)
+        drawn = tl.load(seed)
+        by_k = tl.zeros([K, D], tl.float32)
+        by_v = tl.zeros([K, D], tl.float32)
+        for query_first in range(0, length, K):
+            row = query_first + tl.arange(0, K)
+            q = _rows(qkv + base, query_first, length, ROW, D, K)
+            by = _rows(by_out + (start.to(tl.int64) * HEADS + head) * D, query_first, length, HEADS * D, D, K)
+            at = (start + row) * HEADS + head
+            sums = tl.load(lse + at, mask=row < length, other=0.0)
+            shift = tl.load(delta + at, mask=row < length, other=0.0)
+            real = (key < length)[:, None] & (row < length)[None, :]
+            kept = _kept(drawn, dropout, (start + row)[None, :], key[:, None], head, LONGEST, HEADS)
+            dropped, by_scores = _gradients(q, k, v, by, sums, shift, kept, real, dropout, D)
+            by_v += tl.dot(dropped.to(by.dtype), by, input_precision="ieee")
+            by_k += tl.dot(by_scores.to(q.dtype), q, input_precision="ieee")
+        _store_rows(by_qkv + base + HEADS * D, by_k, first, length, ROW, D, K)
+        _store_rows(by_qkv + base + 2 * HEADS * D, by_v, first, length, ROW, D, K)
+
+
+@triton.jit
+def backward_of_queries(
+    qkv, by_out, lse, delta, by_qkv, offsets, seed, dropout, LONGEST,
+    HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr,
+):
+    """Gradients of a block of queries, from all keys of the sequence."""
+    first, head, start, length = _place(offsets, LONGEST, HEADS, K)
+    if first < length:
+        ROW: tl.constexpr = 3 * HEADS * D
+        base = start.to(tl.int64) * ROW + head * D
+        q = _rows(qkv + base, first, length, ROW, D, K)
+        by = _rows(by_out + (start.to(tl.int64) * HEADS + head) * D, first, length, HEADS * D, D, K)
+        row = first + tl.arange(0, K)
+        at = (start + row) * HEADS + head
+        sums = tl.load(lse + at, mask=row < length, other=0.0)
+        shift = tl.load(delta + at, mask=row < length, other=0.0)
+        drawn = tl.load(seed)
+        by_q = tl.zeros([K, D], tl.float32)
+        for key_first in range(0, length, K):
+            key = key_first + tl.arange(0, K)
+            k = _rows(qkv + base + HEADS * D, key_first, length, ROW, D, K)
+            v = _rows(qkv + base + 2 * HEADS * D, key_first, length, ROW, D, K)
+            real = (key < length)[:, None] & (row < length)[None, :]
+            kept = _kept(drawn, dropout, (start + row)[None, :], key[:, None], head, LONGEST, HEADS)
+            _, by_scores = _gradients(q, k, v, by, sums, shift, kept, real, dropout, D)
+            by_q += tl.dot(tl.trans(by_scores).to(k.dtype), k, input_precision="ieee")
+        _store_rows(by_qkv + base, by_q, first, length, ROW, D, K)
