@@ -42,7 +42,9 @@ def test_functions_are_short_and_take_few_parameters(path):
             continue
         lines = (node.end_lineno or node.lineno) - node.lineno + 1
         arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
-        count = len([each for each in arguments if each.arg not in ("self", "cls")])
+        # A kernel takes pointers and numbers one by one; nothing else reaches a card.
+        is_kernel = any(ast.unparse(each) == "triton.jit" for each in node.decorator_list)
+        count = 0 if is_kernel else len([each for each in arguments if each.arg not in ("self", "cls")])
         assert lines <= MOST_FUNCTION_LINES, f"{node.name} has {lines} lines"
         assert count <= MOST_PARAMETERS, f"{node.name} has {count} parameters: make them a dataclass"
 

@@ -25,9 +25,9 @@ class PretrainBatch:
     """A micro-batch of masked pairs, unpadded.
 
     input_ids, token_type_ids (0 for [CLS] A [SEP], 1 for B [SEP]), position_ids: int64[T]. layout: where the sequences
-    lie. masked_positions: int64[M], distinct slots of the batch, rising. masked_labels: int64[M], the pieces that stood there.
-    next_sentence_labels: int64[S], 0 is next, 1 random. filling: slots at the end that nothing is asked of, and that
-    stand there for the batch's shape alone; the labels of what fills are -100, and its positions do not rise.
+    lie. masked_positions: int64[M], distinct slots of the batch, rising. masked_labels: int64[M], the pieces that stood
+    there. next_sentence_labels: int64[S], 0 is next, 1 random. filling: slots at the end that nothing is asked of, and
+    that stand there for the batch's shape alone; the labels of what fills are -100, and its positions do not rise.
     """
 
     input_ids: Ints

@@ -69,7 +69,7 @@ def tell(chosen: BackEnd) -> None:
     choose("attention", chosen, _REASONS[chosen])
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_ampere(device: int | None) -> bool:
     """Whether a card is of that generation or a newer one."""
     return torch.cuda.get_device_capability(device) >= (8, 0)

@@ -51,6 +51,11 @@ class Offsets:
         return self.sequences * self._columns
 
     @property
+    def attended_slots(self) -> int:
+        """The slots that attention has worked on so far, padding included: T where nothing was padded."""
+        return self.tokens if self._padded_rows is None else self.padded_places
+
+    @property
     def _columns(self) -> int:
         return max(-(-self.longest // _COLUMNS) * _COLUMNS, _COLUMNS)
 
@@ -82,10 +87,7 @@ class Packed(Offsets):
 
     @property
     def attended_slots(self) -> int:
-        """The slots that attention has worked on so far, padding included: T where nothing was padded."""
-        if self._padded_rows is not None:
-            return self.padded_places
-        return len(self.layout.blocks.slots) if self._head_blocks else self.layout.tokens
+        return len(self.layout.blocks.slots) if self._head_blocks else super().attended_slots
 
     def head_blocks(self, heads: int) -> HeadBlocks:
         """Where the rows of each head go in the padded blocks; worked out once for all layers."""

@@ -3,7 +3,7 @@
 A compiler writes these gradients as atomic additions, whose order, and so whose rounding, changes from run to run, and
 which wait for each other where many tokens have one row. PyTorch's own kernel sorts the numbers first.
 
-Legend: V rows of a table, T token slots, M chosen slots, C columns.
+Legend: V rows of a table, T token slots, C columns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ def look_up(table: Tensor, ids: Tensor) -> Tensor:
     """table [V, C], ids int64[T] in any order and number -> [T, C]."""
     if not torch.compiler.is_compiling():
         return functional.embedding(ids, table)
-    return _looked_up(table, ids)
+    rows: Tensor = _looked_up(table, ids)
+    return rows
 
 
 @torch.library.custom_op("bertsmith::look_up", mutates_args=())
@@ -29,7 +30,8 @@ def _looked_up(table: Tensor, ids: Tensor) -> Tensor:
 
 @torch.library.custom_op("bertsmith::look_up_backward", mutates_args=())
 def _looked_up_backward(gradient: Tensor, ids: Tensor, rows: int) -> Tensor:
-    return torch.ops.aten.embedding_dense_backward(gradient, ids, rows, -1, False)
+    by_table: Tensor = torch.ops.aten.embedding_dense_backward(gradient, ids, rows, -1, False)
+    return by_table
 
 
 @_looked_up.register_fake

@@ -1,7 +1,8 @@
 """Attention over packed sequences with dropout on the probabilities, in Triton kernels of our own.
 
-Both directions are operators of PyTorch, so a compiled step has them in its graph as they are. The kernels read queries,
-keys and values where they lie, and write their gradients so; nothing is padded and nothing is kept but one number a row.
+Both directions are operators of PyTorch, so a compiled step has them in its graph as they are. The kernels read
+queries, keys and values where they lie, and write their gradients so; nothing is padded, and nothing is kept for the
+way back but one number a row.
 
 Legend: T token slots, S sequences, N heads, D head width, H = N * D.
 """
@@ -9,6 +10,7 @@ Legend: T token slots, S sequences, N heads, D head width, H = N * D.
 from __future__ import annotations
 
 import importlib.util
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,8 +18,13 @@ from torch import Tensor
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 _WIDTHS = (16, 32, 64, 128)
-# Rows of a block of queries and of keys.
+# Rows of a block of queries and of keys, and the warps that share it: the fewest for which no register spills.
 _BLOCK = 64
+OPTIONS = {
+    "forward": {"num_warps": 4},
+    "backward_of_keys": {"num_warps": 8},
+    "backward_of_queries": {"num_warps": 8},
+}
 
 
 def can_run(places: int, width: int) -> bool:
@@ -30,7 +37,7 @@ def varlen_attention(qkv: Tensor, heads: int, offsets: Tensor, longest: int, dro
     """qkv [T, 3, H] -> [T, H]. offsets: int32[S + 1]. The seed of what is dropped comes from the device's default
     generator."""
     seed = torch.randint(2**62, (1,), device=qkv.device)
-    out, _ = _attention(qkv, heads, offsets, longest, dropout, seed)
+    out: Tensor = _attention(qkv, heads, offsets, longest, dropout, seed)[0]
     return out
 
 
@@ -39,13 +46,9 @@ def _attention(
     qkv: Tensor, heads: int, offsets: Tensor, longest: int, dropout: float, seed: Tensor
 ) -> tuple[Tensor, Tensor]:
     """[T, H], and the logarithm of each row's sum in base 2: fp32[T, N]."""
-    from bertsmith.model import triton_kernels
-
     qkv = qkv.contiguous()
     out, lse = _empty_results(qkv, heads)
-    shape = _shape(qkv, heads)
-    grid = _grid(offsets, heads, longest)
-    triton_kernels.forward[grid](qkv, out, lse, offsets, seed, dropout, longest, **shape)
+    _run("forward", (qkv, out, lse, offsets, seed, dropout, longest), heads)
     return out, lse
 
 
@@ -55,25 +58,30 @@ def _attention_backward(
 ) -> Tensor:
     """The gradient of qkv. rows: fp32[2, T, N], the logarithm of each row's sum, and the product of its output and the
     output's gradient. where: N and longest."""
-    from bertsmith.model import triton_kernels
-
     heads, longest = where
     by_out, qkv = by_out.contiguous(), qkv.contiguous()
     by_qkv = torch.empty_like(qkv)
-    rest = (qkv, by_out, *rows, by_qkv, offsets, seed, dropout, longest)
-    shape = _shape(qkv, heads)
-    grid = _grid(offsets, heads, longest)
-    triton_kernels.backward_of_keys[grid](*rest, **shape)
-    triton_kernels.backward_of_queries[grid](*rest, **shape)
+    arguments = (qkv, by_out, *rows, by_qkv, offsets, seed, dropout, longest)
+    _run("backward_of_keys", arguments, heads)
+    _run("backward_of_queries", arguments, heads)
     return by_qkv
 
 
-def _grid(offsets: Tensor, heads: int, longest: int) -> tuple[int]:
-    return (-(-longest // _BLOCK) * heads * (len(offsets) - 1),)
+def _run(name: str, arguments: tuple[Any, ...], heads: int) -> None:
+    """Starts a kernel for every block of the longest sequence, head and sequence. qkv comes first, the offsets, the
+    seed, the dropout and the longest last."""
+    from bertsmith.model import triton_kernels
+
+    qkv, longest, sequences = arguments[0], arguments[-1], len(arguments[-4]) - 1
+    grid = (-(-longest // _BLOCK) * heads * sequences,)
+    shape = {"HEADS": heads, "D": qkv.shape[-1] // heads, "K": _BLOCK}
+    with _on(qkv.device):
+        getattr(triton_kernels, name)[grid](*arguments, **shape, **OPTIONS[name])
 
 
-def _shape(qkv: Tensor, heads: int) -> dict[str, Any]:
-    return {"HEADS": heads, "D": qkv.shape[-1] // heads, "K": _BLOCK}
+def _on(device: torch.device) -> AbstractContextManager[Any]:
+    """Triton starts kernels on the current card, which need not be that of the tensors."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _empty_results(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:

@@ -4,12 +4,13 @@ The method is FlashAttention-2's (Dao, 2023): a block of queries walks over the 
 maximum and sum; backward makes the probabilities again from the saved logarithm of the sum. What is dropped is a pure
 function of a seed and of (slot, head, key), so that backward drops the same without anything being kept.
 
-Imported only where Triton is there. Legend: T token slots, S sequences, N heads, D head width (a power of two), K rows
-of a block. qkv: [T, 3, N, D]. out: [T, N, D]. lse (in base 2), delta: fp32[T, N]. offsets: int32[S + 1]. seed: int64[1].
-Programs: blocks of the longest sequence x N x S, blocks first.
+Imported only where Triton is there. Programs: blocks of the longest sequence x N x S, blocks first.
+
+Legend: T token slots, S sequences, N heads, D head width (a power of two), K rows of a block. qkv: [T, 3, N, D]. out:
+[T, N, D]. lse (in base 2), delta: fp32[T, N]. offsets: int32[S + 1]. seed: int64[1].
 """
 
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
 
@@ -54,9 +55,7 @@ def _kept(seed, dropout, query, key, head, LONGEST, HEADS: tl.constexpr):
 
 
 @triton.jit
-def forward(
-    qkv, out, lse, offsets, seed, dropout, LONGEST, HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr
-):
+def forward(qkv, out, lse, offsets, seed, dropout, LONGEST, HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr):
     first, head, start, length = _place(offsets, LONGEST, HEADS, K)
     if first < length:
         ROW: tl.constexpr = 3 * HEADS * D
@@ -88,9 +87,7 @@ def forward(
 
 
 @triton.jit
-def _gradients(
-    q, k, v, by_out, lse, delta, kept, real, dropout, D: tl.constexpr
-):
+def _gradients(q, k, v, by_out, lse, delta, kept, real, dropout, D: tl.constexpr):
     """[K keys, K queries]: the probabilities after dropout, and the gradient of the scores, both transposed."""
     scale = 1.0 / tl.sqrt(D * 1.0)
     scores = tl.dot(k, tl.trans(q), input_precision="ieee") * (scale * _LOG2_E)
@@ -103,8 +100,18 @@ def _gradients(
 
 @triton.jit
 def backward_of_keys(
-    qkv, by_out, lse, delta, by_qkv, offsets, seed, dropout, LONGEST,
-    HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr,
+    qkv,
+    by_out,
+    lse,
+    delta,
+    by_qkv,
+    offsets,
+    seed,
+    dropout,
+    LONGEST,
+    HEADS: tl.constexpr,
+    D: tl.constexpr,
+    K: tl.constexpr,
 ):
     """Gradients of a block of keys and values, from all queries of the sequence."""
     first, head, start, length = _place(offsets, LONGEST, HEADS, K)
@@ -135,8 +142,18 @@ def backward_of_keys(
 
 @triton.jit
 def backward_of_queries(
-    qkv, by_out, lse, delta, by_qkv, offsets, seed, dropout, LONGEST,
-    HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr,
+    qkv,
+    by_out,
+    lse,
+    delta,
+    by_qkv,
+    offsets,
+    seed,
+    dropout,
+    LONGEST,
+    HEADS: tl.constexpr,
+    D: tl.constexpr,
+    K: tl.constexpr,
 ):
     """Gradients of a block of queries, from all keys of the sequence."""
     first, head, start, length = _place(offsets, LONGEST, HEADS, K)

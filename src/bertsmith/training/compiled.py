@@ -33,6 +33,7 @@ from bertsmith.training.evaluate import held_out_figures
 from bertsmith.training.step import StepSums
 
 COMPILER = "inductor"
+"""PyTorch's compiler; another of its back-ends can be named where graphs are to be seen and not to be fast."""
 
 
 def choose_compiled(setting: str, device: torch.device) -> bool:
@@ -95,7 +96,7 @@ def row_of(batch: PretrainBatch, counts: tuple[int, int]) -> Ints:
 
 def _inputs(row: Tensor, shape: Shape) -> tuple[PretrainInputs, Tensor]:
     """What the model takes, and the counts, int64[2]."""
-    ids, kinds, positions, offsets, masked, labels, next_sentence, counts = row.split(shape.parts)
+    ids, kinds, positions, offsets, masked, labels, next_sentence, counts = torch.split(row, shape.parts)
     where = Offsets(offsets.int(), shape.tokens, shape.longest)
     return PretrainInputs(ids, kinds, positions, where, masked, labels, next_sentence), counts
 
@@ -108,9 +109,10 @@ class CompiledStep:
     """
 
     def __init__(
-        self, model: PretrainingModel, optimizer: ClippedOptimizer, device: torch.device, compiler: str = COMPILER
+        self, model: PretrainingModel, optimizer: ClippedOptimizer, device: torch.device, compiler: str = ""
     ) -> None:
-        self._model, self._optimizer, self._device, self._compiler = model, optimizer, device, compiler
+        self._model, self._optimizer, self._device = model, optimizer, device
+        self._compiler = compiler or COMPILER
         optimizer.make_moments()
         self._programs: dict[tuple[str, Shape | None, bool], _Program] = {}
 

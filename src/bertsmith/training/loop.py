@@ -57,8 +57,8 @@ class PhaseWork:
 class Trainer:
     """What training changes and where it writes.
 
-    compiled: the model and the optimizer, where they run compiled. seed: of dropout. go_on: what the user is told to do after a stop. alphabetic: bool[V]. unigrams: int64[V], of the
-    train split.
+    seed: of dropout. go_on: what the user is told to do after a stop. alphabetic: bool[V]. unigrams: int64[V], of the
+    train split. compiled: the model and the optimizer, where they run compiled.
     """
 
     model: PretrainingModel

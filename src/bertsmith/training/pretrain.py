@@ -273,7 +273,9 @@ def _phase_work(recipe: Recipe, number: int, phase: Phase, corpus: Corpus, compi
             power=phase.decay_power,
             base=phase.learning_rate,
         ),
-        loader=_loader_from(recipe, phase, order, masking, _shapes(recipe, phase, order, masking) if compiled else None),
+        loader=_loader_from(
+            recipe, phase, order, masking, _shapes(recipe, phase, order, masking) if compiled else None
+        ),
         held_out=_held_out(recipe, phase, corpus, pairs, compiled),
     )
 
@@ -316,9 +318,7 @@ def _loader_from(
     return loader
 
 
-def _held_out(
-    recipe: Recipe, phase: Phase, corpus: Corpus, pairs: PairSettings, compiled: bool
-) -> list[PretrainBatch]:
+def _held_out(recipe: Recipe, phase: Phase, corpus: Corpus, pairs: PairSettings, compiled: bool) -> list[PretrainBatch]:
     """Held-out batches, always masked as BERT does, so that runs with other masking rates can be compared."""
     if not corpus.tokens("held_out"):
         warn("the corpus has no held-out documents, so nothing is evaluated; prepare it with a larger --held-out share")

@@ -94,9 +94,7 @@ LENGTHS = st.lists(st.integers(5, LONGEST), min_size=1, max_size=120)
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(5, LONGEST), min_size=3, max_size=300), LENGTHS, st.integers(1, 4), st.integers(1, 6))
-def test_any_step_is_dealt_within_all_three_caps(
-    known: list[int], lengths: list[int], ranks: int, tiles: int
-) -> None:
+def test_any_step_is_dealt_within_all_three_caps(known: list[int], lengths: list[int], ranks: int, tiles: int) -> None:
     """Even a step that has nothing to do with the lengths that the shape was made for."""
     shapes = shapes_for(np.array(known), global_batch=64, ranks=ranks, budget=128 * tiles)
     sizes = np.array(lengths)

@@ -1,0 +1,56 @@
+"""A run with compiled steps sees what it would see without, says how it fills its shape, and resumes exactly."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertsmith.training import compiled
+from bertsmith.training.pretrain import pretrain
+from bertsmith.training.stopping import StoppedAfterSaving, StopSignal
+from made_runs import corpus, figures, small_recipe, weights
+
+FIELDS = {"micro_batch_tokens": 384, "phase1__steps": 3, "phase2__steps": 0}
+OF_CONTENT = ("tokens", "unigram_loss", "most_frequent_accuracy", "guessing_loss", "learning_rate")
+
+
+class Asked(StopSignal):
+    """A stop that was asked for before the first step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requested = True
+
+
+def test_it_resumes_to_the_bit_and_sees_the_tokens_of_an_eager_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "bertsmith")
+    # The compiler's graphs, run op by op: no wait for a C++ compiler.
+    monkeypatch.setattr(compiled, "COMPILER", "aot_eager")
+    torch._dynamo.reset()
+    recipe = small_recipe(compile="true", **FIELDS)
+    unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken")
+    fill = [record["fill"] for record in unbroken.metrics("train")]
+    assert f"phase 1: only {fill[0]:.1%} of the slots of its compiled micro-batches hold tokens" in caplog.text
+    assert "steps: compiled (asked for)" in caplog.text
+    assert "compiled again" not in caplog.text
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bertsmith.training.stopping.StopSignal", Asked)
+        with pytest.raises(StoppedAfterSaving):
+            pretrain(recipe, corpus(), tmp_path / "run")
+    resumed = pretrain(recipe, corpus(), tmp_path / "run", resume=True)
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+
+    eager = pretrain(small_recipe(compile="false", **FIELDS), corpus(), tmp_path / "eager")
+    for one, two in zip(unbroken.metrics(), eager.metrics(), strict=True):
+        assert one["kind"] == two["kind"]
+        assert [one.get(name) for name in OF_CONTENT] == [two.get(name) for name in OF_CONTENT]
+    start, other = unbroken.metrics("start")[0], eager.metrics("start")[0]
+    assert start["masked_loss"] == pytest.approx(other["masked_loss"], rel=1e-5)
+    assert start["masked_words"] == other["masked_words"]

@@ -1,0 +1,137 @@
+"""The compiled step on a card: eager numbers, one graph for each phase and mode, no wait of the host, a whole run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from bertsmith.batches.masking import MaskingSettings
+from bertsmith.batches.order import Order
+from bertsmith.batches.packing import fix_shapes
+from bertsmith.batches.shapes import FixedShapes
+from bertsmith.batches.steps import StepBuilder, held_out_batches
+from bertsmith.model.config import BertConfig
+from bertsmith.model.initial import initialise
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.optim.groups import parameter_groups
+from bertsmith.optim.lamb import Lamb
+from bertsmith.training.compiled import CompiledStep, choose_compiled
+from bertsmith.training.evaluate import evaluate
+from bertsmith.training.pretrain import pretrain
+from bertsmith.training.step import train_step
+from made_runs import corpus, figures, small_recipe
+from made_shards import SPECIAL, make_source
+
+MASKING = MaskingSettings()
+LETTERS = np.arange(SPECIAL.vocabulary_size) % 2 == 0
+
+
+@pytest.fixture(autouse=True)
+def compiler(cuda):
+    if not choose_compiled("auto", cuda):
+        pytest.skip("steps are not compiled here: Triton is not installed")
+
+
+def made(device, compute, dropout=0.0):
+    config = BertConfig(
+        vocab_size=SPECIAL.vocabulary_size,
+        hidden_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=256,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    model = PretrainingModel(config, compute)
+    initialise(model, 0.02, seed=1)
+    model.to(device)
+    optimizer = Lamb(parameter_groups(model, 0.01))
+    optimizer.set_learning_rate(1e-3)
+    return model, optimizer
+
+
+def phase(length):
+    order = Order(make_source(documents=60), seed=3, phase=1, sequence_length=length)
+    shapes = FixedShapes.for_steps(
+        order.epoch(0).lengths, MASKING, global_batch=60, ranks=1, budget_tokens=1024, longest=length
+    )
+    held_out = held_out_batches(
+        order.source, sequence_length=length, instances=30, masking=MASKING, micro_batch_tokens=512, seed=1
+    )
+    return StepBuilder(order, 60, MASKING, 1024, shapes=shapes), fix_shapes(held_out, length, SPECIAL.cls)
+
+
+def take(model, optimizer, step, device, compiled):
+    counts = (step.totals.masked, step.totals.sequences)
+    return train_step(model, optimizer, step.micro_batches, counts, device, compiled)
+
+
+@pytest.mark.parametrize(("compute", "close"), [(None, 1e-4), (torch.bfloat16, 3e-2)], ids=["fp32", "bf16"])
+def test_it_equals_the_eager_step(cuda, compute, close):
+    (model, optimizer), (other, other_optimizer) = made(cuda, compute), made(cuda, compute)
+    builder, _ = phase(64)
+    step = builder.build(0)
+    ours = take(model, optimizer, step, cuda, CompiledStep(model, optimizer, cuda))
+    theirs = take(other, other_optimizer, step, cuda, None)
+    assert float(ours.masked_loss) == pytest.approx(float(theirs.masked_loss), rel=close / 10)
+    assert float(ours.masked_count) == float(theirs.masked_count)
+    assert float(optimizer.gradient_norm) == pytest.approx(float(other_optimizer.gradient_norm), rel=close)
+    one, two = (torch.cat([each.detach().flatten() for each in of.parameters()]) for of in (model, other))
+    assert (one - two).norm() < close * two.norm()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_one_graph_a_phase_and_mode_and_no_wait(cuda, dropout):
+    model, optimizer = made(cuda, torch.bfloat16, dropout)
+    compiled = CompiledStep(model, optimizer, cuda)
+    for number, length in enumerate((64, 128)):
+        builder, held_out = phase(length)
+        steps = [builder.build(step) for step in range(12)]
+        model.train()
+        take(model, optimizer, steps[0], cuda, compiled)
+        evaluate(model, held_out, LETTERS, cuda, compiled)
+        assert compiled.compilations == 3 + 2 * number
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for step in steps[1:]:
+                optimizer.set_learning_rate(1e-3 / (step.number + 1))
+                take(model, optimizer, step, cuda, compiled)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        evaluate(model, held_out, LETTERS, cuda, compiled)
+        assert compiled.compilations == 3 + 2 * number
+    assert bool(optimizer.finite)
+
+
+def test_the_same_step_twice_gives_the_same_bits(cuda):
+    """Nothing in it is added up in an order that changes from run to run."""
+    builder, _ = phase(64)
+    step, found = builder.build(0), []
+    for _ in range(2):
+        model, optimizer = made(cuda, torch.bfloat16, 0.1)
+        torch.manual_seed(7)
+        take(model, optimizer, step, cuda, CompiledStep(model, optimizer, cuda))
+        found.append([each.detach().clone() for each in model.parameters()])
+    assert all(map(torch.equal, *found))
+
+
+def test_a_whole_run_learns_and_goes_on(tmp_path, cuda):
+    recipe = small_recipe(
+        device="cuda",
+        precision="auto",
+        micro_batch_tokens=1024,
+        phase1__steps=30,
+        phase1__global_batch=32,
+        save_every=10,
+    )
+    run = pretrain(recipe, corpus(), tmp_path / "run")
+    losses = [record["masked_loss"] for record in run.metrics("train")]
+    assert losses[29] < losses[0]
+    assert json.loads((run.model / "config.json").read_text())["hidden_size"] == 32
+    eager = pretrain(replace(recipe, compile="false"), corpus(), tmp_path / "eager")
+    assert figures(eager)[0] == pytest.approx(figures(run)[0], rel=2e-2)
