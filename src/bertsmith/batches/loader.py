@@ -27,8 +27,9 @@ class Loader:
 
     workers: 0 builds in a thread of this process, N in N processes of their own; the steps are the same. At most two
     steps for every builder lie ready or are being built. waited_seconds: how long the steps given so far were waited
-    for. Use it in a `with` block, or call `close`: what builds ahead then ends. An error while a step is built is
-    raised where the step would have come. shapes: see `StepBuilder`. The first rank says the account of each epoch that begins.
+    for. shapes: of `StepBuilder`. Use it in a `with` block, or call `close`: what builds ahead then ends. An error
+    while a step is built is raised where the step would have come. The first rank says the account of each epoch that
+    begins.
     """
 
     order: Order

@@ -114,8 +114,9 @@ def _flatten(values: Mapping[str, Any], where: str, prefix: str = "") -> dict[st
             if value is None or isinstance(value, dict | list):
                 what = f"{name} takes one value, and has {'none' if value is None else 'several'}"
                 raise BertsmithError(what, f"{where}, {name}", f"write {key}: VALUE")
-            # YAML reads a bare true as a truth value; the flag of the same name takes the word.
-            flat[name] = str(value).lower() if isinstance(value, bool) else str(value)
+            # YAML reads a bare true as a truth value, also where a field takes it as one word of several.
+            is_word = isinstance(value, bool) and "true" in getattr(dict(leaves(Recipe))[name], "__args__", ())
+            flat[name] = str(value).lower() if is_word else str(value)
         elif any(field.startswith(name + ".") for field in FIELDS):
             if not isinstance(value, dict):
                 inside = ", ".join(field.rsplit(".", 1)[1] for field in FIELDS if field.startswith(name + "."))

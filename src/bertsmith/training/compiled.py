@@ -98,6 +98,8 @@ def _inputs(row: Tensor, shape: Shape) -> tuple[PretrainInputs, Tensor]:
     """What the model takes, and the counts, int64[2]."""
     ids, kinds, positions, offsets, masked, labels, next_sentence, counts = torch.split(row, shape.parts)
     where = Offsets(offsets.int(), shape.tokens, shape.longest)
+    # Worked out before any layer, which may be run again on the way back; the compiler drops what no layer asks for.
+    where.padded_rows()
     return PretrainInputs(ids, kinds, positions, where, masked, labels, next_sentence), counts
 
 

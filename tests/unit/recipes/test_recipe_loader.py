@@ -27,6 +27,15 @@ def test_the_presets_are_there_and_say_what_they_are():
     assert all(len(text) > 20 for text in found.values())
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"), [("true", "true"), ("false", "false"), ("auto", "auto"), ("'true'", "true")]
+)
+def test_a_bare_true_is_a_word_where_words_are_wanted(tmp_path, written, meant):
+    recipe = load_recipe(write(tmp_path / "mine.yaml", f"compile: {written}\ngradient_checkpointing: true"))
+    assert recipe.compile == meant
+    assert recipe.gradient_checkpointing is True
+
+
 @pytest.mark.parametrize("name", presets())
 def test_a_preset_spells_every_field_out(name, caplog):
     caplog.set_level("INFO", logger="bertsmith")

@@ -25,6 +25,7 @@ from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
+from bertsmith.optim.loss_scale import LossScale
 from bertsmith.training import compiled
 from bertsmith.training.compiled import CompiledStep, choose_compiled
 from bertsmith.training.evaluate import evaluate
@@ -112,9 +113,10 @@ class Watch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_one_graph_a_phase_and_mode_over_fifty_ragged_steps(dropout: float) -> None:
+@pytest.mark.parametrize(("dropout", "checkpointing"), [(0.0, False), (0.1, True)])
+def test_one_graph_a_phase_and_mode_over_fifty_ragged_steps(dropout: float, checkpointing: bool) -> None:
     model, optimizer = made(dropout)
+    model.encoder.gradient_checkpointing = checkpointing
     step_of = CompiledStep(model, optimizer, CPU, COMPILER)
     made_so_far, micro_batches = [], []
     counters.clear()
@@ -191,7 +193,9 @@ def test_a_step_asks_the_device_nothing_and_draws_its_dropout_from_the_seed() ->
 
 def test_a_non_finite_gradient_changes_nothing_and_a_finite_one_is_seen_by_the_copies_of_weights() -> None:
     """The eager model keeps its half-precision copies of weights until the version of a parameter changes."""
-    model, optimizer = made(0.0)
+    model, _ = made(0.0)
+    optimizer = Lamb(parameter_groups(model, 0.01), loss_scale=LossScale(initial=4.0))
+    optimizer.set_learning_rate(1e-3)
     step_of = CompiledStep(model, optimizer, CPU, COMPILER)
     for value, same in ((float("nan"), True), (1.0, False)):
         before = [each.detach().clone() for each in model.parameters()]
@@ -201,6 +205,8 @@ def test_a_non_finite_gradient_changes_nothing_and_a_finite_one_is_seen_by_the_c
         step_of.update()
         assert bool(optimizer.finite) is not same
         assert all(map(torch.equal, before, model.parameters())) is same
+        assert bool(optimizer.sound)
+        assert float(optimizer.loss_scale.scale) == 2.0, "halved once, and then kept"
         assert all(torch.isfinite(each).all() for state in optimizer.state.values() for each in state.values())
     assert all(each._version > version for each, version in zip(model.parameters(), versions, strict=True))
     assert step_of.compilations == 1

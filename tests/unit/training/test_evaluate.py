@@ -147,7 +147,11 @@ def test_filling_up_to_a_round_size_changes_no_loss_and_no_gradient(
         if filled:
             inputs = to_inputs(batch, CPU)
         else:
-            arrays = (torch.from_numpy(getattr(batch, each.name)) for each in fields(batch) if each.name != "layout")
+            arrays = (
+                torch.from_numpy(getattr(batch, each.name))
+                for each in fields(batch)
+                if each.name not in ("layout", "filling")
+            )
             ids, kinds, positions, masked, labels, pairs = arrays
             inputs = PretrainInputs(ids, kinds, positions, Packed(batch.layout), masked, labels, pairs)
         sums = exact.losses(inputs)
