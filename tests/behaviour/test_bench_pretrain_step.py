@@ -63,10 +63,11 @@ def test_the_cards_plan_its_ladder_and_where_the_time_goes_run_on_a_cpu(tmp_path
         "tf32",
         "bf16",
         "no padding",
+        "compiler",
         "8 times the sequences",
     ]
     assert [match.ours.model["attention_probs_dropout_prob"] for match in plan.matches] == [0.0, 0.1]
-    run = StepRun(replace(plan, matches=plan.matches[:1], ladder=plan.ladder[1::3]), tmp_path, float("inf"))
+    run = StepRun(replace(plan, matches=plan.matches[:1], ladder=plan.ladder[1::4]), tmp_path, float("inf"))
     run.all()
     found = report(run, "a command", {"processor": "this"}, "made up")
     cases = [row["case"] for row in found.rows]

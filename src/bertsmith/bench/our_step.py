@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from bertsmith.base.device import Device, choose_device
-from bertsmith.batches.packing import PretrainBatch
+from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.bench.made_batches import padded
 from bertsmith.bench.step_side import StepSide
 from bertsmith.model.config import BertConfig
@@ -16,12 +16,14 @@ from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
+from bertsmith.training.compiled import CompiledStep
 from bertsmith.training.step import train_step
 
 TakeStep = Callable[[int], None]
 """Takes a step over the batch of this number."""
 
 RATE, WEIGHT_DECAY = 1e-4, 0.01
+FILLING_PIECE = 0
 
 
 class CannotHere(Exception):
@@ -48,10 +50,13 @@ def our_steps(side: StepSide, batches: list[PretrainBatch]) -> TakeStep:
     optimizer.set_learning_rate(RATE)
     if side.padded:
         batches = [padded(batch, side.longest) for batch in batches]
+    counts = [(len(batch.masked_positions), batch.layout.sequences) for batch in batches]
+    compiled = None
+    if side.compiled:
+        compiled = CompiledStep(model, optimizer, device.torch_device)
+        batches = fix_shapes(batches, side.longest, FILLING_PIECE)
 
     def step(number: int) -> None:
-        batch = batches[number]
-        counts = (len(batch.masked_positions), batch.layout.sequences)
-        train_step(model, optimizer, [batch], counts, device.torch_device)
+        train_step(model, optimizer, [batches[number]], counts[number], device.torch_device, compiled)
 
     return step

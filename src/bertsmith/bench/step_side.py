@@ -13,9 +13,9 @@ TRANSFORMERS: SideName = "transformers"
 @dataclass(frozen=True)
 class StepSide:
     """side: who computes. model: fields of a `BertConfig`, dropout among them. precision: fp32, tf32 or bf16, which for
-    transformers is autocast. onednn: fp32 products of the peer by oneDNN, a switch of the whole process. compiled: of
-    the peer, by torch.compile, its batches then padded to `longest`, else to the longest of each. padded: ours, with
-    every sequence padded to `longest`. longest: where one of these two needs it."""
+    transformers is autocast. onednn: fp32 products of the peer by oneDNN, a switch of the whole process. compiled: by
+    torch.compile; ours in fixed shapes, the peer padded to `longest` and not to the longest of each batch. padded:
+    ours, with every sequence padded to `longest`. longest: where one of these two needs it."""
 
     side: SideName = OURS
     model: dict[str, Any] = field(default_factory=dict)
