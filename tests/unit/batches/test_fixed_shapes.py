@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.layout import IGNORED_LABEL
+from bertsmith.base.layout import IGNORED_LABEL, Layout
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
@@ -93,6 +93,7 @@ LENGTHS = st.lists(st.integers(5, LONGEST), min_size=1, max_size=120)
 
 
 @settings(max_examples=60, deadline=None)
+@example([LONGEST] * 9, [5] * 100, 1, 6)
 @given(st.lists(st.integers(5, LONGEST), min_size=3, max_size=300), LENGTHS, st.integers(1, 4), st.integers(1, 6))
 def test_any_step_is_dealt_within_all_three_caps(known: list[int], lengths: list[int], ranks: int, tiles: int) -> None:
     """Even a step that has nothing to do with the lengths that the shape was made for."""
@@ -106,7 +107,8 @@ def test_any_step_is_dealt_within_all_three_caps(known: list[int], lengths: list
     for own in bins:
         assert sizes[own].sum() <= shapes.tokens
         assert masked[own].sum() <= shapes.masked
-        assert shapes.holds(len(own), int(sizes[own].sum()), int(masked[own].sum()))
+        filled = shapes.filled(Layout.from_lengths(sizes[own]))
+        assert (filled.sequences, filled.tokens, filled.longest) == (shapes.sequences, shapes.tokens, LONGEST)
 
 
 def test_a_step_that_does_not_fit_takes_one_micro_batch_more() -> None:
