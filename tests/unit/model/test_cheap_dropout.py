@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.model.dropout import add_dropped, dropout, kept_places, scale_of
@@ -14,13 +14,15 @@ PROBABILITIES = st.floats(0.01, 0.99)
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
+@settings(deadline=None)
 @given(SHAPES, PROBABILITIES, st.sampled_from(DTYPES), st.integers(0, 99))
 def test_places_are_zeros_and_ones_that_the_seed_decides(
     shape: list[int], probability: float, dtype: torch.dtype, seed: int
 ) -> None:
     torch.manual_seed(seed)
     places = kept_places(shape, probability, dtype)
-    assert places.shape == torch.Size(shape) and places.dtype == dtype
+    assert places.shape == torch.Size(shape)
+    assert places.dtype == dtype
     assert bool(((places == 0) | (places == 1)).all())
     torch.manual_seed(seed)
     assert torch.equal(places, kept_places(shape, probability, dtype))
@@ -43,6 +45,7 @@ def test_as_many_are_kept_as_asked_for_and_the_mean_stays(probability: float, dt
     assert not torch.equal(places, kept_places([1000, 400], probability, dtype).double())
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), PROBABILITIES, st.sampled_from([torch.float64, torch.bfloat16]), st.integers(0, 99))
 def test_a_sum_with_what_dropout_leaves(count: int, probability: float, narrow: torch.dtype, seed: int) -> None:
     torch.manual_seed(seed)
