@@ -33,14 +33,16 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
         self.pooler = Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, packed: Offsets) -> Tensor:
-        """Ids of shape int64[T] each -> hidden states [T, H] of the last layer.
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, packed: Offsets, *, tied: bool = False
+    ) -> Tensor:
+        """Ids of shape int64[T] each -> hidden states [T, H] of the last layer. tied: see `Embeddings`.
 
         Raises BertsmithError for ids that the model has no row for; not on a card, where to look at them costs a wait.
         """
         if not input_ids.is_cuda and not torch.compiler.is_compiling():
             check_ids(self.config, input_ids, token_type_ids, position_ids)
-        x = self.embeddings(input_ids, token_type_ids, position_ids)
+        x = self.embeddings(input_ids, token_type_ids, position_ids, tied)
         again = self.gradient_checkpointing and torch.is_grad_enabled()
         for layer in self.layers:
             given = (x, packed, self.compute)

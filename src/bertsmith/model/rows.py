@@ -15,10 +15,14 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def look_up(table: Tensor, ids: Tensor) -> Tensor:
-    """table [V, C], ids int64[T] in any order and number -> [T, C]."""
+def look_up(table: Tensor, ids: Tensor, sparse: bool = False) -> Tensor:
+    """table [V, C], ids int64[T] in any order and number -> [T, C].
+
+    sparse: the gradient holds only rows that were looked up, on a CPU. It is for tables that get a whole gradient from
+    elsewhere too, to which PyTorch then adds these rows; without that the optimizer would get a sparse one.
+    """
     if not torch.compiler.is_compiling():
-        return functional.embedding(ids, table)
+        return functional.embedding(ids, table, sparse=sparse and table.device.type == "cpu")
     rows: Tensor = _looked_up(table, ids)
     return rows
 
