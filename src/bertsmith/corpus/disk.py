@@ -166,23 +166,35 @@ def _sample(group: Sequence[SourceFile], how: _Reading, folder: Path) -> _Sample
         return _Sample(text, text, 10_000, text / 4, text)
     folder.mkdir()
     reading = replace(options.reading, strict=False)
-    if kind == "parquet":
-        slices, times = [_first_rows(group[0], reading, folder)], _PARQUET_TEXT
-    elif KINDS[kind].is_start is not None and not codec and not group[0].encoding:
-        slices, times = [_window(file, place) for file, place in _places(group, total)], 1.0
-    else:
-        slices, times = _heads(group, total, folder)
     part = folder / "cleaned"
     part.mkdir()
-    _, made = clean_into(part, CleanTask(part, "", tuple(slices), reading, options.min_characters))
+
+    def clean(slices: Sequence[Slice]) -> int:
+        """Cleans a sample into `part`; returns how many bytes it read."""
+        _, made = clean_into(part, CleanTask(part, "", tuple(slices), reading, options.min_characters))
+        return int(made["stream_bytes"])
+
+    times = 1.0
+    if kind == "parquet":
+        read, times = clean([_first_rows(group, reading, folder)]), _PARQUET_TEXT
+    elif KINDS[kind].is_start is not None and not codec and not group[0].encoding:
+        read = clean([_window(file, place) for file, place in _places(group, total)])
+        if read < min(total, _WINDOW_BYTES):  # documents so long that hardly a window holds the start of one
+            read = clean([_beginning(max(group, key=lambda file: file.size_bytes))])
+    else:
+        slices, times = _heads(group, total, folder)
+        read = clean(slices)
+    if not read:
+        return _Sample(0, 0, 0, 0, 0)
     cleaned = CleanedPart.open(part)
-    times *= total / max(made["stream_bytes"], 1)
-    written = sum(path.stat().st_size for path in part.iterdir() if path.suffix in (".bin", ".npy"))
+    times *= total / read
+    arrays = [np.load(path, mmap_mode="r", allow_pickle=False).nbytes for path in part.glob("*.npy")]
+    written = sum(arrays) + (part / "texts.bin").stat().st_size
     free = how.free_of_evaluation(part)
     tokens = float(cleaned.lengths[free, 1].sum()) * _tokens_a_byte(cleaned, how.tokenizer, options)
     packed = sum(file.size_bytes for file in group if is_unpacked(file, options.part_bytes))
-    unpacked = made["stream_bytes"] * packed / total
-    return _Sample(*(value * times for value in (made["bytes"], written, float(free.sum()), tokens, unpacked)))
+    sampled = (float(cleaned.lengths[:, 1].sum()), written, float(free.sum()), tokens, read * packed / total)
+    return _Sample(*(value * times for value in sampled))
 
 
 def _places(group: Sequence[SourceFile], total: int) -> Iterator[tuple[SourceFile, int]]:
@@ -200,6 +212,11 @@ def _window(file: SourceFile, place: int) -> Slice:
     begin = max(0, min(place - _WINDOW_BYTES // 2, file.size_bytes - _WINDOW_BYTES))
     end = begin + _WINDOW_BYTES
     return replace(file.whole(), begin=begin, end=end if end < file.size_bytes else None)
+
+
+def _beginning(file: SourceFile) -> Slice:
+    """The documents that begin in a file's first window: one at least, and whole."""
+    return replace(file.whole(), begin=0, end=_WINDOW_BYTES if file.size_bytes > _WINDOW_BYTES else None)
 
 
 def _heads(group: Sequence[SourceFile], total: int, folder: Path) -> tuple[list[Slice], float]:
@@ -230,15 +247,16 @@ def _cut_block_bytes(head: bytes) -> int:
     return int(head[3:4]) * 50_000 if head[3:4].isdigit() else 0
 
 
-def _first_rows(file: SourceFile, reading: ReadOptions, folder: Path) -> Slice:
-    """Documents of a parquet file as JSON lines."""
+def _first_rows(group: Sequence[SourceFile], reading: ReadOptions, folder: Path) -> Slice:
+    """Documents of parquet files as JSON lines: of the first, and of as many more as it takes where that has few."""
     path, held = folder / "rows.jsonl", 0
-    with open(path, "w", encoding="utf-8") as rows:
-        for document in read_documents(file.whole(), reading, Account()):
+    documents = (document for file in group for document in read_documents(file.whole(), reading, Account()))
+    with open(path, "w", encoding="utf-8") as rows, closing(documents):
+        for document in documents:
             held += rows.write(json.dumps({reading.text_field: document.text}, ensure_ascii=False) + "\n")
             if held > _HEADS_BYTES:
                 break
-    return Slice(str(path), file.name, "jsonl")
+    return Slice(str(path), group[0].name, "jsonl")
 
 
 def _tokens_a_byte(cleaned: CleanedPart, tokenizer: Tokenizer | None, options: PrepareOptions) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -26,9 +27,9 @@ def used(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def text(lines: int) -> str:
+def text(lines: int, seed: int = 3) -> str:
     """Lines of one length all through, as a sample can tell it."""
-    draw = random.Random(3)
+    draw = random.Random(seed)
     words = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(2000)]
     return "\n".join(" ".join(draw.choices(words, k=draw.randint(50, 400))).capitalize() + "." for _ in range(lines))
 
@@ -98,6 +99,46 @@ def test_the_searches_are_foretold_within_a_tenth(tmp_path: Path, action: Exclud
     assert need.corpus_bytes == pytest.approx(used(tmp_path / "second"), rel=0.1)
     assert need.peak_bytes > 1.3 * without.peak_bytes
     assert (need.corpus_bytes < 0.9 * without.corpus_bytes) == (action == "drop")
+
+
+def test_documents_longer_than_all_the_sample_are_foretold_within_a_tenth(tmp_path: Path) -> None:
+    """Two books as two rows: both begin where no window of the sample looks."""
+    source = tmp_path / "books.jsonl"
+    source.write_text("".join(json.dumps({"text": text(5000, seed)}) + "\n" for seed in (3, 4)))
+    options = PrepareOptions(vocabulary_size=2048, workers=1)
+    found, _ = find_files([source], options.reading)
+    prepare(source, tmp_path / "first", options=options)
+    tokenizer = tmp_path / "first" / "tokenizer"
+    need = foretell(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
+    assert need.peak_bytes == pytest.approx(peak_of(source, tmp_path / "second", options, tokenizer), rel=0.1)
+
+
+def test_a_short_row_beside_a_very_long_one_does_not_stand_for_all(tmp_path: Path) -> None:
+    (tmp_path / "text.jsonl").write_text('{"text": "' + "word " * 2_000_000 + '"}\n{"text": "' + "short " * 9 + '"}\n')
+    options = PrepareOptions(vocabulary_size=2048)
+    found, _ = find_files([tmp_path / "text.jsonl"], options.reading)
+    assert 10e6 < foretell(found, options, None, tmp_path / "work").peak_bytes < 40e6
+
+
+def test_parquet_files_without_rows_do_not_stand_for_all(tmp_path: Path) -> None:
+    """As Spark leaves them: of many files, the first may hold none."""
+    arrow, parquet = (pytest.importorskip(name, reason="no pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
+    for name, rows in (("b", text(400).split("\n")), ("c", text(400, 4).split("\n"))):
+        parquet.write_table(arrow.table({"text": rows}), tmp_path / f"{name}.parquet")
+    options = PrepareOptions(vocabulary_size=2048)
+    without = foretell(find_files([tmp_path], options.reading)[0], options, None, tmp_path / ".work")
+    parquet.write_table(arrow.table({"text": arrow.array([], arrow.string())}), tmp_path / "a.parquet")
+    found, _ = find_files([tmp_path], options.reading)
+    need = foretell(found, options, None, tmp_path / ".work")
+    assert need.peak_bytes == pytest.approx(without.peak_bytes, rel=0.01)
+
+
+def test_a_source_of_rows_that_are_none_is_foretold_as_nothing(tmp_path: Path) -> None:
+    arrow, parquet = (pytest.importorskip(name, reason="no pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
+    parquet.write_table(arrow.table({"text": arrow.array([], arrow.string())}), tmp_path / "a.parquet")
+    options = PrepareOptions(vocabulary_size=256)
+    found, _ = find_files([tmp_path], options.reading)
+    assert foretell(found, options, None, tmp_path / ".work").peak_bytes < 100_000
 
 
 class _Disk(NamedTuple):
