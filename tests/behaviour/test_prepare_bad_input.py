@@ -55,8 +55,22 @@ def test_a_folder_that_holds_something_else(source: Path, tmp_path: Path) -> Non
     with pytest.raises(BertsmithError, match=r"thesis\.txt"):
         prepare(source, out, options=options())
     assert (out / "thesis.txt").read_text() == "ten years of work"
+    assert [path.name for path in out.iterdir()] == ["thesis.txt"], "nothing of ours is left there"
     with pytest.raises(BertsmithError, match="a file is in the way"):
         prepare(source, source / "below_a_file", options=options())
+
+
+def test_a_corpus_is_no_text(source: Path, tmp_path: Path) -> None:
+    """Where it lies among texts, it is passed over and counted; where it is named, that is said."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "text.txt").write_text(TEXT)
+    prepare(source, tmp_path / "texts" / "older", options=options())
+    counts = prepare(tmp_path / "texts", tmp_path / "corpus", options=options()).counts
+    assert counts["read"]["documents"] == 1
+    assert counts["changed"]["folders of a prepared corpus, passed over"]["examples"] == ["older"]
+    with pytest.raises(BertsmithError, match="holds no file to read") as caught:
+        prepare(tmp_path / "corpus", tmp_path / "other", options=options())
+    assert "1 folders of a prepared corpus, passed over" in caught.value.fix
 
 
 @pytest.mark.parametrize(

@@ -183,3 +183,19 @@ def test_stopped_while_the_finished_corpus_is_moved_into_place(
         return
     prepare(source, out, options=PrepareOptions(**OPTIONS, workers=1))
     assert contents(out) == undisturbed
+
+
+def test_a_corpus_below_its_own_source_is_the_same_and_found_finished(source: Path, tmp_path: Path) -> None:
+    """As `bertsmith prepare .` makes it: neither the work nor the corpus is ever taken for text."""
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "text.txt").write_bytes(source.read_bytes())
+    options, out = PrepareOptions(**OPTIONS, workers=1), texts / "corpus"
+    prepare(texts, tmp_path / "elsewhere", options=options)
+    with interrupted_after("clean_part", 3):
+        prepare(texts, out, options=options)
+    prepare(texts, out, options=options)
+    assert contents(out) == contents(tmp_path / "elsewhere")
+    made = (out / "corpus.json").stat().st_mtime_ns
+    prepare(texts, out, options=options)
+    assert (out / "corpus.json").stat().st_mtime_ns == made

@@ -10,7 +10,8 @@ import dataclasses
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,17 +69,15 @@ def _find(
 ) -> tuple[list[SourceFile], Tally, Path | None]:
     """As `find_files`, and where standard input was written if it is a source. A fault leaves no folder behind."""
     if STANDARD_INPUT not in map(str, named):
-        return *find_files(named, options.reading), None
+        return *find_files(named, options.reading, own=out), None
     if options.array_task is not None:
         fix = "write it to a file that all tasks see, and name that"
         raise BertsmithError("the tasks of an array job have no standard input in common", STANDARD_INPUT, fix)
     new = not out.exists()
     try:
-        with held(options, out):
-            if not (out / "corpus.json").is_file():
-                _check_free(out)
+        with _held(options, out):
             spooled = spool(out / WORK / NAME, sys.stdin.buffer)
-        return *find_files(named, options.reading, spooled), spooled
+        return *find_files(named, options.reading, spooled, out), spooled
     except BertsmithError:
         if new:
             shutil.rmtree(out, ignore_errors=True)
@@ -96,7 +95,7 @@ def _prepare(
 ) -> Corpus:
     made_of = _made_of(named, found, tokenizer, options)
     found = [dataclasses.replace(file, path=os.path.abspath(file.path)) if file.path else file for file in found]
-    with held(options, out):
+    with _held(options, out):
         if (out / "corpus.json").is_file():
             corpus = Corpus.open(out)
             _check_same(corpus, made_of, options)
@@ -105,7 +104,6 @@ def _prepare(
             if corpus.doubt:
                 warn(f"this corpus is {corpus.doubt}")
             return corpus
-        _check_free(out)
         with open_engine(options, out, fingerprint(made_of)) as engine:
             if not _awaits_publishing(out / WORK / "corpus", made_of, options):
                 if options.array_task is None:
@@ -174,11 +172,23 @@ def _awaits_publishing(made: Path, made_of: dict[str, Any], options: PrepareOpti
     return bool(account["made_of"] == made_of) and _same_limit(account, options)
 
 
+@contextmanager
+def _held(options: PrepareOptions, out: Path) -> Iterator[None]:
+    """Holds the corpus folder for this run. In a folder that is refused, not even a lock is left."""
+    _check_free(out)
+    with held(options, out):
+        _check_free(out)
+        yield
+
+
 def _check_free(out: Path) -> None:
-    """Raises BertsmithError where the folder holds what is not ours."""
+    """Raises BertsmithError where the folder holds no corpus but what is not ours."""
+    if not out.is_dir() or (out / "corpus.json").is_file():
+        return
     ours = {".lock", WORK, *(PUBLISHED if (out / WORK).is_dir() else ())}
-    foreign = sorted(entry.name for entry in out.iterdir() if entry.name not in ours)
-    if foreign:
+    with files.disk_errors(out):
+        foreign = sorted(entry.name for entry in out.iterdir() if entry.name not in ours)
+    if foreign and not (out / "corpus.json").is_file():  # which another task may have moved there meanwhile
         what = f"this folder is not empty and holds no corpus ({', '.join(foreign[:3])})"
         raise BertsmithError(what, out, "give a new or empty folder with --out")
 

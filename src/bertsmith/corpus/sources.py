@@ -48,13 +48,14 @@ class SourceFile:
 
 
 def find_files(
-    sources: Sequence[str | Path], options: ReadOptions, spooled: Path | None = None
+    sources: Sequence[str | Path], options: ReadOptions, spooled: Path | None = None, own: Path | None = None
 ) -> tuple[list[SourceFile], Tally]:
     """The files of all sources in the order given, those of a folder sorted; and a tally of files passed over.
 
-    Sub-folders and symbolic links are followed. spooled: where standard input, the source "-", was written. Says what
-    was recognised. Raises BertsmithError for a source that is missing, holds nothing to read, or is a file of a kind
-    that is not read, and for a wrong name of the text field.
+    Sub-folders and symbolic links are followed. spooled: where standard input, the source "-", was written. own: the
+    folder that is written into, which is no source of itself. Says what was recognised. Raises BertsmithError for a
+    source that is missing, holds nothing to read, or is a file of a kind that is not read, and for a wrong name of the
+    text field.
     """
     if not sources:
         raise BertsmithError("no source was given", "sources", f"name files, folders, globs or '{PYTHON_DOCS}'")
@@ -63,7 +64,7 @@ def find_files(
     seen: set[str] = set()
     for source in sources:
         before = len(found)
-        for path, name in _paths(str(source), passed, spooled):
+        for path, name in _paths(str(source), passed, spooled, own):
             real = os.path.realpath(path)
             if real in seen:
                 passed.note("files named twice, read once", example=name)
@@ -98,7 +99,7 @@ def recognise(path: Path, options: ReadOptions) -> SourceFile | Unread:
     return SourceFile(str(path), path.name, form.kind, form.codec, status.st_size, stamp, form.encoding, form.cells)
 
 
-def _paths(source: str, passed: Tally, spooled: Path | None) -> Iterator[tuple[Path, str]]:
+def _paths(source: str, passed: Tally, spooled: Path | None, own: Path | None) -> Iterator[tuple[Path, str]]:
     """The files of one source, and how each is called: from the named folder on."""
     path = Path(source)
     if source == STANDARD_INPUT:
@@ -109,14 +110,14 @@ def _paths(source: str, passed: Tally, spooled: Path | None) -> Iterator[tuple[P
             raise BertsmithError("standard input cannot be read here", source, fix)
         yield spooled, NAME
     elif path.is_dir():
-        for file in _walk(path, passed):
+        for file in _walk(path, passed, own):
             yield file, f"{path.resolve().name}/{file.relative_to(path).as_posix()}"
     elif path.exists():
         yield path, path.name
     elif glob.has_magic(source):
         for match in sorted(glob.glob(source, recursive=True)):
             if Path(match).is_dir():
-                yield from _paths(match, passed, spooled)
+                yield from _paths(match, passed, spooled, own)
             else:
                 yield Path(match), Path(match).name
     elif source != PYTHON_DOCS:
@@ -125,15 +126,20 @@ def _paths(source: str, passed: Tally, spooled: Path | None) -> Iterator[tuple[P
         raise BertsmithError("there is nothing at this path", path, fix)
 
 
-def _walk(folder: Path, passed: Tally) -> Iterator[Path]:
-    """The files under a folder in sorted order, links followed, each folder entered once, hidden ones left out."""
-    entered: set[str] = set()
+def _walk(folder: Path, passed: Tally, own: Path | None) -> Iterator[Path]:
+    """The files under a folder in sorted order, links followed, each folder entered once, hidden ones left out, and
+    corpora; `own` is not even counted, as it may be there or not yet."""
+    entered = {os.path.realpath(own)} if own is not None and not _same(own, folder) else set[str]()
     for here, folders, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(here)
         if real in entered:
             folders.clear()
             continue
         entered.add(real)
+        if _is_corpus(Path(here)):
+            passed.note("folders of a prepared corpus, passed over", example=Path(here).name)
+            folders.clear()
+            continue
         hidden = [name for name in (*folders, *names) if name.startswith(".")]
         for name in sorted(hidden):
             passed.note("hidden files and folders, passed over", example=name)
@@ -144,6 +150,14 @@ def _walk(folder: Path, passed: Tally) -> Iterator[Path]:
                 yield file
             elif not name.startswith("."):
                 passed.note("links to nothing and special files, passed over", example=name)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _is_corpus(folder: Path) -> bool:
+    return (folder / "corpus.json").is_file() and (folder / "tokenizer" / "tokenizer.json").is_file()
 
 
 def _nothing(passed: Tally) -> str:
