@@ -84,11 +84,34 @@ def test_a_corpus_is_no_text(source: Path, tmp_path: Path) -> None:
         {"shard_tokens": 0},
         {"documents": "page"},
         {"engine": "cloud"},
+        {"language": "English"},
+        {"language": "pt-BR"},
+        {"language": ""},
     ],
 )
 def test_options_out_of_range_are_named(source: Path, tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(BertsmithError, match=next(iter(wrong))):
         prepare(source, tmp_path / "corpus", options=options(**wrong))
+
+
+def test_options_without_effect_are_warned_about(
+    source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warned(out: str, tokenizer: Path | None = None, **changes: Any) -> list[str]:
+        caplog.clear()
+        prepare(source, tmp_path / out, tokenizer=tokenizer, options=options(held_out=0.0, **changes))
+        warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+        return [message.removeprefix("warning: ") for message in warnings]
+
+    assert warned("a") == [] == warned("a", lowercase=True)
+    assert warned("b", near_threshold=0.5, exclude_action="report") == [
+        "near_threshold 0.5 has no effect: it needs near_duplicates",
+        "exclude_action report has no effect: it needs exclude",
+    ]
+    tokenizer = tmp_path / "a" / "tokenizer"
+    assert warned("c", tokenizer, vocabulary_size=30_522) == []
+    why = "a tokenizer is given, so no vocabulary is trained"
+    assert warned("d", tokenizer, vocabulary_size=30_522, lowercase=False) == [f"lowercase False has no effect: {why}"]
 
 
 def test_too_few_held_out_documents_are_warned_about(

@@ -16,7 +16,7 @@ from bertsmith.corpus.documents import DocumentRule, ReadOptions
 from bertsmith.corpus.extension import NewWord, costly_words, extend
 from bertsmith.corpus.text_sample import TextSample, sample_text
 from bertsmith.corpus.tokenizer import Tokenizer
-from bertsmith.corpus.vocabulary import normalizer_for, train_on_counts, words_of
+from bertsmith.corpus.vocabulary import SMALLEST, normalizer_for, train_on_counts, words_of
 from bertsmith.corpus.vocabulary_report import KNOWN, Figures, advice, examples, measure, table
 
 DEFAULT_SIZE = 30_522
@@ -63,6 +63,10 @@ class VocabularyOptions:
         if self.extend and self.size is None and not self.use_unused:
             fix = "add --size with more pieces than it has, or --use-unused"
             raise BertsmithError("it is not said how many pieces the extended vocabulary has", "--extend", fix)
+        trained = not (self.extend or self.reuse)
+        if trained and self.size is not None and self.size < SMALLEST:
+            fix = f"ask for {SMALLEST} or more"
+            raise BertsmithError(f"a vocabulary of {self.size} pieces is too small", "--size", fix)
         for name in ("sample_bytes", "workers"):
             value = getattr(self, name)
             if value is not None and value < 1:

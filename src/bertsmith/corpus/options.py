@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,6 +21,11 @@ ExcludeAction = Literal["drop", "report"]
 # be given up, and then corpus.json says so.
 _OF_NO_EFFECT = ("workers", "engine", "address", "array_task", "page_seconds")
 _LONGEST_PAGE_SECONDS = 86_400
+# Of anything else the splitter of sentences makes English without a word.
+_LANGUAGE = re.compile("[a-z]{2,3}")
+# What changes nothing where a tokenizer is given, and without the option that it belongs to.
+OF_TRAINING = ("vocabulary_size", "lowercase", "sample_bytes")
+_OF_OTHERS = {"near_threshold": "near_duplicates", "near_shingle": "near_duplicates", "exclude_action": "exclude"}
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,18 @@ class PrepareOptions:
             values["near_threshold"] = values["near_shingle"] = None
         return values
 
+    def without_effect(self, tokenizer_given: bool) -> list[str]:
+        """Of the options that are set otherwise than by default, those that change nothing, with the reason."""
+        fixed = dict.fromkeys(OF_TRAINING, "a tokenizer is given, so no vocabulary is trained")
+        reasons = fixed if tokenizer_given else {}
+        reasons |= {name: f"it needs {other}" for name, other in _OF_OTHERS.items() if not getattr(self, other)}
+        default = PrepareOptions()
+        return [
+            f"{name} {getattr(self, name)} has no effect: {reason}"
+            for name, reason in reasons.items()
+            if getattr(self, name) != getattr(default, name)
+        ]
+
     def check(self) -> None:
         """Raises BertsmithError where a value makes no sense."""
         least = {"min_characters": 1, "sample_bytes": 1, "shard_tokens": 1, "part_bytes": 1, "workers": 1}
@@ -101,6 +119,9 @@ class PrepareOptions:
         self._check_searches()
         if not 0 <= self.held_out < 1:
             raise BertsmithError(f"held_out is {self.held_out}", "options of prepare", "use a share from 0 to below 1")
+        if not _LANGUAGE.fullmatch(self.language):
+            fix = "use its ISO 639 code in small letters, such as en, de or pt"
+            raise BertsmithError(f"language is '{self.language}'", "options of prepare", fix)
         if self.documents not in get_args(DocumentRule):
             fix = f"use one of: {', '.join(get_args(DocumentRule))}"
             raise BertsmithError(f"documents is '{self.documents}'", "options of prepare", fix)

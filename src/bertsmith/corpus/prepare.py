@@ -22,7 +22,7 @@ from bertsmith.corpus.account import Tally
 from bertsmith.corpus.disk import check_disk, foretell
 from bertsmith.corpus.engines import held, open_engine
 from bertsmith.corpus.finish import PUBLISHED, WORK, publish
-from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.options import OF_TRAINING, PrepareOptions
 from bertsmith.corpus.parts import fingerprint
 from bertsmith.corpus.pipeline import Pipeline
 from bertsmith.corpus.shards import Corpus
@@ -55,6 +55,8 @@ def prepare(
     out = Path(out)
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
+    for line in options.without_effect(tokenizer is not None):
+        warn(line)
     named = [sources] if isinstance(sources, str | Path) else list(sources)
     found, passed, spooled = _find(named, out, options)
     try:
@@ -122,7 +124,7 @@ def _made_of(
     """All that decides what the corpus holds, for corpus.json and for the next time the command is run."""
     deciding = options.deciding()
     if tokenizer is not None:
-        for name in ("vocabulary_size", "lowercase", "sample_bytes"):
+        for name in OF_TRAINING:
             deciding[name] = None
     listed = [(file.name, file.kind, file.codec, file.stamp) for file in found]
     return {

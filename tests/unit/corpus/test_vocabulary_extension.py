@@ -177,6 +177,11 @@ def test_options_that_make_no_sense(options: dict[str, Any], message: str, sourc
     assert not (tmp_path / "out").exists()
 
 
+def test_a_size_too_small_is_refused_before_any_text_is_read(tmp_path: Path) -> None:
+    with pytest.raises(BertsmithError, match="a vocabulary of 100 pieces is too small"):
+        make_vocabulary([tmp_path / "nowhere"], tmp_path / "out", VocabularyOptions(size=100))
+
+
 def test_nothing_else_is_overwritten(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("my thesis")
