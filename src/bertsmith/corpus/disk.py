@@ -32,6 +32,7 @@ from bertsmith.corpus.kinds import KINDS, read_documents
 from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.near_duplicates import signed_bytes
 from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.parquet import text_bytes
 from bertsmith.corpus.shards import token_dtype
 from bertsmith.corpus.sources import SourceFile
 from bertsmith.corpus.tokenizer import Tokenizer
@@ -45,8 +46,6 @@ _HEADS_BYTES = 512 << 10
 _PACKED_HEAD_BYTES = 4 << 20
 _PACKED_HEADS = 4
 _MOST_UNPACKED = 20
-# Bytes of text that a byte of a parquet file stands for, about.
-_PARQUET_TEXT = 2.5
 # The documentation that comes with Python and a few packages.
 _PYTHON_DOCS_BYTES = 12_000_000
 _TOKENISED_BYTES = 1 << 20
@@ -169,14 +168,15 @@ def _sample(group: Sequence[SourceFile], how: _Reading, folder: Path) -> _Sample
     part = folder / "cleaned"
     part.mkdir()
 
-    def clean(slices: Sequence[Slice]) -> int:
-        """Cleans a sample into `part`; returns how many bytes it read."""
-        _, made = clean_into(part, CleanTask(part, "", tuple(slices), reading, options.min_characters))
-        return int(made["stream_bytes"])
+    def clean(slices: Sequence[Slice], texts_alone: bool = False) -> int:
+        """Cleans a sample into `part`; returns how many bytes it read, of texts alone or with what is around them."""
+        account, _ = clean_into(part, CleanTask(part, "", tuple(slices), reading, options.min_characters))
+        return account.bytes if texts_alone else account.stream_bytes
 
     times = 1.0
     if kind == "parquet":
-        read, times = clean([_first_rows(group, reading, folder)]), _PARQUET_TEXT
+        read = clean([_first_rows(group, reading, folder)], texts_alone=True)
+        times = sum(sum(text_bytes(file.path, options.text_field)) for file in group) / total
     elif KINDS[kind].is_start is not None and not codec and not group[0].encoding:
         read = clean([_window(file, place) for file, place in _places(group, total)])
         if read < min(total, _WINDOW_BYTES):  # documents so long that hardly a window holds the start of one
@@ -192,7 +192,7 @@ def _sample(group: Sequence[SourceFile], how: _Reading, folder: Path) -> _Sample
     written = sum(arrays) + (part / "texts.bin").stat().st_size
     free = how.free_of_evaluation(part)
     tokens = float(cleaned.lengths[free, 1].sum()) * _tokens_a_byte(cleaned, how.tokenizer, options)
-    packed = sum(file.size_bytes for file in group if is_unpacked(file, options.part_bytes))
+    packed = sum(file.size_bytes for file in group if is_unpacked(file, options))
     sampled = (float(cleaned.lengths[:, 1].sum()), written, float(free.sum()), tokens, read * packed / total)
     return _Sample(*(value * times for value in sampled))
 

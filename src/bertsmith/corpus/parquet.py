@@ -1,18 +1,25 @@
-"""Rows of parquet files as documents, a batch of rows at a time; a slice is made of whole row groups."""
+"""Rows of parquet files as documents, a batch of rows at a time; a slice is made of whole row groups.
+
+Row groups are as large as whoever wrote the file liked, one for all rows by default; too large ones are first written
+again as smaller ones (`regroup`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import size
 from bertsmith.corpus.account import Account
-from bertsmith.corpus.documents import Document, ReadOptions
+from bertsmith.corpus.documents import Document, ReadOptions, batched
 from bertsmith.corpus.lines import LONGEST_LINE, Slice, decode
 from bertsmith.corpus.rows import no_such_field
 
 MAGIC = b"PAR1"
+# The column that names rows, where there is one.
+_NAMES = "id"
 _BATCH_ROWS = 64
 _BUFFER = 1 << 20
 LONGEST_CELL = LONGEST_LINE
@@ -80,48 +87,80 @@ def group_edges(part: Slice, part_bytes: int) -> list[int]:
     return edges
 
 
+def text_bytes(path: str, field: str) -> list[int]:
+    """About how many bytes of text each row group holds, by its metadata; less where texts are the same."""
+    with open_parquet(path) as file:
+        found = []
+        for number in range(file.metadata.num_row_groups):
+            group = file.metadata.row_group(number)
+            columns = [group.column(place) for place in range(group.num_columns)]
+            found.append(sum(each.total_uncompressed_size for each in columns if each.path_in_schema == field))
+        return found
+
+
 def read_parquet(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
     """The documents of the row groups that begin in the slice. A row group that is damaged is read up to the damage.
 
     Raises BertsmithError under `strict`, and where the file as a whole cannot be read.
     """
+    for row, raw, name in _rows(part, options, account):
+        where = f"{part.name}, row {row:,}"
+        account.stream_bytes += len(raw)
+        if len(raw) > LONGEST_CELL:
+            what = f"cells longer than {size(LONGEST_CELL)}, cut off there"
+            account.changed.note(what, 1, len(raw) - LONGEST_CELL, where)
+            raw = raw[:LONGEST_CELL].decode(errors="ignore").encode()
+        yield Document(f"{part.name}@{name}", decode(raw, where, 0, account, options.strict))
+
+
+def regroup(part: Slice, path: Path, options: ReadOptions, account: Account, group_bytes: int) -> None:
+    """Writes the texts of a file and the names of its rows into another, in row groups of about `group_bytes` of text.
+
+    Raises BertsmithError as `read_parquet` does.
+    """
+    library = _library(part.path)
+    import pyarrow
+
+    kinds = {options.text_field: pyarrow.large_binary()}
+    if options.text_field != _NAMES:
+        kinds[_NAMES] = pyarrow.string()
+    schema = pyarrow.schema(kinds.items())
+    plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    with library.ParquetWriter(path, schema, **plain) as out:
+        for rows in batched(_rows(part, options, account), lambda row: len(row[1]), group_bytes):
+            columns = {options.text_field: [raw for _, raw, _ in rows], _NAMES: [name for _, _, name in rows]}
+            out.write_table(pyarrow.table({field: columns[field] for field in kinds}, schema), len(rows))
+
+
+def _rows(part: Slice, options: ReadOptions, account: Account) -> Iterator[tuple[int, bytes, str]]:
+    """(its number in the file, text, name) of each row of the row groups that begin in the slice."""
     with open_parquet(part.path) as file:
         import pyarrow
 
-        names = ["id"] if "id" in file.schema_arrow.names and options.text_field != "id" else []
+        field = options.text_field
+        names = [_NAMES] if _NAMES in file.schema_arrow.names and field != _NAMES else []
         row = 0
         for group, start in enumerate(_starts(file.metadata)):
-            rows = file.metadata.row_group(group).num_rows
             if part.begin <= start and (part.end is None or start < part.end):
-                batches = file.iter_batches(_BATCH_ROWS, [group], [options.text_field, *names], use_threads=False)
+                batches = file.iter_batches(_BATCH_ROWS, [group], [field, *names], use_threads=False)
                 try:
-                    yield from _documents(batches, row, part, options, account)
+                    for number, (raw, name) in enumerate(_cells(batches, field), row):
+                        yield number, raw or b"", str(number if name is None else name)
                 except (pyarrow.ArrowException, OSError) as error:
                     where = f"{part.name}, row group {group} ({error})"
                     if options.strict:
                         fix = "write the file again, or leave --strict away to have what can be read"
                         raise BertsmithError("this row group cannot be read", where, fix) from error
                     account.changed.note("row groups that are damaged, read up to the damage", example=where)
-            row += rows
+            row += file.metadata.row_group(group).num_rows
 
 
-def _documents(
-    batches: Iterator[Any], row: int, part: Slice, options: ReadOptions, account: Account
-) -> Iterator[Document]:
+def _cells(batches: Iterator[Any], field: str) -> Iterator[tuple[bytes | None, Any]]:
+    """Text and name of each row, None where the row has none."""
     for batch in batches:
-        texts = _as_bytes(batch.column(options.text_field))
-        names = batch.column("id").to_pylist() if batch.num_columns > 1 else [None] * len(texts)
-        for raw, name in zip(texts, names, strict=True):
-            where = f"{part.name}, row {row:,}"
-            raw = raw or b""
-            account.stream_bytes += len(raw)
-            if len(raw) > LONGEST_CELL:
-                what = f"cells longer than {size(LONGEST_CELL)}, cut off there"
-                account.changed.note(what, 1, len(raw) - LONGEST_CELL, where)
-                raw = raw[:LONGEST_CELL].decode(errors="ignore").encode()
-            text = decode(raw, where, 0, account, options.strict)
-            yield Document(f"{part.name}@{row if name is None else name}", text)
-            row += 1
+        texts = _as_bytes(batch.column(field))
+        names = batch.column(_NAMES).to_pylist() if batch.num_columns > 1 else [None] * len(texts)
+        yield from zip(texts, names, strict=True)
 
 
 def _as_bytes(column: Any) -> list[bytes | None]:

@@ -21,6 +21,7 @@ from bertsmith.corpus.options import ExcludeAction, PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.sources import find_files
 from bertsmith.corpus.tokenizer import Tokenizer
+from bertsmith.corpus.unpacked import is_unpacked
 
 
 def used(folder: Path) -> int:
@@ -131,6 +132,21 @@ def test_parquet_files_without_rows_do_not_stand_for_all(tmp_path: Path) -> None
     found, _ = find_files([tmp_path], options.reading)
     need = foretell(found, options, None, tmp_path / ".work")
     assert need.peak_bytes == pytest.approx(without.peak_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize(("group_rows", "part_bytes"), [(500, 4 << 20), (20_000, 1 << 18)])
+def test_parquet_is_foretold_within_a_tenth(tmp_path: Path, group_rows: int, part_bytes: int) -> None:
+    """Of row groups that are read as they are, and of one so large that it is written again."""
+    arrow, parquet = (pytest.importorskip(name, reason="no pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
+    source = tmp_path / "a.parquet"
+    parquet.write_table(arrow.table({"text": text(4000).split("\n")}), source, row_group_size=group_rows)
+    options = PrepareOptions(vocabulary_size=2048, workers=1, part_bytes=part_bytes)
+    found, _ = find_files([source], options.reading)
+    assert is_unpacked(found[0], options) == (group_rows > 4000)
+    prepare(source, tmp_path / "first", options=options)
+    tokenizer = tmp_path / "first" / "tokenizer"
+    need = foretell(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
+    assert need.peak_bytes == pytest.approx(peak_of(source, tmp_path / "second", options, tokenizer), rel=0.1)
 
 
 def test_a_source_of_rows_that_are_none_is_foretold_as_nothing(tmp_path: Path) -> None:

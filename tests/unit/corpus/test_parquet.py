@@ -17,9 +17,12 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus import parquet
 from bertsmith.corpus.account import Account
 from bertsmith.corpus.documents import Document, ReadOptions
+from bertsmith.corpus.engine import LocalEngine
 from bertsmith.corpus.kinds import edges_of, read_documents
 from bertsmith.corpus.lines import Slice
+from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.sources import find_files
+from bertsmith.corpus.unpacked import is_unpacked, unpack_where_needed
 
 OPTIONS = ReadOptions()
 TEXTS = [f"Text {n} of {n * n}, größer." for n in range(400)]
@@ -101,6 +104,47 @@ def test_a_damaged_row_group_is_named_and_the_rest_goes_on(tmp_path: Path) -> No
     assert entry.examples[0].startswith("a.parquet, row group 1 (")
     with pytest.raises(BertsmithError, match="this row group cannot be read"):
         read(found(path), ReadOptions(strict=True))
+
+
+@pytest.mark.parametrize("names", [None, [f"n{n}" for n in range(400)]], ids=["unnamed", "named"])
+def test_a_row_group_too_large_for_one_worker_is_written_again_in_smaller_ones(
+    tmp_path: Path, names: list[str] | None
+) -> None:
+    """As pandas writes all rows into one: the same documents, shared out evenly."""
+    path = tmp_path / "a.parquet"
+    texts = [*TEXTS[:-1], None]
+    pq.write_table(pa.table({"text": texts} | ({"id": names} if names else {})), path)
+    options = PrepareOptions(part_bytes=500)
+    files, _ = find_files([path], OPTIONS)
+    assert is_unpacked(files[0], options)
+    assert not is_unpacked(files[0], PrepareOptions())
+    with LocalEngine(1) as engine:
+        (smaller,), faults = unpack_where_needed(files, tmp_path / "work", options, engine)
+    assert not faults
+    account, documents = Account(), []
+    edges = edges_of(smaller.whole(), smaller.size_bytes, options.part_bytes)
+    for begin, end in itertools.pairwise(edges):
+        some = list(read_documents(replace(smaller.whole(), begin=begin or 0, end=end), OPTIONS, account))
+        assert sum(len(document.text) for document in some) < 3 * options.part_bytes
+        documents += some
+    assert (documents, account) == read(found(path))
+    assert Path(smaller.path).stat().st_size < 3 * sum(map(len, TEXTS))
+
+
+def test_a_damaged_row_group_is_counted_where_it_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": TEXTS}), path, compression="zstd", use_dictionary=False)
+    with pq.ParquetFile(path) as file:
+        page = file.metadata.row_group(0).column(0).data_page_offset
+    content = bytearray(path.read_bytes())
+    content[page + 60 : page + 120] = bytes(60)
+    path.write_bytes(content)
+    files, _ = find_files([path], OPTIONS)
+    with LocalEngine(1) as engine:
+        _, faults = unpack_where_needed(files, tmp_path / "work", PrepareOptions(part_bytes=500), engine)
+        assert faults["row groups that are damaged, read up to the damage"].count == 1
+        with pytest.raises(BertsmithError, match="this row group cannot be read"):
+            unpack_where_needed(files, tmp_path / "work", PrepareOptions(part_bytes=500, strict=True), engine)
 
 
 def test_a_file_cut_short_is_passed_over_or_refused(tmp_path: Path) -> None:
