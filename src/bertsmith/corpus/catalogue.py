@@ -42,6 +42,11 @@ class Entry:
     unavailable: str = ""
     instead: str = ""
 
+    @property
+    def by_book(self) -> bool:
+        """Whether its files are those of books that are asked for by number."""
+        return any("{book}" in file.path for file in self.files)
+
 
 @cache
 def catalogue() -> dict[str, Entry]:

@@ -7,6 +7,7 @@ import shutil
 import zipfile
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -66,8 +67,9 @@ def download(
     """
     options = options or DownloadOptions()
     options.check()
-    folders = []
-    for entry in entries_of(name):
+    entries, folders = entries_of(name), []
+    _check_used(name, entries, options)
+    for entry in entries:
         folder = Path(out) / entry.folder
         say(f"{entry.name}: {entry.what}; licence: {entry.licence}")
         if entry.note:
@@ -76,6 +78,19 @@ def download(
             _Download(entry, folder, options, patience).run()
         folders.append(folder)
     return folders
+
+
+def _check_used(name: str, entries: Sequence[Entry], options: DownloadOptions) -> None:
+    """Raises BertsmithError for an option that would change nothing (no German SQuAD is had by --language), and where
+    the numbers of books are missing."""
+    dump = any(entry.sums for entry in entries)
+    uses = {"language": dump, "date": dump, "books": any(entry.by_book for entry in entries)}
+    for option, used in uses.items():
+        if not used and getattr(options, option) != getattr(DownloadOptions(), option):
+            raise BertsmithError(f"{name} knows no --{option}", "download", "leave it away")
+    if uses["books"] and not options.books:
+        fix = "add --books 84 1342; a book's number stands in its address on www.gutenberg.org"
+        raise BertsmithError(f"{name} needs the numbers of the books", "download", fix)
 
 
 @dataclass(frozen=True)
@@ -132,14 +147,8 @@ class _Download:
         raise BertsmithError("another file has the name of this download", path, fix)
 
     def _listed(self) -> list[_Wanted]:
-        if not any("{book}" in file.path for file in self._entry.files):
+        if not self._entry.by_book:
             return [self._wanted(file, file.path) for file in self._entry.files]
-        if not self._options.books:
-            raise BertsmithError(
-                f"{self._entry.name} needs the numbers of the books",
-                "download",
-                "add --books 84 1342; a book's number stands in its address on www.gutenberg.org",
-            )
         return [
             self._wanted(file, file.path.format(book=book))
             for book in self._options.books

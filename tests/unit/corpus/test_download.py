@@ -190,6 +190,9 @@ def test_the_list_tells_size_checks_and_licence(capsys):
         (["wikipedia", "--date", "yesterday"], "date is 'yesterday'", "YYYYMMDD"),
         (["squad1", "--url", "file:///x"], "url is 'file:///x'", "https://"),
         (["gutenberg"], "needs the numbers", "--books 84 1342"),
+        (["squad1", "--language", "de"], "squad1 knows no --language", "leave it away"),
+        (["gutenberg", "--books", "84", "--date", "20260901"], "gutenberg knows no --date", "leave it away"),
+        (["glue", "--books", "84"], "glue knows no --books", "leave it away"),
     ],
 )
 def test_a_mistake_is_one_message(args, what, fix, capsys, tmp_path, monkeypatch):
@@ -198,3 +201,4 @@ def test_a_mistake_is_one_message(args, what, fix, capsys, tmp_path, monkeypatch
     said = capsys.readouterr().err
     assert what in said
     assert fix in said
+    assert not list(tmp_path.iterdir()), "nothing is begun"
