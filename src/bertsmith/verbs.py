@@ -165,13 +165,16 @@ def _inspect(call: Call) -> None:
     from bertsmith.corpus.report import inspect
     from bertsmith.corpus.shards import Corpus
 
+    if flags.samples < 0:
+        raise BertsmithError(f"--samples is {flags.samples}", call.prog, "use a number from 0")
     corpus = Corpus.open(flags.corpus)
+    report = [inspect(corpus)]
+    if flags.samples:
+        report += ["", show_instances(corpus, flags.samples, flags.sequence_length)]
     if flags.png is not None:
         draw_lengths(corpus, flags.png)
         log.say(f"lengths of documents: {flags.png}")
-    print(inspect(corpus))
-    if flags.samples > 0:
-        print(f"\n{show_instances(corpus, flags.samples, flags.sequence_length)}")
+    print("\n".join(report))
 
 
 def _verify(call: Call) -> None:

@@ -44,6 +44,18 @@ def test_prepare_refuses_a_wrong_option_before_it_begins(corpus, capsys, tmp_pat
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [(["--samples", "-1"], "--samples is -1"), (["--sequence-length", "4"], "sequence length 4 is not possible")],
+)
+def test_what_inspect_cannot_show_is_said_instead_of_half_a_report(corpus, tmp_path, capsys, wrong, what):
+    assert main(["inspect", str(corpus), "--png", str(tmp_path / "lengths.png"), *wrong]) == 2
+    said = capsys.readouterr()
+    assert what in said.err
+    assert said.out == ""
+    assert not list(tmp_path.iterdir())
+
+
 def test_inspect_tells_the_counts(corpus, capsys):
     assert main(["inspect", str(corpus)]) == 0
     assert re.search(r"read +12 ", capsys.readouterr().out)
