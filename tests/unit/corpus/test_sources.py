@@ -30,6 +30,7 @@ def test_kinds_are_told_by_content(tmp_path: Path) -> None:
     assert kind_of(tmp_path / "wiki_00", json.dumps(row).encode()) == "wikiextractor-json"
     assert kind_of(tmp_path / "wiki_01", b'<doc id="1" url="u" title="T">\nT\n</doc>\n') == "wikiextractor"
     assert kind_of(tmp_path / "odd.txt", b"{curly} begins this text\n") == "file"
+    assert kind_of(tmp_path / "odder.txt", b"[{braces} in brackets] begin this text\n") == "file"
     packed = recognise(_packed(tmp_path / "c.jsonl.gz", b'{"text": "x"}\n'), OPTIONS)
     assert isinstance(packed, SourceFile)
     assert (packed.kind, packed.codec) == ("jsonl", "gz")
@@ -50,7 +51,10 @@ def _packed(path: Path, content: bytes) -> Path:
         ("a.gz", b"\x1f\x8b\x08\x00\x00\x00", "damaged from the beginning"),
         ("a.parquet", b"PAR1 and no more", "damaged"),
         ("a.html", b"<!DOCTYPE html>", "markup"),
+        ("a.xml", b'<?xml version="1.0"?><TEI><p>Some text.</p></TEI>', "markup"),
         ("a.json", b'{\n "text": "x"}', "not one object a line"),
+        ("a.json", b'\n[{"text": "x"}, {"text": "y"}]', "not one object a line"),
+        ("a.txt", b'[\n  {\n    "text": "x"', "not one object a line"),
     ],
 )
 def test_what_is_not_read_is_named_and_never_taken_for_text(
