@@ -114,6 +114,13 @@ def test_options_without_effect_are_warned_about(
     assert warned("d", tokenizer, vocabulary_size=30_522, lowercase=False) == [f"lowercase False has no effect: {why}"]
 
 
+def test_letters_lost_to_another_encoding_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "old.txt").write_bytes(("Schöne größere Straßen. " * 3).encode("latin-1"))
+    prepare(tmp_path / "old.txt", tmp_path / "corpus", options=options())
+    assert "12 bytes are not UTF-8 and are lost (old.txt, byte 3)" in caplog.text
+    assert "iconv" in caplog.text
+
+
 def test_too_few_held_out_documents_are_warned_about(
     source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,6 +16,7 @@ from bertsmith.corpus.encodings import UTF8_MARK, TranscodedFile
 
 # A longer line is cut off here: one line must fit into a worker's memory several times over.
 LONGEST_LINE = 32 << 20
+NOT_UTF8 = "bytes that are not UTF-8, replaced by U+FFFD"
 DAMAGED = "packed files that are damaged, read up to the damage"
 
 
@@ -165,5 +166,5 @@ def decode(raw: bytes, name: str, begin: int, account: Account, strict: bool) ->
             raise _not_text("UTF-8", where, error.reason) from error
         text = raw.decode(errors="replace")
         count = text.count("\ufffd") - raw.count("\ufffd".encode())
-        account.changed.note("bytes that are not UTF-8, replaced by U+FFFD", count, count, where)
+        account.changed.note(NOT_UTF8, count, count, where)
         return text

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import Progress, choose, duration, say, size
+from bertsmith.base.log import Progress, choose, duration, say, size, warn
 from bertsmith.corpus import pydocs
 from bertsmith.corpus.account import Account, Tally
 from bertsmith.corpus.assemble import ShardTask, assemble_shard, plan_shards
@@ -25,6 +25,7 @@ from bertsmith.corpus.cleaned import TIMES_AS_LONG, CleanTask, clean_again, clea
 from bertsmith.corpus.engine import Engine
 from bertsmith.corpus.fast_ids import choose_library
 from bertsmith.corpus.finish import put_together
+from bertsmith.corpus.lines import NOT_UTF8
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.page_time import why_polled
 from bertsmith.corpus.parts import fingerprint, make_once
@@ -113,6 +114,12 @@ class Pipeline:
         ]
         for kept in kept_accounts(task.folder for task in tasks):
             account.add(Account.from_json(kept))
+        if lost := account.changed.get(NOT_UTF8):
+            where = ", ".join(lost.examples)
+            warn(
+                f"{lost.count:,} bytes are not UTF-8 and are lost ({where}); convert text of another encoding "
+                "first, as by: iconv -f LATIN1 -t UTF-8"
+            )
         documents, text_bytes = (sum(result[name] for result in results) for name in ("documents", "bytes"))
         if not documents:
             reasons = "; ".join(f"{entry.count:,} {what}" for what, entry in account.dropped.items())
