@@ -29,6 +29,7 @@ from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.corpus.vocabulary import count_words
 
 _BATCH_CHARACTERS = 500_000
+_COUNTED_AT_ONCE = 1 << 20
 # Documents of 2**(i-1) to 2**i - 1 tokens are counted in place i of a histogram.
 HISTOGRAM_PLACES = 33
 
@@ -199,7 +200,7 @@ def _write(folder: Path, name: str, split: _Split, tokenizer: Tokenizer) -> dict
     tokens = _joined(split.ids, token_dtype(tokenizer.size))
     sentences, documents = _joined(split.sentences, np.dtype(np.uint16)), _joined(split.documents, np.dtype(np.uint32))
     write_arrays(folder, name, (tokens, sentences, documents))
-    counts = np.bincount(tokens, minlength=tokenizer.size).astype(np.int64)
+    counts = _counted(tokens, tokenizer.size)
     if name == "train":
         np.save(folder / "unigrams.npy", counts)
     return {
@@ -212,6 +213,14 @@ def _write(folder: Path, name: str, split: _Split, tokenizer: Tokenizer) -> dict
         "histogram": split.histogram.tolist(),
         "longest": [split.longest, split.longest_id],
     }
+
+
+def _counted(tokens: Ids, size: int) -> NDArray[np.int64]:
+    """int64[size]: how often each id stands in `tokens`; some at a time, since numpy widens what it counts to int64."""
+    counts = np.zeros(size, np.int64)
+    for start in range(0, len(tokens), _COUNTED_AT_ONCE):
+        counts += np.bincount(tokens[start : start + _COUNTED_AT_ONCE], minlength=size)
+    return counts
 
 
 def _joined(arrays: Sequence[NDArray[Any]], kind: np.dtype[Any]) -> NDArray[Any]:
