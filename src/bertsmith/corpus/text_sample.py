@@ -15,12 +15,12 @@ from bertsmith.corpus import pydocs
 from bertsmith.corpus.account import Account
 from bertsmith.corpus.clean import clean_text, text_hash
 from bertsmith.corpus.cleaned import plan_parts
-from bertsmith.corpus.codecs import UNPACKED
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.engine import LocalEngine
 from bertsmith.corpus.kinds import read_documents
 from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.sources import PYTHON_DOCS, SourceFile, find_files
+from bertsmith.corpus.unpacked import plain_bytes
 from bertsmith.corpus.vocabulary import count_stretches
 
 _PART_BYTES = 4 << 20
@@ -77,7 +77,7 @@ def sample_text(
     account, stretches, size_bytes = Account(changed=passed), Counter[str](), 0
     with tempfile.TemporaryDirectory() as folder, LocalEngine(workers) as engine:
         found = [_written_out(file, Path(folder), options, engine) for file in found]
-        whole = sum(file.size_bytes * (UNPACKED if file.codec else 1) for file in found)
+        whole = sum(plain_bytes(file, options.text_field) for file in found)
         share = min(1.0, most_bytes / max(whole, 1))
         tasks = [SampleTask(tuple(slices), options, share) for slices in plan_parts(found, _PART_BYTES)]
         with Progress("counting words", len(tasks), "parts") as progress:

@@ -62,7 +62,10 @@ def unpack(task: UnpackTask) -> dict[str, Any]:
     return make_once(task.folder, task.made_of, make)
 
 
-def _plain_bytes(file: SourceFile) -> int:
+def plain_bytes(file: SourceFile, text_field: str) -> int:
+    """About how many bytes a file holds when it is unpacked; of parquet, of text."""
+    if file.kind == "parquet":
+        return sum(text_bytes(file.path, text_field))
     return file.size_bytes * (UNPACKED if file.codec else 1)
 
 
@@ -75,7 +78,7 @@ def _parts_if_plain(file: SourceFile, options: PrepareOptions) -> int:
     if kind is None or (kind.edges is None and kind.is_start is None):
         return 0
     if file.encoding or (file.codec and file.codec not in kind.cut_packed):
-        parts = 1 + _plain_bytes(file) // part_bytes
+        parts = 1 + plain_bytes(file, options.text_field) // part_bytes
         return parts if kind.cut_packed or parts > _MANY_PARTS else 0
     return 0
 
@@ -95,7 +98,7 @@ def _said(file: SourceFile, options: PrepareOptions) -> str:
         )
     return (
         f"{file.name}: {file.codec or file.encoding.upper()} cannot be read by several workers at once, so it "
-        f"is unpacked into the work folder first, to about {size(_plain_bytes(file))}"
+        f"is unpacked into the work folder first, to about {size(plain_bytes(file, options.text_field))}"
     )
 
 

@@ -129,6 +129,20 @@ def test_the_sample_is_even_and_the_same_in_any_parts(source: Path, monkeypatch:
     assert sample_text([source], ReadOptions("line"), whole.bytes // 2, workers=2) == half
 
 
+def test_the_sample_of_parquet_is_as_large_as_that_of_plain_text(tmp_path: Path) -> None:
+    """Text that packs ten to one, as a file of few bytes."""
+    arrow, parquet = (pytest.importorskip(name, reason="no pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
+    rows = [f"{number} " + "the same words again and again " * 40 for number in range(2000)]
+    table = arrow.table({"text": rows})
+    parquet.write_table(table, tmp_path / "a.parquet", compression="zstd", use_dictionary=False, row_group_size=100)
+    (tmp_path / "a.txt").write_text("\n".join(rows))
+    most = (tmp_path / "a.txt").stat().st_size // 5
+    assert (tmp_path / "a.parquet").stat().st_size < most / 2
+    plain, packed = (sample_text([tmp_path / f"a.{kind}"], ReadOptions("line"), most, 1) for kind in ("txt", "parquet"))
+    assert packed.bytes == pytest.approx(plain.bytes, rel=0.05)
+    assert packed.bytes < 1.2 * most
+
+
 def test_train_extend_and_keep_from_the_command_line(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
