@@ -25,13 +25,18 @@ from made_corpora import OPTIONS, children, contents, start, wait_for
 def test_killed_at_moments_drawn_by_chance_until_it_ends(
     source: Path, tmp_path: Path, undisturbed: dict[str, str], seed: int
 ) -> None:
-    """The parent, or a worker too, is killed some time after the work began, four times; then it runs to its end."""
+    """The parent, or a worker too, is killed within its next twenty parts, four times; then it runs to its end."""
     draw, out, kills = random.Random(seed), tmp_path / "corpus", 0
+
+    def parts() -> int:
+        return len(list(out.glob(".work/*/*/part.done")))
+
     for _ in range(4):
+        most = parts() + draw.randrange(20)
         process = start(source, out, tmp_path, workers=draw.choice([1, 2, 3]))
-        if not wait_for(lambda: (out / ".work").is_dir(), process):
+        if not wait_for(lambda most=most: (out / ".work").is_dir() and parts() >= most, process):
             break
-        time.sleep(draw.random() * 1.2)
+        time.sleep(draw.random() * 0.05)
         workers = children(process)
         if workers and draw.random() < 0.6:
             os.kill(draw.choice(workers), signal.SIGKILL)
