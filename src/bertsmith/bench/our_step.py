@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from bertsmith.base.device import Device, choose_device
+from bertsmith.base.allocator import keep_freed_memory
+from bertsmith.base.device import choose_device
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.bench.made_batches import padded
 from bertsmith.bench.step_side import StepSide
@@ -30,18 +31,13 @@ class CannotHere(Exception):
     """A side cannot do here what it is to do; the message says why, as a table shows it."""
 
 
-def device_of(side: StepSide) -> Device:
-    """The device and the dtype of the side's products. tf32 is fp32 with the card's own switch thrown."""
-    device = choose_device(side.device, "fp32" if side.precision == "tf32" else side.precision)
-    torch.backends.cuda.matmul.allow_tf32 = side.precision == "tf32"
-    return device
-
-
 def our_steps(side: StepSide, batches: list[PretrainBatch]) -> TakeStep:
     """A fresh model in train mode with its optimizer. What a step costs on the host, such as working out the blocks of
     attention, is part of it."""
     config = BertConfig(**side.model)
-    device = device_of(side)
+    device = choose_device(side.device, side.precision)
+    if device.is_cpu:
+        keep_freed_memory()
     model = PretrainingModel(config, None if device.compute == torch.float32 else device.compute)
     initialise(model, config.initializer_range, seed=0)
     model.to(device.torch_device).train()

@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertsmith.base import fp32_products
 from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.bench.our_step import RATE, WEIGHT_DECAY, CannotHere, TakeStep, device_of
+from bertsmith.bench.our_step import RATE, WEIGHT_DECAY, CannotHere, TakeStep
 from bertsmith.bench.step_side import StepSide
 
 MAX_GRADIENT_NORM = 1.0
-# Sums of 768 products round to some 3e-7 in fp32, 3e-4 in tf32, 2e-3 in bf16.
-_FP32_ERROR = 1e-5
 
 
 def peer_steps(side: StepSide, batches: list[PretrainBatch]) -> TakeStep:
@@ -30,7 +29,9 @@ def peer_steps(side: StepSide, batches: list[PretrainBatch]) -> TakeStep:
         import transformers
     except ModuleNotFoundError as error:
         raise CannotHere(f"{(error.name or 'transformers').partition('.')[0]} is not installed") from error
-    device = device_of(side).torch_device
+    # Nothing of the process is set that its user would not have set: it runs as shipped.
+    device = torch.device(side.device)
+    torch.backends.cuda.matmul.allow_tf32 = side.precision == "tf32"
     if side.onednn:
         fp32_by_onednn()
     torch.manual_seed(0)
@@ -56,15 +57,10 @@ def peer_steps(side: StepSide, batches: list[PretrainBatch]) -> TakeStep:
 
 
 def fp32_by_onednn() -> None:
-    """Lets oneDNN make this process's fp32 products. It is let in by leave to use bf16, which it takes where the
-    processor has matrix units for that, so its answer is compared with float64. CannotHere where that is not fp32's."""
-    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    matmul.fp32_precision = "bf16"
-    a, b = torch.randn(512, 768), torch.randn(512, 768)
-    exact = a.double() @ b.double().T
-    error = float((torch.nn.functional.linear(a, b) - exact).norm() / exact.norm())
-    if error > _FP32_ERROR:
+    """Lets oneDNN make this process's fp32 products. CannotHere where it would not make them in fp32."""
+    if fp32_products.largest_error(fp32_products.ONEDNN) > 1:
         raise CannotHere("oneDNN computes in less than fp32 here")
+    fp32_products.use(fp32_products.ONEDNN)
 
 
 def padded_rows(batch: PretrainBatch, longest: int | None = None) -> dict[str, Tensor]:

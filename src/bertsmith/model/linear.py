@@ -112,5 +112,10 @@ class _HalfProduct(torch.autograd.Function):
         turned = flat.t()
         by_weight = (turned.contiguous() if flat.shape[1] <= rows.shape[1] else turned) @ rows
         by_bias = flat.sum(0)
-        parts = (part for each in (by_weight, by_bias) for part in torch.split(each.to(ctx.dtype), ctx.rows))
-        return by_x, None, None, *parts
+        return by_x, None, None, *_parts(by_weight, ctx.rows, ctx.dtype), *_parts(by_bias, ctx.rows, ctx.dtype)
+
+
+def _parts(gradient: Tensor, rows: list[int], dtype: torch.dtype) -> Sequence[Tensor]:
+    """The gradients of parameters that were joined. A lone one is no view, so that autograd may add to it in place."""
+    wide = gradient.to(dtype)
+    return torch.split(wide, rows) if len(rows) > 1 else [wide]

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertsmith.base.allocator import keep_freed_memory
 from bertsmith.base.device import Device, choose_device
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.layout import deal_within
@@ -98,6 +99,8 @@ def finetune(
         _check_out(model, out)
     work = _prepare(model, train, dev, settings)
     device = choose_device(settings.device, settings.precision)
+    if device.is_cpu:
+        keep_freed_memory()
     start = time.monotonic()
     runs: list[SeedResult] = []
     best: tuple[Classifier, dict[str, Tensor]] | None = None

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from bertsmith.base import files, ranks
+from bertsmith.base.allocator import keep_freed_memory
 from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
@@ -99,6 +100,8 @@ def pretrain(
         say(f"this run is finished already: {run.model}")
         return run
     device = device_of_run(recipe.device, recipe.precision, begun_on, run.folder)
+    if device.is_cpu:
+        keep_freed_memory()
     model = _model(recipe, corpus, device, init_from)
     optimizer = _optimizer(recipe, model, device)
     position = load_checkpoint(run.folder, model, optimizer) if resume else None

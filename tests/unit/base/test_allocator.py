@@ -1,0 +1,36 @@
+"""Freed memory stays with the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+COUNT = """
+import resource, sys
+import numpy as np
+from bertsmith.base.allocator import keep_freed_memory
+
+if sys.argv[1] == "kept":
+    assert keep_freed_memory()
+faults = []
+for _ in range(6):
+    block = np.ones(48 << 20, np.uint8)
+    del block
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+print(faults[-1] - faults[0])
+"""
+
+
+def fresh_pages(how: str) -> int:
+    """Pages that the system handed out for five blocks of 48 MB, after a first one."""
+    done = subprocess.run([sys.executable, "-c", COUNT, how], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc gives large blocks back at once")
+def test_a_block_that_was_freed_is_given_out_again() -> None:
+    # Pages may be of 4 kB or of 2 MB.
+    assert fresh_pages("kept") <= 5
+    assert fresh_pages("given back") >= 5 * 24 - 5
