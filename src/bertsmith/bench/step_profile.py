@@ -18,16 +18,18 @@ from bertsmith.bench.matrix_rate import wait
 
 PRODUCT = r"^(aten::copy_ < )?aten::(mm|addmm|bmm|baddbmm|_addmm_activation|mkldnn_linear|_mkldnn_linear\w*)\b"
 _ATTENTION = r"[Aa]ttention|varlen|softmax|Softmax"
+CASTS = "casts of weights, sums of gradients"
 HEAD, PYTHON, REST = "head and loss", "Python, between operators", "rest"
 GROUPS: tuple[tuple[str, str], ...] = (
     ("optimizer", r"Optimizer\."),
     ("embeddings", r"[Ee]mbedding|one_hot"),
-    ("casts of weights, sums of gradients", r"_Compute|AccumulateGrad|(^|< )aten::(to|cat)$"),
+    (CASTS, r"_Compute|AccumulateGrad|(^|< )aten::(to|cat)$"),
     (HEAD, r"CrossEntropy|NllLoss|LogSoftmax|nll_loss|log_softmax|\[vocabulary\]"),
-    ("dropout", r"dropout|Dropout|bernoulli|MulBackward0"),
+    ("dropout", r"[dD]ropout|Dropped|bernoulli|MulBackward0"),
     ("attention: products", rf"{PRODUCT}.*({_ATTENTION})|flash|scaled_dot_product"),
     ("attention: softmax, gathering", _ATTENTION),
     ("matrix products", PRODUCT),
+    (CASTS, r"_HalfProduct"),
     ("LayerNorm, GELU, sums", r"layer_norm|LayerNorm|gelu|Gelu|tanh|Tanh|aten::(add|add_|sum|mul)\b|triton_"),
 )
 
