@@ -135,12 +135,12 @@ def deal(lengths: ArrayLike, bins: int) -> list[Ints]:
 
 
 def round_up(count: int) -> int:
-    """The next of a few sizes, at most a sixteenth larger: batches then come in few shapes.
+    """The next of a few sizes, at most a thirty-second larger, or 15 slots: batches then come in few shapes.
 
     A CPU's matrix kernels are generated anew for every shape, which cost a sixth of a step's time where each step had
     a shape of its own.
     """
-    grain = max(16, 1 << max(count.bit_length() - 5, 0))
+    grain = max(16, 1 << max(count.bit_length() - 6, 0))
     return -(-count // grain) * grain
 
 
