@@ -1,7 +1,7 @@
 """The back-ends made for cards, held equal to the CPU's own: one padded block through SDPA, and the Triton kernels.
 
-The Triton kernels run here through Triton's interpreter, where Triton is installed; it is no dependency of the tests,
-because its wheel has some 280 MB.
+The Triton kernels run here through Triton's interpreter; Triton has wheels for Linux alone, and elsewhere these tests are
+skipped.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def test_the_back_end_follows_from_device_dtype_and_dropout(monkeypatch: pytest.
 
 
 TRITON = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton is not installed (pip install triton, 280 MB)"
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed (it has wheels for Linux alone)"
 )
 
 
