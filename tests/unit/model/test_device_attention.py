@@ -1,7 +1,6 @@
 """The back-ends made for cards, held equal to the CPU's own: one padded block through SDPA, and the Triton kernels.
 
-The Triton kernels run here through Triton's interpreter; Triton has wheels for Linux alone, and elsewhere these tests are
-skipped.
+The Triton kernels run here through Triton's interpreter; where there is no wheel of Triton, these tests are skipped.
 """
 
 from __future__ import annotations
