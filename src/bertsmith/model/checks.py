@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.model.config import BertConfig
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -28,6 +29,14 @@ def check_ids(config: BertConfig, input_ids: Tensor, token_type_ids: Tensor, pos
         if least < 0 or most >= rows:
             wrong = least if least < 0 else most
             raise BertsmithError(f"{name} {wrong} has no row: this model has {rows}", "the model's input", fix)
+
+
+def check_labels(labels: Tensor, classes: int) -> None:
+    """Raises BertsmithError for labels int64[N] that are no class and not -100. On a card it waits for its queue."""
+    wrong = labels[((labels < 0) | (labels >= classes)) & (labels != IGNORED_LABEL)]
+    if wrong.numel():
+        fix = f"give classes from 0 to {classes - 1}, and {IGNORED_LABEL} where nothing is asked"
+        raise BertsmithError(f"label {int(wrong[0])} is none of {classes} classes", "the loss's labels", fix)
 
 
 def padded_input(

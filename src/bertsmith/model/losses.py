@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.base.layout import IGNORED_LABEL
+from bertsmith.model.checks import check_labels
 
 # Scores worked on at once: few enough to stay in a core's cache, many enough that calls cost nothing.
 _CHUNK_ELEMENTS = 1 << 19
@@ -27,7 +28,12 @@ class LossSum:
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> LossSum:
-    """Cross entropy of logits[N, C] against labels int64[N], in fp32 or wider; labels of -100 do not count."""
+    """Cross entropy of logits[N, C] against labels int64[N], in fp32 or wider; labels of -100 do not count.
+
+    Raises BertsmithError for any other label that is no class; not on a card, where to look at them costs a wait.
+    """
+    if not labels.is_cuda and not torch.compiler.is_compiling():
+        check_labels(labels, logits.shape[1])
     if torch.compiler.is_compiling():  # it makes one visit of the plain words, and knows all scores at once
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
         loss = torch.nn.functional.cross_entropy(scores, labels, ignore_index=IGNORED_LABEL, reduction="sum")

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.model import losses
 from bertsmith.model.losses import IGNORED_LABEL, cross_entropy_sum
 
@@ -91,3 +92,10 @@ def test_one_over_a_count_is_not_rounded_before_it_scales_half_precision() -> No
     whole, scaled = (each.scatter(1, labels[:, None], 0.0) for each in gradients)
     factor = float((scaled * whole).sum() / whole.square().sum())
     assert abs(413 * factor - 1) < 2e-4
+
+
+@pytest.mark.parametrize("wrong", [-1, -99, 7, 30_000])
+def test_a_label_that_is_no_class_is_refused(wrong: int) -> None:
+    # NVIDIA marks what is not asked with -1, which would else count as the first class.
+    with pytest.raises(BertsmithError, match=f"label {wrong} is none of 7 classes"):
+        cross_entropy_sum(torch.randn(3, 7), torch.tensor([2, IGNORED_LABEL, wrong]))
