@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from bertsmith.base.allocator import keep_freed_memory
-from bertsmith.base.device import choose_device
+from bertsmith.base.device import Device, choose_device
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.bench.made_batches import padded
 from bertsmith.bench.step_side import StepSide
@@ -31,11 +31,17 @@ class CannotHere(Exception):
     """A side cannot do here what it is to do; the message says why, as a table shows it."""
 
 
+def device_of(side: StepSide) -> Device:
+    """Our device and its precision. A processor has no tf32, which stands for fp32 there."""
+    no_tf32 = side.device == "cpu" and side.precision == "tf32"
+    return choose_device(side.device, "fp32" if no_tf32 else side.precision)
+
+
 def our_steps(side: StepSide, batches: list[PretrainBatch]) -> TakeStep:
     """A fresh model in train mode with its optimizer. What a step costs on the host, such as working out the blocks of
     attention, is part of it."""
     config = BertConfig(**side.model)
-    device = choose_device(side.device, side.precision)
+    device = device_of(side)
     if device.is_cpu:
         keep_freed_memory()
     model = PretrainingModel(config, None if device.compute == torch.float32 else device.compute)

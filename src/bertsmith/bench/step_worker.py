@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from bertsmith.base.device import Device, choose_device
+from bertsmith.base.device import Device
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.bench.instances import read_batches
 from bertsmith.bench.matrix_rate import matrix_rate, step_shapes, wait
-from bertsmith.bench.our_step import CannotHere, TakeStep, our_steps
+from bertsmith.bench.our_step import CannotHere, TakeStep, device_of, our_steps
 from bertsmith.bench.peer_step import peer_steps
 from bertsmith.bench.step_profile import profile_steps
 from bertsmith.bench.step_side import OURS, StepSide
@@ -34,7 +34,7 @@ def _device_of(side: StepSide) -> Device:
     """The side's device and the dtype of its products. To choose ours sets what is faster for the whole process, which
     a peer as shipped does without."""
     if side.side == OURS:
-        return choose_device(side.device, side.precision)
+        return device_of(side)
     return Device(torch.device(side.device), torch.bfloat16 if side.precision == "bf16" else torch.float32)
 
 
