@@ -6,12 +6,13 @@ back in fp32, so micro-batches are summed in fp32 however many there are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 
@@ -23,6 +24,8 @@ class _Copies:
 
     def of(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """The parameters joined along their first axis, in `dtype`, without a gradient."""
+        if any(each.is_inference() for each in parameters):  # such tensors do not tell that they were written to
+            return _joined(parameters, dtype)
         first, others = parameters[0], tuple(parameters[1:])
         # A tensor that is put in a parameter's place, as a move to another device does, leaves its version as it was.
         versions = [(each._version, each.data_ptr(), each.device) for each in parameters]
@@ -32,17 +35,37 @@ class _Copies:
             same = len(kept_others) == len(others) and all(a is b for a, b in zip(kept_others, others, strict=True))
             if same and kept_dtype == dtype and kept_versions == versions:
                 return cast(Tensor, copy)
-        # A copy that was made in inference mode could never be trained with.
-        with torch.inference_mode(False), torch.no_grad():
-            rows = [len(each) for each in parameters]
-            joined = torch.empty(sum(rows), *first.shape[1:], dtype=dtype, device=first.device)
-            for part, each in zip(torch.split(joined, rows), parameters, strict=True):
-                part.copy_(each)
+        joined = _joined(parameters, dtype)
         self._kept[first] = (dtype, versions, others, joined)
         return joined
 
+    def forget(self, changed: Iterable[Tensor]) -> None:
+        """Drops the copies of these parameters."""
+        ids = {id(each) for each in changed}
+        for first, (_, _, others, _) in list(self._kept.items()):
+            if not ids.isdisjoint(map(id, (first, *others))):
+                del self._kept[first]
+
+
+def _joined(parameters: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    # A copy that was made in inference mode could never be trained with.
+    with torch.inference_mode(False), torch.no_grad():
+        rows, first = [len(each) for each in parameters], parameters[0]
+        joined = torch.empty(sum(rows), *first.shape[1:], dtype=dtype, device=first.device)
+        for part, each in zip(torch.split(joined, rows), parameters, strict=True):
+            part.copy_(each)
+    return joined
+
 
 _copies = _Copies()
+
+
+def _forget_stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    _copies.forget(each for group in optimizer.param_groups for each in group["params"])
+
+
+# PyTorch's fused optimizers, and those that write to `.data`, leave the versions of parameters as they were.
+register_optimizer_step_post_hook(_forget_stepped)
 
 
 class _Compute(torch.autograd.Function):

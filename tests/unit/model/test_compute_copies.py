@@ -38,6 +38,27 @@ def step_of(kind):
     return change
 
 
+class WritesToData(torch.optim.Optimizer):
+    """As many optimizers outside PyTorch are written."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.sub_(0.5 * parameter.grad)
+
+
+def step_of_another(kind, only=slice(None), **settings):
+    def change(those):
+        optimizer = kind(list(those.parameters())[only], **settings)
+        expected(X, those).square().sum().backward()
+        optimizer.step()
+
+    return change
+
+
 def in_place(those):
     with torch.no_grad():
         those[1].weight.mul_(2)
@@ -56,7 +77,11 @@ def initialised(those):
 CHANGES = {
     "lamb": step_of(Lamb),
     "adamw": step_of(AdamW),
-    "torch's own": lambda those: torch_step(those),
+    "torch's own": step_of_another(torch.optim.SGD, lr=0.5),
+    "torch's fused AdamW": step_of_another(torch.optim.AdamW, lr=0.5, fused=True),
+    "torch's fused SGD": step_of_another(torch.optim.SGD, lr=0.5, fused=True),
+    "fused, of the last map only": step_of_another(torch.optim.SGD, slice(4, None), lr=0.5, fused=True),
+    "one that writes to .data": step_of_another(WritesToData),
     "load_state_dict": lambda those: those.load_state_dict(
         torch.nn.ModuleList(Linear(4, 4) for _ in those).state_dict()
     ),
@@ -68,12 +93,6 @@ CHANGES = {
     "initialised": initialised,
     "there and back in float64": lambda those: in_place(those.double().float()),
 }
-
-
-def torch_step(those):
-    optimizer = torch.optim.SGD(those.parameters(), lr=0.5)
-    joined_linear(X, *those).square().sum().backward()
-    optimizer.step()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -145,6 +164,23 @@ def test_copies_made_in_inference_mode_can_be_trained_with():
         joined_linear(X, *those)
     joined_linear(X, *those).sum().backward()
     assert all(each.grad is not None for each in those.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_model_made_in_inference_mode_is_of_use_there(dtype):
+    with torch.inference_mode():
+        those, x = maps(), X.to(dtype)
+        joined_linear(x, *those)
+        in_place(those)
+        torch.testing.assert_close(joined_linear(x, *those), expected(x, those))
+
+
+def test_an_optimizer_leaves_the_copies_of_other_models():
+    those, others = maps(), maps()
+    weights = [each.weight for each in others]
+    kept = linear_module._copies.of(weights, torch.bfloat16)
+    CHANGES["torch's fused SGD"](those)
+    assert linear_module._copies.of(weights, torch.bfloat16) is kept
 
 
 def test_copies_go_with_their_parameters():
