@@ -72,10 +72,7 @@ class PretrainingModel(nn.Module):
         return logits
 
     def losses(self, batch: PretrainInputs) -> tuple[LossSum, LossSum]:
-        """The masked-word and the next-sentence loss of a micro-batch, summed, with their counts.
-
-        Backward needs both: the gradient of the word rows is sparse until the masked words' is added to it.
-        """
+        """The masked-word and the next-sentence loss of a micro-batch, summed, with their counts."""
         hidden = self.encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.packed, tied=True)
         masked = cross_entropy_sum(self.masked_logits(hidden, batch.masked_positions), batch.masked_labels)
         next_sentence = cross_entropy_sum(self.next_sentence_logits(hidden, batch.packed), batch.next_sentence_labels)

@@ -13,18 +13,31 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.weak import WeakIdKeyDictionary
+
+# Tables whose `grad` is made whole, which is asked for once a table.
+_made_whole = WeakIdKeyDictionary()
 
 
 def look_up(table: Tensor, ids: Tensor, sparse: bool = False) -> Tensor:
     """table [V, C], ids int64[T] in any order and number -> [T, C].
 
-    sparse: the gradient holds only rows that were looked up, on a CPU. It is for tables that get a whole gradient from
-    elsewhere too, to which PyTorch then adds these rows; without that the optimizer would get a sparse one.
+    sparse: on a CPU, only rows that were looked up are added to the gradient. It saves time for tables that get a whole
+    gradient from elsewhere too; where one gets no other, as from one of two losses alone, its `grad` is made whole.
     """
-    if not torch.compiler.is_compiling():
-        return functional.embedding(ids, table, sparse=sparse and table.device.type == "cpu")
-    rows: Tensor = _looked_up(table, ids)
-    return rows
+    if torch.compiler.is_compiling():
+        rows: Tensor = _looked_up(table, ids)
+        return rows
+    sparse = sparse and table.device.type == "cpu"
+    if sparse and table.requires_grad and table.is_leaf and table not in _made_whole:
+        _made_whole[table] = table.register_post_accumulate_grad_hook(_make_whole)
+    return functional.embedding(ids, table, sparse=sparse)
+
+
+def _make_whole(table: Tensor) -> None:
+    """Optimizers and norms take no sparse gradient."""
+    if table.grad is not None and table.grad.is_sparse:
+        table.grad = table.grad.to_dense()
 
 
 @torch.library.custom_op("bertsmith::look_up", mutates_args=())

@@ -90,6 +90,29 @@ def test_the_tied_matrix_gets_the_gradient_of_both_its_uses() -> None:
     assert distance(weight.grad, apart) < 1e-13
 
 
+@pytest.mark.parametrize("losses", [(1,), (0,), (0, 1), (1, 0)], ids=str)
+def test_losses_alone_or_one_after_the_other_give_whole_gradients(losses: tuple[int, ...]) -> None:
+    config = small_config()
+    model, batch = drawn_model(config), drawn_inputs(config, [9, 4, 13])
+    weight = model.encoder.embeddings.word.weight
+    expected = torch.zeros_like(weight)
+    for which in losses:
+        hidden = model.encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.packed)
+        logits, labels = (
+            (model.next_sentence_logits(hidden, batch.packed), batch.next_sentence_labels)
+            if which
+            else (model.masked_logits(hidden, batch.masked_positions), batch.masked_labels)
+        )
+        expected += torch.autograd.grad(cross_entropy_sum(logits, labels).loss, weight)[0]
+    for which in losses:
+        model.losses(batch)[which].loss.backward()
+    assert weight.grad is not None
+    assert weight.grad.layout == torch.strided
+    assert distance(weight.grad, expected) < 1e-13
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    torch.optim.AdamW(model.parameters()).step()
+
+
 def test_the_config_says_how_much_is_added_to_a_variance() -> None:
     """With an epsilon as large as the variance the result is smaller by the root of two; in bf16 it stays wide."""
     config = small_config(layer_norm_eps=1.0)
