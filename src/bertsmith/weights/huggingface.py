@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import choose, say
+from bertsmith.base.log import choose, say, warn
 from bertsmith.base.streams import stream_key
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
@@ -52,20 +52,20 @@ class FolderContents:
 def load_encoder(folder: str | Path, compute: torch.dtype | None = None) -> Encoder:
     """The encoder of a Hugging Face BERT folder, in evaluation mode, with fp32 parameters.
 
-    Needs config.json and weights only. Heads in the folder are left out; a pooler that it lacks is fresh; both are
-    said. compute: the dtype of hidden states and products. Raises BertsmithError that lists every tensor that is
+    Needs config.json and weights only. Heads in the folder are left out, and said; a pooler that it lacks is fresh, and
+    warned of. compute: the dtype of hidden states and products. Raises BertsmithError that lists every tensor that is
     missing, unexpected or wrongly shaped.
     """
-    return load_model(lambda config: Encoder(config, compute), folder, may_be_fresh=(POOLER,))
+    return load_model(lambda config: Encoder(config, compute), folder, may_be_fresh=(POOLER,), warn_of_fresh=True)
 
 
 def load_pretraining_model(folder: str | Path, compute: torch.dtype | None = None) -> PretrainingModel:
     """The encoder of a Hugging Face BERT folder with its masked-word and next-sentence heads, in evaluation mode.
 
-    A head or pooler that the folder lacks is fresh, and said; otherwise as `load_encoder`.
+    A head or pooler that the folder lacks is fresh, and warned of; otherwise as `load_encoder`.
     """
     fresh = (POOLER, "masked_head", "next_sentence")
-    return load_model(lambda config: PretrainingModel(config, compute), folder, may_be_fresh=fresh)
+    return load_model(lambda config: PretrainingModel(config, compute), folder, fresh, warn_of_fresh=True)
 
 
 def load_model(
@@ -74,11 +74,13 @@ def load_model(
     may_be_fresh: Collection[str] = (),
     leave_out: Collection[str] = (),
     seed: int = 0,
+    warn_of_fresh: bool = False,
 ) -> Model:
     """Builds a model from a folder's config.json and gives it the folder's weights, all of them.
 
     may_be_fresh: the parts that may be drawn anew (from `seed`) where the folder lacks them. leave_out: heads of the
-    folder that are not read. Raises BertsmithError.
+    folder that are not read. warn_of_fresh: a program without a log shows warnings only, and would use what is random
+    unawares. Raises BertsmithError.
     """
     folder = Path(folder)
     config = read_config(folder)
@@ -95,13 +97,15 @@ def load_model(
         for name, parameter in own_parameters(model).items():
             if name in fitted.tensors:
                 parameter.copy_(fitted.tensors[name])
-    _tell(path, fitted, tensors)
+    _tell(path, fitted, tensors, warn_of_fresh)
     return model.eval()
 
 
-def _tell(path: Path, fitted: Fit, tensors: Mapping[str, Tensor]) -> None:
+def _tell(path: Path, fitted: Fit, tensors: Mapping[str, Tensor], warn_of_fresh: bool) -> None:
     """Says once what was drawn anew, left out or widened."""
-    if fitted.fresh:
+    if fitted.fresh and warn_of_fresh:
+        warn(f"{path}: {' and '.join(sorted(fitted.fresh))}: drawn at random (no weights for it were read)")
+    elif fitted.fresh:
         choose(f"{path}: {' and '.join(sorted(fitted.fresh))}", "drawn at random", "no weights for it were read")
     if fitted.unused:
         choose(f"{path}: {' and '.join(sorted(fitted.unused))}", "left out", "this model has no such part")

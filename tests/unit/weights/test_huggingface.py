@@ -3,6 +3,8 @@
 import errno
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
 import safetensors.torch
@@ -96,6 +98,13 @@ def test_a_bare_encoder_gets_fresh_heads_and_says_so(model, tokenizer_folder, tm
     assert "masked_head and next_sentence: drawn at random" in said.text
     assert bool(torch.isfinite(loaded.masked_head.transform.weight).all())
     assert 0 < float(loaded.next_sentence.weight.detach().std()) < 0.04
+
+
+def test_a_program_without_a_log_is_warned_of_fresh_heads(model, tokenizer_folder, tmp_path):
+    save_encoder(model.encoder, tokenizer_folder, tmp_path / "bare")
+    code = "import sys, bertsmith; bertsmith.load_pretraining_model(sys.argv[1])"
+    ran = subprocess.run([sys.executable, "-c", code, tmp_path / "bare"], capture_output=True, text=True, check=True)
+    assert "masked_head and next_sentence: drawn at random" in ran.stderr
 
 
 def test_a_missing_pooler_is_fresh_and_said(folder, said):
