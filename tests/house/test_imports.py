@@ -30,7 +30,8 @@ SEES["quickstart"] = set(SEES) - {"bench"}
 # Composition roots: they join the stages, and they alone see a recipe.
 ROOTS = {
     "weights.convert": {*SEES["weights"], "corpus.tokenizer"},
-    "training.pretrain": {*SEES["training"], "recipes"},
+    "training.pretrain": {*SEES["training"], "recipes", "training.phases"},
+    "training.phases": {*SEES["training"], "recipes"},
     "tasks.finetune": {*SEES["tasks"], "recipes", "weights", "optim", "training"},
     "verbs": {*SEES, "quickstart"},
     "cli": {"base", "training", "verbs"},

@@ -42,7 +42,7 @@ class _Copies:
     def forget(self, changed: Iterable[Tensor]) -> None:
         """Drops the copies of these parameters."""
         ids = {id(each) for each in changed}
-        for first, (_, _, others, _) in list(self._kept.items()):
+        for first, (_, _, others, _) in list(self._kept.items()):  # type: ignore[no-untyped-call]
             if not ids.isdisjoint(map(id, (first, *others))):
                 del self._kept[first]
 

@@ -30,7 +30,7 @@ def look_up(table: Tensor, ids: Tensor, sparse: bool = False) -> Tensor:
         return rows
     sparse = sparse and table.device.type == "cpu"
     if sparse and table.requires_grad and table.is_leaf and table not in _made_whole:
-        _made_whole[table] = table.register_post_accumulate_grad_hook(_make_whole)
+        _made_whole[table] = table.register_post_accumulate_grad_hook(_make_whole)  # type: ignore[no-untyped-call]
     return functional.embedding(ids, table, sparse=sparse)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,10 @@ from bertsmith.base import files, ranks
 from bertsmith.base.allocator import keep_freed_memory
 from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say, warn
-from bertsmith.batches.loader import Loader
-from bertsmith.batches.masking import MaskingSettings
-from bertsmith.batches.order import Order
-from bertsmith.batches.packing import PretrainBatch, fix_shapes
-from bertsmith.batches.pairs import PairSettings
-from bertsmith.batches.shapes import FixedShapes
-from bertsmith.batches.steps import held_out_batches
+from bertsmith.base.log import say
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
-from bertsmith.model.initial import CUT_NORMAL_DEVIATION, initialise
+from bertsmith.model.initial import initialise
 from bertsmith.model.neighbours import look_at_neighbours
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.adamw import AdamW
@@ -32,14 +24,14 @@ from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
-from bertsmith.optim.schedules import polynomial
 from bertsmith.recipes.loader import load_recipe, save_recipe
-from bertsmith.recipes.schema import ModelShape, Phase, Recipe
+from bertsmith.recipes.schema import ModelShape, Recipe
 from bertsmith.training.checkpoints import Position, check_same_run, claim, load_checkpoint
 from bertsmith.training.compiled import CompiledStep, choose_compiled
-from bertsmith.training.loop import Cadence, PhaseWork, Trainer
+from bertsmith.training.loop import Cadence, Trainer
 from bertsmith.training.meters import MetricsFile, forget_after, read_metrics
-from bertsmith.training.start import check_start, fit_vocabulary, start_identity, tell_shape
+from bertsmith.training.phases import run_phases
+from bertsmith.training.start import fit_vocabulary, start_identity, tell_shape
 from bertsmith.training.stopping import stop_on_signals
 from bertsmith.weights.huggingface import load_pretraining_model, save_pretraining_model
 
@@ -127,7 +119,7 @@ def pretrain(
                 go_on=f"run the same command {'again' if resume else 'with --resume'} to go on",
                 compiled=CompiledStep(model, optimizer, device.torch_device) if is_compiled else None,
             )
-            _run_phases(recipe, corpus, trainer, fresh=position is None, from_scratch=init_from is None)
+            run_phases(recipe, corpus, trainer, fresh=position is None, from_scratch=init_from is None)
     finally:
         if metrics is not None:
             metrics.close()
@@ -233,112 +225,3 @@ def _optimizer(recipe: Recipe, model: PretrainingModel, device: Device) -> Clipp
         max_gradient_norm=settings.max_gradient_norm,
         loss_scale=LossScale(device.torch_device) if device.scales_losses else None,
     )
-
-
-def _run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, *, fresh: bool, from_scratch: bool) -> None:
-    phases = [(number, phase) for number, phase in ((1, recipe.phase1), (2, recipe.phase2)) if phase.steps]
-    for number, phase in phases:
-        if number < trainer.position.phase:
-            continue
-        if number > trainer.position.phase:
-            trainer.position = replace(trainer.position, phase=number, phase_step=0)
-            # NVIDIA's second phase begins LAMB's bias correction anew and keeps its moments.
-            trainer.optimizer.reset_step_count()
-        work = _phase_work(recipe, number, phase, corpus, trainer.compiled is not None)
-        if fresh:
-            check_start(trainer, work, _spread(recipe) if from_scratch else None)
-            fresh = False
-        trainer.run_phase(work)
-    pairs = PairSettings(**asdict(recipe.pairs))
-    compiled = trainer.compiled is not None
-    trainer.finish({phase.sequence_length: _held_out(recipe, phase, corpus, pairs, compiled) for _, phase in phases})
-
-
-def _phase_work(recipe: Recipe, number: int, phase: Phase, corpus: Corpus, compiled: bool = False) -> PhaseWork:
-    masking = MaskingSettings(**asdict(recipe.masking))
-    pairs = PairSettings(**asdict(recipe.pairs))
-    order = Order(
-        corpus,
-        split="train",
-        seed=recipe.seed,
-        phase=number,
-        sequence_length=phase.sequence_length,
-        pairs=pairs,
-        cache_folder=corpus.folder / "order",
-    )
-    return PhaseWork(
-        number=number,
-        steps=phase.steps,
-        learning_rate=partial(
-            polynomial,
-            steps=phase.steps,
-            warmup_share=phase.warmup,
-            power=phase.decay_power,
-            base=phase.learning_rate,
-        ),
-        loader=_loader_from(
-            recipe, phase, order, masking, _shapes(recipe, phase, order, masking) if compiled else None
-        ),
-        held_out=_held_out(recipe, phase, corpus, pairs, compiled),
-    )
-
-
-def _shapes(recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings) -> FixedShapes:
-    """The shape of a compiled phase, told. It follows from the first epoch, so that a resumed run has the same."""
-    shapes = FixedShapes.for_steps(
-        order.epoch(0).lengths,
-        masking,
-        global_batch=phase.global_batch,
-        ranks=ranks.world_size(),
-        budget_tokens=recipe.micro_batch_tokens,
-        longest=phase.sequence_length,
-    )
-    say(
-        f"phase {order.phase}: a step is {shapes.micro_batches} micro-batches a rank of {shapes.tokens:,} slots, with "
-        f"room for {shapes.sequences:,} sequences and {shapes.masked:,} masked words; tokens will fill "
-        f"{shapes.expected_fill:.1%} of it"
-    )
-    return shapes
-
-
-def _loader_from(
-    recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings, shapes: FixedShapes | None
-) -> Callable[[int], Loader]:
-    def loader(done: int) -> Loader:
-        return Loader(
-            order,
-            global_batch=phase.global_batch,
-            masking=masking,
-            micro_batch_tokens=recipe.micro_batch_tokens,
-            rank=ranks.rank(),
-            ranks=ranks.world_size(),
-            start_step=done,
-            stop_step=phase.steps,
-            workers=recipe.loader_workers,
-            shapes=shapes,
-        )
-
-    return loader
-
-
-def _held_out(recipe: Recipe, phase: Phase, corpus: Corpus, pairs: PairSettings, compiled: bool) -> list[PretrainBatch]:
-    """Held-out batches, always masked as BERT does, so that runs with other masking rates can be compared."""
-    if not corpus.tokens("held_out"):
-        warn("the corpus has no held-out documents, so nothing is evaluated; prepare it with a larger --held-out share")
-        return []
-    batches = held_out_batches(
-        corpus,
-        sequence_length=phase.sequence_length,
-        instances=recipe.evaluate_instances,
-        masking=MaskingSettings(),
-        pairs=pairs,
-        micro_batch_tokens=recipe.micro_batch_tokens,
-        seed=recipe.seed,
-    )
-    return fix_shapes(batches, phase.sequence_length, corpus.special.cls) if compiled else batches
-
-
-def _spread(recipe: Recipe) -> float:
-    """Random scores of variance v raise the mean loss of guessing by v / 2; a fresh decoder's v is |embedding|^2."""
-    deviation = CUT_NORMAL_DEVIATION * recipe.model.embedding_deviation
-    return recipe.model.hidden * deviation**2 / 2

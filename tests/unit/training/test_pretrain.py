@@ -7,6 +7,7 @@ import importlib
 import json
 import logging
 import math
+import pydoc_data.topics
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +18,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
 from bertsmith.optim.schedules import polynomial
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.evaluate import baselines
-from bertsmith.training.pretrain import Run, _phase_work, pretrain
+from bertsmith.training.phases import HeldOut, phase_work
+from bertsmith.training.pretrain import Run, pretrain
 from made_runs import corpus, figures, small_recipe, weights
 
 RECIPE = small_recipe(phase1__steps=6, phase2__steps=4, evaluate_every=3, save_every=2, keep=20)
@@ -71,9 +75,7 @@ def test_every_line_has_what_a_trainer_watches(run: Run) -> None:
 
 def test_tokens_are_those_of_the_batches(run: Run) -> None:
     steps = [
-        step
-        for number, phase in ((1, RECIPE.phase1), (2, RECIPE.phase2))
-        for step in _phase_work(RECIPE, number, phase, corpus()).loader(0)
+        step for number in (1, 2) for step in phase_work(RECIPE, number, corpus(), HeldOut(RECIPE, corpus())).loader(0)
     ]
     assert [each["tokens"] for each in run.metrics("train")] == [step.totals.tokens for step in steps]
     (end,) = run.metrics("end")
@@ -109,8 +111,8 @@ def test_evaluations_stand_beside_their_baselines(run: Run) -> None:
     records = run.metrics("evaluation")
     assert [each["step"] for each in records] == [3, 6, 9, 10]
     alphabetic, unigrams = corpus().tokenizer().is_alphabetic, corpus().unigrams()
-    for number, phase, those in ((1, RECIPE.phase1, records[:2]), (2, RECIPE.phase2, records[2:])):
-        work = _phase_work(RECIPE, number, phase, corpus())
+    for number, those in ((1, records[:2]), (2, records[2:])):
+        work = phase_work(RECIPE, number, corpus(), HeldOut(RECIPE, corpus()))
         for each in those:
             assert {name: each[name] for name in baselines(work.held_out, unigrams, alphabetic).as_record()} == (
                 baselines(work.held_out, unigrams, alphabetic).as_record()
@@ -261,6 +263,21 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_anything_is_saved(ru
     assert "NaN" not in text
     assert "Infinity" not in text
     assert max(json.loads(line)["step"] for line in text.splitlines()) == 4
+
+
+def test_a_corpus_without_held_out_documents_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("bertsmith"), "propagate", True)
+    text = "\n\n".join(sorted(pydoc_data.topics.topics.values(), key=len)[-6:])
+    (tmp_path / "one.txt").write_text(text[:60_000], encoding="utf-8")
+    options = PrepareOptions(held_out=0.0, workers=1)
+    prepare([tmp_path / "one.txt"], tmp_path / "corpus", tokenizer=corpus().folder / "tokenizer", options=options)
+    run = pretrain(RECIPE, tmp_path / "corpus", tmp_path / "run")
+    assert run.is_finished()
+    assert not run.metrics("evaluation")
+    assert not run.metrics("final")
+    assert caplog.text.count("no held-out documents, so nothing is evaluated") == 1
 
 
 def test_it_is_noticed_when_lines_are_far_apart(run: Run, tmp_path: Path) -> None:
