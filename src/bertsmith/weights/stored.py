@@ -24,6 +24,7 @@ WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 _CANDIDATES = (WEIGHTS_FILES[0], f"{WEIGHTS_FILES[0]}.index.json", WEIGHTS_FILES[1], f"{WEIGHTS_FILES[1]}.index.json")
 FOLDER_FIX = "name a model folder: one with config.json and model.safetensors"
 _SYSTEM_ERROR = re.compile(r"(?:os error|code:) (\d+)")
+_OBSTACLE = re.compile(r"WeightsUnpickler error:\s*(.+?)(?:\.\s|\n|$)")
 _AGAIN = "copy or download the file again"
 
 
@@ -71,14 +72,19 @@ def load_torch_file(path: Path) -> Any:
             # An archive is mapped, not read: of a checkpoint of training two thirds are the optimizer's.
             return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_sound_archive(path))
     except pickle.UnpicklingError as error:
-        first_line = str(error).splitlines()[0] if str(error) else "no reason given"
         what = "these weights cannot be read: the file is broken, or holds more than tensors and plain values"
         fix = "where you trust it: load it yourself, and save {'model': its tensors by name} alone with torch.save"
-        raise BertsmithError(f"{what} ({first_line})", path, fix) from error
+        raise BertsmithError(f"{what} ({_reason(error)})", path, fix) from error
     except BertsmithError:
         raise
     except Exception as error:  # torch lets through whatever its unpickler stumbles on
         raise _unreadable(path, error) from error
+
+
+def _reason(error: Exception) -> str:
+    """What was in the way; torch says first how to read the file in spite of it."""
+    match = _OBSTACLE.search(str(error))
+    return " ".join(match[1].split()) if match else (str(error).splitlines() or ["no reason given"])[0]
 
 
 def _is_sound_archive(path: Path) -> bool:

@@ -137,3 +137,6 @@ def test_nothing_in_a_file_is_run(tmp_path):
         load_torch_file(tmp_path / "x.pt")
     assert "where you trust it" in caught.value.fix
     assert not (tmp_path / "trap").exists()
+    assert "(Unsupported global: GLOBAL " in caught.value.what
+    assert "\x1b" not in str(caught.value), "torch's message comes with a terminal's codes"
+    assert "can still be loaded" not in str(caught.value)
