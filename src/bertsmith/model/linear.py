@@ -20,7 +20,7 @@ class _Copies:
     """The last copy made of each group of parameters, and what it was made from."""
 
     def __init__(self) -> None:
-        self._kept = WeakIdKeyDictionary()
+        self._kept: Any = WeakIdKeyDictionary()
 
     def of(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """The parameters joined along their first axis, in `dtype`, without a gradient."""
@@ -29,7 +29,7 @@ class _Copies:
         first, others = parameters[0], tuple(parameters[1:])
         # A tensor that is put in a parameter's place, as a move to another device does, leaves its version as it was.
         versions = [(each._version, each.data_ptr(), each.device) for each in parameters]
-        kept = self._kept.get(first)  # type: ignore[no-untyped-call]
+        kept = self._kept.get(first)
         if kept is not None:
             kept_dtype, kept_versions, kept_others, copy = kept
             same = len(kept_others) == len(others) and all(a is b for a, b in zip(kept_others, others, strict=True))
@@ -42,9 +42,10 @@ class _Copies:
     def forget(self, changed: Iterable[Tensor]) -> None:
         """Drops the copies of these parameters."""
         ids = {id(each) for each in changed}
-        for first, (_, _, others, _) in list(self._kept.items()):  # type: ignore[no-untyped-call]
-            if not ids.isdisjoint(map(id, (first, *others))):
-                del self._kept[first]
+        for first in [reference() for reference in self._kept.keyrefs()]:  # a list: other threads may add to it
+            kept = self._kept.get(first, None) if first is not None else None
+            if kept is not None and not ids.isdisjoint(map(id, (first, *kept[2]))):
+                self._kept.pop(first, None)
 
 
 def _joined(parameters: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
