@@ -69,3 +69,16 @@ def test_nothing_is_dropped_outside_training_or_with_a_probability_of_zero() -> 
     for probability, training in ((0.5, False), (0.0, True)):
         assert torch.equal(dropout(x, probability, training), x)
         assert torch.equal(add_dropped(x, x, probability, training), x + x)
+
+
+def test_half_precision_is_rounded_once_and_its_scale_is_not() -> None:
+    x = torch.full((200_000,), 0.75, dtype=torch.bfloat16, requires_grad=True)
+    torch.manual_seed(0)
+    out = dropout(x, 0.1, training=True)
+    out.backward(torch.ones_like(out))
+    wanted = torch.tensor(0.75 * scale_of(0.1)).bfloat16()
+    assert set(out.tolist()) == {0.0, float(wanted)}
+    assert set(x.grad.tolist()) == {0.0, float(torch.tensor(scale_of(0.1)).bfloat16())}
+    wide = torch.full((200_000,), 0.9, dtype=torch.bfloat16)
+    # 0.9 x 1.1111 is 0.9961 in bf16; with the scale rounded first it would be 0.9922.
+    assert float(dropout(wide, 0.1, training=True).max()) == float((wide.float() * scale_of(0.1)).bfloat16()[0])
