@@ -84,8 +84,10 @@ class SideProcess:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def _ended(self) -> BertsmithError:
+    def _ended(self) -> Exception:
         status = self._process.wait()
+        if status == -signal.SIGKILL:  # nobody else kills it
+            return SideFailed("killed by the system, as it does when memory runs out")
         last = self._said.read_text(encoding="utf-8", errors="replace").strip()[-2000:]
         return BertsmithError(f"the side '{self.side.side}: {self.side.said}' ended with status {status}:\n{last}")
 
