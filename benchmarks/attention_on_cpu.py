@@ -1,6 +1,6 @@
 """Attention of ragged sequences on a CPU, forward and backward, by every exact way that PyTorch offers.
 
-`python benchmarks/attention_on_cpu.py`: how `model/block_attention.py` was chosen. The table is in docs/attention.md.
+`python benchmarks/attention_on_cpu.py`: by it, `model/block_attention.py` can be chosen again on another processor.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def ladder_table(rows: Sequence[dict[str, Any]], model: str) -> Table:
 
 def time_table(profiles: Mapping[str, dict[str, Any]], what: str) -> Table:
     """Where the time goes: a column for each set of batches, its shares of the step."""
-    order = [*(group for group, _ in GROUPS), REST, PYTHON]
+    order = [*dict.fromkeys(group for group, _ in GROUPS), REST, PYTHON]
     there = [group for group in order if any(group in found["groups"] for found in profiles.values())]
     rows = []
     for group in there:

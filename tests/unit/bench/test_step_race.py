@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -44,6 +45,17 @@ def test_a_round_is_a_turn_of_each_and_their_number_is_odd(sets, tmp_path):
         assert rate["flops"] > 1e8
         processes = [each._process.pid for each in (ours, other)]
     assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
+
+
+def test_a_peer_that_the_system_kills_is_a_row_that_says_so(sets, tmp_path):
+    with side(OURS, sets, tmp_path / "a") as ours, side(OURS, sets, tmp_path / "b") as other:
+        other.ready()
+        os.kill(other._process.pid, signal.SIGKILL)
+        found = race(ours, other, "few", passes=1, seconds=0.1)
+        assert "memory" in found.failed
+        assert len(found.ours) >= 3
+        with pytest.raises(SideFailed, match="memory"):
+            other.ask("memory")
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0, 100.0])
