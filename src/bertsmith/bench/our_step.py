@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import torch
 
-from bertsmith.base.allocator import keep_freed_memory
 from bertsmith.base.device import Device, choose_device
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.bench.made_batches import padded
 from bertsmith.bench.step_side import StepSide
 from bertsmith.model.config import BertConfig
+from bertsmith.model.cpu_kernels import prepare_training
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.adamw import AdamW
@@ -43,7 +43,7 @@ def our_steps(side: StepSide, batches: list[PretrainBatch]) -> TakeStep:
     config = BertConfig(**side.model)
     device = device_of(side)
     if device.is_cpu:
-        keep_freed_memory()
+        prepare_training(device.compute)
     model = PretrainingModel(config, None if device.compute == torch.float32 else device.compute)
     initialise(model, config.initializer_range, seed=0)
     model.to(device.torch_device).train()

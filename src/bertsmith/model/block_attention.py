@@ -9,6 +9,7 @@ Legend: T token slots, N heads, D head width, R rows of the blocks laid flat (P 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,16 +17,19 @@ import torch
 from torch import Tensor
 
 from bertsmith.base.layout import Layout
+from bertsmith.model import cpu_kernels
 from bertsmith.model.dropout import kept_places, scale_of
 
 
 @dataclass(frozen=True)
 class Block:
-    """start: its first row of R. batch: sequences x heads. longest: L. padding: bool[sequences, 1, 1, L] or None."""
+    """start: its first row of R. batch: sequences x heads. longest: L. lengths: int64[sequences]. padding:
+    bool[sequences, 1, 1, L] or None."""
 
     start: int
     batch: int
     longest: int
+    lengths: Tensor
     padding: Tensor | None
 
     def hide_padding(self, scores: Tensor) -> None:
@@ -65,7 +69,8 @@ class HeadBlocks:
             spread.append((slots * heads + head).ravel())
             real.append(np.broadcast_to(inside, (sequences, heads, longest)).ravel())
             padding = None if inside.all() else torch.from_numpy(~inside[:, :, None]).to(device)
-            blocks.append(Block(start, sequences * heads, longest, padding))
+            lengths = torch.from_numpy(inside[:, 0].sum(-1)).to(device)
+            blocks.append(Block(start, sequences * heads, longest, lengths, padding))
             place, start = part.stop, start + sequences * heads * longest
         rows = np.concatenate([*spread, np.zeros(0, np.int64)])
         is_real = np.concatenate([*real, np.zeros(0, np.bool_)])
@@ -93,15 +98,15 @@ class _BlockAttention(torch.autograd.Function):
         parts = qkv.reshape(-1, width).index_select(0, where.gather).view(3, where.rows, width)
         out = parts.new_empty(where.rows, width)
         scale = scale_of(dropout) if dropout else 1.0
+        ctx.in_kernels = cpu_kernels.can_take(parts)
+        odds = _odds_in_kernels if ctx.in_kernels else _odds
         kept = []
         for block in where.blocks:
             q, k, v = (_of(part, block) for part in parts)
-            weights = _softmax_scores(q, k, block)
-            kept.append(weights)
-            if dropout:
-                kept.append(_kept_places(weights, dropout))
-                weights = weights * kept[-1]
-            _product(weights, v, scale, out=_of(out, block))
+            scores = _product(q, k.transpose(1, 2), 1 / math.sqrt(width))
+            dropped, saved = odds(scores, block, dropout)
+            kept += saved
+            _product(dropped, v, scale, out=_of(out, block))
         ctx.save_for_backward(parts, *kept)
         ctx.where, ctx.dropout, ctx.scale = where, dropout, scale
         return out.index_select(0, where.restore).view(tokens, hidden)
@@ -115,18 +120,14 @@ class _BlockAttention(torch.autograd.Function):
         by_out = gradient.reshape(-1, width).index_select(0, where.spread).index_fill_(0, where.padding_rows, 0)
         by_parts = torch.empty_like(parts)
         each = iter(kept)
+        scores_from = _scores_from_kernels if ctx.in_kernels else _scores_from
         for block in where.blocks:
-            weights = next(each)
-            places = next(each) if dropout else None
             q, k, v = (_of(part, block) for part in parts)
             by_q, by_k, by_v = (_of(part, block) for part in by_parts)
             by = _of(by_out, block)
-            dropped = weights if places is None else weights * places
+            by_odds = _product(by, v.transpose(1, 2), scale)
+            dropped, by_scores = scores_from(by_odds, each, dropout)
             _product(dropped.transpose(1, 2), by, scale, out=by_v)
-            by_weights = _product(by, v.transpose(1, 2), scale)
-            if places is not None:
-                by_weights *= places
-            by_scores = torch._softmax_backward_data(by_weights, weights, -1, weights.dtype)
             _product(by_scores, k, 1 / math.sqrt(width), out=by_q)
             _product(by_scores.transpose(1, 2), q, 1 / math.sqrt(width), out=by_k)
         by_qkv = by_parts.view(-1, width).index_select(0, where.scatter)
@@ -144,10 +145,38 @@ def _product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> T
     return torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
 
 
-def _softmax_scores(q: Tensor, k: Tensor, block: Block) -> Tensor:
-    scores = _product(q, k.transpose(1, 2), 1 / math.sqrt(q.shape[-1]))
+# The four below: odds are the softmax of scores [batch, L, L]. Those that go on are 0 where they are dropped, and not
+# scaled; what is saved for the way back is for the second function of the same pair to read.
+
+
+def _odds(scores: Tensor, block: Block, dropout: float) -> tuple[Tensor, list[Tensor]]:
     block.hide_padding(scores)
-    return scores.softmax(-1)
+    odds = scores.softmax(-1)
+    if not dropout:
+        return odds, [odds]
+    places = _kept_places(odds, dropout)
+    return odds * places, [odds, places]
+
+
+def _scores_from(by_odds: Tensor, saved: Iterator[Tensor], dropout: float) -> tuple[Tensor, Tensor]:
+    """The odds that went on, and the gradient of the scores from that of those odds."""
+    odds = dropped = next(saved)
+    if dropout:
+        places = next(saved)
+        dropped = odds * places
+        by_odds *= places
+    return dropped, torch._softmax_backward_data(by_odds, odds, -1, odds.dtype)
+
+
+def _odds_in_kernels(scores: Tensor, block: Block, dropout: float) -> tuple[Tensor, list[Tensor]]:
+    dropped = cpu_kernels.softmax_(scores, block.lengths, cpu_kernels.Dropped.draw(dropout))
+    return dropped, [scores]
+
+
+def _scores_from_kernels(by_odds: Tensor, saved: Iterator[Tensor], dropout: float) -> tuple[Tensor, Tensor]:
+    odds = next(saved)
+    dropped = odds.relu() if dropout else odds  # those that were dropped have a sign
+    return dropped, cpu_kernels.softmax_back_(by_odds, odds)
 
 
 def _kept_places(weights: Tensor, dropout: float) -> Tensor:

@@ -20,18 +20,27 @@ _LEVELS = 1 << 16
 _ONE = {torch.bfloat16: np.uint16(0x3F80), torch.float16: np.uint16(0x3C00)}
 
 
+def threshold_of(probability: float) -> int:
+    """The probability in parts of 2**16: a place is dropped where its 16 bits are less."""
+    return min(round(probability * _LEVELS), _LEVELS - 1)
+
+
 def scale_of(probability: float) -> float:
-    """What is kept by `kept_places` is multiplied by this, so that the expected value stays."""
-    return _LEVELS / (_LEVELS - _threshold(probability))
+    """What is kept is multiplied by this, so that the expected value stays."""
+    return _LEVELS / (_LEVELS - threshold_of(probability))
+
+
+def draw_key() -> int:
+    """What a mask is a function of: 63 bits from PyTorch's default generator."""
+    return int(torch.empty((), dtype=torch.int64).random_())
 
 
 def kept_places(shape: Sequence[int], probability: float, dtype: torch.dtype) -> Tensor:
     """A tensor on the CPU: 0 with the probability, else 1. Draws its key from PyTorch's default generator."""
     count = math.prod(shape)
-    key = int(torch.empty((), dtype=torch.int64).random_())
-    words = np.random.Generator(np.random.SFC64(key)).integers(0, 2**64, size=-(-count // 4), dtype=np.uint64)
+    words = np.random.Generator(np.random.SFC64(draw_key())).integers(0, 2**64, size=-(-count // 4), dtype=np.uint64)
     bits = words.view(np.uint16)[:count]
-    threshold = np.uint16(_threshold(probability))
+    threshold = np.uint16(threshold_of(probability))
     if dtype not in _ONE:
         return torch.from_numpy(np.greater_equal(bits, threshold)).to(dtype).view(*shape)
     places = np.empty(count, np.uint16)
@@ -58,10 +67,6 @@ def add_dropped(x: Tensor, y: Tensor, probability: float, training: bool) -> Ten
 
 def _is_ours(x: Tensor, probability: float, training: bool) -> bool:
     return training and probability > 0 and x.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def _threshold(probability: float) -> int:
-    return min(round(probability * _LEVELS), _LEVELS - 1)
 
 
 def _factors(x: Tensor, probability: float) -> Tensor:

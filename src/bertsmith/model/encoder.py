@@ -43,10 +43,11 @@ class Encoder(nn.Module):
         if not input_ids.is_cuda and not torch.compiler.is_compiling():
             check_ids(self.config, input_ids, token_type_ids, position_ids)
         x = self.embeddings(input_ids, token_type_ids, position_ids, tied)
+        narrow = in_dtype(x, self.compute)
         again = self.gradient_checkpointing and torch.is_grad_enabled()
         for layer in self.layers:
-            given = (x, packed, self.compute)
-            x = checkpoint(layer, *given, use_reentrant=False) if again else layer(*given)
+            given = (x, narrow, packed)
+            x, narrow = checkpoint(layer, *given, use_reentrant=False) if again else layer(*given)
         out: Tensor = x
         return out
 

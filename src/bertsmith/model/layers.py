@@ -14,9 +14,10 @@ from torch.nn import functional
 
 from bertsmith.model.attention import attend
 from bertsmith.model.config import BertConfig
-from bertsmith.model.dropout import add_dropped, dropout
+from bertsmith.model.dropout import dropout
 from bertsmith.model.linear import Linear, joined_linear
 from bertsmith.model.packed import Offsets
+from bertsmith.model.residual import LayerNorm, add_normalised
 from bertsmith.model.rows import look_up
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -25,13 +26,6 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_pytorch_tanh": partial(functional.gelu, approximate="tanh"),
     "relu": functional.relu,
 }
-
-
-class LayerNorm(nn.LayerNorm):
-    """Normalises in the dtype of its weights, whatever that of x, and gives the result in it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.to(self.weight.dtype))
 
 
 class Embeddings(nn.Module):
@@ -86,7 +80,8 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer of the encoder: [T, H] -> [T, H], in the dtype of x; the sublayers' products run in `compute`.
+    """One layer of the encoder. Takes and gives hidden states [T, H] twice: as wide as the parameters, and in the dtype
+    of matrix products, which may be the same tensor.
 
     What is added and normalised stays as wide as the parameters. In bf16 it would be rounded twice a layer, forward and
     backward, which trebled the error of a model of three layers and made that of some gradients five times as large.
@@ -100,12 +95,10 @@ class Block(nn.Module):
         self.feed_forward_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = config.hidden_dropout_prob
 
-    def forward(self, x: Tensor, packed: Offsets, compute: torch.dtype | None = None) -> Tensor:
-        attended = self.attention(in_dtype(x, compute), packed)
-        x = self.attention_norm(add_dropped(x, attended, self.dropout, self.training))
-        fed = self.feed_forward(in_dtype(x, compute))
-        out: Tensor = self.feed_forward_norm(add_dropped(x, fed, self.dropout, self.training))
-        return out
+    def forward(self, x: Tensor, narrow: Tensor, packed: Offsets) -> tuple[Tensor, Tensor]:
+        dropout = self.dropout if self.training else 0.0
+        x, narrow = add_normalised(x, self.attention(narrow, packed), self.attention_norm, dropout)
+        return add_normalised(x, self.feed_forward(narrow), self.feed_forward_norm, dropout)
 
 
 def in_dtype(x: Tensor, compute: torch.dtype | None) -> Tensor:

@@ -15,6 +15,8 @@ from torch.nn import functional
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
+from bertsmith.model.cpu_products import multiplied, turned_product
+
 
 class _Copies:
     """The last copy made of each group of parameters, and what it was made from."""
@@ -113,28 +115,23 @@ def product(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> T
 
 
 class _HalfProduct(torch.autograd.Function):
-    """The product in half precision on a CPU.
-
-    oneDNN takes nearly twice as long for A^T B as for A B, so the gradient is turned first where it is no wider than x:
-    a copy of a wider one costs what it gains.
-    """
+    """The product in half precision on a CPU."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor, *parameters: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.save_for_backward(x, weight)
         ctx.rows = [len(each) for each in parameters[: len(parameters) // 2]]
         ctx.dtype = parameters[0].dtype
-        return functional.linear(x, weight, bias)
+        return multiplied(x.reshape(-1, x.shape[-1]), weight.t(), bias).view(*x.shape[:-1], len(weight))
 
     @staticmethod
     def backward(ctx, gradient: Tensor):  # type: ignore[no-untyped-def]
         x, weight = ctx.saved_tensors
-        by_x = gradient @ weight if ctx.needs_input_grad[0] else None
+        flat, rows = gradient.reshape(-1, gradient.shape[-1]), x.reshape(-1, x.shape[-1])
+        by_x = multiplied(flat, weight).view(x.shape) if ctx.needs_input_grad[0] else None
         if not any(ctx.needs_input_grad[3:]):
             return by_x, None, None, *[None] * (2 * len(ctx.rows))
-        flat, rows = gradient.reshape(-1, gradient.shape[-1]), x.reshape(-1, x.shape[-1])
-        turned = flat.t()
-        by_weight = (turned.contiguous() if flat.shape[1] <= rows.shape[1] else turned) @ rows
+        by_weight = turned_product(flat, rows)
         by_bias = flat.sum(0)
         return by_x, None, None, *_parts(by_weight, ctx.rows, ctx.dtype), *_parts(by_bias, ctx.rows, ctx.dtype)
 

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
-from bertsmith.model.layers import ACTIVATION_FUNCTIONS, LayerNorm, in_dtype
+from bertsmith.model.layers import ACTIVATION_FUNCTIONS, in_dtype
 from bertsmith.model.linear import Linear, product
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.model.packed import Offsets
+from bertsmith.model.residual import LayerNorm
 
 
 @dataclass

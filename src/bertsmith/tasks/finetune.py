@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.base.allocator import keep_freed_memory
 from bertsmith.base.device import Device, choose_device
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.layout import deal_within
@@ -21,6 +20,7 @@ from bertsmith.base.log import Progress, say, warn
 from bertsmith.base.streams import generator, stream_key
 from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.model.config import BertConfig
+from bertsmith.model.cpu_kernels import prepare_training
 from bertsmith.model.initial import initialise
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
@@ -100,7 +100,7 @@ def finetune(
     work = _prepare(model, train, dev, settings)
     device = choose_device(settings.device, settings.precision)
     if device.is_cpu:
-        keep_freed_memory()
+        prepare_training(device.compute)
     start = time.monotonic()
     runs: list[SeedResult] = []
     best: tuple[Classifier, dict[str, Tensor]] | None = None

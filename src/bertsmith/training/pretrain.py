@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from bertsmith.base import files, ranks
-from bertsmith.base.allocator import keep_freed_memory
 from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
+from bertsmith.model.cpu_kernels import prepare_training
 from bertsmith.model.initial import initialise
 from bertsmith.model.neighbours import look_at_neighbours
 from bertsmith.model.pretraining import PretrainingModel
@@ -93,7 +93,7 @@ def pretrain(
         return run
     device = device_of_run(recipe.device, recipe.precision, begun_on, run.folder)
     if device.is_cpu:
-        keep_freed_memory()
+        prepare_training(device.compute, recipe.compile != "false")
     model = _model(recipe, corpus, device, init_from)
     optimizer = _optimizer(recipe, model, device)
     position = load_checkpoint(run.folder, model, optimizer) if resume else None

@@ -1,0 +1,287 @@
+// What stands between the matrix products of a training step in bf16 on a CPU, each in one visit to memory.
+//
+// cpu_kernels.py compiles this file on the user's machine, where there is a compiler, and says what each function is
+// given. Everything is computed in fp32 and rounded to bf16 once, to the nearest even. Rows are dealt to threads in equal
+// runs, and whatever is summed over rows is summed per thread and then in the order of threads, so that the same number
+// of threads gives the same bits.
+//
+// Legend: R rows, C columns, L slots of a padded sequence.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <omp.h>
+#include <vector>
+
+typedef uint16_t bf16;
+
+static inline float wide(bf16 x) {
+    uint32_t bits = uint32_t(x) << 16;
+    float out;
+    std::memcpy(&out, &bits, 4);
+    return out;
+}
+
+static inline bf16 narrow(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return (bits & 0x7fffffff) > 0x7f800000 ? bf16((bits >> 16) | 0x40) : bf16(rounded);  // NaN stays NaN
+}
+
+// e^x to 2e-7 for x in [-87, 88], and the values at these ends beyond them; NaN for NaN (Cephes' expf).
+static inline float exponential(float x) {
+    float inside = x < -87.0f ? -87.0f : x;
+    inside = inside > 88.0f ? 88.0f : inside;
+    float whole = std::floor(inside * 1.44269504f + 0.5f);
+    float rest = inside - whole * 0.693359375f + whole * 2.12194440e-4f;
+    float sum = 1.9875691500e-4f;
+    sum = sum * rest + 1.3981999507e-3f;
+    sum = sum * rest + 8.3334519073e-3f;
+    sum = sum * rest + 4.1665795894e-2f;
+    sum = sum * rest + 1.6666665459e-1f;
+    sum = sum * rest + 5.0000001201e-1f;
+    sum = sum * rest * rest + rest + 1.0f;
+    int32_t bits = (int32_t(whole) + 127) << 23;
+    float power;
+    std::memcpy(&power, &bits, 4);
+    return sum * power;
+}
+
+// Which places of a row are kept: 16 bits of SplitMix64 (Steele, Lea and Flood, 2014) for each, by key, row and column.
+class Dropout {
+  public:
+    Dropout(int64_t columns, uint64_t key, uint32_t threshold, float scale)
+        : words_((columns + 3) / 4), key_(key), threshold_(threshold), scale_(scale), bits_(4 * words_), factors_(columns) {}
+
+    // 0 where a place is dropped, which has the probability threshold / 2^16, else the scale.
+    const float *factors(int64_t row) {
+        const uint64_t step = 0x9e3779b97f4a7c15u, first = key_ + uint64_t(row) * uint64_t(words_) * step;
+        uint16_t *bits = bits_.data();
+        float *factors = factors_.data();
+        for (int64_t i = 0; i < words_; i++) {
+            uint64_t z = first + uint64_t(i + 1) * step;
+            z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+            z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+            z ^= z >> 31;
+            std::memcpy(bits + 4 * i, &z, 8);
+        }
+        const float kept = scale_;
+        const uint32_t threshold = threshold_;
+        const int64_t columns = int64_t(factors_.size());
+#pragma omp simd
+        for (int64_t c = 0; c < columns; c++) factors[c] = bits[c] >= threshold ? kept : 0.0f;
+        return factors;
+    }
+
+  private:
+    int64_t words_;
+    uint64_t key_;
+    uint32_t threshold_;
+    float scale_;
+    std::vector<uint16_t> bits_;
+    std::vector<float> factors_;
+};
+
+// Runs `work(first row, row behind the last, thread)` in every thread.
+template <typename Work> static void over_rows(int64_t rows, Work work) {
+#pragma omp parallel
+    {
+        int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+        work(rows * thread / threads, rows * (thread + 1) / threads, thread);
+    }
+}
+
+// Adds up the sums of all threads, [threads, columns], in their order.
+static void add_threads(const std::vector<float> &sums, float *total, int64_t columns) {
+    for (int64_t c = 0; c < columns; c++) {
+        float sum = 0;
+        for (size_t at = c; at < sums.size(); at += columns) sum += sums[at];
+        total[c] = sum;
+    }
+}
+
+extern "C" {
+
+// sum = x + factors * y; out = (sum - mean) * spread * weight + shift, and the same in bf16. factors: 0 where a place is
+// dropped, with the probability threshold / 2^16, else `scale`. moments: mean and 1 / deviation of each row.
+void add_normalise(const float *x, const bf16 *y, const float *weight, const float *shift, float *sum, float *out,
+                   bf16 *out_narrow, float *moments, int64_t rows, int64_t columns, float epsilon, uint64_t key,
+                   uint32_t threshold, float scale) {
+    over_rows(rows, [=](int64_t begin, int64_t end, int64_t) {
+        Dropout dropout(columns, key, threshold, scale);
+        for (int64_t r = begin; r < end; r++) {
+            const float *xr = x + r * columns;
+            const bf16 *yr = y + r * columns;
+            float *s = sum + r * columns, *o = out + r * columns;
+            bf16 *n = out_narrow + r * columns;
+            float total = 0, squares = 0;
+            if (threshold) {
+                const float *factors = dropout.factors(r);
+#pragma omp simd reduction(+ : total)
+                for (int64_t c = 0; c < columns; c++) {
+                    s[c] = xr[c] + wide(yr[c]) * factors[c];
+                    total += s[c];
+                }
+            } else {
+#pragma omp simd reduction(+ : total)
+                for (int64_t c = 0; c < columns; c++) {
+                    s[c] = xr[c] + wide(yr[c]);
+                    total += s[c];
+                }
+            }
+            float mean = total / columns;
+#pragma omp simd reduction(+ : squares)
+            for (int64_t c = 0; c < columns; c++) squares += (s[c] - mean) * (s[c] - mean);
+            float spread = 1.0f / std::sqrt(squares / columns + epsilon);
+            moments[2 * r] = mean, moments[2 * r + 1] = spread;
+#pragma omp simd
+            for (int64_t c = 0; c < columns; c++) {
+                float value = (s[c] - mean) * spread * weight[c] + shift[c];
+                o[c] = value;
+                n[c] = narrow(value);
+            }
+        }
+    });
+}
+
+// The way back: by_out and by_narrow, either of which may be null, to by_x and by_y, by_weight and by_shift.
+void add_normalise_back(const float *by_out, const bf16 *by_narrow, const float *sum, const float *moments,
+                        const float *weight, float *by_x, bf16 *by_y, float *by_weight, float *by_shift, int64_t rows,
+                        int64_t columns, uint64_t key, uint32_t threshold, float scale) {
+    std::vector<float> weights(omp_get_max_threads() * columns), shifts(omp_get_max_threads() * columns);
+    float *all_weights = weights.data(), *all_shifts = shifts.data();
+    over_rows(rows, [=](int64_t begin, int64_t end, int64_t thread) {
+        Dropout dropout(columns, key, threshold, scale);
+        std::vector<float> given(columns);
+        float *g = given.data(), *w = all_weights + thread * columns, *b = all_shifts + thread * columns;
+        for (int64_t r = begin; r < end; r++) {
+            const float *s = sum + r * columns;
+            float *bx = by_x + r * columns;
+            bf16 *by = by_y + r * columns;
+            float mean = moments[2 * r], spread = moments[2 * r + 1], first = 0, second = 0;
+            if (by_out && by_narrow) {
+#pragma omp simd
+                for (int64_t c = 0; c < columns; c++) g[c] = by_out[r * columns + c] + wide(by_narrow[r * columns + c]);
+            } else if (by_out) {
+                std::memcpy(g, by_out + r * columns, columns * sizeof(float));
+            } else {
+#pragma omp simd
+                for (int64_t c = 0; c < columns; c++) g[c] = wide(by_narrow[r * columns + c]);
+            }
+#pragma omp simd reduction(+ : first, second)
+            for (int64_t c = 0; c < columns; c++) {
+                float normal = (s[c] - mean) * spread, by_normal = g[c] * weight[c];
+                w[c] += g[c] * normal;
+                b[c] += g[c];
+                first += by_normal;
+                second += by_normal * normal;
+            }
+            first /= columns, second /= columns;
+#pragma omp simd
+            for (int64_t c = 0; c < columns; c++)
+                bx[c] = spread * (g[c] * weight[c] - first - (s[c] - mean) * spread * second);
+            if (threshold) {
+                const float *factors = dropout.factors(r);
+#pragma omp simd
+                for (int64_t c = 0; c < columns; c++) by[c] = narrow(bx[c] * factors[c]);
+            } else {
+#pragma omp simd
+                for (int64_t c = 0; c < columns; c++) by[c] = narrow(bx[c]);
+            }
+        }
+    });
+    add_threads(weights, by_weight, columns);
+    add_threads(shifts, by_shift, columns);
+}
+
+// Rows of scores [sequences, heads, L, L], of which the first lengths[sequence] columns are real, become odds, in place.
+// What is dropped has its sign turned, so that the way back needs no mask; `dropped`, unless null, gets 0 there.
+void softmax(bf16 *scores, bf16 *dropped, const int64_t *lengths, int64_t sequences, int64_t heads, int64_t longest,
+             uint64_t key, uint32_t threshold) {
+    over_rows(sequences * heads * longest, [=](int64_t begin, int64_t end, int64_t) {
+        Dropout dropout(longest, key, threshold, 1.0f);
+        // Whole vectors, because what is left of one is worked off number by number.
+        const int64_t columns = (longest + 31) / 32 * 32;
+        std::vector<float> all_odds(columns, -INFINITY);
+        float *odds = all_odds.data();
+        for (int64_t r = begin; r < end; r++) {
+            const int64_t length = lengths[r / (heads * longest)];
+            bf16 *row = scores + r * longest;
+            float highest = -INFINITY, total = 0;
+#pragma omp simd
+            for (int64_t c = 0; c < longest; c++) odds[c] = wide(row[c]);
+            std::fill(odds + length, odds + longest, -INFINITY);
+#pragma omp simd reduction(max : highest)
+            for (int64_t c = 0; c < columns; c++) highest = odds[c] > highest ? odds[c] : highest;
+#pragma omp simd reduction(+ : total)
+            for (int64_t c = 0; c < columns; c++) {
+                odds[c] = exponential(odds[c] - highest);  // next to nothing, 1e-38, where the score is -inf
+                total += odds[c];
+            }
+            const float share = 1.0f / total;
+#pragma omp simd
+            for (int64_t c = 0; c < longest; c++) row[c] = narrow(odds[c] * share);
+            std::fill(row + length, row + longest, bf16(0));
+            std::fill(odds + longest, odds + columns, -INFINITY);
+            if (!dropped) continue;
+            bf16 *out = dropped + r * longest;
+            const float *factors = dropout.factors(r);
+#pragma omp simd
+            for (int64_t c = 0; c < longest; c++) {
+                bool kept = factors[c] != 0.0f;
+                out[c] = kept ? row[c] : bf16(0);
+                row[c] = bf16(row[c] | (kept ? 0 : 0x8000));
+            }
+        }
+    });
+}
+
+// The way back through dropout and softmax: by_odds, what `dropped` got, becomes by_scores in place. odds: of `softmax`.
+void softmax_back(bf16 *by_odds, const bf16 *odds, int64_t rows, int64_t longest) {
+    over_rows(rows, [=](int64_t begin, int64_t end, int64_t) {
+        std::vector<float> given(longest);
+        float *g = given.data();
+        for (int64_t r = begin; r < end; r++) {
+            bf16 *by = by_odds + r * longest;
+            const bf16 *row = odds + r * longest;
+            float shared = 0;
+#pragma omp simd reduction(+ : shared)
+            for (int64_t c = 0; c < longest; c++) {
+                g[c] = row[c] & 0x8000 ? 0.0f : wide(by[c]);
+                shared += g[c] * wide(row[c]);
+            }
+#pragma omp simd
+            for (int64_t c = 0; c < longest; c++) by[c] = narrow((g[c] - shared) * wide(row[c] & 0x7fff));
+        }
+    });
+}
+
+// out [C, R] = x [R, C] turned; two rows and two columns at a time.
+void turn(const bf16 *x, bf16 *out, int64_t rows, int64_t columns) {
+    const int64_t block = 64;
+    over_rows((columns + block - 1) / block, [=](int64_t begin, int64_t end, int64_t) {
+        for (int64_t first = begin * block; first < std::min(end * block, columns); first += block) {
+            int64_t last = std::min(first + block, columns);
+            for (int64_t top = 0; top < rows; top += block) {
+                int64_t bottom = std::min(top + block, rows);
+                for (int64_t c = first; c + 1 < last; c += 2)
+                    for (int64_t r = top; r + 1 < bottom; r += 2) {
+                        uint32_t a, b;
+                        std::memcpy(&a, x + r * columns + c, 4);
+                        std::memcpy(&b, x + (r + 1) * columns + c, 4);
+                        uint32_t left = (a & 0xffff) | (b << 16), right = (a >> 16) | (b & 0xffff0000);
+                        std::memcpy(out + c * rows + r, &left, 4);
+                        std::memcpy(out + (c + 1) * rows + r, &right, 4);
+                    }
+                if ((last - first) % 2)
+                    for (int64_t r = top; r < bottom; r++) out[(last - 1) * rows + r] = x[r * columns + last - 1];
+                if ((bottom - top) % 2)
+                    for (int64_t c = first; c < last; c++) out[c * rows + bottom - 1] = x[(bottom - 1) * columns + c];
+            }
+        }
+    });
+}
+
+}  // extern "C"
