@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -60,8 +61,11 @@ def _missing(device: torch.device) -> str:
     """What PyTorch's compiler writes its kernels with on a device, where that is not here."""
     if device.type != "cpu":
         return "" if find_spec("triton") else "Triton"
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
-    return "" if any(map(shutil.which, names)) else "a C++ compiler"
+    # PyTorch runs CXX as the name of one program: "ccache g++" fails there too, and so does an empty one.
+    name = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(name):
+        return ""
+    return f"a C++ compiler (CXX is '{name}', and no program is called so)" if "CXX" in os.environ else "a C++ compiler"
 
 
 @dataclass(frozen=True)

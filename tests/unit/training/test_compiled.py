@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -234,6 +237,21 @@ def test_what_is_compiled_and_why_is_chosen(monkeypatch: pytest.MonkeyPatch) -> 
         choose_compiled("true", card)
     monkeypatch.setattr(compiled, "find_spec", lambda name: object())
     assert choose_compiled("auto", card) is True
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(BertsmithError, match=r"C\+\+ compiler"):
+
+
+def test_the_compiler_is_the_one_program_that_pytorch_will_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("c++one", "clang++" if sys.platform == "darwin" else "g++"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "c++one")
+    assert choose_compiled("true", CPU) is True
+    for name in ("no-such-compiler", "c++one -pipe", ""):
+        monkeypatch.setenv("CXX", name)
+        with pytest.raises(BertsmithError, match=rf"a C\+\+ compiler \(CXX is '{re.escape(name)}'"):
+            choose_compiled("true", CPU)
+    monkeypatch.delenv("CXX")
+    assert choose_compiled("true", CPU) is True
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(BertsmithError, match=r"without a C\+\+ compiler\n"):
         choose_compiled("true", CPU)
