@@ -32,13 +32,13 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor) -> LossSum:
 
     Raises BertsmithError for any other label that is no class; not on a card, where to look at them costs a wait.
     """
-    if not labels.is_cuda and not torch.compiler.is_compiling():
-        check_labels(labels, logits.shape[1])
     if torch.compiler.is_compiling():  # it makes one visit of the plain words, and knows all scores at once
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
         loss = torch.nn.functional.cross_entropy(scores, labels, ignore_index=IGNORED_LABEL, reduction="sum")
         right = (scores.argmax(-1) == labels).sum()
     else:
+        if not labels.is_cuda:
+            check_labels(labels, logits.shape[1])
         loss, right = _CrossEntropySum.apply(logits, labels)  # type: ignore[no-untyped-call]
     return LossSum(loss, (labels != IGNORED_LABEL).sum(), right)
 
