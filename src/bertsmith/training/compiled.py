@@ -31,7 +31,7 @@ from bertsmith.model.packed import Offsets
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.evaluate import held_out_figures
-from bertsmith.training.step import StepSums
+from bertsmith.training.step import StepSums, figures_of
 
 COMPILER = "inductor"
 """PyTorch's compiler; another of its back-ends can be named where graphs are to be seen and not to be fast."""
@@ -134,12 +134,10 @@ class CompiledStep:
         def work(row: Tensor) -> tuple[Tensor, Tensor]:
             inputs, counts = _inputs(row, shape)
             masked, pairs = model.losses(inputs)
-            figures = (masked.loss, masked.count, masked.right, pairs.loss, pairs.count, pairs.right)
-            loss = masked.loss / counts[0] + pairs.loss / counts[1]
-            return loss, torch.stack([figure.detach().float() for figure in figures])
+            return masked.loss / counts[0] + pairs.loss / counts[1], figures_of(masked, pairs)
 
         loss, figures = self._program("losses", shape, work)(self._to_device(row_of(batch, counts)))
-        sums.add(figures)
+        sums.figures += figures
         sums.tokens += batch.tokens
         sums.slots += shape.tokens
         sums.attention_places += self._attended(shape)

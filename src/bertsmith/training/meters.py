@@ -53,15 +53,7 @@ class Meter:
 
     def add(self, sums: StepSums, gradient_norm: torch.Tensor) -> None:
         """Counts one step of this rank. What overflowed fp16, in a step whose update was skipped, enters no mean."""
-        figures = (
-            sums.masked_loss,
-            sums.masked_count,
-            sums.masked_right,
-            sums.next_sentence_loss,
-            sums.next_sentence_count,
-            sums.next_sentence_right,
-        )
-        step = torch.stack([figure.double() for figure in figures])
+        step = sums.figures.double()
         self._sums[:6] += torch.where(torch.isfinite(step).all(), step, 0.0)
         self._sums[6] += sums.tokens
         self._sums[7] += sums.attention_places

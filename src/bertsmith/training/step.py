@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bertsmith.base.ranks import rank, sum_over_ranks, world_size
 from bertsmith.batches.packing import PretrainBatch, fill
+from bertsmith.model.losses import LossSum
 from bertsmith.model.packed import Packed
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 from bertsmith.optim.clipped import ClippedOptimizer
@@ -23,17 +24,13 @@ from bertsmith.optim.norms import tensor_norms
 
 @dataclass
 class StepSums:
-    """What a step adds up over its micro-batches on this rank: fp32 scalars on the device, three numbers on the host.
+    """What a step adds up over its micro-batches on this rank: `figures_of` on the device, three numbers on the host.
 
-    slots: tokens and what fills batches up. faulty: of `sum_gradients`.
+    slots: tokens and what fills batches up. attention_places: slots that attention worked on, padding included.
+    faulty: of `sum_gradients`.
     """
 
-    masked_loss: Tensor
-    masked_count: Tensor
-    masked_right: Tensor
-    next_sentence_loss: Tensor
-    next_sentence_count: Tensor
-    next_sentence_right: Tensor
+    figures: Tensor
     tokens: int = 0
     slots: int = 0
     attention_places: int = 0
@@ -41,17 +38,13 @@ class StepSums:
 
     @classmethod
     def zero(cls, device: torch.device) -> StepSums:
-        zeros = [torch.zeros((), device=device) for _ in range(6)]
-        return cls(zeros[0], zeros[1], zeros[2], zeros[3], zeros[4], zeros[5])
+        return cls(torch.zeros(6, device=device))
 
-    def add(self, figures: Tensor) -> None:
-        """Adds the six scalars of a micro-batch, [6] in their order."""
-        self.masked_loss += figures[0]
-        self.masked_count += figures[1]
-        self.masked_right += figures[2]
-        self.next_sentence_loss += figures[3]
-        self.next_sentence_count += figures[4]
-        self.next_sentence_right += figures[5]
+
+def figures_of(masked: LossSum, pairs: LossSum) -> Tensor:
+    """Loss, count and right guesses of the masked words, then of the pairs, without their graph: fp32[6]."""
+    figures = (masked.loss, masked.count, masked.right, pairs.loss, pairs.count, pairs.right)
+    return torch.stack([figure.detach().float() for figure in figures])
 
 
 def to_inputs(batch: PretrainBatch, device: torch.device) -> PretrainInputs:
@@ -79,12 +72,7 @@ def add_losses(
     """Runs a micro-batch forward, adds its figures to `sums`, and returns its two summed losses with their graphs."""
     inputs = to_inputs(batch, device)
     masked, next_sentence = model.losses(inputs)
-    sums.masked_loss += masked.loss.detach()
-    sums.masked_count += masked.count
-    sums.masked_right += masked.right
-    sums.next_sentence_loss += next_sentence.loss.detach()
-    sums.next_sentence_count += next_sentence.count
-    sums.next_sentence_right += next_sentence.right
+    sums.figures += figures_of(masked, next_sentence)
     sums.tokens += batch.tokens
     sums.slots += batch.layout.tokens
     sums.attention_places += inputs.packed.attended_slots

@@ -115,8 +115,7 @@ def test_curves_are_a_picture(tmp_path: Path, records: list[dict[str, Any]]) -> 
 
 
 def sums(masked: float, count: int, right: int, tokens: int, places: int) -> StepSums:
-    numbers = [torch.tensor(float(each)) for each in (masked, count, right, 1.4, 2, 1)]
-    return StepSums(*numbers, tokens=tokens, attention_places=places)
+    return StepSums(torch.tensor([masked, count, right, 1.4, 2, 1]), tokens=tokens, attention_places=places)
 
 
 def test_a_meter_gives_means_of_sums_and_begins_anew() -> None:
