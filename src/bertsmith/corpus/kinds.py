@@ -167,8 +167,8 @@ def _read_wiki_json(part: Slice, options: ReadOptions, account: Account) -> Iter
         if not isinstance(text, str):
             drop_row("rows without text in the field 'text'", 0, f"{part.name}, byte {begin:,}", options, account)
             continue
-        body = without_title(whole_text(text, account, part.name), str(title or ""), account)
         name = f"{part.name}@{row.get('id', begin)}"
+        body = without_title(whole_text(text, account, part.name), str(title or ""), name, account)
         yield Document(name, without_remains(body, name, account.changed), "paragraph")
 
 
@@ -179,8 +179,8 @@ def _read_wiki_blocks(part: Slice, options: ReadOptions, account: Account) -> It
     def document() -> Document:
         attributes = dict(_ATTRIBUTE.findall(tag.decode(errors="replace")))
         text = decode(b"".join(body), part.name, first, account, options.strict)
-        text = without_title(text, html.unescape(attributes.get("title", "")), account)
         name = f"{part.name}@{attributes.get('id', first)}"
+        text = without_title(text, html.unescape(attributes.get("title", "")), name, account)
         return Document(name, without_remains(text, name, account.changed), "paragraph")
 
     for begin, line in _stretches(part, options, account):
@@ -217,12 +217,12 @@ def _stretches(part: Slice, options: ReadOptions, account: Account) -> Iterator[
             start = end
 
 
-def without_title(text: str, title: str, account: Account) -> str:
-    """The text without its first line where that repeats the title; such lines are counted."""
+def without_title(text: str, title: str, name: str, account: Account) -> str:
+    """The text without its first line where that repeats the title; such lines are counted. name: the document's."""
     first, _, rest = text.lstrip().partition("\n")
     if not title or first.strip() != title.strip():
         return text
-    account.changed.note("first lines that repeat the title, left out", 1, len(first.encode()))
+    account.changed.note("first lines that repeat the title, left out", 1, len(first.encode()), name)
     return rest
 
 

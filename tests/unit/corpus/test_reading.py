@@ -89,12 +89,15 @@ def test_wikiextractor_blocks(tmp_path: Path) -> None:
         "lines outside <doc> blocks, left out": 1,
         "<doc> blocks without their end": 1,
     }
+    assert account.changed["first lines that repeat the title, left out"].examples == ["wiki_00@12", "wiki_00@14"]
 
 
 def test_wikiextractor_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "wiki_00"
     path.write_text(json.dumps({"id": "12", "url": "u", "title": "Tree", "text": "Tree\n\nA plant."}) + "\n")
-    assert read(path, "wikiextractor-json")[0] == [Document("wiki_00@12", "\nA plant.", "paragraph")]
+    documents, account = read(path, "wikiextractor-json")
+    assert documents == [Document("wiki_00@12", "\nA plant.", "paragraph")]
+    assert account.changed["first lines that repeat the title, left out"].examples == ["wiki_00@12"]
 
 
 @pytest.mark.parametrize(("codec", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
