@@ -73,10 +73,10 @@ def steps_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 def with_gains(rungs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of a ladder with what each gave: `gain` over the one before, `gain_in_all` over the first."""
-    befores = [rungs[0], *rungs] if rungs else []
+    befores = [*rungs[:1], *rungs[:-1]]
     return [
         row | {"gain": row["ours"] / before["ours"], "gain_in_all": row["ours"] / rungs[0]["ours"]}
-        for row, before in zip(rungs, befores, strict=False)
+        for row, before in zip(rungs, befores, strict=True)
     ]
 
 
