@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return errors.EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
         sys.stdout = None
-    except Exception:
+    except Exception:  # whatever has no message of its own is a bug
         traceback.print_exc()
         print("this is a bug in Bertsmith, not in your input: please report it with the lines above", file=sys.stderr)
         return errors.EXIT_OUR_BUG

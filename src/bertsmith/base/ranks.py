@@ -51,7 +51,7 @@ def by_first(work: Callable[[], T]) -> T:
     if is_first():
         try:
             outcome[0] = work()
-        except Exception as error:
+        except Exception as error:  # any: the other ranks would wait for ever
             outcome[1] = error
     dist.broadcast_object_list(outcome, src=0)
     if outcome[1] is not None:

@@ -122,5 +122,5 @@ def _build(builder: StepBuilder, number: int) -> Step | tuple[Exception, str]:
         return builder.build(number)
     except BertsmithError as error:
         return error, traceback.format_exc()
-    except Exception as error:
+    except Exception as error:  # any: the run waits for this step, and not every error can be sent
         return RuntimeError(f"step {number} could not be built: {error!r}"), traceback.format_exc()

@@ -164,6 +164,7 @@ def _sample(group: Sequence[SourceFile], how: _Reading, folder: Path) -> _Sample
         text = _PYTHON_DOCS_BYTES
         return _Sample(text, text, 10_000, text / 4, text)
     folder.mkdir()
+    # A head ends anywhere, which is no damage; what is damaged stops the preparation itself, which reads all of it.
     reading = replace(options.reading, strict=False)
     part = folder / "cleaned"
     part.mkdir()

@@ -9,6 +9,8 @@ Legend: T token slots, S sequences, L columns, P = S * L places, N heads, D head
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -43,23 +45,23 @@ class _Spread(torch.autograd.Function):
     """What comes back from padding is zero: no query of it is kept, and no key of it is seen."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, spread: Tensor, restore: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, x: Tensor, spread: Tensor, restore: Tensor) -> Tensor:
         ctx.save_for_backward(restore)
         return x.index_select(0, spread)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor):  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (restore,) = ctx.saved_tensors
         return gradient.index_select(0, restore), None, None
 
 
 class _Restore(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, restore: Tensor, spread: Tensor, real: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, x: Tensor, restore: Tensor, spread: Tensor, real: Tensor) -> Tensor:
         ctx.save_for_backward(spread, real)
         return x.index_select(0, restore)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor):  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         spread, real = ctx.saved_tensors
         return gradient.index_select(0, spread).masked_fill(~real[:, None], 0), None, None, None

@@ -107,7 +107,7 @@ class ClippedOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             group["lr"], group["step"] = group["lr"].to(self._device()), group["step"].to(self._device())
 
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # takes no closure
         """One update from the gradients of the parameters; a parameter without a gradient stays as it is."""
         self.gradient_norm, self.finite, self.sound = self.move()
 

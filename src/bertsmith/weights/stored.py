@@ -112,9 +112,7 @@ def _read_file(path: Path) -> dict[str, Tensor]:
             with files.read_errors(path):
                 tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
                 return tensors
-        except BertsmithError:
-            raise
-        except Exception as error:
+        except safetensors.SafetensorError as error:
             raise _unreadable(path, error) from error
     loaded = load_torch_file(path)
     if not isinstance(loaded, dict) or not all(isinstance(each, Tensor) for each in loaded.values()):

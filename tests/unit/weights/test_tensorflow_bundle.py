@@ -134,6 +134,7 @@ def test_damage_names_tensor_and_file(tmp_path):
     [
         (Style(header=b"\x10\x01"), "big-endian"),
         (Style(header=b"\x1a\x02\x10\x07"), "a reader of version 7"),
+        (Style(header=b"\x18\x07"), "its version is no message"),
         (Style(header=b"\x0f"), "a field of kind 7"),
         (Style(header=b"\x1a\x7f"), "a field is cut off"),
         (Style(magic=b"leveldb!"), "does not end as a table does"),

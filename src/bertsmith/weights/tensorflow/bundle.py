@@ -116,7 +116,10 @@ def _bytes_at(path: Path, offset: int, size: int, where: str) -> np.ndarray[tupl
 def _shards(header: bytes) -> int:
     """How many files of tensors there are, by a BundleHeaderProto."""
     found = dict(fields(header))
-    version = dict(fields(found.get(3, b"")))  # type: ignore[arg-type]
+    message = found.get(3, b"")
+    if not isinstance(message, bytes):
+        raise ValueError("its version is no message")
+    version = dict(fields(message))
     if found.get(2, 0) != 0:
         raise ValueError("its numbers are big-endian")
     if int(version.get(2, 0)) > _OLDEST_READER:
