@@ -99,6 +99,20 @@ def _gradients(q, k, v, by_out, lse, delta, kept, real, dropout, D: tl.constexpr
 
 
 @triton.jit
+def _queries(
+    qkv, by_out, lse, delta, first, head, start, length, HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr
+):
+    """Rows first to first + K of a sequence, zeros behind its end: queries, by_out, lse and delta."""
+    ROW: tl.constexpr = 3 * HEADS * D
+    q = _rows(qkv + (start.to(tl.int64) * ROW + head * D), first, length, ROW, D, K)
+    by = _rows(by_out + (start.to(tl.int64) * HEADS + head) * D, first, length, HEADS * D, D, K)
+    row = first + tl.arange(0, K)
+    at = (start + row) * HEADS + head
+    sums = tl.load(lse + at, mask=row < length, other=0.0)
+    return q, by, sums, tl.load(delta + at, mask=row < length, other=0.0)
+
+
+@triton.jit
 def backward_of_keys(
     qkv,
     by_out,
@@ -126,11 +140,7 @@ def backward_of_keys(
         by_v = tl.zeros([K, D], tl.float32)
         for query_first in range(0, length, K):
             row = query_first + tl.arange(0, K)
-            q = _rows(qkv + base, query_first, length, ROW, D, K)
-            by = _rows(by_out + (start.to(tl.int64) * HEADS + head) * D, query_first, length, HEADS * D, D, K)
-            at = (start + row) * HEADS + head
-            sums = tl.load(lse + at, mask=row < length, other=0.0)
-            shift = tl.load(delta + at, mask=row < length, other=0.0)
+            q, by, sums, shift = _queries(qkv, by_out, lse, delta, query_first, head, start, length, HEADS, D, K)
             real = (key < length)[:, None] & (row < length)[None, :]
             kept = _kept(drawn, dropout, (start + row)[None, :], key[:, None], head, LONGEST, HEADS)
             dropped, by_scores = _gradients(q, k, v, by, sums, shift, kept, real, dropout, D)
@@ -160,12 +170,8 @@ def backward_of_queries(
     if first < length:
         ROW: tl.constexpr = 3 * HEADS * D
         base = start.to(tl.int64) * ROW + head * D
-        q = _rows(qkv + base, first, length, ROW, D, K)
-        by = _rows(by_out + (start.to(tl.int64) * HEADS + head) * D, first, length, HEADS * D, D, K)
+        q, by, sums, shift = _queries(qkv, by_out, lse, delta, first, head, start, length, HEADS, D, K)
         row = first + tl.arange(0, K)
-        at = (start + row) * HEADS + head
-        sums = tl.load(lse + at, mask=row < length, other=0.0)
-        shift = tl.load(delta + at, mask=row < length, other=0.0)
         drawn = tl.load(seed)
         by_q = tl.zeros([K, D], tl.float32)
         for key_first in range(0, length, K):
