@@ -1,14 +1,20 @@
-"""A small real corpus and small real recipes for the tests that train."""
+"""A small real corpus, small real recipes and small groups of ranks for the tests that train."""
 
 from __future__ import annotations
 
 import atexit
+import os
 import pydoc_data.topics
 import shutil
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
@@ -64,3 +70,23 @@ def figures(run: Run) -> list[dict[str, Any]]:
 def weights(run: Run) -> bytes:
     """The finished model's weights, to the bit."""
     return (run.model / "model.safetensors").read_bytes()
+
+
+def ran_by_ranks(work: Callable[[int, Path, Path], None], ranks: int, folder: Path) -> Path:
+    """The folder, when `work` (rank, folder, where the small corpus lies) is done in so many processes."""
+    mp.spawn(work, (folder, small_corpus()), nprocs=ranks)
+    return folder
+
+
+def join_ranks(rank: int, ranks: int, folder: Path) -> None:
+    """Makes this process one of a group, which meets at a file in `folder`."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.uname().sysname == "Linux" else "lo0")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting-{ranks}", rank=rank, world_size=ranks)
+
+
+def leave_ranks() -> None:
+    """Leaves the group, and ends the process."""
+    dist.destroy_process_group()
+    # A rank aborted once in a thread of the libraries, as they can at the interpreter's own end: it is left out.
+    os._exit(0)

@@ -11,29 +11,17 @@ from torch import Tensor
 
 from bertsmith.base.layout import Layout
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.model.config import BertConfig
-from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.training.step import to_inputs
+from made_pretraining import fresh_model
 
 CPU = torch.device("cpu")
 HALVES = [torch.bfloat16, torch.float16]
-CONFIG = BertConfig(
-    vocab_size=300,
-    hidden_size=64,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=128,
-    max_position_embeddings=64,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
+SHAPE = {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128}
 
 
 def model_in(compute: torch.dtype | None) -> PretrainingModel:
-    model = PretrainingModel(CONFIG, compute)
-    initialise(model, 0.05, seed=3)
-    return model.train()
+    return fresh_model(compute, deviation=0.05, seed=3, **SHAPE, max_position_embeddings=64)
 
 
 def batch_of(lengths: list[int], seed: int) -> PretrainBatch:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor
 
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.steps import StepBuilder, held_out_batches
 from bertsmith.corpus.shards import Corpus
-from bertsmith.model.config import BertConfig
-from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.training.evaluate import evaluate
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.step import to_inputs, train_step
-from made_runs import OF_THE_CLOCK, corpus, small_corpus, small_recipe
+from made_pretraining import fresh_model
+from made_runs import OF_THE_CLOCK, corpus, join_ranks, ran_by_ranks, small_recipe
 
 CPU = torch.device("cpu")
 STEPS, BATCH, BUDGET = 3, 12, 200
@@ -43,19 +40,15 @@ class PlainSgd(torch.optim.SGD):
 
 def new_model() -> tuple[PretrainingModel, PlainSgd]:
     """A float64 model without dropout, and plain SGD."""
-    config = BertConfig(
+    model = fresh_model(
+        deviation=0.1,
+        seed=2,
         vocab_size=512,
         hidden_size=16,
         num_hidden_layers=2,
-        num_attention_heads=2,
         intermediate_size=24,
         max_position_embeddings=64,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    model = PretrainingModel(config)
-    initialise(model, 0.1, seed=2)
-    model = model.double().train()
+    ).double()
     return model, PlainSgd(model.parameters(), lr=0.5, momentum=0.9)
 
 
@@ -123,12 +116,10 @@ RECIPE = small_recipe(model__hidden_dropout=0, model__attention_dropout=0, evalu
 
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
     """What each of four processes does: a group of four, then one of two."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.uname().sysname == "Linux" else "lo0")
-    torch.set_num_threads(1)
     source = Corpus.open(made)
     for ranks in (4, 2):
         if rank < ranks:
-            dist.init_process_group("gloo", init_method=f"file://{folder}/{ranks}", rank=rank, world_size=ranks)
+            join_ranks(rank, ranks, folder)
             found = take_steps(builder(rank=rank, ranks=ranks, source=source))
             torch.save({**found, "evaluated": evaluated(source)}, folder / f"{rank}-of-{ranks}.pt")
             if ranks == 2:
@@ -139,9 +130,7 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
 @pytest.fixture(scope="module")
 def over_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with what every rank of groups of four and two came to."""
-    folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(work_of_a_rank, (folder, small_corpus()), nprocs=4)
-    return folder
+    return ran_by_ranks(work_of_a_rank, 4, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

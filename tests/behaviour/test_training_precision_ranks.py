@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from bertsmith.base import fp32_products
 from bertsmith.base.device import device_of_run
@@ -20,7 +17,7 @@ from bertsmith.optim.loss_scale import LossScale
 from bertsmith.training import pretrain as pretrain_module
 from bertsmith.training import step as step_module
 from bertsmith.training.pretrain import Run, pretrain
-from made_runs import small_corpus, small_recipe
+from made_runs import join_ranks, leave_ranks, ran_by_ranks, small_recipe
 
 FP16 = small_recipe(precision="fp16", phase1__steps=10, phase2__steps=0, log_every=2)
 FP32 = small_recipe(precision="fp32", phase1__steps=3, phase2__steps=0)
@@ -42,9 +39,7 @@ def with_faults(steps: set[int]):
 
 def work_of_a_rank(number: int, folder: Path, made: Path) -> None:
     """A run in which one rank overflows twice, and runs that it stops, in fp16 and in fp32."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.uname().sysname == "Linux" else "lo0")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=number, world_size=2)
+    join_ranks(number, 2, folder)
     source, scales, told = Corpus.open(made), [], []
 
     def kept(*arguments: object, **options: object) -> LossScale:
@@ -65,16 +60,12 @@ def work_of_a_rank(number: int, folder: Path, made: Path) -> None:
     fp32_products.fastest = lambda: ((fp32_products.DEFAULT, fp32_products.ONEDNN)[number], "by measurement")
     chosen = device_of_run("cpu", "fp32", {}, folder).fp32_products
     torch.save({"state": state, "told": told, "chosen": chosen}, folder / f"{number}.pt")
-    dist.destroy_process_group()
-    # A rank aborted once in a thread of the libraries, as they can at the interpreter's own end: it is left out.
-    os._exit(0)
+    leave_ranks()
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(work_of_a_rank, (folder, small_corpus()), nprocs=2)
-    return folder
+    return ran_by_ranks(work_of_a_rank, 2, tmp_path_factory.mktemp("ranks"))
 
 
 def test_one_ranks_overflow_is_skipped_by_all(finished: Path) -> None:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from bertsmith.base import ranks
 from bertsmith.base.errors import BertsmithError
@@ -19,7 +17,7 @@ from bertsmith.corpus.shards import Corpus
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.stopping import StoppedAfterSaving
-from made_runs import corpus, figures, small_corpus, small_recipe, weights
+from made_runs import corpus, figures, join_ranks, leave_ranks, ran_by_ranks, small_recipe, weights
 
 RECIPE = small_recipe(
     phase1__steps=12, phase1__global_batch=24, phase2__steps=4, log_every=4, evaluate_every=6, model__hidden_dropout=0.1
@@ -45,9 +43,7 @@ def dropped() -> torch.Tensor:
 
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
     """An unbroken run; a run that one rank is told to stop, and its resumption; a run that is refused."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.uname().sysname == "Linux" else "lo0")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    join_ranks(rank, 2, folder)
     source, told = Corpus.open(made), []
     pretrain(RECIPE, source, folder / "unbroken")
     torch.save(dropped(), folder / f"dropped-{rank}.pt")
@@ -65,16 +61,12 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
     told += [str(each) for each in ranks.any_over_ranks((rank == 1, False), torch.device("cpu"))]
     told.append(ranks.by_first(lambda: f"said by {rank}"))
     (folder / f"told-{rank}.txt").write_text("\n".join(told), encoding="utf-8")
-    dist.destroy_process_group()
-    # A rank aborted once in a thread of the libraries, as they can at the interpreter's own end: it is left out.
-    os._exit(0)
+    leave_ranks()
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(work_of_a_rank, (folder, small_corpus()), nprocs=2)
-    return folder
+    return ran_by_ranks(work_of_a_rank, 2, tmp_path_factory.mktemp("ranks"))
 
 
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(finished: Path) -> None:

@@ -14,15 +14,13 @@ from bertsmith.batches.order import Order
 from bertsmith.batches.packing import fix_shapes
 from bertsmith.batches.shapes import FixedShapes
 from bertsmith.batches.steps import StepBuilder, held_out_batches
-from bertsmith.model.config import BertConfig
-from bertsmith.model.initial import initialise
-from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.training.compiled import CompiledStep, choose_compiled
 from bertsmith.training.evaluate import evaluate
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.step import train_step
+from made_pretraining import fresh_model
 from made_runs import corpus, figures, small_recipe
 from made_shards import SPECIAL, make_source
 
@@ -37,18 +35,8 @@ def compiler(cuda):
 
 
 def made(device, compute, dropout=0.0):
-    config = BertConfig(
-        vocab_size=SPECIAL.vocabulary_size,
-        hidden_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=256,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-    )
-    model = PretrainingModel(config, compute)
-    initialise(model, 0.02, seed=1)
-    model.to(device)
+    shape = {"vocab_size": SPECIAL.vocabulary_size, "hidden_size": 128, "num_hidden_layers": 2}
+    model = fresh_model(compute, dropout=dropout, **shape, intermediate_size=256).to(device)
     optimizer = Lamb(parameter_groups(model, 0.01))
     optimizer.set_learning_rate(1e-3)
     return model, optimizer

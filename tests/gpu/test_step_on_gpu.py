@@ -7,30 +7,19 @@ import torch
 
 from bertsmith.base.device import choose_device
 from bertsmith.bench.made_batches import lengths_of, pretrain_batch
-from bertsmith.model.config import BertConfig
-from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.training.step import StepSums, add_losses, train_step
+from made_pretraining import fresh_model
 
 VOCABULARY = 1000
 CPU = torch.device("cpu")
 
 
 def model_of(compute: torch.dtype | None, dropout: float = 0.0) -> PretrainingModel:
-    config = BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        intermediate_size=512,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-    )
-    model = PretrainingModel(config, compute)
-    initialise(model, 0.02, seed=1)
-    return model
+    shape = {"vocab_size": VOCABULARY, "hidden_size": 128, "num_hidden_layers": 3}
+    return fresh_model(compute, dropout=dropout, **shape, intermediate_size=512)
 
 
 def gradients_on(device: torch.device, compute: torch.dtype | None = None) -> tuple[float, dict[str, torch.Tensor]]:

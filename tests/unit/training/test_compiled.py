@@ -22,8 +22,6 @@ from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.batches.shapes import FixedShapes
 from bertsmith.batches.steps import Step, StepBuilder, held_out_batches
 from bertsmith.corpus.shards import SpecialIds
-from bertsmith.model.config import BertConfig
-from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.groups import parameter_groups
@@ -33,6 +31,7 @@ from bertsmith.training import compiled
 from bertsmith.training.compiled import CompiledStep, choose_compiled
 from bertsmith.training.evaluate import evaluate
 from bertsmith.training.step import StepSums, train_step
+from made_pretraining import fresh_model
 from made_shards import MemorySource, make_shard, random_documents
 
 CPU = torch.device("cpu")
@@ -72,17 +71,8 @@ class Phase:
 
 
 def made(dropout: float) -> tuple[PretrainingModel, ClippedOptimizer]:
-    config = BertConfig(
-        vocab_size=FEW.vocabulary_size,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-    )
-    model = PretrainingModel(config)
-    initialise(model, 0.02, seed=3)
+    shape = {"vocab_size": FEW.vocabulary_size, "hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 16}
+    model = fresh_model(dropout=dropout, seed=3, **shape)
     optimizer = Lamb(parameter_groups(model, 0.01))
     optimizer.set_learning_rate(1e-3)
     return model, optimizer
