@@ -31,10 +31,11 @@ class ClippedOptimizer(torch.optim.Optimizer):
     """Clips by global norm, skips a non-finite update, and leaves the update itself to `_update`.
 
     The gradients must already be divided by the counts of the whole step, and are of `scaled` losses. `step` divides
-    them, in place, by the loss scale, and scales them by max_gradient_norm / N where their global norm N is larger
-    (max_gradient_norm 0: never). Where N is not finite no parameter, no moment and no step count changes. After a step
-    these lie on the device as scalar tensors: `gradient_norm` (N, without the loss scale, before clipping), `finite`
-    (bool) and `sound` (bool: finite, or skipped for the sake of a smaller loss scale).
+    them by the loss scale, and scales them by max_gradient_norm / N where their global norm N is larger
+    (max_gradient_norm 0: never); where it is not compiled, in place. Where N is not finite no parameter, no moment and
+    no step count changes. After a step these lie on the device as scalar tensors: `gradient_norm` (N, without the loss
+    scale, before clipping), `finite` (bool) and `sound` (bool: finite, or skipped for the sake of a smaller loss
+    scale).
 
     loss_scale: for fp16; None leaves losses as they are. The moments, the step count, the learning rate and the loss
     scale are tensors too, so `state_dict` loads with `weights_only=True`.
@@ -49,11 +50,11 @@ class ClippedOptimizer(torch.optim.Optimizer):
         self,
         groups: Iterable[dict[str, Any]],
         *,
-        betas: tuple[float, float],
-        epsilon: float,
-        max_gradient_norm: float,
-        bias_correction: bool,
-        loss_scale: LossScale | None,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-6,
+        max_gradient_norm: float = 1.0,
+        bias_correction: bool = True,
+        loss_scale: LossScale | None = None,
     ) -> None:
         self.max_gradient_norm = max_gradient_norm
         self.loss_scale = loss_scale
