@@ -14,6 +14,7 @@ import torch
 
 import bertsmith
 from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
 from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig
@@ -135,6 +136,19 @@ def test_from_scratch_uses_the_shape_and_not_the_weights(model, tmp_path):
     assert losses[0] == losses[1]
     trained = bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=replace(settings, from_scratch=False))
     assert trained.seeds[0].epochs[0].train_loss != losses[0]
+
+
+def test_the_flag_that_a_missing_column_is_told_of_names_it(model, tmp_path, capsys):
+    for name, made in (("train.csv", TRAIN), ("dev.csv", DEV)):
+        (tmp_path / name).write_text("review,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in made))
+    train, dev, out = (str(tmp_path / name) for name in ("train.csv", "dev.csv", "out"))
+    command = ["finetune", "classify", "--model", str(model), "--train", train, "--dev", dev, "--out", out]
+    command += ["--epochs", "1", "--device", "cpu", "--precision", "fp32"]
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert "there is no column 'text'" in said
+    assert "found are: review, label; name one with --columns.text" in said
+    assert main([*command, "--columns.text", "review"]) == 0
 
 
 def test_the_folder_predicts_the_same_names_and_scores_elsewhere(model, tmp_path):

@@ -114,6 +114,14 @@ def test_options_without_effect_are_warned_about(
     assert warned("d", tokenizer, vocabulary_size=30_522, lowercase=False) == [f"lowercase False has no effect: {why}"]
 
 
+@pytest.mark.parametrize(("language", "known"), [("en", True), ("de", True), ("xx", False), ("eng", False)])
+def test_a_language_without_rules_is_warned_about(
+    source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, language: str, known: bool
+) -> None:
+    prepare(source, tmp_path / "corpus", options=options(held_out=0.0, language=language))
+    assert caplog.text.count(f"no rules for language '{language}', so English ones are used") == (not known)
+
+
 def test_letters_lost_to_another_encoding_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "old.txt").write_bytes(("Schöne größere Straßen. " * 3).encode("latin-1"))
     prepare(tmp_path / "old.txt", tmp_path / "corpus", options=options())

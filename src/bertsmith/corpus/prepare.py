@@ -25,6 +25,7 @@ from bertsmith.corpus.finish import PUBLISHED, WORK, publish
 from bertsmith.corpus.options import OF_TRAINING, PrepareOptions
 from bertsmith.corpus.parts import fingerprint
 from bertsmith.corpus.pipeline import Pipeline
+from bertsmith.corpus.sentences import has_rules
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.sources import SourceFile, find_files
 from bertsmith.corpus.standard_input import NAME, STANDARD_INPUT, forget, spool
@@ -57,6 +58,9 @@ def prepare(
         tokenizer = Tokenizer.load(tokenizer)
     for line in options.without_effect(tokenizer is not None):
         warn(line)
+    if not has_rules(options.language):
+        what = f"the splitter of sentences has no rules for language '{options.language}'"
+        warn(f"{what}, so English ones are used: abbreviations may end sentences (check the code: en, de, pt)")
     named = [sources] if isinstance(sources, str | Path) else list(sources)
     found, passed, spooled = _find(named, out, options)
     try:

@@ -17,14 +17,16 @@ LONGEST_SENTENCE_CHARACTERS = 10_000
 _WINDOW = 2_000
 # An end is believed with this much text behind it: what follows may tell an abbreviation.
 _CONTEXT = 50
+# English rules see one end behind these abbreviations, since "Yes" begins a sentence; all others see none, or both.
+_ENGLISH_ALONE = "Sr. Yes. Mme. Oui."
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 
 
 def sentences_of(text: str, line_breaks: LineBreaks, language: str, changed: Tally) -> list[str]:
     """The sentences of a cleaned text, stripped, none empty, in order.
 
-    Joined without white space they are the text without white space. language: an ISO 639 code that sentencex knows, or
-    any other.
+    Joined without white space they are the text without white space. language: an ISO 639 code; one that `has_rules`
+    is not true of is split as English is.
     """
     if line_breaks == "sentence":
         found = text.split("\n")
@@ -34,6 +36,14 @@ def sentences_of(text: str, line_breaks: LineBreaks, language: str, changed: Tal
     if found and max(map(len, found)) > LONGEST_SENTENCE_CHARACTERS:
         found = _cut(found, changed)
     return [sentence for sentence in map(str.strip, found) if sentence]
+
+
+def has_rules(language: str) -> bool:
+    """Whether sentencex has rules for a language, or for one that it takes in its place.
+
+    It names none, and splits all others as English, so an English text that others split otherwise tells.
+    """
+    return language == "en" or _segment(language, _ENGLISH_ALONE) != _segment("en", _ENGLISH_ALONE)
 
 
 def _cut(sentences: list[str], changed: Tally) -> list[str]:

@@ -32,7 +32,7 @@ class Columns:
     text: str = "text"
     """The column of the text, or of the first of two."""
     text_b: str = "text_b"
-    """The column of the second text; single texts where the rows have no such column."""
+    """The column of the second text; single texts where the rows have no 'text_b', an error where they lack another."""
     label: str = "label"
     """The column of the label."""
     header: bool = True
@@ -73,7 +73,7 @@ def read_records(source: Source, columns: Columns | None = None, labelled: bool 
     columns = columns or Columns()
     bad: list[str] = []
     records: list[Record] = []
-    for where, row in read_rows(source, columns, (columns.label,) if labelled else ()):
+    for where, row in read_rows(source, columns, labelled):
         try:
             records.append(to_record(row, columns, labelled, where))
         except ValueError as error:
@@ -123,17 +123,25 @@ def _check_characters(text: str, column: str) -> None:
         raise ValueError(f"column '{column}' holds half of a surrogate pair, which is no character")
 
 
-def read_rows(source: Source, columns: Columns, wanted: Sequence[str] = ()) -> Iterator[tuple[str, Row | str]]:
+def read_rows(source: Source, columns: Columns, labelled: bool = False) -> Iterator[tuple[str, Row | str]]:
     """(where, row) for every row. "-" is standard input: jsonl where it begins with a brace, else csv.
 
-    Raises BertsmithError for a file that is missing, may not be read or is not UTF-8, for a line that is no row of its
-    kind, and for one without the text's column or one of `wanted`.
+    labelled: rows to learn from, so that the label's column is wanted too. Raises BertsmithError for a file that is
+    missing, may not be read or is not UTF-8, for a line that is no row of its kind, and for one without a column that
+    is wanted: the text's, and the second text's where it was given a name.
     """
+    wanted = {"text": columns.text}
+    wanted |= {"text_b": columns.text_b} if columns.text_b != Columns.text_b else {}
+    wanted |= {"label": columns.label} if labelled else {}
     for where, row in _rows(source, columns):
-        missing = [] if isinstance(row, str) else [name for name in (columns.text, *wanted) if name not in row]
-        if missing:
-            fix = f"say which column it is; found are: {', '.join(row) or 'none'}"
-            raise BertsmithError(f"there is no column '{missing[0]}'", where, fix)
+        if not isinstance(row, str) and not row.keys() >= set(wanted.values()):
+            field, name = next((field, name) for field, name in wanted.items() if name not in row)
+            fix = f"found are: {', '.join(row) or 'none'}; " + (
+                f"name one with --columns.{field}, in Python Columns({field}=...)"
+                if labelled
+                else f"rename one, for this model reads '{name}'"
+            )
+            raise BertsmithError(f"there is no column '{name}'", where, fix)
         yield where, row
 
 

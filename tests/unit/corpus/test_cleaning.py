@@ -12,7 +12,9 @@ from bertsmith.corpus import sentences
 from bertsmith.corpus.account import Account, Tally
 from bertsmith.corpus.clean import clean_text, text_hash
 from bertsmith.corpus.documents import LINE_BREAKS, LineBreaks
-from bertsmith.corpus.sentences import LONGEST_SENTENCE_CHARACTERS, chunks, sentences_of
+from bertsmith.corpus.sentences import LONGEST_SENTENCE_CHARACTERS, chunks, has_rules, sentences_of
+
+WITH_RULES = "en am ar bg bn ca da de el es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk"
 
 
 def clean(text: str) -> tuple[str, dict[str, int]]:
@@ -121,6 +123,11 @@ def test_a_paragraph_that_breaks_the_segmenter_is_kept_and_counted(monkeypatch: 
     changed = Tally()
     assert sentences_of("One here.\nTwo there.", "wrap", "en", changed) == ["One here.", "Two there."]
     assert changed.count == 1
+
+
+@pytest.mark.parametrize(("languages", "known"), [(WITH_RULES, True), ("xx qqq eng", False)])
+def test_languages_with_rules_are_told_from_those_that_are_split_as_english(languages: str, known: bool) -> None:
+    assert {code: has_rules(code) for code in languages.split()} == dict.fromkeys(languages.split(), known)
 
 
 def test_a_monster_line_is_cut_and_counted() -> None:

@@ -171,6 +171,13 @@ def test_columns_of_another_name(classes):
         predictor([{"text": "a b"}])
 
 
+def test_a_file_without_the_models_column_is_told_which_one_it_reads(classes, tmp_path):
+    (tmp_path / "rows.csv").write_text("body,id\na,1\n")
+    with pytest.raises(BertsmithError, match="no column 'text'") as caught:
+        predict_file(classes, tmp_path / "rows.csv", tmp_path / "out.jsonl", device="cpu")
+    assert caught.value.fix == "found are: body, id; rename one, for this model reads 'text'"
+
+
 def test_a_tokenizer_larger_than_the_model_is_refused(masks):
     Tokenizer.from_vocabulary([*PIECES, "i"], lowercase=True).save(masks)
     with pytest.raises(BertsmithError, match="14 pieces and the model 13") as caught:

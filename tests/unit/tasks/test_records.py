@@ -144,8 +144,19 @@ def test_what_cannot_be_read_is_named_by_line(tmp_path, name, text, what, line):
     assert error.where == f"{path}:{line}"
 
 
-def test_a_wrong_column_lists_those_found(tmp_path):
-    assert "found are: body, label" in failing(write(tmp_path / "rows.csv", "body,label\na,b\n")).fix
+@pytest.mark.parametrize(
+    ("columns", "what", "flag"),
+    [
+        (Columns(), "no column 'text'", "--columns.text, in Python Columns(text=...)"),
+        (Columns("body", label="mark"), "no column 'mark'", "--columns.label"),
+        (Columns("body", text_b="other"), "no column 'other'", "--columns.text_b"),
+    ],
+)
+def test_a_wrong_column_lists_those_found_and_the_flag_that_names_one(tmp_path, columns, what, flag):
+    error = failing(write(tmp_path / "rows.csv", "body,label\na,b\n"), columns)
+    assert what in error.what
+    assert f"found are: body, label; name one with {flag}" in error.fix
+    assert parts(read_records(tmp_path / "rows.csv", Columns("body"))) == [("a", None, "b")], "text_b may be missing"
 
 
 def test_other_kinds_missing_files_and_empty_ones(tmp_path):
