@@ -28,13 +28,13 @@ def step_shapes(hidden: int, intermediate: int, vocabulary: int, tokens: int, ma
     return [shape for m, n, k in maps for shape in ((m, n, k), (m, k, n), (n, k, m))]
 
 
-def matrix_rate(device: Device, shapes: list[Shape], repeats: int = 3) -> tuple[float, Shape]:
-    """The best FLOP/s of these products and of a large square one, in the device's dtype, and the shape that had it.
+def matrix_rate(device: Device, shapes: list[Shape], repeats: int = 3) -> float:
+    """The best FLOP/s of these products and of a large square one, in the device's dtype.
 
     Random data, because a card multiplies zeros faster. Operands lie as a linear map has them, the second transposed.
     """
     side = _CPU_SIDE if device.is_cpu else _CARD_SIDE
-    return max((_rate(device, shape, repeats), shape) for shape in {*shapes, (side, side, side)})
+    return max(_rate(device, shape, repeats) for shape in {*shapes, (side, side, side)})
 
 
 def _rate(device: Device, shape: Shape, repeats: int) -> float:

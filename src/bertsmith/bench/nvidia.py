@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -33,9 +32,12 @@ class Pieces:
     rows: int
 
 
-def read_documents(path: Path, sentences: Callable[[str], list[str]], encode: Callable[[str], Sentence]) -> Any:
-    """Every line of the file as a tokenised document, the bytes of the text, and how many documents there were."""
-    documents, text_bytes = [], 0
+def read_documents(
+    path: Path, sentences: Callable[[str], list[str]], encode: Callable[[str], Sentence]
+) -> tuple[list[Document], int]:
+    """Every line of the file that has a sentence as a tokenised document, and the bytes of the text of all lines."""
+    documents: list[Document] = []
+    text_bytes = 0
     with open(path, encoding="utf-8", newline="\n") as file:
         for line in file:
             text = line.removesuffix("\n")

@@ -38,10 +38,10 @@ class CaseSpec:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a case took. cpu_seconds: user and system, all processes, from the end of imports on. startup_seconds: the
-    same before. peak_bytes: the most that all processes held at one time (their proportional shares, so that what they
-    share counts once). disk_bytes: what lies in `out` at the end. result: what the side returned. missing: a package
-    that is not installed, and then all else is 0."""
+    """What a case took. cpu_seconds: user and system, all processes, from the end of imports on. startup_seconds:
+    the same before. wall_seconds: of the clock, both together. peak_bytes: the most that all processes held at one
+    time (their proportional shares, so that what they share counts once). disk_bytes: what lies in `out` at the end.
+    result: what the side returned. missing: a package that is not installed, and then all else is 0."""
 
     cpu_seconds: float
     startup_seconds: float

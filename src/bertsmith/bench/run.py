@@ -6,10 +6,11 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.log import warn
 from bertsmith.bench.batches import PEERS as BATCHES_PEERS
 from bertsmith.bench.batches import BatchesBench, bench_batches
 from bertsmith.bench.made_corpus import CorpusChoice
@@ -17,6 +18,9 @@ from bertsmith.bench.prepare import PEERS, PrepareBench, bench_prepare
 from bertsmith.bench.table import Report
 
 NAMES = ("prepare", "batches", "pretrain-step")
+_OF_STEPS = ("device", "only", "minutes")
+_UNUSED = {"prepare": ("corpus", "lengths", *_OF_STEPS), "batches": _OF_STEPS, "pretrain-step": ("sizes",)}
+_OF_TEXT = ("source", "tokenizer", "sizes", "workers")
 _SIZES_MB, _QUICK_SIZES_MB = (10.0, 40.0, 160.0), (0.5, 1.0, 2.0)
 
 
@@ -48,6 +52,16 @@ class BenchOptions:
     quick: bool = False
     """Small texts and models: ends in about a minute, and says little about speed."""
 
+    def without_effect(self, name: str) -> list[str]:
+        """Of the options that are set otherwise than by default, those that change nothing in bench `name`, and why."""
+        default = BenchOptions()
+        changed = [each.name for each in fields(self) if getattr(self, each.name) != getattr(default, each.name)]
+        unused = [f"--{each} has no effect: bench {name} does not use it" for each in changed if each in _UNUSED[name]]
+        if self.corpus is None or "corpus" in _UNUSED[name]:
+            return unused
+        idle = [each for each in changed if each in _OF_TEXT and each not in _UNUSED[name]]
+        return unused + [f"--{each} has no effect: a corpus is given, so no text is prepared" for each in idle]
+
     def sizes_bytes(self) -> tuple[int, ...]:
         """The sizes of the texts, in bytes."""
         return tuple(round(each * 1e6) for each in self.sizes or (_QUICK_SIZES_MB if self.quick else _SIZES_MB))
@@ -63,6 +77,8 @@ def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Repor
         raise BertsmithError(f"there is no bench '{name}'", "bench", nearest(name, NAMES))
     if sys.platform == "win32":
         raise BertsmithError("processor time of all processes is not to be had on Windows", "bench", "use Linux or WSL")
+    for line in options.without_effect(name):
+        warn(line)
     sizes, typed = options.sizes_bytes(), shlex.join(command)
     with tempfile.TemporaryDirectory(prefix="bertsmith-bench-") as made:
         folder = Path(made)

@@ -1,6 +1,6 @@
 """A side of a step bench in a process of its own: `python -m bertsmith.bench.step_worker SPEC`.
 
-It loads what it needs, answers "ready", and then does what it is asked to, a JSON line for a JSON line, until its
+It loads what it needs, says what it runs on, and then does what it is asked to, a JSON line for a JSON line, until its
 standard input ends. A process for each side, because oneDNN's switch and a compiler's caches are global to one.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from bertsmith.bench.peer_step import peer_steps
 from bertsmith.bench.step_profile import profile_steps
 from bertsmith.bench.step_side import OURS, StepSide
 from bertsmith.model.config import BertConfig
+from bertsmith.training.meters import memory_bytes
 
 Answer = dict[str, Any]
 
@@ -81,15 +81,11 @@ class Worker:
             batch.layout.tokens,
             len(batch.masked_positions),
         )
-        flops, shape = matrix_rate(self.device, shapes)
-        return {"flops": flops, "shape": shape}
+        return {"flops": matrix_rate(self.device, shapes)}
 
     def memory(self) -> Answer:
         """The most memory held so far: of the card, or of the whole process."""
-        if not self.device.is_cpu:
-            return {"bytes": torch.cuda.max_memory_allocated(self.device.torch_device)}
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return {"bytes": most if sys.platform == "darwin" else 1024 * most}
+        return {"bytes": memory_bytes(self.device.torch_device)}
 
     def profile(self, name: str) -> Answer:
         """Where the time of a set's steps goes, after a step that is not counted."""

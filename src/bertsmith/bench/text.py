@@ -40,8 +40,12 @@ def data_folder() -> Path:
 
 def said_sources(source: Sequence[str]) -> str:
     """The sources as a report names them: what lies in the data folder without the place of that folder."""
-    folder = str(data_folder())
-    return ", ".join(each.replace(folder, "$BERTSMITH_DATA", 1) if each.startswith(folder) else each for each in source)
+    folder = data_folder()
+    inside = [Path(each).is_relative_to(folder) for each in source]
+    return ", ".join(
+        str(Path("$BERTSMITH_DATA", Path(each).relative_to(folder))) if is_inside else each
+        for each, is_inside in zip(source, inside, strict=True)
+    )
 
 
 def default_source() -> str:
@@ -111,6 +115,7 @@ def vocabulary_for(tokenizer: Path | None, text: Text, folder: Path) -> tuple[Pa
     else:
         with open(text.path, encoding="utf-8", newline="\n") as file:
             sample = file.read(_SAMPLE_BYTES).splitlines()
-        chosen, what = train_vocabulary(sample, _VOCABULARY), f"trained on {size(_SAMPLE_BYTES)} of the text"
+        said = size(min(_SAMPLE_BYTES, text.text_bytes))
+        chosen, what = train_vocabulary(sample, _VOCABULARY), f"trained on {said} of the text"
     chosen.save(folder)
     return folder, f"{what}, {chosen.size:,} pieces"

@@ -19,7 +19,7 @@ from bertsmith.base.ranks import rank, sum_over_ranks, world_size
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.losses import cross_entropy_sum
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
-from bertsmith.training.step import CompiledStep, to_inputs
+from bertsmith.training.step import Compiled, to_inputs
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def evaluate(
     batches: Sequence[PretrainBatch],
     alphabetic: NDArray[np.bool_],
     device: torch.device,
-    compiled: CompiledStep | None = None,
+    compiled: Compiled | None = None,
 ) -> Evaluation:
     """Runs the model over held-out batches, each rank over its share of them; the figures are of all ranks.
 

@@ -25,7 +25,7 @@ from bertsmith.training.checkpoints import Position, save_checkpoint
 from bertsmith.training.evaluate import baselines, evaluate
 from bertsmith.training.late import LateReading
 from bertsmith.training.meters import Meter, MetricsFile
-from bertsmith.training.step import CompiledStep, train_step
+from bertsmith.training.step import Compiled, train_step
 from bertsmith.training.stopping import StoppedAfterSaving, StopSignal
 
 # Compiled micro-batches have room for steps with more tokens than most; where that is over a twentieth it is said.
@@ -73,7 +73,7 @@ class Trainer:
     stop: StopSignal
     seed: int
     go_on: str
-    compiled: CompiledStep | None = None
+    compiled: Compiled | None = None
     _skipped_told: float = field(default=0.0, init=False)
     _fill_told: set[int] = field(default_factory=set, init=False)
 

@@ -30,6 +30,7 @@ class Meter:
         self._reset(0.0)
 
     def _reset(self, waited: float) -> None:
+        # The six figures of steps, tokens, places of attention, slots.
         self._sums = torch.zeros(9, device=self._device, dtype=torch.float64)
         self._norm = torch.zeros((), device=self._device)
         self._steps = 0

@@ -79,8 +79,8 @@ def add_losses(
     return masked.loss, next_sentence.loss
 
 
-class CompiledStep(Protocol):
-    """What `training.compiled` makes of the parts of a step."""
+class Compiled(Protocol):
+    """A model and its optimizer, run compiled: `training.compiled.CompiledStep`."""
 
     def add_losses(self, batch: PretrainBatch, counts: tuple[int, int], sums: StepSums) -> Tensor:
         """The micro-batch's share of the step's loss, with its graph; adds its figures to `sums`."""
@@ -98,7 +98,7 @@ def train_step(
     micro_batches: Sequence[PretrainBatch],
     counts: tuple[int, int],
     device: torch.device,
-    compiled: CompiledStep | None = None,
+    compiled: Compiled | None = None,
 ) -> StepSums:
     """One update from `micro_batches`, this rank's share of a step.
 

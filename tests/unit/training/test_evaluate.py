@@ -156,7 +156,7 @@ def test_filling_up_to_a_round_size_changes_no_loss_and_no_gradient(
             inputs = PretrainInputs(ids, kinds, positions, Packed(batch.layout), masked, labels, pairs)
         sums = exact.losses(inputs)
         (sums[0].loss + sums[1].loss).backward()
-        figures = [float(value) for each in sums for value in (each.loss, each.count, each.right)]
+        figures = [float(value.detach()) for each in sums for value in (each.loss, each.count, each.right)]
         return figures, [each.grad.clone() for each in exact.parameters() if each.grad is not None]
 
     assert any(len(to_inputs(batch, CPU).input_ids) > batch.layout.tokens for batch in batches), "something is filled"

@@ -1,0 +1,40 @@
+"""What is said of a bench before it begins: options that change nothing, and sources by their place in the data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.bench.run import NAMES, BenchOptions, run_bench
+from bertsmith.bench.text import cut_texts, said_sources, vocabulary_for
+
+
+def test_options_that_a_bench_does_not_use_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert [BenchOptions().without_effect(name) for name in NAMES] == [[], [], []]
+    given = BenchOptions(corpus=tmp_path / "none", sizes=(1.0,), lengths=(64,), workers=1, only="x")
+    with pytest.raises(BertsmithError):
+        run_bench("batches", given, ["bertsmith", "bench", "batches"])
+    assert [record.message for record in caplog.records] == [
+        "warning: --only has no effect: bench batches does not use it",
+        "warning: --sizes has no effect: a corpus is given, so no text is prepared",
+        "warning: --workers has no effect: a corpus is given, so no text is prepared",
+    ]
+    assert [line.split()[0] for line in given.without_effect("prepare")] == ["--corpus", "--lengths", "--only"]
+    assert [line.split()[0] for line in given.without_effect("pretrain-step")] == ["--sizes", "--workers"]
+
+
+def test_sources_are_named_by_their_place_in_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTSMITH_DATA", "/somewhere/data")
+    named = ["/somewhere/data/wiki", "/somewhere/data", "/somewhere/data2/wiki", "mine"]
+    assert said_sources(named) == "$BERTSMITH_DATA/wiki, $BERTSMITH_DATA, /somewhere/data2/wiki, mine"
+
+
+def test_the_text_that_a_vocabulary_is_trained_on_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "none"))
+    (tmp_path / "a.txt").write_text("The cat sat on the mat, and all was well in its warm house. " * 20)
+    text = cut_texts([str(tmp_path / "a.txt")], [1000], tmp_path)[0]
+    folder, what = vocabulary_for(None, text, tmp_path / "tokenizer")
+    assert (folder / "vocab.txt").is_file()
+    assert what.startswith("trained on 1.2 kB of the text")
