@@ -133,22 +133,25 @@ class Race:
 
 def race(ours: SideProcess, peer: SideProcess | None, name: str, passes: int, seconds: float) -> Race:
     """A turn of each side to warm up, and then 3 to 9 rounds, as many as `seconds` allow, in which both sides step over
-    the batches of set `name` `passes` times; who begins changes from round to round."""
+    the batches of set `name` `passes` times; who begins changes from round to round. A peer that fails in any of them
+    leaves ours to be raced alone; SideFailed where ours does."""
+    sides = [ours, *([peer] if peer else [])]
+    found: dict[SideProcess, list[float]] = {side: [] for side in sides}
 
     def turn(side: SideProcess) -> float:
         return float(side.ask("turn", name=name, passes=passes)["seconds"])
 
-    turn(ours)
     try:
-        if peer:
-            turn(peer)
+        for side in sides:
+            turn(side)
+        began = time.monotonic()
+        while goes_on(len(found[ours]), time.monotonic() - began, seconds):
+            for side in sides[:: -1 if len(found[ours]) % 2 else 1]:
+                found[side].append(turn(side))
     except SideFailed as why:
+        if side is ours:
+            raise
         return Race(race(ours, None, name, passes, seconds).ours, failed=str(why))
-    found: dict[SideProcess, list[float]] = {ours: [], **({peer: []} if peer else {})}
-    began = time.monotonic()
-    while goes_on(len(found[ours]), time.monotonic() - began, seconds):
-        for side in list(found)[:: -1 if len(found[ours]) % 2 else 1]:
-            found[side].append(turn(side))
     return Race(tuple(found[ours]), tuple(found[peer]) if peer else ())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.bench import step_race
 from bertsmith.bench.instances import write_batches
 from bertsmith.bench.made_batches import lengths_of, pretrain_batch
 from bertsmith.bench.step_plan import shape
@@ -47,13 +47,24 @@ def test_a_round_is_a_turn_of_each_and_their_number_is_odd(sets, tmp_path):
     assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
 
 
-def test_a_peer_that_the_system_kills_is_a_row_that_says_so(sets, tmp_path):
+@pytest.mark.parametrize("after", [None, 0, 2])
+def test_a_peer_that_the_system_kills_in_any_round_is_a_row_that_says_so(sets, tmp_path, monkeypatch, after):
     with side(OURS, sets, tmp_path / "a") as ours, side(OURS, sets, tmp_path / "b") as other:
         other.ready()
-        os.kill(other._process.pid, signal.SIGKILL)
+        going = step_race.goes_on
+
+        def kill_after(rounds: int, spent: float, seconds: float) -> bool:
+            if rounds == after:
+                other._process.kill()
+            return going(rounds, spent, seconds)
+
+        if after is None:
+            other._process.kill()
+        monkeypatch.setattr(step_race, "goes_on", kill_after)
         found = race(ours, other, "few", passes=1, seconds=0.1)
         assert "memory" in found.failed
         assert len(found.ours) >= 3
+        assert found.peer == ()
         with pytest.raises(SideFailed, match="memory"):
             other.ask("memory")
 
