@@ -65,7 +65,8 @@ class Offsets:
             offsets = self.offsets.long()
             column = torch.arange(self._columns, device=offsets.device)
             inside = column < (offsets[1:] - offsets[:-1])[:, None]
-            spread = (offsets[:-1, None] + column).clamp(max=max(self.tokens - 1, 0)).flatten()
+            # Padding shows the row's own first slot: a neighbour that is not a number would pass through any mask.
+            spread = torch.where(inside, offsets[:-1, None] + column, self.first_slots[:, None]).flatten()
             slot = torch.arange(self.tokens, device=offsets.device)
             # An empty sequence begins where the next one does, and `right` passes it by.
             sequence = torch.searchsorted(offsets, slot, right=True) - 1

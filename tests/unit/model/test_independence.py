@@ -8,7 +8,7 @@ from made_models import distance, drawn_inputs, drawn_model, small_config
 from torch import Tensor
 
 from bertsmith.base.layout import Layout
-from bertsmith.model.packed import Packed
+from bertsmith.model.packed import Offsets, Packed
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 
 CONFIG = small_config(hidden_size=32, num_attention_heads=4, intermediate_size=64, max_position_embeddings=64)
@@ -20,11 +20,13 @@ def model_in(dtype: torch.dtype) -> PretrainingModel:
     return drawn_model(CONFIG, dtype=torch.float64 if dtype == torch.float64 else torch.float32, compute=compute).eval()
 
 
-def run(model: PretrainingModel, batch: PretrainInputs, part: slice, packed: Packed) -> tuple[Tensor, Tensor]:
+def run(model: PretrainingModel, batch: PretrainInputs, part: slice, packed: Offsets) -> tuple[Tensor, Tensor]:
     """Hidden states of a part of a batch, and the gradient of the sum of their cubes for its embeddings' sum."""
     seen: list[Tensor] = []
     handle = model.encoder.embeddings.norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    positions = torch.from_numpy(packed.layout.positions)
+    positions = batch.position_ids[part]
+    if isinstance(packed, Packed):
+        positions = torch.from_numpy(packed.layout.positions)
     hidden = model.encoder(batch.input_ids[part], batch.token_type_ids[part], positions, packed)
     handle.remove()
     return hidden.detach(), torch.autograd.grad(hidden.pow(3).sum(), seen[0])[0]
@@ -60,18 +62,26 @@ def test_more_longer_or_no_neighbours_change_rounding_at_most(dtype: torch.dtype
         assert distance(found[1][own], alone[1]) < 10 * DTYPES[dtype], others
 
 
+@pytest.mark.parametrize("on_host", [True, False], ids=["blocks", "rows"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("compute", [None, torch.bfloat16, torch.float16], ids=str)
-def test_a_neighbour_that_is_not_a_number_stays_where_it_is(compute: torch.dtype | None) -> None:
+def test_a_neighbour_that_is_not_a_number_stays_where_it_is(
+    compute: torch.dtype | None, value: float, on_host: bool
+) -> None:
+    """Whether the host knows the layout, as in eager steps, or the device alone, as in compiled ones."""
     model = drawn_model(CONFIG, dtype=torch.float32, compute=compute).eval()
-    batch = drawn_inputs(CONFIG, [17, 5, 40])
+    batch = drawn_inputs(CONFIG, [17, 0, 5, 40])
     batch.input_ids[17:22], batch.input_ids[:17], batch.input_ids[22:] = 1, 2, 3
+    layout = batch.packed.layout
+    packed = batch.packed if on_host else Offsets(torch.from_numpy(layout.offsets), layout.tokens, layout.longest)
     with torch.no_grad():
-        model.encoder.embeddings.word.weight[1] = torch.nan
-        hidden = model.encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.packed)
-    finite = torch.isfinite(hidden).all(1)
-    assert bool(finite[:17].all())
-    assert bool(finite[22:].all())
-    assert not bool(finite[17:22].any())
+        model.encoder.embeddings.word.weight[1] = value
+    hidden, gradient = run(model, batch, slice(0, layout.tokens), packed)
+    for each in (hidden, gradient):
+        finite = torch.isfinite(each).all(1)
+        assert bool(finite[:17].all())
+        assert bool(finite[22:].all())
+        assert not bool(finite[17:22].any())
 
 
 @pytest.mark.parametrize("lengths", [[0], [0, 0, 0], [0, 9, 0], [1], [1, 0, 1], [64, *[1] * 30], [0, 64, 64, 0]])
