@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bertsmith.base.errors import BertsmithError
 from bertsmith.weights.tensorflow.bundle import Bundle
 from fixtures.make_tensorflow_checkpoint import FOLDER, shapes, values
-from made_bundle import BFLOAT16, Style, write_bundle
+from made_bundle import BFLOAT16, MAGIC, Style, write_bundle
 
 RANDOM = np.random.default_rng(5)
 TENSORS = {
@@ -97,6 +97,18 @@ def test_a_flipped_bit_is_an_error(made, tmp_path, draw):
     (tmp_path / source.name).write_bytes(content)
     with pytest.raises(BertsmithError):
         read_all(tmp_path / source.name.split(".")[0])
+
+
+def test_a_flipped_bit_behind_the_handles_is_an_error(made, tmp_path):
+    """The footer has no checksum: its last number may go on with the zeros behind it."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    for source in sorted(made.glob("*.index")):
+        content = bytearray(source.read_bytes())
+        last = max(place for place in range(len(content) - len(MAGIC)) if content[place])
+        content[last] |= 0x80
+        (tmp_path / source.name).write_bytes(content)
+        with pytest.raises(BertsmithError, match="longer than need be"):
+            read_all(tmp_path / source.stem)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

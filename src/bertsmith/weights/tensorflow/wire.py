@@ -12,11 +12,13 @@ _LONGEST_VARINT = 10
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at byte `at`, and the byte behind it. Raises ValueError where it has no end."""
+    """The number at byte `at`, and the byte behind it. Raises ValueError where it has no end or goes on with zeros."""
     number = 0
     for place, byte in enumerate(data[at : at + _LONGEST_VARINT]):
         number |= (byte & 127) << 7 * place
         if byte < 128:
+            if place and not byte:  # a footer has no checksum: a flipped bit may draw the zeros behind into its number
+                raise ValueError("a number is longer than need be")
             return number, at + place + 1
     raise ValueError("a number has no end")
 
