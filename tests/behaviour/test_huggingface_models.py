@@ -5,10 +5,11 @@ import torch
 
 from bertsmith.base.layout import Layout
 from bertsmith.model.config import BertConfig
+from bertsmith.model.encoder import Encoder
 from bertsmith.model.initial import initialise
 from bertsmith.model.packed import Packed
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.weights.huggingface import load_encoder, load_pretraining_model, save_pretraining_model
+from bertsmith.weights.huggingface import load_encoder, load_pretraining_model, save_encoder, save_pretraining_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -91,6 +92,33 @@ def test_a_real_encoder_gives_transformers_hidden_states(real_data):
         pooled = ours.pool(hidden[mask.bool()], packed)
     torch.testing.assert_close(hidden, expected.last_hidden_state * mask[..., None], atol=1e-5, rtol=0)
     torch.testing.assert_close(pooled, expected.pooler_output, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "there",
+    [("vocab.txt",), ("tokenizer.json",), ("tokenizer.json", "tokenizer_config.json"), ("vocab.txt", "cased")],
+    ids=" and ".join,
+)
+def test_a_tokenizer_that_lacks_files_is_completed(tmp_path, tokenizer_folder, there, caplog):
+    """transformers 5 writes no vocab.txt, and older folders have nothing else."""
+    source, out = tmp_path / "source", tmp_path / "model"
+    source.mkdir()
+    for name in set(there) - {"cased"}:
+        (source / name).write_bytes((tokenizer_folder / name).read_bytes())
+    if "cased" in there:
+        (source / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    config = BertConfig(
+        vocab_size=len(PARTS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    with caplog.at_level("INFO", "bertsmith"):
+        save_encoder(Encoder(config), source, out)
+    found = transformers.AutoTokenizer.from_pretrained(out)
+    pieces = ["[UNK]" if "cased" in there else "the", "b", "##e", "##s", "[MASK]"]
+    assert found.convert_ids_to_tokens(found("The bes [MASK]")["input_ids"]) == ["[CLS]", *pieces, "[SEP]"]
+    assert {"tokenizer.json", "vocab.txt", "tokenizer_config.json"} <= {each.name for each in out.iterdir()}
+    for each in source.iterdir():
+        assert (out / each.name).read_bytes() == each.read_bytes()
+    assert "of the tokenizer: made of its other files" in caplog.text
 
 
 def test_auto_tokenizer_reads_the_folder(tmp_path, tokenizer_folder):

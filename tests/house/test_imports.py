@@ -19,7 +19,7 @@ SEES = {
     "corpus": {"base"},
     "batches": {"base", "corpus"},
     "model": {"base"},
-    "weights": {"base", "model"},
+    "weights": {"base", "model", "corpus.tokenizer"},
     "optim": {"base"},
     "training": {"base", "corpus", "batches", "model", "weights", "optim"},
     "tasks": {"base", "model", "corpus.tokenizer"},
@@ -29,7 +29,6 @@ SEES["bench"] = {"base", "corpus", "batches", "model", "optim", "training"}
 SEES["quickstart"] = set(SEES) - {"bench"}
 # Composition roots: they join the stages, and they alone see a recipe.
 ROOTS = {
-    "weights.convert": {*SEES["weights"], "corpus.tokenizer"},
     "training.pretrain": {*SEES["training"], "recipes", "training.phases"},
     "training.phases": {*SEES["training"], "recipes"},
     "tasks.finetune": {*SEES["tasks"], "recipes", "weights", "optim", "training"},

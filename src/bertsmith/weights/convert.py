@@ -1,7 +1,4 @@
-"""Importing a checkpoint of Google's or NVIDIA's: its weights, its shape and its vocabulary become a model folder.
-
-A composition root, because the folder's tokenizer comes from the corpus side.
-"""
+"""Importing a checkpoint of Google's or NVIDIA's: its weights, its shape and its vocabulary become a model folder."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import choose, say, warn
 from bertsmith.base.streams import stream_key
+from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.initial import initialise
@@ -164,11 +165,15 @@ def write_folder(tensors: Mapping[str, Tensor], shape: BertConfig, contents: Fol
 
 
 def _copy_tokenizer(source: Path, target: Path) -> None:
+    """Copies the tokenizer's files; those that the source lacks, as folders of `transformers` may, are made of the
+    others, and that is said. Raises BertsmithError where it has neither tokenizer.json nor vocab.txt."""
+    lacking = [name for name in TOKENIZER_FILES if not (source / name).is_file()]
+    if lacking:
+        Tokenizer.load(source).save(target)
+        choose(f"{' and '.join(lacking)} of the tokenizer", "made of its other files", f"not in {source}")
     for name in (*TOKENIZER_FILES, *_OPTIONAL_FILES):
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
-        elif name in TOKENIZER_FILES:
-            raise BertsmithError(f"the tokenizer lacks {name}", source, f"it needs {', '.join(TOKENIZER_FILES)}")
 
 
 def _config_of(model: nn.Module) -> BertConfig:

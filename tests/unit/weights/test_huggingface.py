@@ -290,7 +290,8 @@ def test_a_model_folder_is_replaced_and_that_is_said(model, folder, tokenizer_fo
 
 
 def test_an_incomplete_tokenizer_is_named(model, tokenizer_folder, tmp_path):
-    (tokenizer_folder / "vocab.txt").unlink()
-    with pytest.raises(BertsmithError, match=r"lacks vocab\.txt"):
+    for name in ("tokenizer.json", "vocab.txt"):
+        (tokenizer_folder / name).unlink()
+    with pytest.raises(BertsmithError, match=r"neither tokenizer\.json nor vocab\.txt"):
         save_pretraining_model(model, tokenizer_folder, tmp_path / "model")
     assert not (tmp_path / "model").exists()
