@@ -13,12 +13,12 @@ from torch import Tensor
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import choose
-from bertsmith.weights.stored import CONFIG_FILE, stored_files
+from bertsmith.weights.stored import ARCHIVE, CONFIG_FILE, stored_files
 from bertsmith.weights.tensorflow.table import is_table
 
 _PART = re.compile(r"(?P<prefix>.+)\.(index|meta|data-\d{5}-of-\d{5})")
 _LATEST = re.compile(r'^model_checkpoint_path:\s*"(?P<path>.+)"\s*$', re.MULTILINE)
-_TORCH_BEGINNINGS = (b"PK\x03\x04", b"\x80\x02")  # a zip archive, and the pickle that torch wrote before 1.6
+_TORCH_BEGINNINGS = (ARCHIVE, b"\x80\x02")  # a zip archive, and the pickle that torch wrote before 1.6
 _TORCH_ENDINGS = (".pt", ".pth")
 _FIX = "name the .index file of a TensorFlow checkpoint, or a .pt file of NVIDIA's"
 _SHOWN = 6

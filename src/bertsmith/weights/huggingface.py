@@ -31,6 +31,8 @@ TASK_FILE, FINETUNE_FILE = "task.json", "finetune.json"
 _OPTIONAL_FILES = ("special_tokens_map.json",)
 # All that a folder of ours may hold.
 _WRITTEN_FILES = (CONFIG_FILE, *WEIGHTS_FILES, *TOKENIZER_FILES, *_OPTIONAL_FILES, TASK_FILE, FINETUNE_FILE)
+# What no tensor's shape would show to be another.
+_UNSEEN = ("num_attention_heads", "hidden_act", "layer_norm_eps")
 _SHOWN = 5
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -121,10 +123,19 @@ def tell_dtypes(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_config(folder: Path) -> BertConfig:
-    """The shape of the BERT in a folder. Raises BertsmithError where there is none."""
+    """The shape of the BERT in a folder; what decides its numbers and is not said there is as in `transformers`, and
+    told. Raises BertsmithError where there is none, or one that is no BERT's."""
     if not folder.is_dir():
         raise BertsmithError("this model folder does not exist", folder, FOLDER_FIX)
-    return BertConfig.from_dict(files.read_json(folder / CONFIG_FILE, FOLDER_FIX))
+    path = folder / CONFIG_FILE
+    values = files.read_json(path, FOLDER_FIX)
+    try:
+        config = BertConfig.from_dict(values)
+    except BertsmithError as error:
+        raise BertsmithError(error.what, path, error.fix) from error
+    for name in (each for each in _UNSEEN if values.get(each) is None):
+        choose(f"{name} of {path}", str(getattr(config, name)), "the file does not say; BERT's own value")
+    return config
 
 
 def save_pretraining_model(model: PretrainingModel, tokenizer_folder: str | Path, out: str | Path) -> None:

@@ -22,6 +22,8 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 # In the order in which transformers looks for them.
 _CANDIDATES = (WEIGHTS_FILES[0], f"{WEIGHTS_FILES[0]}.index.json", WEIGHTS_FILES[1], f"{WEIGHTS_FILES[1]}.index.json")
+ARCHIVE = b"PK\x03\x04"
+"""How a zip archive begins."""
 FOLDER_FIX = "name a model folder: one with config.json and model.safetensors"
 _SYSTEM_ERROR = re.compile(r"(?:os error|code:) (\d+)")
 _OBSTACLE = re.compile(r"WeightsUnpickler error:\s*(.+?)(?:\.\s|\n|$)")
@@ -90,6 +92,9 @@ def _reason(error: Exception) -> str:
 def _is_sound_archive(path: Path) -> bool:
     """Whether it is a zip archive, as torch writes since 1.6; raises BertsmithError for one that is damaged."""
     if not zipfile.is_zipfile(path):
+        with open(path, "rb") as file:
+            if file.read(len(ARCHIVE)) == ARCHIVE:  # what it holds is listed at its end
+                raise BertsmithError("the end of this file is missing", path, _AGAIN)
         return False
     with zipfile.ZipFile(path) as archive:
         damaged = archive.testzip()
@@ -115,9 +120,10 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         except safetensors.SafetensorError as error:
             raise _unreadable(path, error) from error
     loaded = load_torch_file(path)
-    if not isinstance(loaded, dict) or not all(isinstance(each, Tensor) for each in loaded.values()):
+    named = isinstance(loaded, dict) and all(isinstance(name, str) for name in loaded)
+    if not named or not all(isinstance(each, Tensor) for each in loaded.values()):
         raise BertsmithError("this file holds something other than named tensors", path, _AGAIN)
-    return loaded
+    return dict(loaded)
 
 
 def _read_index(path: Path) -> dict[str, str]:

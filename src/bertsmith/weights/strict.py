@@ -61,9 +61,10 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor], may_be_fresh: Collectio
     _missing(result, parameters, given, may_be_fresh)
     _surplus(result, parameters, given, spelled)
     for name in given.keys() & parameters.keys():
-        _shape(result, spelled[name], given[name], parameters[name])
+        if line := _misfit(spelled[name], given[name], parameters[name]):
+            result.problems.append(line)
         result.tensors[name] = given[name]
-    _aliases(result, tensors, given)
+    _aliases(result, parameters, tensors, given)
     if result.problems:
         raise BertsmithError(
             "these weights are not those of the model that its config describes:\n    "
@@ -100,17 +101,28 @@ def _surplus(
             result.problems.append(f"unexpected: {spelled[name]}")
 
 
-def _shape(result: Fit, name: str, tensor: Tensor, parameter: nn.Parameter) -> None:
+def _misfit(name: str, tensor: Tensor, parameter: nn.Parameter) -> str:
+    """Why the tensor cannot be the parameter; "" where it can."""
     if tensor.shape != parameter.shape:
-        found, wanted = list(tensor.shape), list(parameter.shape)
-        result.problems.append(f"shape:      {name} is {found} in the file and {wanted} by the config")
-    elif not tensor.is_floating_point():
-        result.problems.append(f"kind:       {name} holds {tensor.dtype}, not floating-point numbers")
+        return f"shape:      {name} is {list(tensor.shape)} in the file and {list(parameter.shape)} by the config"
+    if not tensor.is_floating_point():
+        return f"kind:       {name} holds {tensor.dtype}, not floating-point numbers"
+    if tensor.layout != torch.strided or tensor.is_meta:
+        return f"kind:       {name} is {tensor.layout} on {tensor.device}, not all its numbers in memory"
+    return ""
 
 
-def _aliases(result: Fit, tensors: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    """A second copy of a tied tensor must be equal to the first."""
+def _aliases(
+    result: Fit, parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor], given: Mapping[str, Tensor]
+) -> None:
+    """A second copy of a tied tensor must be equal to the first, where the model has the head that ties the two."""
+    if "masked_head.bias" not in parameters:
+        return
     for name, tensor in tensors.items():
         target = ALIASES.get(bare(name))
-        if target is not None and target in given and not torch.equal(tensor, given[target]):
+        if target is None or target not in given or tensor is given[target]:
+            continue
+        if line := _misfit(name, tensor, parameters[target]):
+            result.problems.append(line)
+        elif not _misfit(target, given[target], parameters[target]) and not torch.equal(tensor, given[target]):
             result.problems.append(f"untied:     {name} differs from {to_huggingface(target)}, and BERT ties the two")

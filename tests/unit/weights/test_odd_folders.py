@@ -1,0 +1,101 @@
+"""Folders of other tools that hold something odd: one message that names it, or the model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.model.config import BertConfig
+from bertsmith.model.initial import initialise
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.weights.huggingface import load_encoder, load_pretraining_model
+from bertsmith.weights.names import to_huggingface
+
+TINY = BertConfig(
+    vocab_size=40, hidden_size=12, num_hidden_layers=1, num_attention_heads=3, intermediate_size=7,
+    max_position_embeddings=9,
+)  # fmt: skip
+WORDS, POOLER = "bert.embeddings.word_embeddings.weight", "bert.pooler.dense.weight"
+DECODER = "cls.predictions.decoder.weight"
+
+
+def tensors() -> dict[str, torch.Tensor]:
+    model = PretrainingModel(TINY)
+    initialise(model, 0.02, seed=1)
+    return {to_huggingface(name): each.detach() for name, each in model.named_parameters()}
+
+
+def folder_of(tmp_path, weights, **config):
+    """config: values that differ; None leaves the key out."""
+    values = {key: value for key, value in {**TINY.to_dict(), **config}.items() if value is not None}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    return tmp_path
+
+
+@pytest.mark.parametrize("weights", [{0: torch.ones(1)}, {**tensors(), 0: torch.ones(1)}], ids=["alone", "among"])
+def test_names_that_are_numbers(weights, tmp_path):
+    with pytest.raises(BertsmithError, match="something other than named tensors"):
+        load_encoder(folder_of(tmp_path, weights))
+
+
+@pytest.mark.parametrize("name", [POOLER, DECODER])
+@pytest.mark.parametrize("change", [torch.Tensor.to_sparse, lambda tensor: tensor.to("meta")], ids=["sparse", "meta"])
+def test_a_tensor_without_all_its_numbers(name, change, tmp_path):
+    weights = tensors()
+    weights[DECODER] = weights[WORDS].clone()
+    weights[name] = change(weights[name])
+    with pytest.raises(BertsmithError, match=f"kind:       {name} is torch") as caught:
+        load_pretraining_model(folder_of(tmp_path, weights))
+    assert caught.value.what.count("\n") == 1
+
+
+def test_a_tied_tensor_of_another_shape(tmp_path):
+    with pytest.raises(BertsmithError, match=r"shape:      cls.predictions.decoder.weight is \[41, 12\] in the file"):
+        load_pretraining_model(folder_of(tmp_path, {**tensors(), DECODER: torch.ones(41, 12)}))
+
+
+def test_a_tied_tensor_that_is_alone_is_listed_once(tmp_path):
+    weights = {**tensors(), DECODER: torch.ones(41, 12)}
+    del weights[WORDS]
+    with pytest.raises(BertsmithError, match=r"decoder.weight is \[41, 12\] in the file") as caught:
+        load_pretraining_model(folder_of(tmp_path, weights))
+    assert caught.value.what.count("\n") == 1
+
+
+def test_the_encoder_of_an_untied_model(tmp_path):
+    """The head is left out, and with it the matrix that BERT's own head cannot have."""
+    folder = folder_of(tmp_path, {**tensors(), DECODER: torch.ones(40, 12)})
+    assert torch.equal(load_encoder(folder).pooler.weight, tensors()[POOLER])
+    with pytest.raises(BertsmithError, match="BERT ties the two"):
+        load_pretraining_model(folder)
+
+
+@pytest.mark.parametrize("left", [0.1, 0.5, 0.999])
+def test_a_file_that_was_cut_off(left, tmp_path):
+    path = folder_of(tmp_path, tensors()) / "pytorch_model.bin"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(left * len(content))])
+    with pytest.raises(BertsmithError, match="the end of this file is missing") as caught:
+        load_encoder(tmp_path)
+    assert "download the file again" in caught.value.fix
+
+
+@pytest.mark.parametrize("changed", [{"model_type": "roberta"}, {"num_attention_heads": 5}, {"hidden_size": "12"}])
+def test_a_config_that_is_no_berts_is_named_by_its_path(changed, tmp_path):
+    with pytest.raises(BertsmithError) as caught:
+        load_encoder(folder_of(tmp_path, tensors(), **changed))
+    assert caught.value.where == str(tmp_path / "config.json")
+
+
+def test_what_a_config_leaves_open_is_said(tmp_path, caplog):
+    """It is as in transformers, which reads such a config without a word."""
+    with caplog.at_level("INFO", "bertsmith"):
+        config = load_encoder(folder_of(tmp_path, tensors(), hidden_act=None, layer_norm_eps=None)).config
+    assert (config.hidden_act, config.layer_norm_eps) == ("gelu", 1e-12)
+    for name in ("hidden_act", "layer_norm_eps"):
+        assert f"{name} of {tmp_path / 'config.json'}" in caplog.text
+    assert "num_attention_heads of" not in caplog.text
