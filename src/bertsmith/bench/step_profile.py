@@ -13,6 +13,7 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
+from bertsmith.base.allocator import touch_memory
 from bertsmith.base.device import Device
 from bertsmith.bench.matrix_rate import wait
 
@@ -25,10 +26,12 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("embeddings", r"[Ee]mbedding|one_hot"),
     (CASTS, r"_Compute|AccumulateGrad|(^|< )aten::(to|cat)$"),
     (HEAD, r"CrossEntropy|NllLoss|LogSoftmax|nll_loss|log_softmax|\[vocabulary\]"),
+    ("dropout with sum and LayerNorm", r"AddNormalised"),
     ("dropout", r"[dD]ropout|Dropped|bernoulli|MulBackward0"),
     ("attention: products", rf"{PRODUCT}.*({_ATTENTION})|flash|scaled_dot_product"),
     ("attention: softmax, gathering", _ATTENTION),
-    ("matrix products", PRODUCT),
+    # What this function does by itself is products by MKL.
+    ("matrix products", rf"{PRODUCT}|^_HalfProductBackward"),
     (CASTS, r"_HalfProduct"),
     ("LayerNorm, GELU, sums", r"layer_norm|LayerNorm|gelu|Gelu|tanh|Tanh|aten::(add|add_|sum|mul)\b|triton_"),
 )
@@ -49,6 +52,8 @@ def profile_steps(run: Callable[[], None], vocabulary: int, device: Device) -> d
     kernels; on a CPU those of operators by themselves, and what the clock has beyond them is Python's.
     """
     run()
+    if device.is_cpu:
+        touch_memory()
     wait(device.torch_device)
     activities = [ProfilerActivity.CPU, *([] if device.is_cpu else [ProfilerActivity.CUDA])]
     with profile(activities=activities, record_shapes=True) as found:
