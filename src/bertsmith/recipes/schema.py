@@ -113,7 +113,8 @@ class Recipe:
     gradient_checkpointing: FlagConversionOff[bool] = False
     """Compute each block again in the backward pass: less memory, a third more work, the same result to the bit."""
     compile: Literal["auto", "true", "false"] = "auto"
-    """Compile steps, in micro-batches of one fixed shape a phase; auto does so on a card."""
+    """Compile steps, in micro-batches of one fixed shape a phase; auto does so on a card, and on a CPU in bf16 compiles
+    kernels alone; false runs no compiler."""
     micro_batch_tokens: int = 8192
     """The most tokens that go through the model at once; a step takes as many micro-batches as it needs."""
     loader_workers: int = 0
