@@ -1,6 +1,6 @@
 """Attention of ragged sequences on a CPU, forward and backward, by every exact way that PyTorch offers.
 
-`python benchmarks/attention_on_cpu.py`: by it, `model/block_attention.py` can be chosen again on another processor.
+`python benchmarks/attention_on_cpu.py`: by it, the choice of `model/attention.py` can be made again on another processor.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from bertsmith.base.layout import Layout
 from bertsmith.bench.made_batches import lengths_of
 from bertsmith.model.block_attention import block_attention
 from bertsmith.model.packed import Packed
+from bertsmith.model.sequence_attention import sequence_attention
 
 HEADS, WIDTH = 12, 64
 ROUNDS = 9
@@ -28,8 +29,7 @@ def blocks(qkv: Tensor, layout: Layout, packed: Packed) -> Tensor:
 
 
 def one_by_one(qkv: Tensor, layout: Layout, packed: Packed) -> Tensor:
-    parts = torch.split(qkv, layout.lengths.tolist())
-    return torch.cat([attended(part.unsqueeze(0))[0] for part in parts])
+    return sequence_attention(qkv, HEADS, layout)
 
 
 def equal_lengths(qkv: Tensor, layout: Layout, packed: Packed) -> Tensor:

@@ -15,16 +15,20 @@ from bertsmith.model import triton_attention
 from bertsmith.model.block_attention import block_attention
 from bertsmith.model.packed import Offsets, Packed
 from bertsmith.model.padded_attention import padded_attention
+from bertsmith.model.sequence_attention import sequence_attention
 
-BackEnd = Literal["flash varlen", "Triton varlen", "padded rows", "padded blocks"]
+BackEnd = Literal["flash varlen", "Triton varlen", "padded rows", "sequence by sequence", "padded blocks"]
 _REASONS: dict[BackEnd, str] = {
     "flash varlen": "half precision on a card that has it, no attention dropout",
     "Triton varlen": "half precision with attention dropout, in a kernel of our own",
     "padded rows": "PyTorch's fused kernel, for this device, dtype and dropout",
+    "sequence by sequence": "PyTorch's fused kernel, faster for long sequences in fp32 on a CPU",
     "padded blocks": "exact, with few padded slots",
 }
 # Rows padded to one length may take this many times the slots of the batch before blocks of like lengths are used.
 _MOST_PADDING = 2
+# Of this mean length on, one sequence after the other takes less time in fp32 on a CPU.
+_LONG = 256
 _HALVES = (torch.bfloat16, torch.float16)
 
 
@@ -43,6 +47,8 @@ def attend(qkv: Tensor, heads: int, packed: Offsets, dropout: float = 0.0) -> Te
     if chosen == "padded rows":
         return padded_attention(qkv, heads, packed, dropout)
     assert isinstance(packed, Packed)
+    if chosen == "sequence by sequence":
+        return sequence_attention(qkv, heads, packed.layout)
     return block_attention(qkv, heads, packed.head_blocks(heads), dropout)
 
 
@@ -61,6 +67,8 @@ def back_end(
             return "Triton varlen"
     if not isinstance(packed, Packed) or (on_card and packed.padded_places <= _MOST_PADDING * packed.tokens):
         return "padded rows"
+    if not on_card and dtype == torch.float32 and not dropout and 0 < _LONG * packed.sequences <= packed.tokens:
+        return "sequence by sequence"
     return "padded blocks"
 
 

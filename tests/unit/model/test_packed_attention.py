@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from made_models import distance, drawn_inputs, drawn_model, places, small_config
 
 from bertsmith.base.layout import Layout
-from bertsmith.model.attention import attend
-from bertsmith.model.block_attention import HeadBlocks
+from bertsmith.model.attention import attend, back_end
+from bertsmith.model.block_attention import HeadBlocks, block_attention
 from bertsmith.model.packed import Packed
 
 CPU = torch.device("cpu")
@@ -42,6 +42,36 @@ def test_rows_of_heads_go_to_their_blocks_and_back(lengths: list[int], heads: in
         found = padded[part].view(-1, heads, 1, block.longest)
         expected = block.padding if block.padding is not None else torch.zeros_like(found[:, :1])
         assert torch.equal(found, expected.expand_as(found))
+
+
+@pytest.mark.parametrize("lengths", [[700, 0, 300, 1, 0, 600], [256], [0, 1024, 0]], ids=str)
+def test_long_sequences_in_fp32_are_attended_one_by_one_with_the_result_of_blocks(lengths: list[int]) -> None:
+    packed, heads = Packed(Layout.from_lengths(lengths)), 2
+    generator = torch.Generator().manual_seed(0)
+    wide = torch.randn(sum(lengths), 3, 16, generator=generator, dtype=torch.float64, requires_grad=True)
+    ours = wide.detach().float().requires_grad_()
+    down = torch.randn(sum(lengths), 16, generator=generator)
+    assert back_end(CPU, torch.float32, heads, 8, packed, 0.0) == "sequence by sequence"
+    out, expected = attend(ours, heads, packed), block_attention(wide, heads, packed.head_blocks(heads), 0.0)
+    out.backward(down)
+    expected.backward(down.double())
+    assert distance(out, expected) < 1e-6
+    assert distance(ours.grad, wide.grad) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dropout", "lengths"),
+    [
+        (torch.bfloat16, 0.0, [512]),
+        (torch.float32, 0.1, [512]),
+        (torch.float32, 0.0, [512, 1]),
+        (torch.float32, 0.0, []),
+    ],
+    ids=["bf16", "dropout", "short", "none"],
+)
+def test_all_else_on_a_cpu_is_attended_in_blocks(dtype: torch.dtype, dropout: float, lengths: list[int]) -> None:
+    lengths = lengths + [100] * (len(lengths) > 1)
+    assert back_end(CPU, dtype, 2, 8, Packed(Layout.from_lengths(lengths)), dropout) == "padded blocks"
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
