@@ -1,6 +1,6 @@
 """Attention of ragged sequences on a CPU, forward and backward, by every exact way that PyTorch offers.
 
-`python benchmarks/attention_on_cpu.py`: by it, the choice of `model/attention.py` can be made again on another processor.
+`python benchmarks/attention_on_cpu.py`: by it, `model/attention.py` can be chosen anew on another processor.
 """
 
 from __future__ import annotations

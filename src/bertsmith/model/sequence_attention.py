@@ -17,7 +17,7 @@ from bertsmith.base.layout import Layout
 
 def sequence_attention(qkv: Tensor, heads: int, layout: Layout) -> Tensor:
     """qkv [T, 3, H] -> [T, H]."""
-    by_head = qkv.unflatten(-1, (heads, -1))
+    by_head = qkv.view(len(qkv), 3, heads, qkv.shape[-1] // heads)
     parts = torch.split(by_head, [length for length in layout.lengths.tolist() if length])
     return torch.cat([_attended(part) for part in parts]).flatten(-2)
 
