@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-fno-math-
 # Without it the compiler uses half of a vector.
 _X86_FLAGS = ("-mprefer-vector-width=512",)
 _SECONDS = 120
+_SEAL_BYTES = 32
 
 
 class NotCompiledError(Exception):
@@ -41,7 +43,8 @@ def load_cpp(source: Path, signatures: Mapping[str, Sequence[Any]]) -> ctypes.CD
             function = getattr(library, name)
             function.argtypes, function.restype = signature, None
     except (OSError, AttributeError) as error:
-        path.unlink(missing_ok=True)  # so that the next run makes it anew
+        with suppress(OSError):
+            path.unlink()  # so that the next run makes it anew
         raise NotCompiledError(f"{path} cannot be loaded: {error}") from error
     return library
 
@@ -49,32 +52,53 @@ def load_cpp(source: Path, signatures: Mapping[str, Sequence[Any]]) -> ctypes.CD
 def _compiled(source: Path) -> Path:
     if platform.system() != "Linux":
         raise NotCompiledError("C++ is compiled on Linux only")
-    compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+    try:
+        compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+    except ValueError as error:
+        raise NotCompiledError(f"CXX cannot be read: {error}") from error
     if shutil.which(compiler[0]) is None:
         raise NotCompiledError(f"no C++ compiler was found, no {compiler[0]}")
     compile_ = [*compiler, *_FLAGS, *(_X86_FLAGS if platform.machine() == "x86_64" else ())]
     path = _cache_folder() / f"{source.stem}-{_digest(source, compile_)}.so"
-    if not path.exists():
-        try:
-            with tempfile.TemporaryDirectory(dir=path.parent) as aside:
-                half, whole = f"{aside}/half.o", f"{aside}/whole.so"
-                _run([*compile_, "-c", str(source), "-o", half])
-                # Not linked to an OpenMP of its own, which would have threads of its own.
-                _run([*compiler, "-shared", half, "-o", whole])
-                os.replace(whole, path)
-        except OSError as error:
-            raise NotCompiledError(f"{path.parent} cannot be written: {error}") from error
+    try:
+        if _is_whole(path):
+            return path
+        with tempfile.TemporaryDirectory(dir=path.parent) as aside:
+            half, whole = f"{aside}/half.o", f"{aside}/whole.so"
+            _run([*compile_, "-c", str(source), "-o", half])
+            # Not linked to an OpenMP of its own, which would have threads of its own.
+            _run([*compiler, "-shared", half, "-o", whole])
+            _seal(Path(whole))
+            os.replace(whole, path)
+    except OSError as error:
+        raise NotCompiledError(f"{path} cannot be made: {error}") from error
     return path
+
+
+def _seal(path: Path) -> None:
+    """Puts a checksum behind the library, where loaders do not look."""
+    made = path.read_bytes()
+    path.write_bytes(made + hashlib.sha256(made).digest())
+    path.chmod(0o700)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether there is a library as it was written: one cut short, as by a power cut, ends the process that loads it."""
+    if not path.exists():
+        return False
+    found = path.read_bytes()
+    return hashlib.sha256(found[:-_SEAL_BYTES]).digest() == found[-_SEAL_BYTES:]
 
 
 def _cache_folder() -> Path:
     """A folder of the user's own: what others can write is not loaded."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertsmith"
     try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertsmith"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = folder.stat()
     except (OSError, RuntimeError) as error:
         raise NotCompiledError(f"the cache folder cannot be made: {error}") from error
-    if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o022:
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise NotCompiledError(f"{folder} can be written by others")
     return folder
 
@@ -84,13 +108,26 @@ def _digest(source: Path, compile_: Sequence[str]) -> str:
     cpu = Path("/proc/cpuinfo")
     lines = cpu.read_text(encoding="utf-8", errors="replace").splitlines() if cpu.exists() else []
     kind = sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})
-    parts = [source.read_text(encoding="utf-8"), _run([*compile_, "--version"]), *compile_, platform.machine(), *kind]
+    try:
+        text = source.read_text(encoding="utf-8")
+    except OSError as error:
+        raise NotCompiledError(f"{source} cannot be read: {error}") from error
+    parts = [text, _run([*compile_, "--version"]), *compile_, platform.machine(), *kind]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 
 def _run(command: Sequence[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SECONDS)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=True,
+            timeout=_SECONDS,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C"},  # in other languages an error is no "error"
+        )
     except subprocess.CalledProcessError as error:
         lines = [line for line in error.stderr.splitlines() if "error" in line] or [f"status {error.returncode}"]
         raise NotCompiledError(f"{command[0]} failed: {lines[0]}") from error

@@ -176,20 +176,37 @@ def _address(tensor: Tensor | None) -> int | None:
 
 
 def _are_right() -> bool:
-    """Whether the kernels say what PyTorch says: a compiler is a program like others."""
+    """Whether the kernels say what PyTorch says, with and without dropout: a compiler is a program like others."""
     draw = torch.Generator().manual_seed(0)
-    x, y = torch.randn(37, 50, generator=draw), torch.randn(37, 50, generator=draw).bfloat16()
-    weight, shift = torch.randn(50, generator=draw), torch.randn(50, generator=draw)
-    none = Dropped.draw(0.0)
-    made = add_normalise(x, y, weight, shift, 1e-12, none)
-    inputs = [each.clone().requires_grad_() for each in (x, y.float(), weight, shift)]
-    normal = functional.layer_norm(inputs[0] + inputs[1], (50,), inputs[2], inputs[3], 1e-12)
-    back = torch.autograd.grad(normal, inputs, x + y)
-    odds = softmax_(y[:36].view(1, 36, 50)[:, :, :36].contiguous(), torch.tensor([20]), none)
-    expected_odds = torch.softmax(y[:36, :20].float(), -1)
-    pairs = [
-        *zip(add_normalise_back(x, y, made.sum, made.moments, weight, none), back, strict=True),
-        *((made.out, normal), (made.narrow, normal)),
-        *((odds[0, :, :20], expected_odds), (odds[0, :, 20:], torch.zeros(36, 16)), (turned(y), y.t())),
-    ]
+    odd = torch.randn(67, 35, generator=draw).bfloat16()
+    pairs = [(turned(odd), odd.t())]
+    for dropped in (Dropped(0, 0, 1.0), Dropped(1, threshold_of(0.5), scale_of(0.5))):
+        pairs += [*_normalised_both_ways(draw, dropped), *_softmax_both_ways(draw, dropped)]
     return all(torch.allclose(ours.float(), theirs.float(), rtol=1e-2, atol=1e-2) for ours, theirs in pairs)
+
+
+def _normalised_both_ways(draw: torch.Generator, dropped: Dropped) -> list[tuple[Tensor, Tensor]]:
+    """What the kernels and PyTorch make of a sum and its gradients; then the share of places kept and that asked for."""
+    x, by_out = torch.randn(2, 37, 50, generator=draw)
+    y, by_narrow = torch.randn(2, 37, 50, generator=draw).bfloat16()
+    weight, shift = torch.randn(2, 50, generator=draw)
+    made = add_normalise(x, y, weight, shift, 1e-12, dropped)
+    kept = (made.sum != x).float()
+    inputs = [each.clone().requires_grad_() for each in (x, y.float(), weight, shift)]
+    summed = inputs[0] + inputs[1] * kept * dropped.scale
+    normal = functional.layer_norm(summed, (50,), inputs[2], inputs[3], 1e-12)
+    expected = torch.autograd.grad(normal, inputs, by_out + by_narrow)
+    back = add_normalise_back(by_out, by_narrow, made.sum, made.moments, weight, dropped)
+    # A tenth, since a share of a few places is not exact.
+    shares = (kept.mean() / 10, torch.tensor(1 / dropped.scale / 10))
+    return [*zip(back, expected, strict=True), (made.out, normal), (made.narrow, normal), shares]
+
+
+def _softmax_both_ways(draw: torch.Generator, dropped: Dropped) -> list[tuple[Tensor, Tensor]]:
+    """What the kernels and PyTorch make of scores of two heads with padding, and of the gradient of the odds."""
+    scores, by = torch.randn(2, 2, 36, 36, generator=draw).bfloat16()
+    inputs = scores[..., :20].float().requires_grad_()
+    out = softmax_(scores, torch.tensor([20]), dropped)
+    expected = functional.pad(inputs.softmax(-1), (0, 16)) * ~scores.signbit()
+    (expected_back,) = torch.autograd.grad(expected, inputs, by.float())
+    return [(out, expected), (softmax_back_(by, scores), functional.pad(expected_back, (0, 16)))]

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.weak import WeakIdKeyDictionary
@@ -125,6 +126,7 @@ class _HalfProduct(torch.autograd.Function):
         return multiplied(x.reshape(-1, x.shape[-1]), weight.t(), bias).view(*x.shape[:-1], len(weight))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor):  # type: ignore[no-untyped-def]
         x, weight = ctx.saved_tensors
         flat, rows = gradient.reshape(-1, gradient.shape[-1]), x.reshape(-1, x.shape[-1])
