@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,46 @@ def closed_network() -> Iterator[None]:
     patch.setattr(socket, "getaddrinfo", _only_local_names(socket.getaddrinfo))
     yield
     patch.undo()
+
+
+@pytest.fixture(autouse=True)
+def no_kernels_left_behind() -> Iterator[None]:
+    """Training loads C++ kernels into the process; the next test begins without them."""
+    yield
+    module = sys.modules.get("bertsmith.model.cpu_kernels")
+    if module is not None:
+        module._library = None
+
+
+@pytest.fixture
+def kernels() -> None:
+    """Loads the C++ kernels; skips where they cannot be compiled, and fails where they compute something else."""
+    from bertsmith.base.compiled_cpp import NotCompiledError
+    from bertsmith.model import cpu_kernels
+
+    try:
+        cpu_kernels.load_cpp(cpu_kernels._SOURCE, cpu_kernels._SIGNATURES)
+    except NotCompiledError as why:
+        pytest.skip(f"no C++ kernels: {why}")
+    assert cpu_kernels.load()
+
+
+@pytest.fixture
+def marked_memory() -> Iterator[None]:
+    """Tensors that are not written to hold NaN, and not what an earlier one left there."""
+    import torch
+
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(params=["kernels", "operators"])
+def both_ways(request: pytest.FixtureRequest) -> str:
+    """Runs a test with the C++ kernels and with PyTorch's operators."""
+    if request.param == "kernels":
+        request.getfixturevalue("kernels")
+    return str(request.param)
 
 
 def _only_local(connect: Callable[..., Any]) -> Callable[..., Any]:

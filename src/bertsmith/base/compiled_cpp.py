@@ -129,7 +129,7 @@ def _run(command: Sequence[str]) -> str:
             env={**os.environ, "LC_ALL": "C"},  # in other languages an error is no "error"
         )
     except subprocess.CalledProcessError as error:
-        lines = [line for line in error.stderr.splitlines() if "error" in line] or [f"status {error.returncode}"]
+        lines = [line for line in error.stderr.splitlines() if "error:" in line] or [f"status {error.returncode}"]
         raise NotCompiledError(f"{command[0]} failed: {lines[0]}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotCompiledError(f"{command[0]} failed: {error}") from error

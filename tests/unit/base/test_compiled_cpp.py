@@ -1,0 +1,197 @@
+"""A C++ file is compiled once, kept in the user's cache, made anew when it is broken, and each reason not to is told."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertsmith.base.compiled_cpp import NotCompiledError, load_cpp
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="C++ is compiled on Linux only"),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine"),
+]
+
+SUM = """
+#include <cstdint>
+extern "C" void add(const int64_t *a, const int64_t *b, int64_t *out) { *out = *a + *b; }
+"""
+SIGNATURES = {"add": (ctypes.c_void_p,) * 3}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the libraries of a test lie."""
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "bertsmith"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "sum.cpp"
+    path.write_text(SUM, encoding="utf-8")
+    return path
+
+
+def added(library: ctypes.CDLL, a: int, b: int) -> int:
+    numbers = [ctypes.c_int64(each) for each in (a, b, 0)]
+    library.add(*(ctypes.addressof(each) for each in numbers))
+    return numbers[2].value
+
+
+def reason(source: Path) -> str:
+    with pytest.raises(NotCompiledError) as caught:
+        load_cpp(source, SIGNATURES)
+    return str(caught.value)
+
+
+def wrapper(folder: Path) -> tuple[Path, Path]:
+    """A compiler that notes what it is asked for, one line a call; and its notes."""
+    program, notes = folder / "noting-g++", folder / "calls.txt"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {notes}\nexec g++ "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    return program, notes
+
+
+def test_a_file_is_compiled_once_into_the_cache(
+    source: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, notes = wrapper(tmp_path)
+    monkeypatch.setenv("CXX", f"{program} -DWITH_A_FLAG")
+    assert added(load_cpp(source, SIGNATURES), 2, 40) == 42
+    first = [line for line in notes.read_text().splitlines() if "--version" not in line]
+    assert len(first) == 2, "compiled and linked"
+    assert all("-DWITH_A_FLAG" in line for line in first)
+    (made,) = cache.iterdir()
+    assert made.name.startswith("sum-")
+    assert made.stat().st_mode & 0o777 == cache.stat().st_mode & 0o777 == 0o700
+    assert added(load_cpp(source, SIGNATURES), 5, 6) == 11
+    assert [line for line in notes.read_text().splitlines() if "--version" not in line] == first
+
+
+def test_another_source_or_another_flag_makes_another_library(
+    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_cpp(source, SIGNATURES)
+    source.write_text(SUM.replace("*a + *b", "*a - *b"), encoding="utf-8")
+    assert added(load_cpp(source, SIGNATURES), 5, 3) == 2
+    monkeypatch.setenv("CXX", "g++ -DOTHER")
+    load_cpp(source, SIGNATURES)
+    assert len(list(cache.iterdir())) == 3
+
+
+def test_without_a_cache_folder_of_its_own_it_is_the_homes(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    load_cpp(source, SIGNATURES)
+    assert len(list((tmp_path / "home" / ".cache" / "bertsmith").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("no-such-compiler -O1", "no C++ compiler was found, no no-such-compiler"),
+        ("g++ 'open", "CXX cannot be read: No closing quotation"),
+        ("g++ --no-such-option", "g++ failed"),
+        ("false", "false failed: status 1"),
+        ("true", "cannot be made"),
+    ],
+)
+def test_a_compiler_that_cannot_be_used(
+    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, command: str, told: str
+) -> None:
+    monkeypatch.setenv("CXX", command)
+    assert told in reason(source)
+    assert not cache.exists() or not list(cache.iterdir()), "nothing half made is left"
+
+
+def test_a_file_with_an_error_is_told_with_the_compilers_words(
+    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    source.write_text(SUM.replace("*out =", "*outt ="), encoding="utf-8")
+    told = reason(source)
+    assert "sum.cpp:3" in told
+    assert "error" in told
+    assert "outt" in told
+    assert not list(cache.iterdir())
+
+
+def test_a_file_that_is_missing_or_lacks_a_function(source: Path, cache: Path, tmp_path: Path) -> None:
+    assert "cannot be read" in reason(tmp_path / "gone.cpp")
+    source.write_text(SUM.replace("add(", "plus("), encoding="utf-8")
+    told = reason(source)
+    assert "cannot be loaded" in told
+    assert "add" in told
+    assert not list(cache.iterdir()), "the next run makes it anew"
+
+
+LOAD = """
+import ctypes, sys
+from pathlib import Path
+from bertsmith.base.compiled_cpp import load_cpp
+library = load_cpp(Path(sys.argv[1]), {"add": (ctypes.c_void_p,) * 3})
+numbers = [ctypes.c_int64(each) for each in (20, 3, 0)]
+library.add(*(ctypes.addressof(each) for each in numbers))
+print(numbers[2].value)
+"""
+
+
+@pytest.mark.parametrize("harm", ["cut short", "empty", "not a library", "one bit"])
+def test_a_library_that_is_broken_is_made_anew(source: Path, cache: Path, harm: str) -> None:
+    """In a process of its own, which a library that is cut short would end: it is mapped past the end of its file."""
+    load_cpp(source, SIGNATURES)
+    (made,) = cache.iterdir()
+    whole = made.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    made.unlink()  # this process has it mapped
+    made.write_bytes({"cut short": whole[:-4096], "empty": b"", "not a library": b"?" * 99, "one bit": flipped}[harm])
+    done = subprocess.run([sys.executable, "-c", LOAD, str(source)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "23"), done.stderr
+    assert [each.name for each in cache.iterdir()] == [made.name]
+    assert made.read_bytes() == whole
+
+
+def test_a_folder_that_others_can_write_is_not_trusted(source: Path, cache: Path) -> None:
+    load_cpp(source, SIGNATURES)
+    for mode in (0o770, 0o702):
+        cache.chmod(mode)
+        assert f"{cache} can be written by others" in reason(source)
+    cache.chmod(0o755)
+    load_cpp(source, SIGNATURES)
+
+
+def test_a_library_is_the_users_own_whatever_new_files_are(source: Path, cache: Path) -> None:
+    before = os.umask(0)
+    try:
+        load_cpp(source, SIGNATURES)
+    finally:
+        os.umask(before)
+    (made,) = cache.iterdir()
+    assert (made.stat().st_mode | cache.stat().st_mode) & 0o022 == 0
+
+
+def test_a_folder_that_cannot_be_made(source: Path, cache: Path) -> None:
+    cache.parent.write_text("a file in its place", encoding="utf-8")
+    assert "the cache folder cannot be made" in reason(source)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
+def test_a_folder_that_may_not_be_entered_or_written(source: Path, cache: Path) -> None:
+    cache.mkdir(parents=True)
+    for mode in (0o000, 0o500):
+        cache.chmod(mode)
+        try:
+            assert "cannot be made" in reason(source)
+        finally:
+            cache.chmod(0o700)

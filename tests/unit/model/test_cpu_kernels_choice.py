@@ -1,0 +1,119 @@
+"""Whether training uses the C++ kernels is said with its reason, and kernels that compute something else are left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertsmith.base import log
+from bertsmith.model import cpu_kernels
+from bertsmith.model.cpu_kernels import prepare_training
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What is said, although it may have been said before."""
+    monkeypatch.setattr(log.logger, "propagate", True)
+    monkeypatch.setattr(log, "_said", set())
+    caplog.set_level("INFO", logger="bertsmith")
+    return caplog
+
+
+def are_used() -> bool:
+    return cpu_kernels.can_take(torch.zeros(1, 1, dtype=torch.bfloat16))
+
+
+def about_kernels(said: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in said.messages if "what stands between" in line or "kernels" in line]
+
+
+def test_training_in_bf16_uses_them_and_says_so(kernels: None, said: pytest.LogCaptureFixture) -> None:
+    with cpu_kernels.unused():
+        assert not are_used()
+        prepare_training(torch.bfloat16)
+        assert are_used()
+    assert about_kernels(said) == [
+        "what stands between a CPU's products: C++ kernels, compiled here (one visit to memory instead of several)"
+    ]
+
+
+@pytest.mark.parametrize("compute", [torch.float32, torch.float16], ids=str)
+def test_no_other_precision_loads_them(compute: torch.dtype, said: pytest.LogCaptureFixture) -> None:
+    prepare_training(compute)
+    assert not are_used()
+    assert not about_kernels(said)
+
+
+def test_nothing_is_compiled_where_nothing_may_be(
+    said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_kernels, "load", None)
+    prepare_training(torch.bfloat16, may_compile=False)
+    assert not are_used()
+    assert about_kernels(said) == [
+        "what stands between a CPU's products: PyTorch's operators (nothing is to be compiled)"
+    ]
+
+
+def test_without_a_compiler_the_reason_is_said(said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    prepare_training(torch.bfloat16)
+    assert not are_used()
+    (line,) = about_kernels(said)
+    assert line.startswith("what stands between a CPU's products: PyTorch's operators (")
+
+
+def check_that_they_are_warned_about(said: pytest.LogCaptureFixture) -> None:
+    assert not cpu_kernels.load()
+    assert not are_used()
+    assert [record.levelname for record in said.records if "something else" in record.message] == ["WARNING"]
+    assert not any("compiled here" in line for line in said.messages)
+
+
+def test_kernels_that_are_wrong_are_warned_about_and_not_used(
+    kernels: None, said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cpu_kernels.unused():
+        monkeypatch.setattr(cpu_kernels, "_are_right", lambda: False)
+        check_that_they_are_warned_about(said)
+
+
+FAULTS = {
+    "no mean": ("float mean = total / columns;", "float mean = 0;"),
+    "no epsilon's deviation": ("1.0f / std::sqrt(squares / columns + epsilon)", "1.0f"),
+    "bf16 cut off at the wrong place": ("<< 16;", "<< 15;"),
+    "nothing is dropped": ("? kept : 0.0f", "? kept : kept"),
+    "too much is dropped": ("bits[c] >= threshold", "bits[c] >= 2 * threshold"),
+    "the scale is forgotten": ("kept = scale_", "kept = 1.0f"),
+    "other places on the way back": ("by[c] = narrow(bx[c] * factors[c])", "by[c] = narrow(bx[c])"),
+    "the weight's gradient": ("w[c] += g[c] * normal", "w[c] += g[c]"),
+    "the shift's gradient": ("b[c] += g[c]", "b[c] += 1"),
+    "one of two gradients": ("+ wide(by_narrow[r * columns + c])", ""),
+    "the mean on the way back": ("- first -", "-"),
+    "padding is seen": ("std::fill(odds + length, odds + longest, -INFINITY);", ""),
+    "odds that do not add up": ("share = 1.0f / total", "share = 1.0f"),
+    "dropped odds go on": ("out[c] = kept ? row[c] : bf16(0)", "out[c] = row[c]"),
+    "dropped odds have gradients": ("row[c] & 0x8000 ? 0.0f : wide(by[c])", "wide(by[c])"),
+    "the softmax's way back": ("narrow((g[c] - shared)", "narrow((g[c])"),
+    "the last column is not turned": ("if ((last - first) % 2)", "if (false)"),
+}
+
+
+@pytest.mark.usefixtures("kernels", "marked_memory")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_their_source_is_found(
+    said: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    source = cpu_kernels._SOURCE.read_text(encoding="utf-8")
+    right, wrong = FAULTS[fault]
+    assert right in source
+    planted = tmp_path / "cpu_kernels.cpp"
+    planted.write_text(source.replace(right, wrong), encoding="utf-8")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    # Compiled in half the time.
+    monkeypatch.setattr("bertsmith.base.compiled_cpp._FLAGS", ("-std=c++17", "-O0", "-fopenmp", "-fPIC"))
+    monkeypatch.setattr(cpu_kernels, "_SOURCE", planted)
+    with cpu_kernels.unused():
+        check_that_they_are_warned_about(said)
