@@ -83,7 +83,7 @@ def _seal(path: Path) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether there is a library as it was written: one cut short, as by a power cut, ends the process that loads it."""
+    """Whether there is a library as it was written. One cut short, by a power cut, ends the process that loads it."""
     if not path.exists():
         return False
     found = path.read_bytes()

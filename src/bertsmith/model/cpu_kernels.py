@@ -186,7 +186,7 @@ def _are_right() -> bool:
 
 
 def _normalised_both_ways(draw: torch.Generator, dropped: Dropped) -> list[tuple[Tensor, Tensor]]:
-    """What the kernels and PyTorch make of a sum and its gradients; then the share of places kept and that asked for."""
+    """What the kernels and PyTorch make of a sum and its gradients; then the share of places kept and that wanted."""
     x, by_out = torch.randn(2, 37, 50, generator=draw)
     y, by_narrow = torch.randn(2, 37, 50, generator=draw).bfloat16()
     weight, shift = torch.randn(2, 50, generator=draw)

@@ -1,4 +1,4 @@
-"""A C++ file is compiled once, kept in the user's cache, made anew when it is broken, and each reason not to is told."""
+"""A C++ file is compiled once, kept in the user's cache, made anew when it is broken; each reason not to is told."""
 
 from __future__ import annotations
 

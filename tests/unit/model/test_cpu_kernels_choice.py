@@ -1,4 +1,4 @@
-"""Whether training uses the C++ kernels is said with its reason, and kernels that compute something else are left out."""
+"""Whether training uses the C++ kernels is said with its reason, and kernels that are wrong are left out."""
 
 from __future__ import annotations
 

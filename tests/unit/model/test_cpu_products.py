@@ -105,7 +105,7 @@ def means(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 def different_layouts(matrix: Tensor) -> dict[str, Tensor]:
-    """The same numbers as they lie in memory by rows, by columns, among others, and (the first row only) once for all."""
+    """The same numbers by rows, by columns, and among others; and the first row, which lies there once for all."""
     rows, columns = matrix.shape
     apart = matrix.new_full((rows, 2 * columns), torch.nan)
     apart[:, ::2] = matrix

@@ -7,6 +7,7 @@ import torch
 from made_models import drawn_inputs, drawn_model, small_config
 from torch.autograd.graph import saved_tensors_hooks
 
+from bertsmith.model import cpu_kernels
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 
 LENGTHS = [17, 9, 24, 3, 21, 22]
@@ -40,6 +41,16 @@ def test_gradients_are_equal_to_the_bit_with_dropout(compute: torch.dtype | None
         *(each.eval() if isinstance(each, PretrainingModel) else each for each in model_of(compute, False))
     )
     assert not torch.equal(without["encoder.embeddings.word.weight"], kept["encoder.embeddings.word.weight"])
+
+
+def test_kernels_drop_the_same_when_a_block_is_computed_again(kernels: None) -> None:
+    kept, after_kept = gradients(*model_of(torch.bfloat16, again=False))
+    again, after_again = gradients(*model_of(torch.bfloat16, again=True))
+    assert all(torch.equal(kept[name], again[name]) for name in kept)
+    assert torch.equal(after_kept, after_again)
+    with cpu_kernels.unused():
+        others, _ = gradients(*model_of(torch.bfloat16, again=False))
+    assert not torch.equal(others["encoder.embeddings.word.weight"], kept["encoder.embeddings.word.weight"])
 
 
 def saved_bytes(model: PretrainingModel, batch: PretrainInputs) -> int:

@@ -11,6 +11,9 @@ from bertsmith.base.layout import Layout
 from bertsmith.model.packed import Offsets, Packed
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 
+# In bf16 alone the kernels have a part.
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 CONFIG = small_config(hidden_size=32, num_attention_heads=4, intermediate_size=64, max_position_embeddings=64)
 DTYPES = {torch.float64: 1e-13, torch.float32: 1e-6, torch.bfloat16: 2e-2}
 
