@@ -280,6 +280,13 @@ def test_great_and_small_numbers_are_rounded_as_pytorch_rounds_them() -> None:
     assert torch.equal(made.narrow.view(torch.int16), (weight + values).bfloat16().view(torch.int16)[None])
 
 
+def test_no_kind_of_nan_is_rounded_to_a_number() -> None:
+    kinds = torch.tensor([0x7FC00000, 0x7F800001, 0x7FFFFFFF, -0x400000, -1], dtype=torch.int32).view(torch.float32)
+    made = add_normalise(torch.zeros(1, 5), torch.zeros(1, 5).bfloat16(), kinds, kinds, 1.0, Dropped(0, 0, 1.0))
+    assert made.out.isnan().all()
+    assert made.narrow.isnan().all()
+
+
 def test_scores_far_apart_leave_nothing_to_the_lower_one() -> None:
     scores = torch.tensor([[[0.0, -80.0, -1e30], [3e38, -3e38, 0.0], [-1e30, -1e30, -1e30]]]).bfloat16()
     odds = softmax_(scores, torch.tensor([3]), Dropped(0, 0, 1.0))
