@@ -94,6 +94,22 @@ def test_a_run_without_a_compiler_is_one_without_kernels(
     assert losses[0] == pytest.approx(losses[1], rel=0.02), "the same training but for what is dropped"
 
 
+def test_a_run_that_goes_on_without_its_kernels_is_warned_about(
+    kernels: None, said: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as inner:
+        inner.setattr("bertsmith.training.stopping.StopSignal", StopsAfterTwo)
+        with pytest.raises(StoppedAfterSaving):
+            pretrain(small_recipe(**OPTIONS), corpus(), tmp_path / "run")
+    assert not any("between its products" in line for line in said.messages)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with cpu_kernels.unused():  # as in a new process
+        pretrain(small_recipe(**OPTIONS), corpus(), tmp_path / "run", resume=True)
+    (warning,) = [line for line in said.messages if "between its products" in line]
+    assert "begun with kernels" in warning
+    assert "goes on with operators" in warning
+
+
 SHAPE = {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 128}
 
 

@@ -102,6 +102,24 @@ static void add_threads(const std::vector<float> &sums, float *total, int64_t co
     }
 }
 
+typedef bf16 Eight __attribute__((vector_size(16)));
+
+// Eight rows of eight, `from` apart, written as columns, `to` apart. Each round of dealing halves like cards turns a third
+// of the way (Stone, 1971).
+static inline void turn_square(const bf16 *x, int64_t from, bf16 *out, int64_t to) {
+    const Eight low = {0, 8, 1, 9, 2, 10, 3, 11}, high = {4, 12, 5, 13, 6, 14, 7, 15};
+    Eight rows[8], dealt[8];
+    for (int i = 0; i < 8; i++) std::memcpy(&rows[i], x + i * from, 16);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 4; i++) {
+            dealt[2 * i] = __builtin_shuffle(rows[i], rows[i + 4], low);
+            dealt[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + 4], high);
+        }
+        for (int i = 0; i < 8; i++) rows[i] = dealt[i];
+    }
+    for (int i = 0; i < 8; i++) std::memcpy(out + i * to, &rows[i], 16);
+}
+
 extern "C" {
 
 // sum = x + factors * y; out = (sum - mean) * spread * weight + shift, and the same in bf16. factors: 0 where a place is
@@ -258,30 +276,18 @@ void softmax_back(bf16 *by_odds, const bf16 *odds, int64_t rows, int64_t longest
     });
 }
 
-// out [C, R] = x [R, C] turned; two rows and two columns at a time.
+// out [C, R] = x [R, C] turned, in squares of eight.
 void turn(const bf16 *x, bf16 *out, int64_t rows, int64_t columns) {
-    const int64_t block = 64;
-    over_rows((columns + block - 1) / block, [=](int64_t begin, int64_t end, int64_t) {
-        for (int64_t first = begin * block; first < std::min(end * block, columns); first += block) {
-            int64_t last = std::min(first + block, columns);
-            for (int64_t top = 0; top < rows; top += block) {
-                int64_t bottom = std::min(top + block, rows);
-                for (int64_t c = first; c + 1 < last; c += 2)
-                    for (int64_t r = top; r + 1 < bottom; r += 2) {
-                        uint32_t a, b;
-                        std::memcpy(&a, x + r * columns + c, 4);
-                        std::memcpy(&b, x + (r + 1) * columns + c, 4);
-                        uint32_t left = (a & 0xffff) | (b << 16), right = (a >> 16) | (b & 0xffff0000);
-                        std::memcpy(out + c * rows + r, &left, 4);
-                        std::memcpy(out + (c + 1) * rows + r, &right, 4);
-                    }
-                if ((last - first) % 2)
-                    for (int64_t r = top; r < bottom; r++) out[(last - 1) * rows + r] = x[r * columns + last - 1];
-                if ((bottom - top) % 2)
-                    for (int64_t c = first; c < last; c++) out[c * rows + bottom - 1] = x[(bottom - 1) * columns + c];
-            }
-        }
+    const int64_t side = 8, top = rows / side * side, left = columns / side * side;
+    over_rows(columns / side, [=](int64_t begin, int64_t end, int64_t) {
+        const int64_t run = 64;  // rows at a time, so that what is read of them is still in the cache for the next columns
+        for (int64_t first = 0; first < top; first += run)
+            for (int64_t c = begin * side; c < end * side; c += side)
+                for (int64_t r = first; r < std::min(first + run, top); r += side)
+                    turn_square(x + r * columns + c, columns, out + c * rows + r, rows);
     });
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = r < top ? left : 0; c < columns; c++) out[c * rows + r] = x[r * columns + c];
 }
 
 }  // extern "C"

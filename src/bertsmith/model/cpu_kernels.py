@@ -39,18 +39,22 @@ _WHAT, _WITHOUT = "what stands between a CPU's products", "PyTorch's operators"
 _library: ctypes.CDLL | None = None
 
 
-def prepare_training(compute: torch.dtype, may_compile: bool = True) -> None:
+def prepare_training(compute: torch.dtype, may_compile: bool = True) -> str:
     """What training on a CPU does first: memory that is freed is kept, and products in bf16 get the kernels.
 
     Says each choice and its reason. compute: the dtype of products. may_compile: whether a compiler may be run.
+    Returns what stands between the products, which decides the last bits of a run: "kernels", "operators", or "" where
+    there is no choice.
     """
+    global _library
     keep_freed_memory()
     if compute != torch.bfloat16:
-        return
+        return ""
     if may_compile:
-        load()
-    else:
-        choose(_WHAT, _WITHOUT, "nothing is to be compiled")
+        return "kernels" if load() else "operators"
+    _library = None
+    choose(_WHAT, _WITHOUT, "nothing is to be compiled")
+    return "operators"
 
 
 def load() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from bertsmith.base import files, ranks
 from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say
+from bertsmith.base.log import say, warn
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu_kernels import prepare_training
@@ -45,6 +46,7 @@ _FREE_FIELDS = (
     "save_every",
     "keep",
 )
+_BETWEEN = "between_products"
 
 
 @dataclass(frozen=True)
@@ -92,14 +94,13 @@ def pretrain(
         say(f"this run is finished already: {run.model}")
         return run
     device = device_of_run(recipe.device, recipe.precision, begun_on, run.folder)
-    if device.is_cpu:
-        prepare_training(device.compute, recipe.compile != "false")
+    facts = device.facts() | _between_products(recipe, device, begun_on)
     model = _model(recipe, corpus, device, init_from)
     optimizer = _optimizer(recipe, model, device)
     position = load_checkpoint(run.folder, model, optimizer) if resume else None
     if position is not None:
         say(f"resuming after step {position.step:,} (phase {position.phase}, step {position.phase_step:,} of it)")
-    ranks.by_first(lambda: _claim(run.folder, recipe, identity, device, position))
+    ranks.by_first(lambda: _claim(run.folder, recipe, identity, facts, position))
     metrics = MetricsFile(run.folder, position.step + 1 if position else 0) if ranks.is_first() else None
     is_compiled = ranks.by_first(lambda: choose_compiled(recipe.compile, device.torch_device))
     try:
@@ -141,9 +142,25 @@ def _check_folder(folder: Path, identity: dict[str, Any], resume: bool) -> dict[
     return begun_on
 
 
-def _claim(folder: Path, recipe: Recipe, identity: dict[str, Any], device: Device, position: Position | None) -> None:
-    """Makes the folder the run's, and clears it of what came after `position`."""
-    claim(folder, identity, device.facts())
+def _between_products(recipe: Recipe, device: Device, begun_on: Mapping[str, str]) -> dict[str, str]:
+    """Gets a CPU ready to train, and tells what decides the last bits of the run, warning where that has changed."""
+    found = prepare_training(device.compute, recipe.compile != "false") if device.is_cpu else ""
+    if not found:
+        return {}
+    begun_with = begun_on.get(_BETWEEN, found)
+    if begun_with != found:
+        warn(
+            f"this run was begun with {begun_with} between its products and goes on with {found}; "
+            "its figures will be close to those of an unbroken run, and not equal"
+        )
+    return {_BETWEEN: found}
+
+
+def _claim(
+    folder: Path, recipe: Recipe, identity: dict[str, Any], facts: dict[str, str], position: Position | None
+) -> None:
+    """Makes the folder the run's, and clears it of what came after `position`. facts: what it was begun on."""
+    claim(folder, identity, facts)
     save_recipe(recipe, folder / "recipe.yaml")
     forget_after(folder / "metrics.jsonl", position.step if position else -1)
 

@@ -97,7 +97,7 @@ FAULTS = {
     "dropped odds go on": ("out[c] = kept ? row[c] : bf16(0)", "out[c] = row[c]"),
     "dropped odds have gradients": ("row[c] & 0x8000 ? 0.0f : wide(by[c])", "wide(by[c])"),
     "the softmax's way back": ("narrow((g[c] - shared)", "narrow((g[c])"),
-    "the last column is not turned": ("if ((last - first) % 2)", "if (false)"),
+    "the last column is not turned": ("c = r < top ? left : 0;", "c = r < top ? columns : 0;"),
 }
 
 

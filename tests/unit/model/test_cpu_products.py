@@ -130,7 +130,8 @@ def test_a_turned_product_is_that_of_float64(means: str, terms: int, left: int, 
             exact = first.double().t() @ second.double()
             found = turned_product(first, second)
             whole = first.is_contiguous() and second.is_contiguous()
-            assert found.dtype == (torch.float32 if in_fp32 and whole else BF16)
+            by_mkl = in_fp32 and whole and not (cpu_kernels.can_take(first) and left < right)
+            assert found.dtype == (torch.float32 if by_mkl else BF16)
             assert found.shape == (left, right)
             close = 1e-5 if found.dtype == torch.float32 else 2**-8
             size = first.double().norm(dim=0)[:, None] * second.double().norm(dim=0)
