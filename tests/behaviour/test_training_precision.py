@@ -12,6 +12,7 @@ import torch
 
 from bertsmith.base import device, fp32_products, log
 from bertsmith.base.errors import BertsmithError
+from bertsmith.model import cpu_kernels
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.training import pretrain as pretrain_module
@@ -62,7 +63,8 @@ def test_a_resumed_run_keeps_its_precision(
     unbroken = pretrain(AUTO, corpus(), tmp_path / "unbroken")
     stopped_after(1, monkeypatch, AUTO, tmp_path / "run")
     known = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
-    products = {"fp32_products": "default"} if precision == "fp32" else {}
+    between = "kernels" if cpu_kernels.load() else "operators"
+    products = {"fp32_products": "default"} if precision == "fp32" else {"between_products": between}
     assert known["begun_on"] == {"device": "cpu", "precision": precision, **products}
     monkeypatch.setattr(device, "bf16_speed_ratio", lambda: later)
     resumed = pretrain(AUTO, corpus(), tmp_path / "run", resume=True)
