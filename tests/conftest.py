@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -83,14 +84,11 @@ def no_kernels_left_behind() -> Iterator[None]:
 
 @pytest.fixture
 def kernels() -> None:
-    """Loads the C++ kernels; skips where they cannot be compiled, and fails where they compute something else."""
-    from bertsmith.base.compiled_cpp import NotCompiledError
+    """Loads the C++ kernels; skips where there is no compiler for them, and fails where they do not compile."""
     from bertsmith.model import cpu_kernels
 
-    try:
-        cpu_kernels.load_cpp(cpu_kernels._SOURCE, cpu_kernels._SIGNATURES)
-    except NotCompiledError as why:
-        pytest.skip(f"no C++ kernels: {why}")
+    if sys.platform != "linux" or shutil.which("g++") is None:
+        pytest.skip("the C++ kernels need Linux and g++")
     assert cpu_kernels.load()
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bertsmith.base.log import choose, warn
 from bertsmith.model import cpu_kernels
 
 _ROW_MAJOR, _AS_IT_IS, _TURNED = 101, 111, 112
@@ -86,4 +87,8 @@ def _mkl() -> Callable[[Tensor, Tensor, Tensor], None] | None:
 
     a, b, out = torch.arange(35.0).view(7, 5).bfloat16(), torch.arange(21.0).view(7, 3).bfloat16(), torch.empty(5, 3)
     multiply(a, b, out)
-    return multiply if torch.equal(out, a.float().t() @ b.float()) else None
+    if not torch.equal(out, a.float().t() @ b.float()):
+        warn("MKL's product of bf16 numbers is wrong here; it is not used")
+        return None
+    choose("gradients of weights", "most by MKL, in fp32", "this processor has matrix units")
+    return multiply

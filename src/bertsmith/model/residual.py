@@ -5,6 +5,8 @@ Legend: T token slots, H hidden width.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -34,8 +36,8 @@ class _AddNormalised(torch.autograd.Function):
     """In one visit; the places that were dropped are drawn again on the way back."""
 
     @staticmethod
-    def forward(  # type: ignore[no-untyped-def]
-        ctx, x: Tensor, y: Tensor, weight: Tensor, shift: Tensor, epsilon: float, dropout: float
+    def forward(
+        ctx: Any, x: Tensor, y: Tensor, weight: Tensor, shift: Tensor, epsilon: float, dropout: float
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         ctx.dropped = cpu_kernels.Dropped.draw(dropout)
@@ -45,7 +47,7 @@ class _AddNormalised(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, by_out: Tensor | None, by_narrow: Tensor | None):  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, by_out: Tensor | None, by_narrow: Tensor | None) -> tuple[Tensor | None, ...]:
         sums, moments, weight = ctx.saved_tensors
         given = [None if each is None else each.contiguous() for each in (by_out, by_narrow)]
         if given == [None, None]:
