@@ -93,6 +93,17 @@ def kernels() -> None:
 
 
 @pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What is said, although it may have been said before."""
+    from bertsmith.base import log
+
+    monkeypatch.setattr(log.logger, "propagate", True)
+    monkeypatch.setattr(log, "_said", set())
+    caplog.set_level("INFO", logger="bertsmith")
+    return caplog
+
+
+@pytest.fixture
 def marked_memory() -> Iterator[None]:
     """Tensors that are not written to hold NaN, and not what an earlier one left there."""
     import torch

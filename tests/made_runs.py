@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -21,7 +22,9 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.recipes.schema import Recipe
-from bertsmith.training.pretrain import Run
+from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.stopping import StoppedAfterSaving, StopSignal
 
 # What a record says about the machine and the clock, which no two runs share.
 OF_THE_CLOCK = {
@@ -60,6 +63,35 @@ def small_recipe(**fields: Any) -> Recipe:
     """One layer of 32, two phases of a few steps, a line of metrics a step. fields: `phase1__steps=3` and so on."""
     overrides = [f"--{name.replace('__', '.')}={value}" for name, value in fields.items()]
     return load_recipe("bert-tiny", [*_SMALL, *overrides])
+
+
+class Asked(StopSignal):
+    """A stop that is asked for after some steps: `requested` is looked at once a step."""
+
+    steps = 1
+
+    def __init__(self) -> None:
+        self.looks = 0
+        super().__init__()
+
+    @property
+    def requested(self) -> bool:
+        self.looks += 1
+        return self.looks >= self.steps
+
+    @requested.setter
+    def requested(self, value: bool) -> None:
+        del value
+
+
+def stopped_after(steps: int, patch: pytest.MonkeyPatch, recipe: Recipe, folder: Path) -> None:
+    """Trains until a stop that is asked for after this many steps."""
+    with patch.context() as inner:
+        inner.setattr(Asked, "steps", steps)
+        inner.setattr("bertsmith.training.stopping.StopSignal", Asked)
+        with pytest.raises(StoppedAfterSaving):
+            pretrain(recipe, corpus(), folder)
+    assert step_folders(folder)[-1].name == f"step-{steps:08d}"
 
 
 def figures(run: Run) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from bertsmith.base.layout import Layout
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.training.step import to_inputs
-from made_pretraining import fresh_model
+from made_pretraining import batch_of, fresh_model
 
 # In bf16 alone the kernels have a part.
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -25,21 +25,6 @@ SHAPE = {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 2, "intermed
 
 def model_in(compute: torch.dtype | None) -> PretrainingModel:
     return fresh_model(compute, deviation=0.05, seed=3, **SHAPE, max_position_embeddings=64)
-
-
-def batch_of(lengths: list[int], seed: int) -> PretrainBatch:
-    """Random tokens, about every sixth masked."""
-    draw, layout = np.random.default_rng(seed), Layout.from_lengths(lengths)
-    masked = np.flatnonzero(draw.random(layout.tokens) < 0.16)
-    return PretrainBatch(
-        input_ids=draw.integers(5, 300, layout.tokens),
-        token_type_ids=draw.integers(0, 2, layout.tokens),
-        position_ids=layout.positions,
-        layout=layout,
-        masked_positions=masked,
-        masked_labels=draw.integers(5, 300, len(masked)),
-        next_sentence_labels=draw.integers(0, 2, len(lengths)),
-    )
 
 
 def joined(batches: list[PretrainBatch]) -> PretrainBatch:

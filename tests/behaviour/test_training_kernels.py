@@ -9,56 +9,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertsmith.base import log
-from bertsmith.base.layout import Layout
-from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model import cpu_kernels
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.step import train_step
-from bertsmith.training.stopping import StoppedAfterSaving, StopSignal
-from made_pretraining import fresh_model
-from made_runs import corpus, figures, small_recipe, weights
+from made_kernels import kernels_unused
+from made_pretraining import batch_of, fresh_model
+from made_runs import corpus, figures, small_recipe, stopped_after, weights
 
 OPTIONS = {"precision": "bf16", "phase1__steps": 4, "phase2__steps": 2, "model__layers": 2}
-
-
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What is said, although it may have been said before."""
-    monkeypatch.setattr(log.logger, "propagate", True)
-    monkeypatch.setattr(log, "_said", set())
-    caplog.set_level("INFO", logger="bertsmith")
-    return caplog
-
-
-class StopsAfterTwo(StopSignal):
-    """A stop that is asked for after two steps: `requested` is looked at once a step."""
-
-    def __init__(self) -> None:
-        self.looks = 0
-        super().__init__()
-
-    @property
-    def requested(self) -> bool:
-        self.looks += 1
-        return self.looks >= 2
-
-    @requested.setter
-    def requested(self, value: bool) -> None:
-        del value
 
 
 def trained(folder: Path, patch: pytest.MonkeyPatch, in_two_parts: bool, **options: object) -> Run:
     recipe = small_recipe(**OPTIONS, **options)
     assert recipe.model.hidden_dropout == recipe.model.attention_dropout == 0.1
     if in_two_parts:
-        with patch.context() as inner:
-            inner.setattr("bertsmith.training.stopping.StopSignal", StopsAfterTwo)
-            with pytest.raises(StoppedAfterSaving):
-                pretrain(recipe, corpus(), folder)
-        with cpu_kernels.unused():  # as in a new process
+        stopped_after(2, patch, recipe, folder)
+        with kernels_unused():  # as in a new process
             return pretrain(recipe, corpus(), folder, resume=True)
     return pretrain(recipe, corpus(), folder)
 
@@ -67,13 +35,13 @@ def trained(folder: Path, patch: pytest.MonkeyPatch, in_two_parts: bool, **optio
 def test_a_resumed_run_is_the_unbroken_one_and_says_what_it_uses(
     kernels: None, said: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compile_: str
 ) -> None:
-    with cpu_kernels.unused():
+    with kernels_unused():
         unbroken = trained(tmp_path / "unbroken", monkeypatch, in_two_parts=False, compile=compile_)
         assert cpu_kernels.can_take(torch.zeros(1, dtype=torch.bfloat16)) == (compile_ == "auto")
     lines = [line for line in said.messages if line.startswith("what stands between a CPU's products")]
     assert len(lines) == 1
     assert ("C++ kernels" in lines[0], "PyTorch's operators" in lines[0]) == (compile_ == "auto", compile_ == "false")
-    with cpu_kernels.unused():
+    with kernels_unused():
         resumed = trained(tmp_path / "resumed", monkeypatch, in_two_parts=True, compile=compile_)
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
@@ -82,9 +50,9 @@ def test_a_resumed_run_is_the_unbroken_one_and_says_what_it_uses(
 def test_a_run_without_a_compiler_is_one_without_kernels(
     kernels: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with cpu_kernels.unused():
+    with kernels_unused():
         with_kernels = trained(tmp_path / "kernels", monkeypatch, in_two_parts=False)
-    with cpu_kernels.unused():
+    with kernels_unused():
         asked = trained(tmp_path / "asked", monkeypatch, in_two_parts=False, compile="false")
         monkeypatch.setenv("CXX", "no-such-compiler")
         unable = trained(tmp_path / "unable", monkeypatch, in_two_parts=False)
@@ -97,13 +65,10 @@ def test_a_run_without_a_compiler_is_one_without_kernels(
 def test_a_run_that_goes_on_without_its_kernels_is_warned_about(
     kernels: None, said: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as inner:
-        inner.setattr("bertsmith.training.stopping.StopSignal", StopsAfterTwo)
-        with pytest.raises(StoppedAfterSaving):
-            pretrain(small_recipe(**OPTIONS), corpus(), tmp_path / "run")
+    stopped_after(2, monkeypatch, small_recipe(**OPTIONS), tmp_path / "run")
     assert not any("between its products" in line for line in said.messages)
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with cpu_kernels.unused():  # as in a new process
+    with kernels_unused():  # as in a new process
         pretrain(small_recipe(**OPTIONS), corpus(), tmp_path / "run", resume=True)
     (warning,) = [line for line in said.messages if "between its products" in line]
     assert "begun with kernels" in warning
@@ -113,25 +78,10 @@ def test_a_run_that_goes_on_without_its_kernels_is_warned_about(
 SHAPE = {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 128}
 
 
-def micro_batch(seed: int) -> PretrainBatch:
-    draw = np.random.default_rng(seed)
-    layout = Layout.from_lengths(draw.integers(1, 64, 9).tolist())
-    masked = np.flatnonzero(draw.random(layout.tokens) < 0.16)
-    return PretrainBatch(
-        input_ids=draw.integers(5, 300, layout.tokens),
-        token_type_ids=draw.integers(0, 2, layout.tokens),
-        position_ids=layout.positions,
-        layout=layout,
-        masked_positions=masked,
-        masked_labels=draw.integers(5, 300, len(masked)),
-        next_sentence_labels=draw.integers(0, 2, 9),
-    )
-
-
 def gradients_of_a_step(compute: torch.dtype | None) -> dict[str, Tensor]:
     """Of three micro-batches, left in the parameters by `train_step`."""
     model = fresh_model(compute, deviation=0.05, seed=3, **SHAPE, max_position_embeddings=64)
-    batches = [micro_batch(seed) for seed in range(3)]
+    batches = [batch_of(np.random.default_rng(seed).integers(1, 64, 9).tolist(), seed) for seed in range(3)]
     counts = sum(len(each.masked_positions) for each in batches), 27
     optimizer = Lamb(parameter_groups(model, 0.01), max_gradient_norm=1e9)
     train_step(model, optimizer, batches, counts, torch.device("cpu"))
@@ -140,7 +90,7 @@ def gradients_of_a_step(compute: torch.dtype | None) -> dict[str, Tensor]:
 
 def test_gradients_of_a_step_are_as_near_to_fp32_with_kernels(kernels: None) -> None:
     exact, with_them = gradients_of_a_step(None), gradients_of_a_step(torch.bfloat16)
-    with cpu_kernels.unused():
+    with kernels_unused():
         without = gradients_of_a_step(torch.bfloat16)
     assert exact.keys() == with_them.keys() == without.keys()
 

@@ -18,39 +18,10 @@ from bertsmith.optim.loss_scale import LossScale
 from bertsmith.training import pretrain as pretrain_module
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
-from bertsmith.training.stopping import StoppedAfterSaving, StopSignal
-from made_runs import corpus, figures, small_recipe, weights
+from made_runs import corpus, figures, small_recipe, stopped_after, weights
 
 AUTO = small_recipe(precision="auto", device="auto", phase1__steps=3, phase2__steps=1)
 FP16 = small_recipe(precision="fp16", phase1__steps=9, phase2__steps=2, log_every=3)
-
-
-class Asked(StopSignal):
-    """A stop that is asked for after some steps: `requested` is looked at once a step."""
-
-    steps = 1
-
-    def __init__(self) -> None:
-        self.looks = 0
-        super().__init__()
-
-    @property
-    def requested(self) -> bool:
-        self.looks += 1
-        return self.looks >= self.steps
-
-    @requested.setter
-    def requested(self, value: bool) -> None:
-        del value
-
-
-def stopped_after(steps: int, patch: pytest.MonkeyPatch, recipe, folder: Path) -> None:
-    with patch.context() as inner:
-        inner.setattr(Asked, "steps", steps)
-        inner.setattr("bertsmith.training.stopping.StopSignal", Asked)
-        with pytest.raises(StoppedAfterSaving):
-            pretrain(recipe, corpus(), folder)
-    assert step_folders(folder)[-1].name == f"step-{steps:08d}"
 
 
 @pytest.mark.parametrize(("at_first", "later", "precision"), [(0.5, 3.0, "fp32"), (3.0, 0.5, "bf16")])

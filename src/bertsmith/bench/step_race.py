@@ -34,6 +34,11 @@ class SideFailed(Exception):
     """A side cannot do this here; the message says why, as a table shows it: "out of memory"."""
 
 
+def environment(side: StepSide) -> dict[str, str]:
+    """What a side's process finds in its environment: a peer must not feel what `bertsmith` asks libraries for."""
+    return {**os.environ, **_OFFLINE, **({} if side.side == OURS else _AS_SHIPPED)}
+
+
 class SideProcess:
     """A side in a process of its own; `ask` it, and `close` it. It ends with this process, too."""
 
@@ -51,7 +56,7 @@ class SideProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 bufsize=0,
-                env=os.environ | _OFFLINE | ({} if side.side == OURS else _AS_SHIPPED),
+                env=environment(side),
                 start_new_session=True,
             )
         self._rest = b""

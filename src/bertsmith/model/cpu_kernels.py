@@ -10,8 +10,6 @@ Legend: T token slots, H width, B blocks (sequences x heads), L slots of a padde
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -73,17 +71,6 @@ def load() -> bool:
             return False
         choose(_WHAT, "C++ kernels, compiled here", "one visit to memory instead of several")
     return True
-
-
-@contextmanager
-def unused() -> Iterator[None]:
-    """Leaves all to PyTorch's operators for a while."""
-    global _library
-    kept, _library = _library, None
-    try:
-        yield
-    finally:
-        _library = kept
 
 
 def can_take(narrow: Tensor, *others: Tensor) -> bool:

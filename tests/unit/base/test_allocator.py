@@ -69,3 +69,28 @@ def test_large_pages_are_asked_for_where_tensors_will_lie_and_take_no_memory_yet
     taken_kb, asked = done.stdout.split()
     assert int(taken_kb) < 8192
     assert asked == "True"
+
+
+TOUCHED = """
+import resource, sys
+from bertsmith.base.allocator import keep_freed_memory, touch_memory
+
+assert keep_freed_memory()
+if sys.argv[1] == "touched":
+    touch_memory(1 << 28)
+before = resource.getrusage(resource.RUSAGE_SELF)
+block = bytearray(b"x") * (100 << 20)
+after = resource.getrusage(resource.RUSAGE_SELF)
+print(after.ru_minflt - before.ru_minflt)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc keeps what is freed")
+def test_memory_that_was_touched_costs_no_fresh_pages() -> None:
+    taken = {}
+    for how in ("touched", "fresh"):
+        done = subprocess.run([sys.executable, "-c", TOUCHED, how], capture_output=True, text=True, check=True)
+        taken[how] = int(done.stdout)
+    # Pages of 2 MB, or of 4 kB.
+    assert taken["fresh"] >= 40
+    assert taken["touched"] <= 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from bertsmith.bench import step_race
 from bertsmith.bench.instances import write_batches
 from bertsmith.bench.made_batches import lengths_of, pretrain_batch
 from bertsmith.bench.step_plan import shape
-from bertsmith.bench.step_race import OutOfTime, Race, SideFailed, SideProcess, goes_on, race
+from bertsmith.bench.step_race import OutOfTime, Race, SideFailed, SideProcess, environment, goes_on, race
 from bertsmith.bench.step_results import Result, Work, with_gains
 from bertsmith.bench.step_side import TRANSFORMERS, StepSide
 
@@ -30,6 +31,17 @@ def sets(tmp_path) -> dict[str, Path]:
 
 def side(of: StepSide, sets: dict[str, Path], folder: Path, deadline: float = float("inf")) -> SideProcess:
     return SideProcess(of, sets, folder, deadline)
+
+
+def test_a_peer_multiplies_as_it_is_shipped_and_ours_as_bertsmith_asks(monkeypatch):
+    """Both import `bertsmith.model`, which asks MKL for the same bits whatever the batch, unless somebody was first."""
+    code = "import os, bertsmith.model; print(os.environ['MKL_CBWR'])"
+    monkeypatch.delenv("MKL_CBWR", raising=False)
+    found = [
+        subprocess.run([sys.executable, "-c", code], env=environment(side), capture_output=True, text=True, check=True)
+        for side in (OURS, StepSide(side=TRANSFORMERS))
+    ]
+    assert [each.stdout.strip() for each in found] == ["AUTO,STRICT", ""]
 
 
 def test_a_round_is_a_turn_of_each_and_their_number_is_odd(sets, tmp_path):

@@ -7,18 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertsmith.base import log
 from bertsmith.model import cpu_kernels
 from bertsmith.model.cpu_kernels import prepare_training
-
-
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What is said, although it may have been said before."""
-    monkeypatch.setattr(log.logger, "propagate", True)
-    monkeypatch.setattr(log, "_said", set())
-    caplog.set_level("INFO", logger="bertsmith")
-    return caplog
+from made_kernels import kernels_unused
 
 
 def are_used() -> bool:
@@ -30,7 +21,7 @@ def about_kernels(said: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_training_in_bf16_uses_them_and_says_so(kernels: None, said: pytest.LogCaptureFixture) -> None:
-    with cpu_kernels.unused():
+    with kernels_unused():
         assert not are_used()
         prepare_training(torch.bfloat16)
         assert are_used()
@@ -75,7 +66,7 @@ def check_that_they_are_warned_about(said: pytest.LogCaptureFixture) -> None:
 def test_kernels_that_are_wrong_are_warned_about_and_not_used(
     kernels: None, said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with cpu_kernels.unused():
+    with kernels_unused():
         monkeypatch.setattr(cpu_kernels, "_are_right", lambda: False)
         check_that_they_are_warned_about(said)
 
@@ -115,5 +106,5 @@ def test_a_fault_in_their_source_is_found(
     # Compiled in half the time.
     monkeypatch.setattr("bertsmith.base.compiled_cpp._FLAGS", ("-std=c++17", "-O0", "-fopenmp", "-fPIC"))
     monkeypatch.setattr(cpu_kernels, "_SOURCE", planted)
-    with cpu_kernels.unused():
+    with kernels_unused():
         check_that_they_are_warned_about(said)

@@ -11,6 +11,7 @@ from torch import Tensor
 from bertsmith.model import cpu_kernels, cpu_products
 from bertsmith.model.cpu_products import multiplied, turned_product
 from bertsmith.model.linear import Linear
+from made_kernels import kernels_unused
 
 BF16 = torch.bfloat16
 # Rows, terms and columns of products of BERT-base's step, and of the edges of what is halved.
@@ -200,6 +201,6 @@ def test_kernels_are_asked_for_what_they_turn(kernels: None, monkeypatch: pytest
     monkeypatch.setattr(cpu_kernels, "turned", lambda x: asked.append(x.shape) or real(x))
     monkeypatch.setattr(cpu_products, "_mkl", no_mkl)
     turned_product(draw(1, 600, 20), draw(2, 600, 30))
-    with cpu_kernels.unused():
+    with kernels_unused():
         turned_product(draw(1, 600, 20), draw(2, 600, 30))
     assert asked == [(600, 20)]

@@ -7,8 +7,8 @@ import torch
 from made_models import drawn_inputs, drawn_model, small_config
 from torch.autograd.graph import saved_tensors_hooks
 
-from bertsmith.model import cpu_kernels
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
+from made_kernels import kernels_unused
 
 LENGTHS = [17, 9, 24, 3, 21, 22]
 DTYPES = [None, torch.bfloat16, torch.float16]
@@ -48,7 +48,7 @@ def test_kernels_drop_the_same_when_a_block_is_computed_again(kernels: None) -> 
     again, after_again = gradients(*model_of(torch.bfloat16, again=True))
     assert all(torch.equal(kept[name], again[name]) for name in kept)
     assert torch.equal(after_kept, after_again)
-    with cpu_kernels.unused():
+    with kernels_unused():
         others, _ = gradients(*model_of(torch.bfloat16, again=False))
     assert not torch.equal(others["encoder.embeddings.word.weight"], kept["encoder.embeddings.word.weight"])
 
