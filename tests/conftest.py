@@ -79,7 +79,7 @@ def no_kernels_left_behind() -> Iterator[None]:
     yield
     module = sys.modules.get("bertsmith.model.cpu_kernels")
     if module is not None:
-        module._library = None
+        module.unload()
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def test_a_resumed_run_keeps_its_precision(
     unbroken = pretrain(AUTO, corpus(), tmp_path / "unbroken")
     stopped_after(1, monkeypatch, AUTO, tmp_path / "run")
     known = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
-    between = "kernels" if cpu_kernels.load() else "operators"
+    between = cpu_kernels.prepare_training(torch.bfloat16)
     products = {"fp32_products": "default"} if precision == "fp32" else {"between_products": between}
     assert known["begun_on"] == {"device": "cpu", "precision": precision, **products}
     monkeypatch.setattr(device, "bf16_speed_ratio", lambda: later)

@@ -109,6 +109,8 @@ def report(run: StepRun, command: str, before: dict[str, str], source: str) -> R
         *plan.about,
         "both sides take the same instances, in train mode, with dropout 0.1 where nothing else is said, and clip "
         "gradients at a norm of 1; each is a process of its own",
+        "ours decays matrices alone, with epsilon 1e-6, as BERT does; transformers' side all parameters, with 1e-8, as "
+        "PyTorch's AdamW does by itself: the same work",
         f"{FEWEST_ROUNDS} to {MOST_ROUNDS} rounds, an odd number, after one turn each that is not counted; a round is "
         "a turn of either side over the same batches; figures are those of the round with the median ratio",
         "tokens are real ones: padding does not count",

@@ -102,6 +102,7 @@ def cpu_plan(sizes: CpuSizes, real: Mapping[int, Sequence[PretrainBatch]], vocab
         Match(model, bf16, autocast, (even, *real_sets)),
         Match(model, fp32, theirs, (even,)),
         Match(model, fp32, by_onednn, (even,)),
+        Match(model, fp32, None, tuple(real_sets)),
         Match(model, replace(bf16, optimizer="lamb"), None, (even,)),
         Match(model, replace(bf16, model=dims | _NO_DROPOUT), None, (even,)),
     )

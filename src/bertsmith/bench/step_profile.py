@@ -17,23 +17,28 @@ from bertsmith.base.allocator import touch_memory
 from bertsmith.base.device import Device
 from bertsmith.bench.matrix_rate import wait
 
-PRODUCT = r"^(aten::copy_ < )?aten::(mm|addmm|bmm|baddbmm|_addmm_activation|mkldnn_linear|_mkldnn_linear\w*)\b"
+PRODUCT = (
+    r"^(aten::copy_ < )?(aten::(mm|addmm|bmm|baddbmm|_addmm_activation|mkldnn_linear|_mkldnn_linear\w*)"
+    r"|mkldnn::_linear_pointwise|turned|turned_product)\b"
+)
 _ATTENTION = r"[Aa]ttention|varlen|softmax|Softmax"
 CASTS = "casts of weights, sums of gradients"
 HEAD, PYTHON, REST = "head and loss", "Python, between operators", "rest"
 GROUPS: tuple[tuple[str, str], ...] = (
     ("optimizer", r"Optimizer\."),
     ("embeddings", r"[Ee]mbedding|one_hot"),
-    (CASTS, r"_Compute|AccumulateGrad|(^|< )aten::(to|cat)$"),
+    (CASTS, r"_Compute|AccumulateGrad|(^|< )aten::(to|cat)$|^aten::copy_$"),
     (HEAD, r"CrossEntropy|NllLoss|LogSoftmax|nll_loss|log_softmax|\[vocabulary\]"),
     ("dropout with sum and LayerNorm", r"AddNormalised"),
     ("dropout", r"[dD]ropout|Dropped|bernoulli|MulBackward0"),
     ("attention: products", rf"{PRODUCT}.*({_ATTENTION})|flash|scaled_dot_product"),
     ("attention: softmax, gathering", _ATTENTION),
-    # What this function does by itself is products by MKL.
-    ("matrix products", rf"{PRODUCT}|^_HalfProductBackward"),
+    ("matrix products", PRODUCT),
     (CASTS, r"_HalfProduct"),
-    ("LayerNorm, GELU, sums", r"layer_norm|LayerNorm|gelu|Gelu|tanh|Tanh|aten::(add|add_|sum|mul)\b|triton_"),
+    (
+        "LayerNorm, GELU, sums",
+        r"layer_norm|LayerNorm|gelu|Gelu|tanh|Tanh|_ActivatedProduct|aten::(add|add_|sum|mul)\b|triton_",
+    ),
 )
 
 

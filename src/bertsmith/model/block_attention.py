@@ -174,9 +174,7 @@ def _odds_in_kernels(scores: Tensor, block: Block, dropout: float) -> tuple[Tens
 
 
 def _scores_from_kernels(by_odds: Tensor, saved: Iterator[Tensor], dropout: float) -> tuple[Tensor, Tensor]:
-    odds = next(saved)
-    dropped = odds.relu() if dropout else odds  # those that were dropped have a sign
-    return dropped, cpu_kernels.softmax_back_(by_odds, odds)
+    return cpu_kernels.softmax_back_(by_odds, next(saved), dropout > 0), by_odds
 
 
 def _kept_places(weights: Tensor, dropout: float) -> Tensor:

@@ -30,9 +30,10 @@ static inline bf16 narrow(float x) {
     return (bits & 0x7fffffff) > 0x7f800000 ? bf16((bits >> 16) | 0x40) : bf16(rounded);  // NaN stays NaN
 }
 
-// e^x to 2e-7 for x in [-87, 88], and the values at these ends beyond them; NaN for NaN (Cephes' expf).
+// e^x to 2e-7 for x in [-70, 88], 0 below and the value at this end above; NaN for NaN (Cephes' expf). Below -70 it would
+// be so small that its products may be too small for normal numbers, for which a processor takes ten times as long.
 static inline float exponential(float x) {
-    float inside = x < -87.0f ? -87.0f : x;
+    float inside = x < -70.0f ? -70.0f : x;
     inside = inside > 88.0f ? 88.0f : inside;
     float whole = std::floor(inside * 1.44269504f + 0.5f);
     float rest = inside - whole * 0.693359375f + whole * 2.12194440e-4f;
@@ -46,14 +47,16 @@ static inline float exponential(float x) {
     int32_t bits = (int32_t(whole) + 127) << 23;
     float power;
     std::memcpy(&power, &bits, 4);
-    return sum * power;
+    return x < -70.0f ? 0.0f : sum * power;
 }
 
 // Which places of a row are kept: 16 bits of SplitMix64 (Steele, Lea and Flood, 2014) for each, by key, row and column.
 class Dropout {
   public:
-    Dropout(int64_t columns, uint64_t key, uint32_t threshold, float scale)
-        : words_((columns + 3) / 4), key_(key), threshold_(threshold), scale_(scale), bits_(4 * words_), factors_(columns) {}
+    // room: columns that are asked for, at least as many as there are.
+    Dropout(int64_t columns, uint64_t key, uint32_t threshold, float scale, int64_t room = 0)
+        : words_((columns + 3) / 4), key_(key), threshold_(threshold), scale_(scale),
+          bits_(std::max(4 * words_, room)), factors_(std::max(columns, room)) {}
 
     // 0 where a place is dropped, which has the probability threshold / 2^16, else the scale.
     const float *factors(int64_t row) {
@@ -93,14 +96,28 @@ template <typename Work> static void over_rows(int64_t rows, Work work) {
     }
 }
 
-// Adds up the sums of all threads, [threads, columns], in their order.
-static void add_threads(const std::vector<float> &sums, float *total, int64_t columns) {
-    for (int64_t c = 0; c < columns; c++) {
-        float sum = 0;
-        for (size_t at = c; at < sums.size(); at += columns) sum += sums[at];
-        total[c] = sum;
+// As many columns as fill whole vectors, because what is left of one is worked off number by number.
+static int64_t whole_vectors(int64_t columns) { return (columns + 31) / 32 * 32; }
+
+// `columns` sums, each thread its own, which are added up in the order of threads.
+class SumsOfThreads {
+  public:
+    explicit SumsOfThreads(int64_t columns) : columns_(columns), sums_(omp_get_max_threads() * columns) {}
+
+    float *of(int64_t thread) { return sums_.data() + thread * columns_; }
+
+    void add_up(float *total) const {
+        for (int64_t c = 0; c < columns_; c++) {
+            float sum = 0;
+            for (size_t at = c; at < sums_.size(); at += columns_) sum += sums_[at];
+            total[c] = sum;
+        }
     }
-}
+
+  private:
+    int64_t columns_;
+    std::vector<float> sums_;
+};
 
 typedef bf16 Eight __attribute__((vector_size(16)));
 
@@ -122,11 +139,11 @@ static inline void turn_square(const bf16 *x, int64_t from, bf16 *out, int64_t t
 
 extern "C" {
 
-// sum = x + factors * y; out = (sum - mean) * spread * weight + shift, and the same in bf16. factors: 0 where a place is
-// dropped, with the probability threshold / 2^16, else `scale`. moments: mean and 1 / deviation of each row.
-void add_normalise(const float *x, const bf16 *y, const float *weight, const float *shift, float *sum, float *out,
-                   bf16 *out_narrow, float *moments, int64_t rows, int64_t columns, float epsilon, uint64_t key,
-                   uint32_t threshold, float scale) {
+// sum = x + factors * (y + bias); out = (sum - mean) * spread * weight + shift, and the same in bf16. factors: 0 where a
+// place is dropped, with the probability threshold / 2^16, else `scale`. moments: mean and 1 / deviation of each row.
+void add_normalise(const float *x, const bf16 *y, const float *bias, const float *weight, const float *shift, float *sum,
+                   float *out, bf16 *out_narrow, float *moments, int64_t rows, int64_t columns, float epsilon,
+                   uint64_t key, uint32_t threshold, float scale) {
     over_rows(rows, [=](int64_t begin, int64_t end, int64_t) {
         Dropout dropout(columns, key, threshold, scale);
         for (int64_t r = begin; r < end; r++) {
@@ -139,13 +156,13 @@ void add_normalise(const float *x, const bf16 *y, const float *weight, const flo
                 const float *factors = dropout.factors(r);
 #pragma omp simd reduction(+ : total)
                 for (int64_t c = 0; c < columns; c++) {
-                    s[c] = xr[c] + wide(yr[c]) * factors[c];
+                    s[c] = xr[c] + (wide(yr[c]) + bias[c]) * factors[c];
                     total += s[c];
                 }
             } else {
 #pragma omp simd reduction(+ : total)
                 for (int64_t c = 0; c < columns; c++) {
-                    s[c] = xr[c] + wide(yr[c]);
+                    s[c] = xr[c] + (wide(yr[c]) + bias[c]);
                     total += s[c];
                 }
             }
@@ -164,16 +181,16 @@ void add_normalise(const float *x, const bf16 *y, const float *weight, const flo
     });
 }
 
-// The way back: by_out and by_narrow, either of which may be null, to by_x and by_y, by_weight and by_shift.
+// The way back: by_out and by_narrow, either of which may be null, to by_x and by_y; by_bias, by_weight and by_shift
+// are by_vectors, [3, columns].
 void add_normalise_back(const float *by_out, const bf16 *by_narrow, const float *sum, const float *moments,
-                        const float *weight, float *by_x, bf16 *by_y, float *by_weight, float *by_shift, int64_t rows,
-                        int64_t columns, uint64_t key, uint32_t threshold, float scale) {
-    std::vector<float> weights(omp_get_max_threads() * columns), shifts(omp_get_max_threads() * columns);
-    float *all_weights = weights.data(), *all_shifts = shifts.data();
-    over_rows(rows, [=](int64_t begin, int64_t end, int64_t thread) {
+                        const float *weight, float *by_x, bf16 *by_y, float *by_vectors, int64_t rows, int64_t columns,
+                        uint64_t key, uint32_t threshold, float scale) {
+    SumsOfThreads all(3 * columns);
+    over_rows(rows, [=, &all](int64_t begin, int64_t end, int64_t thread) {
         Dropout dropout(columns, key, threshold, scale);
         std::vector<float> given(columns);
-        float *g = given.data(), *w = all_weights + thread * columns, *b = all_shifts + thread * columns;
+        float *g = given.data(), *biases = all.of(thread), *weights = biases + columns, *shifts = weights + columns;
         for (int64_t r = begin; r < end; r++) {
             const float *s = sum + r * columns;
             float *bx = by_x + r * columns;
@@ -191,8 +208,8 @@ void add_normalise_back(const float *by_out, const bf16 *by_narrow, const float 
 #pragma omp simd reduction(+ : first, second)
             for (int64_t c = 0; c < columns; c++) {
                 float normal = (s[c] - mean) * spread, by_normal = g[c] * weight[c];
-                w[c] += g[c] * normal;
-                b[c] += g[c];
+                weights[c] += g[c] * normal;
+                shifts[c] += g[c];
                 first += by_normal;
                 second += by_normal * normal;
             }
@@ -203,61 +220,69 @@ void add_normalise_back(const float *by_out, const bf16 *by_narrow, const float 
             if (threshold) {
                 const float *factors = dropout.factors(r);
 #pragma omp simd
-                for (int64_t c = 0; c < columns; c++) by[c] = narrow(bx[c] * factors[c]);
+                for (int64_t c = 0; c < columns; c++) {
+                    float by_y = bx[c] * factors[c];
+                    biases[c] += by_y;
+                    by[c] = narrow(by_y);
+                }
             } else {
 #pragma omp simd
-                for (int64_t c = 0; c < columns; c++) by[c] = narrow(bx[c]);
+                for (int64_t c = 0; c < columns; c++) {
+                    biases[c] += bx[c];
+                    by[c] = narrow(bx[c]);
+                }
             }
         }
     });
-    add_threads(weights, by_weight, columns);
-    add_threads(shifts, by_shift, columns);
+    all.add_up(by_vectors);
 }
 
 // Rows of scores [sequences, heads, L, L], of which the first lengths[sequence] columns are real, become odds, in place.
 // What is dropped has its sign turned, so that the way back needs no mask; `dropped`, unless null, gets 0 there.
 void softmax(bf16 *scores, bf16 *dropped, const int64_t *lengths, int64_t sequences, int64_t heads, int64_t longest,
              uint64_t key, uint32_t threshold) {
+    const int64_t columns = whole_vectors(longest);
     over_rows(sequences * heads * longest, [=](int64_t begin, int64_t end, int64_t) {
-        Dropout dropout(longest, key, threshold, 1.0f);
-        // Whole vectors, because what is left of one is worked off number by number.
-        const int64_t columns = (longest + 31) / 32 * 32;
-        std::vector<float> all_odds(columns, -INFINITY);
+        Dropout dropout(longest, key, threshold, 1.0f, columns);
+        std::vector<float> all_odds(columns);
+        std::vector<bf16> all_rounded(columns), all_kept(columns);
         float *odds = all_odds.data();
+        bf16 *rounded = all_rounded.data(), *kept = all_kept.data();
         for (int64_t r = begin; r < end; r++) {
             const int64_t length = lengths[r / (heads * longest)];
             bf16 *row = scores + r * longest;
             float highest = -INFINITY, total = 0;
-#pragma omp simd
-            for (int64_t c = 0; c < longest; c++) odds[c] = wide(row[c]);
-            std::fill(odds + length, odds + longest, -INFINITY);
+            std::memcpy(rounded, row, length * sizeof(bf16));
+            std::fill(rounded + length, rounded + columns, bf16(0xff80));  // minus infinity
 #pragma omp simd reduction(max : highest)
-            for (int64_t c = 0; c < columns; c++) highest = odds[c] > highest ? odds[c] : highest;
+            for (int64_t c = 0; c < columns; c++) highest = wide(rounded[c]) > highest ? wide(rounded[c]) : highest;
 #pragma omp simd reduction(+ : total)
             for (int64_t c = 0; c < columns; c++) {
-                odds[c] = exponential(odds[c] - highest);  // next to nothing, 1e-38, where the score is -inf
+                odds[c] = exponential(wide(rounded[c]) - highest);
                 total += odds[c];
             }
             const float share = 1.0f / total;
 #pragma omp simd
-            for (int64_t c = 0; c < longest; c++) row[c] = narrow(odds[c] * share);
-            std::fill(row + length, row + longest, bf16(0));
-            std::fill(odds + longest, odds + columns, -INFINITY);
-            if (!dropped) continue;
-            bf16 *out = dropped + r * longest;
-            const float *factors = dropout.factors(r);
+            for (int64_t c = 0; c < columns; c++) rounded[c] = bf16(narrow(odds[c] * share) & 0x7fff);  // NaN has no sign either
+            std::fill(rounded + length, rounded + columns, bf16(0));
+            if (dropped) {
+                const float *factors = dropout.factors(r);
 #pragma omp simd
-            for (int64_t c = 0; c < longest; c++) {
-                bool kept = factors[c] != 0.0f;
-                out[c] = kept ? row[c] : bf16(0);
-                row[c] = bf16(row[c] | (kept ? 0 : 0x8000));
+                for (int64_t c = 0; c < columns; c++) {
+                    bool is_kept = factors[c] != 0.0f;
+                    kept[c] = is_kept ? rounded[c] : bf16(0);
+                    rounded[c] = bf16(rounded[c] | (is_kept ? 0 : 0x8000));
+                }
+                std::memcpy(dropped + r * longest, kept, longest * sizeof(bf16));
             }
+            std::memcpy(row, rounded, longest * sizeof(bf16));
         }
     });
 }
 
 // The way back through dropout and softmax: by_odds, what `dropped` got, becomes by_scores in place. odds: of `softmax`.
-void softmax_back(bf16 *by_odds, const bf16 *odds, int64_t rows, int64_t longest) {
+// dropped, unless null, gets the odds with 0 for those that were dropped, as there.
+void softmax_back(bf16 *by_odds, const bf16 *odds, bf16 *dropped, int64_t rows, int64_t longest) {
     over_rows(rows, [=](int64_t begin, int64_t end, int64_t) {
         std::vector<float> given(longest);
         float *g = given.data();
@@ -272,8 +297,72 @@ void softmax_back(bf16 *by_odds, const bf16 *odds, int64_t rows, int64_t longest
             }
 #pragma omp simd
             for (int64_t c = 0; c < longest; c++) by[c] = narrow((g[c] - shared) * wide(row[c] & 0x7fff));
+            if (!dropped) continue;
+            bf16 *kept = dropped + r * longest;
+#pragma omp simd
+            for (int64_t c = 0; c < longest; c++) kept[c] = row[c] & 0x8000 ? bf16(0) : row[c];
         }
     });
+}
+
+// The way back through an activation: by to by_x, and to by_bias, what the columns of by_x add up to. slopes: the
+// activation's derivative at each of the 2^16 numbers of bf16.
+void activation_back(const bf16 *by, const bf16 *x, const float *slopes, bf16 *by_x, float *by_bias, int64_t rows,
+                     int64_t columns) {
+    SumsOfThreads all(columns);
+    over_rows(rows, [=, &all](int64_t begin, int64_t end, int64_t thread) {
+        float *sums = all.of(thread);
+        for (int64_t r = begin; r < end; r++) {
+            const bf16 *b = by + r * columns, *xr = x + r * columns;
+            bf16 *out = by_x + r * columns;
+#pragma omp simd
+            for (int64_t c = 0; c < columns; c++) {
+                float value = wide(b[c]) * slopes[xr[c]];
+                sums[c] += value;
+                out[c] = narrow(value);
+            }
+        }
+    });
+    all.add_up(by_bias);
+}
+
+// Cross entropy of each row of scores against its label, which is negative for a row that does not count: its sum, and how many labels
+// have the highest score (the first of those that share it). by_scores, unless null, gets the gradient of the sum.
+void cross_entropy(const bf16 *scores, const int64_t *labels, bf16 *by_scores, double *loss, int64_t *right, int64_t rows,
+                   int64_t columns) {
+    std::vector<double> losses(omp_get_max_threads());
+    std::vector<int64_t> rights(omp_get_max_threads());
+    double *all_losses = losses.data();
+    int64_t *all_rights = rights.data();
+    over_rows(rows, [=](int64_t begin, int64_t end, int64_t thread) {
+        std::vector<float> all_odds(columns);
+        float *odds = all_odds.data();
+        for (int64_t r = begin; r < end; r++) {
+            const bf16 *row = scores + r * columns;
+            bf16 *by = by_scores + r * columns;
+            if (labels[r] < 0) {
+                if (by_scores) std::fill(by, by + columns, bf16(0));
+                continue;
+            }
+            float highest = -INFINITY, total = 0;
+#pragma omp simd reduction(max : highest)
+            for (int64_t c = 0; c < columns; c++) highest = wide(row[c]) > highest ? wide(row[c]) : highest;
+#pragma omp simd reduction(+ : total)
+            for (int64_t c = 0; c < columns; c++) {
+                odds[c] = exponential(wide(row[c]) - highest);
+                total += odds[c];
+            }
+            const float score = wide(row[labels[r]]);
+            all_losses[thread] += std::log(double(total)) - (score - highest);
+            all_rights[thread] += score == highest && std::none_of(row, row + labels[r], [=](bf16 x) { return wide(x) == score; });
+            if (!by_scores) continue;
+            const float share = 1.0f / total;
+#pragma omp simd
+            for (int64_t c = 0; c < columns; c++) by[c] = narrow(odds[c] * share);
+            by[labels[r]] = narrow(odds[labels[r]] * share - 1.0f);
+        }
+    });
+    for (size_t thread = 0; thread < losses.size(); thread++) *loss += losses[thread], *right += rights[thread];
 }
 
 // out [C, R] = x [R, C] turned, in squares of eight.

@@ -5,9 +5,6 @@ Legend: T token slots, H hidden width, F feed-forward width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,17 +12,10 @@ from torch.nn import functional
 from bertsmith.model.attention import attend
 from bertsmith.model.config import BertConfig
 from bertsmith.model.dropout import dropout
-from bertsmith.model.linear import Linear, joined_linear
+from bertsmith.model.linear import Linear, activated, joined_linear
 from bertsmith.model.packed import Offsets
-from bertsmith.model.residual import LayerNorm, add_normalised
+from bertsmith.model.residual import LayerNorm, add_mapped
 from bertsmith.model.rows import look_up
-
-ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": functional.gelu,
-    "gelu_new": partial(functional.gelu, approximate="tanh"),
-    "gelu_pytorch_tanh": partial(functional.gelu, approximate="tanh"),
-    "relu": functional.relu,
-}
 
 
 class Embeddings(nn.Module):
@@ -50,7 +40,8 @@ class Embeddings(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention within each sequence: [T, H] -> [T, H]."""
+    """Multi-head self-attention within each sequence: [T, H] -> [T, H]. What comes out is for `output` to map, which
+    the block applies together with sum and norm."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -61,22 +52,21 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, packed: Offsets) -> Tensor:
         qkv = joined_linear(x, self.query, self.key, self.value).view(x.shape[0], 3, x.shape[1])
-        out: Tensor = self.output(attend(qkv, self.heads, packed, self.dropout if self.training else 0.0))
-        return out
+        return attend(qkv, self.heads, packed, self.dropout if self.training else 0.0)
 
 
 class FeedForward(nn.Module):
-    """Two maps with the activation between: [T, H] -> [T, F] -> [T, H]."""
+    """The first map and its activation: [T, H] -> [T, F]. What comes out is for `outer` to map to [T, H], which the
+    block applies together with sum and norm."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.inner = Linear(config.hidden_size, config.intermediate_size)
         self.outer = Linear(config.intermediate_size, config.hidden_size)
-        self.activation = ACTIVATION_FUNCTIONS[config.hidden_act]
+        self.activation = config.hidden_act
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.outer(self.activation(self.inner(x)))
-        return out
+        return activated(x, self.inner, self.activation)
 
 
 class Block(nn.Module):
@@ -97,8 +87,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, narrow: Tensor, packed: Offsets) -> tuple[Tensor, Tensor]:
         dropout = self.dropout if self.training else 0.0
-        x, narrow = add_normalised(x, self.attention(narrow, packed), self.attention_norm, dropout)
-        return add_normalised(x, self.feed_forward(narrow), self.feed_forward_norm, dropout)
+        attended = self.attention(narrow, packed)
+        x, narrow = add_mapped(x, attended, self.attention.output, self.attention_norm, dropout)
+        return add_mapped(x, self.feed_forward(narrow), self.feed_forward.outer, self.feed_forward_norm, dropout)
 
 
 def in_dtype(x: Tensor, compute: torch.dtype | None) -> Tensor:

@@ -16,7 +16,9 @@ from torch.nn import functional
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
-from bertsmith.model.cpu_products import multiplied, turned_product
+from bertsmith.model import cpu_kernels
+from bertsmith.model.activations import FUNCTIONS, slopes
+from bertsmith.model.cpu_products import mapped, multiplied, turned_product
 
 
 class _Copies:
@@ -100,45 +102,96 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return product(x, [self.weight], [self.bias])
 
+    def without_bias(self, x: Tensor) -> Tensor:
+        """For what adds the bias itself."""
+        return product(x, [self.weight])
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether a module is a linear map in fp32 and nothing else: no other class that somebody put in its place, and
+    without a hook that waits for its call."""
+    if type(module) is not Linear or module._forward_hooks or module._forward_pre_hooks:
+        return False
+    return module.weight.dtype == module.bias.dtype == torch.float32
+
+
+def activated(x: Tensor, linear: Linear, activation: str) -> Tensor:
+    """The activation of linear(x): x[T, in] -> [T, out] in the dtype of x. activation: a name in `FUNCTIONS`."""
+    if x.ndim == 2 and is_plain(linear) and cpu_kernels.can_take(x, linear.bias):
+        copies = [_copies.of([each], x.dtype) for each in (linear.weight, linear.bias)]
+        out: Tensor = _ActivatedProduct.apply(x, *copies, activation, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
+        return out
+    return FUNCTIONS[activation](linear(x))
+
 
 def joined_linear(x: Tensor, *maps: nn.Linear) -> Tensor:
     """The maps' outputs side by side, in one product: x[..., in] -> [..., out of all]."""
     return product(x, [each.weight for each in maps], [each.bias for each in maps])
 
 
-def product(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
-    """x W + b in the dtype of x, for weights [out, in] and biases [out], each joined along their first axis."""
+def product(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> Tensor:
+    """x W + b in the dtype of x, for weights [out, in] and biases [out], each joined along their first axis.
+
+    Without biases there is no b."""
     if x.device.type != "cpu" or x.dtype == weights[0].dtype or torch.compiler.is_compiling():
-        return functional.linear(x, compute_copy(x.dtype, *weights), compute_copy(x.dtype, *biases))
-    copies = _copies.of(weights, x.dtype), _copies.of(biases, x.dtype)
-    out: Tensor = _HalfProduct.apply(x, *copies, *weights, *biases)  # type: ignore[no-untyped-call]
+        bias = compute_copy(x.dtype, *biases) if biases else None
+        return functional.linear(x, compute_copy(x.dtype, *weights), bias)
+    copies = _copies.of(weights, x.dtype), _copies.of(biases, x.dtype) if biases else None
+    out: Tensor = _HalfProduct.apply(x, *copies, len(weights), *weights, *biases)  # type: ignore[no-untyped-call]
     return out
 
 
 class _HalfProduct(torch.autograd.Function):
-    """The product in half precision on a CPU."""
+    """The product in half precision on a CPU, with or without a bias."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor, *parameters: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, weights: int, *parameters: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.rows = [len(each) for each in parameters[: len(parameters) // 2]]
+        ctx.rows, ctx.has_bias = [len(each) for each in parameters[:weights]], bias is not None
         ctx.dtype = parameters[0].dtype
-        return multiplied(x.reshape(-1, x.shape[-1]), weight.t(), bias).view(*x.shape[:-1], len(weight))
+        return mapped(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], len(weight))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient: Tensor):  # type: ignore[no-untyped-def]
-        x, weight = ctx.saved_tensors
-        flat, rows = gradient.reshape(-1, gradient.shape[-1]), x.reshape(-1, x.shape[-1])
-        by_x = multiplied(flat, weight).view(x.shape) if ctx.needs_input_grad[0] else None
-        if not any(ctx.needs_input_grad[3:]):
-            return by_x, None, None, *[None] * (2 * len(ctx.rows))
-        by_weight = turned_product(flat, rows)
-        by_bias = flat.sum(0)
-        return by_x, None, None, *_parts(by_weight, ctx.rows, ctx.dtype), *_parts(by_bias, ctx.rows, ctx.dtype)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        flat = gradient.reshape(-1, gradient.shape[-1])
+        by_x, by_weight = _back(ctx.needs_input_grad, flat, *ctx.saved_tensors)
+        by_weights = _parts(by_weight, ctx.rows, ctx.dtype)
+        by_bias = flat.sum(0) if ctx.has_bias and by_weight is not None else None
+        return by_x, None, None, None, *by_weights, *(_parts(by_bias, ctx.rows, ctx.dtype) if ctx.has_bias else ())
 
 
-def _parts(gradient: Tensor, rows: list[int], dtype: torch.dtype) -> Sequence[Tensor]:
+class _ActivatedProduct(torch.autograd.Function):
+    """The product with its bias and the activation, by the kernels, which sum the bias's gradient on their way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, activation: str, *parameters: Tensor) -> Tensor:
+        before = mapped(x, weight, bias)
+        ctx.save_for_backward(x, weight, before)
+        ctx.slopes = slopes(activation)
+        return FUNCTIONS[activation](before)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, before = ctx.saved_tensors
+        by_before, by_bias = cpu_kernels.activation_back(gradient.contiguous(), before, ctx.slopes)
+        by_x, by_weight = _back(ctx.needs_input_grad, by_before, x, weight)
+        return by_x, None, None, None, None if by_weight is None else by_weight.float(), by_bias
+
+
+def _back(learns: Sequence[bool], by_out: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of a product's input and of its weights, from that of its output [T, out].
+
+    learns: which arguments want one: x, then three that never do, then parameters.
+    """
+    by_x = multiplied(by_out, weight).view(x.shape) if learns[0] else None
+    return by_x, turned_product(by_out, x.reshape(-1, x.shape[-1])) if any(learns[4:]) else None
+
+
+def _parts(gradient: Tensor | None, rows: list[int], dtype: torch.dtype) -> Sequence[Tensor | None]:
     """The gradients of parameters that were joined. A lone one is no view, so that autograd may add to it in place."""
+    if gradient is None:
+        return [None] * len(rows)
     wide = gradient.to(dtype)
     return torch.split(wide, rows) if len(rows) > 1 else [wide]

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
-from bertsmith.model.layers import ACTIVATION_FUNCTIONS, in_dtype
-from bertsmith.model.linear import Linear, product
+from bertsmith.model.layers import in_dtype
+from bertsmith.model.linear import Linear, activated, product
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.model.packed import Offsets
 from bertsmith.model.residual import LayerNorm
@@ -42,12 +42,12 @@ class MaskedHead(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.transform = Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACTIVATION_FUNCTIONS[config.hidden_act]
+        self.activation = config.hidden_act
         self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
-        x = self.norm(self.activation(self.transform(hidden))).to(hidden.dtype)
+        x = self.norm(activated(hidden, self.transform, self.activation)).to(hidden.dtype)
         return product(x, [word_embeddings], [self.bias])
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertsmith.model import cpu_kernels, cpu_products
-from bertsmith.model.cpu_products import multiplied, turned_product
+from bertsmith.model import cpu_kernels, cpu_products, weight_gradients
+from bertsmith.model.cpu_products import mapped, multiplied, turned_product
 from bertsmith.model.linear import Linear
 from made_kernels import kernels_unused
 
@@ -93,17 +93,38 @@ def test_nothing_is_halved_on_other_than_two_threads(threads: int, monkeypatch: 
         torch.set_num_threads(before)
 
 
-def no_mkl() -> None:
-    return None
+@pytest.mark.usefixtures("two_threads", "marked_memory")
+@pytest.mark.parametrize("with_bias", [False, True], ids=["without bias", "with bias"])
+@pytest.mark.parametrize("shape", [*SHAPES, (0, 16, 24), (1, 1, 1), (5, 33, 2), (1400, 70, 33)], ids=str)
+def test_a_map_is_that_of_float64(shape: tuple[int, int, int], with_bias: bool) -> None:
+    rows, terms, columns = shape
+    x, weight, bias = draw(1, rows, terms), draw(2, columns, terms), draw(3, columns) if with_bias else None
+    found = mapped(x, weight, bias)
+    exact = x.double() @ weight.double().t() + (0 if bias is None else bias.double())
+    assert (found.dtype, found.shape) == (BF16, exact.shape)
+    if rows:
+        whole = torch.nn.functional.linear(x, weight, bias)
+        assert distance(found, exact) <= 1.02 * distance(whole, exact)
 
 
-@pytest.fixture(params=["as here", "without MKL", "operators"])
-def means(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What makes a turned product: MKL where it is there; the kernels and oneDNN; oneDNN alone."""
+@pytest.mark.parametrize("dtype", [BF16, torch.float16, torch.float32, torch.float64], ids=str)
+def test_a_map_without_a_linear_layer_of_onednn_is_the_same(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, weight, bias = draw(1, 40, 24, dtype=dtype), draw(2, 7, 24, dtype=dtype), draw(3, 7, dtype=dtype)
+    found = mapped(x, weight, bias)
+    monkeypatch.setattr(cpu_products, "_has_linear", lambda _: False)
+    torch.testing.assert_close(found, mapped(x, weight, bias))
+    assert found.dtype == dtype
+
+
+@pytest.fixture(params=["as here", "without matrix units", "operators"])
+def means(request: pytest.FixtureRequest) -> str:
+    """What makes a turned product: the matrix units where they are there; the kernels and oneDNN; oneDNN alone."""
     if request.param != "operators":
         request.getfixturevalue("kernels")
-    if request.param != "as here":
-        monkeypatch.setattr(cpu_products, "_mkl", no_mkl)
+    if request.param == "without matrix units":
+        weight_gradients._library = None
     return str(request.param)
 
 
@@ -125,16 +146,15 @@ def different_layouts(matrix: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize(("left", "right"), [(1, 1), (33, 70), (70, 33), (64, 64)])
 def test_a_turned_product_is_that_of_float64(means: str, terms: int, left: int, right: int) -> None:
     a, b = draw(1, terms, left), draw(2, terms, right)
-    in_fp32 = means == "as here" and terms >= 512 and cpu_products._mkl() is not None
     for name, first in different_layouts(a).items():
         for other, second in different_layouts(b).items():
             exact = first.double().t() @ second.double()
             found = turned_product(first, second)
             whole = first.is_contiguous() and second.is_contiguous()
-            by_mkl = in_fp32 and whole and not (cpu_kernels.can_take(first) and left < right)
-            assert found.dtype == (torch.float32 if by_mkl else BF16)
+            in_fp32 = means == "as here" and whole and weight_gradients._library is not None
+            assert found.dtype == (torch.float32 if in_fp32 else BF16)
             assert found.shape == (left, right)
-            close = 1e-5 if found.dtype == torch.float32 else 2**-8
+            close = 1e-5 if in_fp32 else 2**-8
             size = first.double().norm(dim=0)[:, None] * second.double().norm(dim=0)
             assert bool(((found.double() - exact).abs() <= close * (exact.abs() + size)).all()), (name, other)
 
@@ -149,17 +169,6 @@ def test_a_turned_product_of_other_numbers_is_in_their_dtype(kernels: None, dtyp
 
 def test_of_no_terms_comes_zero(means: str) -> None:
     assert torch.equal(turned_product(draw(1, 0, 5), draw(2, 0, 7)), torch.zeros(5, 7, dtype=BF16))
-
-
-def test_mkl_is_left_where_it_is_not_there_or_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check of the product, and a processor without matrix units."""
-    found = cpu_products._mkl.__wrapped__
-    with monkeypatch.context() as inner:
-        inner.setattr(torch, "equal", lambda *_: False)
-        assert found() is None
-    with monkeypatch.context() as inner:
-        inner.setattr("pathlib.Path.read_text", lambda *_, **__: "flags: avx512f")
-        assert found() is None
 
 
 @pytest.mark.parametrize("frozen", [(), ("weight", "bias"), ("x",)], ids=str)
@@ -188,7 +197,7 @@ def test_a_linear_map_in_bf16_has_the_gradients_of_fp32(means: str, tokens: int,
 
 
 def test_a_product_in_half_precision_is_not_differentiated_twice() -> None:
-    """MKL's part of it would leave out what a second derivative needs, without a word."""
+    """What the kernels make of it would leave out what a second derivative needs, without a word."""
     x = draw(1, 3, 24).requires_grad_()
     (once,) = torch.autograd.grad(Linear(24, 40)(x).float().square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="differentiate twice"):
@@ -199,7 +208,7 @@ def test_kernels_are_asked_for_what_they_turn(kernels: None, monkeypatch: pytest
     asked: list[torch.Size] = []
     real = cpu_kernels.turned
     monkeypatch.setattr(cpu_kernels, "turned", lambda x: asked.append(x.shape) or real(x))
-    monkeypatch.setattr(cpu_products, "_mkl", no_mkl)
+    weight_gradients._library = None
     turned_product(draw(1, 600, 20), draw(2, 600, 30))
     with kernels_unused():
         turned_product(draw(1, 600, 20), draw(2, 600, 30))

@@ -7,8 +7,8 @@ import torch
 from made_models import drawn_inputs, drawn_model, small_config
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.model.activations import FUNCTIONS
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers import ACTIVATION_FUNCTIONS
 from bertsmith.model.pretraining import PretrainingModel
 
 
@@ -36,7 +36,7 @@ def test_activations_are_those_of_their_names() -> None:
     erf = 0.5 * x * (1 + torch.erf(x / 2**0.5))
     tanh = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
     expected = {"gelu": erf, "gelu_new": tanh, "gelu_pytorch_tanh": tanh, "relu": x.clamp(min=0)}
-    for name, function in ACTIVATION_FUNCTIONS.items():
+    for name, function in FUNCTIONS.items():
         torch.testing.assert_close(function(x), expected[name], atol=1e-14, rtol=1e-12)
     assert 1e-4 < float((erf - tanh).abs().max()) < 1e-3
 
