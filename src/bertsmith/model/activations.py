@@ -19,7 +19,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @cache
 def slopes(activation: str) -> Tensor:
-    """The derivative at each number of bf16, by its bits, right to the last place of fp32[2^16].
+    """The derivative at each number of bf16, by its bits: fp32[2^16], as float64 gives it.
 
     A table, because the few thousand numbers that occur stay in a core's cache, and to look one up takes half the time
     of an error function and an exponential.

@@ -263,7 +263,7 @@ void softmax(bf16 *scores, bf16 *dropped, const int64_t *lengths, int64_t sequen
             }
             const float share = 1.0f / total;
 #pragma omp simd
-            for (int64_t c = 0; c < columns; c++) rounded[c] = bf16(narrow(odds[c] * share) & 0x7fff);  // NaN has no sign either
+            for (int64_t c = 0; c < columns; c++) rounded[c] = bf16(narrow(odds[c] * share) & 0x7fff);  // NaN too
             std::fill(rounded + length, rounded + columns, bf16(0));
             if (dropped) {
                 const float *factors = dropout.factors(r);
@@ -326,7 +326,7 @@ void activation_back(const bf16 *by, const bf16 *x, const float *slopes, bf16 *b
     all.add_up(by_bias);
 }
 
-// Cross entropy of each row of scores against its label, which is negative for a row that does not count: its sum, and how many labels
+// Cross entropy of each row of scores against its label, negative for a row that does not count: its sum, and how many labels
 // have the highest score (the first of those that share it). by_scores, unless null, gets the gradient of the sum.
 void cross_entropy(const bf16 *scores, const int64_t *labels, bf16 *by_scores, double *loss, int64_t *right, int64_t rows,
                    int64_t columns) {
@@ -354,7 +354,8 @@ void cross_entropy(const bf16 *scores, const int64_t *labels, bf16 *by_scores, d
             }
             const float score = wide(row[labels[r]]);
             all_losses[thread] += std::log(double(total)) - (score - highest);
-            all_rights[thread] += score == highest && std::none_of(row, row + labels[r], [=](bf16 x) { return wide(x) == score; });
+            const auto is_as_high = [=](bf16 x) { return wide(x) == score; };
+            all_rights[thread] += score == highest && std::none_of(row, row + labels[r], is_as_high);
             if (!by_scores) continue;
             const float share = 1.0f / total;
 #pragma omp simd

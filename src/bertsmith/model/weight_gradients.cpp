@@ -81,7 +81,8 @@ static inline void turn_square(const bf16 *x, int64_t from, bf16 *out) {
 }
 
 // The corner of a matrix, `high` x `wide` numbers in rows `apart`, as `rows` x `columns` with zeros around it.
-static const bf16 *filled(const bf16 *x, int64_t high, int64_t wide, int64_t apart, bf16 *room, int64_t rows, int64_t columns) {
+static const bf16 *filled(const bf16 *x, int64_t high, int64_t wide, int64_t apart, bf16 *room, int64_t rows,
+                          int64_t columns) {
     std::memset(room, 0, rows * columns * sizeof(bf16));
     for (int64_t r = 0; r < std::min(high, rows); r++)
         if (wide > 0) std::memcpy(room + r * columns, x + r * apart, std::min(wide, columns) * sizeof(bf16));
@@ -103,7 +104,7 @@ static void pack_left(const bf16 *a, int64_t terms, int64_t rows, int64_t apart,
         }
 }
 
-// Right tiles, [panels, steps, 2, 16 pairs of terms, 16 columns, 2], of b [terms, columns]: of the steps from `begin` to `end`.
+// Right tiles, [panels, steps, 2, 16 pairs of terms, 16 columns, 2], of b [terms, columns]: of the steps `begin` to `end`.
 static void pack_right(const bf16 *b, int64_t terms, int64_t columns, int64_t begin, int64_t end, bf16 *right) {
     const Line low = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                       8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
@@ -131,7 +132,7 @@ static void pack_right(const bf16 *b, int64_t terms, int64_t columns, int64_t be
 static inline void add_products(const bf16 *left, const bf16 *right, int64_t steps, float *square, bool fresh,
                                 const bf16 *next, int64_t lines) {
     const int64_t row = SIDE * sizeof(float);
-    asm volatile("" ::: "memory");  // what was packed is in memory before a tile is loaded, whatever a compiler knows of tiles
+    asm volatile("" ::: "memory");  // what was packed lies there before a tile is loaded, whatever a compiler knows of that
     if (fresh) {
         _tile_zero(0);
         _tile_zero(1);

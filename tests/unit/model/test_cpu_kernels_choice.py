@@ -102,6 +102,7 @@ FAULTS = {
     "the activation's sums": ("sums[c] += value", "sums[c] = value"),
     "threads that are not added up": ("sum += sums_[at]", "sum = sums_[at]"),
     "an ignored label that counts": ("if (labels[r] < 0) {", "if (labels[r] < 0) { all_losses[thread] += 1;"),
+    "all of equals count": ("std::none_of(row, row + labels[r], is_as_high)", "true"),
     "an ignored label's gradient": ("if (by_scores) std::fill(by, by + columns, bf16(0));", ""),
     "the label's score": ("- (score - highest)", ""),
     "a loss that is not of all classes": ("std::log(double(total))", "0"),
