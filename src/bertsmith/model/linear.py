@@ -110,9 +110,10 @@ class Linear(nn.Linear):
 def is_plain(module: nn.Module) -> bool:
     """Whether a module is a linear map in fp32 and nothing else: no other class that somebody put in its place, and
     without a hook that waits for its call."""
-    if type(module) is not Linear or module._forward_hooks or module._forward_pre_hooks:
+    if type(module) is not Linear:
         return False
-    return module.weight.dtype == module.bias.dtype == torch.float32
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return not any(hooks) and module.weight.dtype == module.bias.dtype == torch.float32
 
 
 def activated(x: Tensor, linear: Linear, activation: str) -> Tensor:
@@ -130,9 +131,8 @@ def joined_linear(x: Tensor, *maps: nn.Linear) -> Tensor:
 
 
 def product(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> Tensor:
-    """x W + b in the dtype of x, for weights [out, in] and biases [out], each joined along their first axis.
-
-    Without biases there is no b."""
+    """x W + b in the dtype of x, for weights [out, in] and biases [out], each joined along their first axis; without
+    biases x W alone."""
     if x.device.type != "cpu" or x.dtype == weights[0].dtype or torch.compiler.is_compiling():
         bias = compute_copy(x.dtype, *biases) if biases else None
         return functional.linear(x, compute_copy(x.dtype, *weights), bias)

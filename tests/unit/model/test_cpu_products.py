@@ -142,6 +142,15 @@ def different_layouts(matrix: Tensor) -> dict[str, Tensor]:
 
 
 @pytest.mark.usefixtures("marked_memory")
+def test_a_map_reads_any_layout() -> None:
+    x, weight, bias = draw(1, 40, 24), draw(2, 16, 24), draw(3, 16)
+    for name, first in different_layouts(x).items():
+        for other, second in different_layouts(weight).items():
+            exact = first.double() @ second.double().t() + bias.double()
+            assert distance(mapped(first, second, bias), exact) < 0.01, (name, other)
+
+
+@pytest.mark.usefixtures("marked_memory")
 @pytest.mark.parametrize("terms", [1, 2, 511, 512, 515])
 @pytest.mark.parametrize(("left", "right"), [(1, 1), (33, 70), (70, 33), (64, 64)])
 def test_a_turned_product_is_that_of_float64(means: str, terms: int, left: int, right: int) -> None:

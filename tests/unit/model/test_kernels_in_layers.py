@@ -112,6 +112,7 @@ def test_a_map_and_its_activation_have_the_gradients_of_fp32(
 def test_a_hook_on_a_map_is_called_and_what_stands_in_its_place_is_used(both_ways: str, where: str) -> None:
     """As adapters do that are put around a model."""
     x, given, linear, norm = inputs(5)
+    given.requires_grad_()
     square = Linear(MAPPED, WIDTH)
     seen: list[int] = []
 
@@ -123,6 +124,9 @@ def test_a_hook_on_a_map_is_called_and_what_stands_in_its_place_is_used(both_way
     linear.register_forward_hook(lambda *_: seen.append(1))
     run(linear)
     assert seen == [1]
+    linear.register_full_backward_hook(lambda *_: seen.append(2))
+    run(linear).float().sum().backward()
+    assert seen == [1, 1, 2]
     standing_in = torch.nn.Sequential(square)
     torch.testing.assert_close(run(standing_in), run(square), rtol=2**-6, atol=2**-5)
 
