@@ -1,9 +1,11 @@
-"""A process as it is without the C++ kernels, for a while."""
+"""A process as it is without the C++ kernels, or with another number of threads, for a while."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import torch
 
 from bertsmith.model import cpu_kernels, weight_gradients
 
@@ -17,3 +19,14 @@ def kernels_unused() -> Iterator[None]:
         yield
     finally:
         cpu_kernels._library, weight_gradients._library = kept
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Has PyTorch and the kernels use so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 
 import numpy as np
@@ -23,7 +21,7 @@ from bertsmith.model import cpu_kernels
 from bertsmith.model.activations import FUNCTIONS, slopes
 from bertsmith.model.cpu_kernels import Dropped, add_normalise, add_normalise_back, softmax_, softmax_back_, turned
 from bertsmith.model.dropout import scale_of, threshold_of
-from made_kernels import kernels_unused
+from made_kernels import kernels_unused, threads
 
 pytestmark = pytest.mark.usefixtures("kernels", "marked_memory")
 many_shapes = settings(deadline=None, max_examples=200)
@@ -39,16 +37,6 @@ DROPPED = st.builds(
 EPSILON = 1e-5
 CLOSE = {torch.float32: (2e-5, 2e-5), torch.bfloat16: (2**-8, 1e-6)}  # bf16 is off by half of 2^-8, once
 NONE = Dropped(0, 0, 1.0)
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def kept(dropped: Dropped, rows: int, columns: int) -> Tensor:

@@ -6,8 +6,6 @@ Legend: K terms of a sum, M rows, N columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from bertsmith.model import cpu_kernels, weight_gradients
 from bertsmith.model.weight_gradients import can_take, turned_product
+from made_kernels import threads
 
 many_shapes = settings(deadline=None, max_examples=150)
 WIDTHS = st.integers(1, 70) | st.sampled_from([96, 128, 200, 800])
@@ -32,16 +31,6 @@ def tiles(kernels: None) -> None:
     if not weight_gradients._has_matrix_units():
         pytest.skip("this processor has no matrix units")
     assert weight_gradients.load()
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def draw(seed: int, *shape: int) -> Tensor:
