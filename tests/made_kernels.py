@@ -1,10 +1,13 @@
-"""A process as it is without the C++ kernels, or with another number of threads, for a while."""
+"""The C++ kernels left out for a while, or with a fault planted in their source; and another number of threads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
 
+import pytest
 import torch
 
 from bertsmith.model import cpu_kernels, weight_gradients
@@ -30,3 +33,13 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def plant(module: ModuleType, fault: tuple[str, str], folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Has `module` compile its source with the first text of the fault, which stands there once, made the second."""
+    source, (right, wrong) = module._SOURCE.read_text(encoding="utf-8"), fault
+    assert source.count(right) == 1
+    planted = folder / module._SOURCE.name
+    planted.write_text(source.replace(right, wrong), encoding="utf-8")
+    patch.setenv("XDG_CACHE_HOME", str(folder))
+    patch.setattr(module, "_SOURCE", planted)

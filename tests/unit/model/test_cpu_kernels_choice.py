@@ -9,7 +9,7 @@ import torch
 
 from bertsmith.model import cpu_kernels
 from bertsmith.model.cpu_kernels import prepare_training
-from made_kernels import kernels_unused
+from made_kernels import kernels_unused, plant, threads
 
 
 def are_used() -> bool:
@@ -119,19 +119,8 @@ FAULTS = {
 def test_a_fault_in_their_source_is_found(
     said: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    source = cpu_kernels._SOURCE.read_text(encoding="utf-8")
-    right, wrong = FAULTS[fault]
-    assert source.count(right) == 1
-    planted = tmp_path / "cpu_kernels.cpp"
-    planted.write_text(source.replace(right, wrong), encoding="utf-8")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plant(cpu_kernels, FAULTS[fault], tmp_path, monkeypatch)
     # Compiled in half the time.
     monkeypatch.setattr("bertsmith.base.compiled_cpp._FLAGS", ("-std=c++17", "-O0", "-fopenmp", "-fPIC"))
-    monkeypatch.setattr(cpu_kernels, "_SOURCE", planted)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)  # what threads add up can be wrong with more than one alone
-    try:
-        with kernels_unused():
-            check_that_they_are_warned_about(said)
-    finally:
-        torch.set_num_threads(before)
+    with threads(2), kernels_unused():  # what threads add up can be wrong with more than one alone
+        check_that_they_are_warned_about(said)

@@ -11,7 +11,7 @@ from torch import Tensor
 from bertsmith.model import cpu_kernels, cpu_products, weight_gradients
 from bertsmith.model.cpu_products import mapped, multiplied, turned_product
 from bertsmith.model.linear import Linear
-from made_kernels import kernels_unused
+from made_kernels import kernels_unused, threads
 
 BF16 = torch.bfloat16
 # Rows, terms and columns of products of BERT-base's step, and of the edges of what is halved.
@@ -37,10 +37,8 @@ SHAPES = {
 
 @pytest.fixture
 def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+    with threads(2):
+        yield
 
 
 def draw(seed: int, *shape: int, dtype: torch.dtype = BF16) -> Tensor:
@@ -81,16 +79,26 @@ def test_halves_are_the_whole(shape: tuple[int, int, int], with_bias: bool, monk
     assert distance(found, exact) <= 1.02 * distance(whole, exact)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_nothing_is_halved_on_other_than_two_threads(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+@pytest.mark.parametrize("count", [1, 3])
+def test_nothing_is_halved_on_other_than_two_threads(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with threads(count):
         counted = Counted("mm", monkeypatch)
         multiplied(draw(1, 768, 16), draw(2, 16, 768))
         assert counted.rows == [768]
-    finally:
-        torch.set_num_threads(before)
+
+
+def test_a_map_is_asked_for_as_a_linear_layer_where_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not cpu_products._has_linear(BF16):
+        pytest.skip("this processor has no products of bf16 by oneDNN")
+    asked, by_sums = [], cpu_products.multiplied
+    monkeypatch.setattr(cpu_products, "multiplied", lambda *given: asked.append(1) or by_sums(*given))
+    x, weight = draw(1, 40, 24), draw(2, 7, 24)
+    mapped(x, weight)
+    assert not asked
+    mapped(x.float(), weight.float())
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    mapped(x, weight)
+    assert len(asked) == 2
 
 
 @pytest.mark.usefixtures("two_threads", "marked_memory")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,10 +117,8 @@ def test_a_hook_on_a_map_is_called_and_what_stands_in_its_place_is_used(both_way
     square = Linear(MAPPED, WIDTH)
     seen: list[int] = []
 
-    def run(module: torch.nn.Module) -> Tensor:
-        if where == "map":
-            return add_mapped(x, given, module, norm, 0.0)[0]  # type: ignore[arg-type]
-        return activated(given, module, "gelu")  # type: ignore[arg-type]
+    def run(module: Any) -> Tensor:
+        return add_mapped(x, given, module, norm, 0.0)[0] if where == "map" else activated(given, module, "gelu")
 
     linear.register_forward_hook(lambda *_: seen.append(1))
     run(linear)

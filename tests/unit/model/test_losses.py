@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model import cpu_kernels, losses
 from bertsmith.model.losses import IGNORED_LABEL, cross_entropy_sum
+from made_kernels import threads
 
 
 @given(
@@ -153,20 +154,16 @@ def test_the_kernel_is_asked_for_scores_that_it_can_read(kernels: None, monkeypa
     assert [learns for _, learns in asked] == [False, True]
 
 
-def by_kernel(scores: Tensor, labels: Tensor, learns: bool = True, threads: int = 1) -> tuple[Tensor, Tensor, Tensor]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+def by_kernel(scores: Tensor, labels: Tensor, learns: bool = True, count: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    with threads(count):
         return cpu_kernels.cross_entropy(scores, labels, learns)
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("kernels", "marked_memory")
 @given(
     rows=st.sampled_from([0, 1, 2, 3, 7, 20]),
     classes=st.integers(1, 70) | st.sampled_from([128, 131, 1000]),
-    threads=st.integers(1, 3),
+    count=st.integers(1, 3),
     sizes=st.sampled_from([(1.0, 0.0), (3.0, 0.5), (1e4, 0.0), (1e4, 1e4)]),
     ignored=st.sampled_from([0.0, 0.3, 1.0]),
     without=st.sampled_from([0.0, 0.3, 1.0]),
@@ -174,7 +171,7 @@ def by_kernel(scores: Tensor, labels: Tensor, learns: bool = True, threads: int 
 )
 @settings(max_examples=200, deadline=None)
 def test_the_kernel_gives_loss_and_gradient_of_float64(
-    rows: int, classes: int, threads: int, sizes: tuple[float, float], ignored: float, without: float, seed: int
+    rows: int, classes: int, count: int, sizes: tuple[float, float], ignored: float, without: float, seed: int
 ) -> None:
     """sizes: of the scores, and of the steps between them, by which many share the highest. without: share at -inf."""
     generator, (size, step) = torch.Generator().manual_seed(seed), sizes
@@ -184,7 +181,7 @@ def test_the_kernel_gives_loss_and_gradient_of_float64(
     labels = torch.randint(classes, (rows,), generator=generator)
     counted = torch.rand(rows, generator=generator) >= ignored
     labels[~counted] = IGNORED_LABEL
-    loss, right, gradient = by_kernel(scores, labels, threads=threads)
+    loss, right, gradient = by_kernel(scores, labels, count=count)
     wide = scores.double()
     exact = cross_entropy(wide, labels, reduction="sum")
     torch.testing.assert_close(loss.double(), exact, rtol=1e-6, atol=2e-6 * rows, equal_nan=True)
@@ -194,7 +191,7 @@ def test_the_kernel_gives_loss_and_gradient_of_float64(
     summed = gradient.double()[~gradient.isnan().any(-1)]
     assert bool((summed.sum(-1).abs() <= 2**-8 * summed.abs().sum(-1) + 1e-5).all())
     assert [each.dtype for each in (loss, right, gradient)] == [torch.float32, torch.int64, torch.bfloat16]
-    again, again_right, none = by_kernel(scores, labels, learns=False, threads=threads)
+    again, again_right, none = by_kernel(scores, labels, learns=False, count=count)
     assert none is None
     torch.testing.assert_close((again, again_right), (loss, right), rtol=0, atol=0, equal_nan=True)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertsmith.model import cpu_kernels, weight_gradients
 from bertsmith.model.weight_gradients import can_take, turned_product
-from made_kernels import threads
+from made_kernels import plant, threads
 
 many_shapes = settings(deadline=None, max_examples=150)
 WIDTHS = st.integers(1, 70) | st.sampled_from([96, 128, 200, 800])
@@ -182,19 +182,18 @@ FAULTS = {
 def test_a_fault_in_its_source_is_found(
     said: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    source = weight_gradients._SOURCE.read_text(encoding="utf-8")
-    right, wrong = FAULTS[fault]
-    assert right in source
-    planted = tmp_path / "weight_gradients.cpp"
-    planted.write_text(source.replace(right, wrong), encoding="utf-8")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(weight_gradients, "_SOURCE", planted)
+    plant(weight_gradients, FAULTS[fault], tmp_path, monkeypatch)
     weight_gradients._library = None
     assert not weight_gradients.load()
     assert [record.levelname for record in said.records if "something else" in record.message] == ["WARNING"]
 
 
-def test_the_kernels_bring_it_with_them(tiles: None) -> None:
-    cpu_kernels._library = weight_gradients._library = None
-    assert cpu_kernels.load()
+def test_the_kernels_bring_it_with_them_and_a_run_is_told_what_it_has(tiles: None) -> None:
+    cpu_kernels.unload()
+    assert not can_take(draw(1, 8, 6), draw(1, 8, 6))
+    assert cpu_kernels.prepare_training(torch.bfloat16) == "kernels and matrix units"
     assert can_take(draw(1, 8, 6), draw(1, 8, 6))
+    weight_gradients.unload()
+    assert cpu_kernels.prepare_training(torch.bfloat16) == "kernels"
+    assert cpu_kernels.prepare_training(torch.bfloat16, may_compile=False) == "operators"
+    assert cpu_kernels.prepare_training(torch.float32) == ""
