@@ -99,6 +99,23 @@ template <typename Work> static void over_rows(int64_t rows, Work work) {
 // As many columns as fill whole vectors, because what is left of one is worked off number by number.
 static int64_t whole_vectors(int64_t columns) { return (columns + 31) / 32 * 32; }
 
+struct Raised {
+    float highest, total;
+};
+
+// Puts e^(score - the highest) of a row of scores into odds, which add up to `total`.
+static inline Raised raised(const bf16 *scores, int64_t columns, float *odds) {
+    float highest = -INFINITY, total = 0;
+#pragma omp simd reduction(max : highest)
+    for (int64_t c = 0; c < columns; c++) highest = wide(scores[c]) > highest ? wide(scores[c]) : highest;
+#pragma omp simd reduction(+ : total)
+    for (int64_t c = 0; c < columns; c++) {
+        odds[c] = exponential(wide(scores[c]) - highest);
+        total += odds[c];
+    }
+    return {highest, total};
+}
+
 // `columns` sums, each thread its own, which are added up in the order of threads.
 class SumsOfThreads {
   public:
@@ -251,17 +268,9 @@ void softmax(bf16 *scores, bf16 *dropped, const int64_t *lengths, int64_t sequen
         for (int64_t r = begin; r < end; r++) {
             const int64_t length = lengths[r / (heads * longest)];
             bf16 *row = scores + r * longest;
-            float highest = -INFINITY, total = 0;
             std::memcpy(rounded, row, length * sizeof(bf16));
             std::fill(rounded + length, rounded + columns, bf16(0xff80));  // minus infinity
-#pragma omp simd reduction(max : highest)
-            for (int64_t c = 0; c < columns; c++) highest = wide(rounded[c]) > highest ? wide(rounded[c]) : highest;
-#pragma omp simd reduction(+ : total)
-            for (int64_t c = 0; c < columns; c++) {
-                odds[c] = exponential(wide(rounded[c]) - highest);
-                total += odds[c];
-            }
-            const float share = 1.0f / total;
+            const float share = 1.0f / raised(rounded, columns, odds).total;
 #pragma omp simd
             for (int64_t c = 0; c < columns; c++) rounded[c] = bf16(narrow(odds[c] * share) & 0x7fff);  // NaN too
             std::fill(rounded + length, rounded + columns, bf16(0));
@@ -344,14 +353,7 @@ void cross_entropy(const bf16 *scores, const int64_t *labels, bf16 *by_scores, d
                 if (by_scores) std::fill(by, by + columns, bf16(0));
                 continue;
             }
-            float highest = -INFINITY, total = 0;
-#pragma omp simd reduction(max : highest)
-            for (int64_t c = 0; c < columns; c++) highest = wide(row[c]) > highest ? wide(row[c]) : highest;
-#pragma omp simd reduction(+ : total)
-            for (int64_t c = 0; c < columns; c++) {
-                odds[c] = exponential(wide(row[c]) - highest);
-                total += odds[c];
-            }
+            const auto [highest, total] = raised(row, columns, odds);
             const float score = wide(row[labels[r]]);
             all_losses[thread] += std::log(double(total)) - (score - highest);
             const auto is_as_high = [=](bf16 x) { return wide(x) == score; };
