@@ -225,7 +225,7 @@ class FinetuneFlags:
     model: Path
     """The folder of a pre-trained model."""
     train: Path
-    """Labelled rows to learn from: .csv, .tsv or .jsonl."""
+    """Labelled rows to learn from: .csv, .tsv, .jsonl or .parquet, compressed or not."""
     dev: Path
     """Labelled rows to measure with, and to choose the best epoch and seed by."""
     out: Path
@@ -249,7 +249,7 @@ class PredictFlags:
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """The folder of a fine-tuned model, or of a pre-trained one to fill [MASK] in."""
     input: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
-    """Rows as .csv, .tsv or .jsonl; - is standard input."""
+    """Rows as .csv, .tsv, .jsonl or .parquet, compressed or not; - is standard input."""
     out: str = "-"
     """Where predictions go, in the order of the rows: .jsonl or .csv; - is JSON lines on standard output."""
     device: str = "auto"
