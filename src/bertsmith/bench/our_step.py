@@ -18,6 +18,7 @@ from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.training.compiled import CompiledStep
+from bertsmith.training.pretraining import Pretraining
 from bertsmith.training.step import train_step
 
 TakeStep = Callable[[int], None]
@@ -52,13 +53,14 @@ def our_steps(side: StepSide, batches: list[PretrainBatch]) -> TakeStep:
     optimizer.set_learning_rate(RATE)
     if side.padded:
         batches = [padded(batch, side.longest) for batch in batches]
-    counts = [(len(batch.masked_positions), batch.layout.sequences) for batch in batches]
+    counts = [{"masked": len(each.masked_positions), "next_sentence": each.layout.sequences} for each in batches]
+    objective = Pretraining(model, device.torch_device)
     compiled = None
     if side.compiled:
         compiled = CompiledStep(model, optimizer, device.torch_device)
         batches = fix_shapes(batches, side.longest, FILLING_PIECE)
 
     def step(number: int) -> None:
-        train_step(model, optimizer, [batches[number]], counts[number], device.torch_device, compiled)
+        train_step(objective, optimizer, [batches[number]], counts[number], device.torch_device, compiled)
 
     return step

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import FunctionType
@@ -26,12 +26,13 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Ints
 from bertsmith.base.log import choose, warn
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.model.attention import back_end, tell
+from bertsmith.model.attention import BackEnd, back_end, tell
 from bertsmith.model.packed import Offsets
-from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
+from bertsmith.model.pretraining import PretrainingModel, PretrainInputs, PretrainLosses
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.evaluate import held_out_figures
-from bertsmith.training.step import StepSums, figures_of
+from bertsmith.training.objective import figures_of, mean_loss
+from bertsmith.training.step import StepSums
 
 COMPILER = "inductor"
 """PyTorch's compiler; another of its back-ends can be named where graphs are to be seen and not to be fast."""
@@ -82,18 +83,23 @@ class Shape:
         """That of a micro-batch."""
         return cls(len(batch.input_ids), batch.layout.sequences, len(batch.masked_positions), batch.layout.longest)
 
+    def offsets(self) -> Offsets:
+        """Those of a batch of this shape; their values are of no concern."""
+        return Offsets(torch.zeros(self.sequences + 1, dtype=torch.int32), self.tokens, self.longest)
+
     @property
     def parts(self) -> list[int]:
         """How many numbers each part of a row has, in the order of `row_of`."""
-        return [*[self.tokens] * 3, self.sequences + 1, *[self.masked] * 2, self.sequences, 2]
+        return [*[self.tokens] * 3, self.sequences + 1, *[self.masked] * 2, self.sequences, len(PretrainLosses._fields)]
 
 
-def row_of(batch: PretrainBatch, counts: tuple[int, int]) -> Ints:
+def row_of(batch: PretrainBatch, counts: Mapping[str, int]) -> Ints:
     """A micro-batch and the counts of its step as one row: int64[3 T + S + 1 + 2 M + S + 2]."""
+    numbers = np.array([counts[name] for name in PretrainLosses._fields])
     return np.concatenate(
         (
             *(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout.offsets),
-            *(batch.masked_positions, batch.masked_labels, batch.next_sentence_labels, np.array(counts)),
+            *(batch.masked_positions, batch.masked_labels, batch.next_sentence_labels, numbers),
         )
     )
 
@@ -126,15 +132,15 @@ class CompiledStep:
     def compilations(self) -> int:
         return sum(program.graphs for program in self._programs.values())
 
-    def add_losses(self, batch: PretrainBatch, counts: tuple[int, int], sums: StepSums) -> Tensor:
+    def add_losses(self, batch: PretrainBatch, counts: Mapping[str, int], sums: StepSums) -> Tensor:
         """The micro-batch's share of the step's loss, with its graph; adds its figures to `sums`."""
         shape = Shape.of(batch)
         model = self._model
 
         def work(row: Tensor) -> tuple[Tensor, Tensor]:
             inputs, counts = _inputs(row, shape)
-            masked, pairs = model.losses(inputs)
-            return masked.loss / counts[0] + pairs.loss / counts[1], figures_of(masked, pairs)
+            losses = model.losses(inputs)
+            return mean_loss(losses, counts.unbind()), figures_of(losses)
 
         loss, figures = self._program("losses", shape, work)(self._to_device(row_of(batch, counts)))
         sums.figures += figures
@@ -152,7 +158,9 @@ class CompiledStep:
         def work(row: Tensor, letters: Tensor) -> Tensor:
             return held_out_figures(model, _inputs(row, shape)[0], letters)
 
-        figures: Tensor = self._program("held out", shape, work)(self._to_device(row_of(batch, (1, 1))), letters)
+        figures: Tensor = self._program("held out", shape, work)(
+            self._to_device(row_of(batch, dict.fromkeys(PretrainLosses._fields, 1))), letters
+        )
         return figures
 
     def update(self) -> None:
@@ -166,23 +174,21 @@ class CompiledStep:
         key = (kind, shape, self._model.training)
         if key not in self._programs:
             if shape is not None:
-                tell(back_end(*self._attention(shape)))
+                tell(self._back_end(shape))
             self._programs[key] = _Program(kind, work, self._compiler)
         return self._programs[key]
 
-    def _attention(self, shape: Shape) -> tuple[torch.device, torch.dtype, int, int, Offsets, float]:
-        """What `back_end` asks about."""
+    def _back_end(self, shape: Shape) -> BackEnd:
+        """The attention back-end of a shape in the model's present mode."""
         config, model = self._model.config, self._model
         dtype = model.encoder.compute or model.masked_head.bias.dtype
         dropout = config.attention_probs_dropout_prob if model.training else 0.0
         heads = config.num_attention_heads
-        offsets = Offsets(torch.zeros(shape.sequences + 1, dtype=torch.int32), shape.tokens, shape.longest)
-        return self._device, dtype, heads, config.hidden_size // heads, offsets, dropout
+        return back_end(self._device, dtype, heads, config.hidden_size // heads, shape.offsets(), dropout)
 
     def _attended(self, shape: Shape) -> int:
         """The slots that attention works on, padding included."""
-        asked = self._attention(shape)
-        return asked[4].padded_places if back_end(*asked) == "padded rows" else shape.tokens
+        return shape.offsets().padded_places if self._back_end(shape) == "padded rows" else shape.tokens
 
     def _to_device(self, row: Ints) -> Tensor:
         host = torch.from_numpy(row)

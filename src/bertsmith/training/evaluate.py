@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from bertsmith.base.ranks import rank, sum_over_ranks, world_size
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.losses import cross_entropy_sum
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
-from bertsmith.training.step import Compiled, to_inputs
+from bertsmith.training.inputs import to_inputs
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,13 @@ def baselines(
         if len(words)
         else 0.0,
     )
+
+
+class Compiled(Protocol):
+    """A model that runs compiled: `training.compiled.CompiledStep`."""
+
+    def held_out(self, batch: PretrainBatch, letters: Tensor) -> Tensor:
+        """`held_out_figures` of a micro-batch. letters: bool[V]."""
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 
 from bertsmith.base import ranks
@@ -19,30 +19,29 @@ from bertsmith.corpus.shards import Corpus
 from bertsmith.model.initial import CUT_NORMAL_DEVIATION
 from bertsmith.optim.schedules import polynomial
 from bertsmith.recipes.schema import Phase, Recipe
-from bertsmith.training.loop import PhaseWork, Trainer
+from bertsmith.training.loop import Stage, Trainer, run_stages
+from bertsmith.training.pretraining import Pretraining
 from bertsmith.training.start import check_start
 
 
-def run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, *, fresh: bool, from_scratch: bool) -> None:
-    """Takes the steps that are left of the recipe's phases, and measures the finished model.
+def run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, objective: Pretraining, *, from_scratch: bool) -> None:
+    """Takes the steps that are left of the recipe's phases, and measures the finished model at every length.
 
-    fresh: no step was taken yet. from_scratch: from random weights. Raises as `Trainer.run_phase`.
+    from_scratch: whether the weights were random at first. Raises as `Trainer.run`.
     """
-    phases = [(number, phase) for number, phase in ((1, recipe.phase1), (2, recipe.phase2)) if phase.steps]
-    held_out = HeldOut(recipe, corpus, trainer.compiled is not None)
-    for number, _ in phases:
-        if number < trainer.position.phase:
-            continue
-        if number > trainer.position.phase:
-            trainer.position = replace(trainer.position, phase=number, phase_step=0)
-            # NVIDIA's second phase begins LAMB's bias correction anew and keeps its moments.
-            trainer.optimizer.reset_step_count()
-        work = phase_work(recipe, number, corpus, held_out)
-        if fresh:
-            check_start(trainer, work, _spread(recipe) if from_scratch else None)
-            fresh = False
-        trainer.run_phase(work)
-    trainer.finish({phase.sequence_length: held_out.of(phase.sequence_length) for _, phase in phases})
+    phases = {number: phase for number, phase in ((1, recipe.phase1), (2, recipe.phase2)) if phase.steps}
+    held_out = HeldOut(recipe, corpus, objective.compiled is not None)
+    spread = _spread(recipe) if from_scratch else None
+    run_stages(
+        trainer,
+        {number: partial(phase_stage, recipe, number, corpus, held_out) for number in phases},
+        lambda stage: check_start(trainer, objective, stage.held_out, spread),
+    )
+    for length in dict.fromkeys(phase.sequence_length for phase in phases.values()):
+        if held_out.of(length):
+            when = f"finished, at {length} tokens"
+            trainer.measure("final", when, held_out.of(length), sequence_length=length)
+    trainer.write("end", {"tokens": trainer.position.tokens})
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,8 @@ class HeldOut:
         return fix_shapes(batches, sequence_length, self.corpus.special.cls) if self.compiled else batches
 
 
-def phase_work(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut) -> PhaseWork:
-    """What the loop is told of phase `number`, 1 or 2."""
+def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut) -> Stage:
+    """Phase `number`, 1 or 2, as the loop takes it: it continues from the weights of the one before."""
     phase = recipe.phase1 if number == 1 else recipe.phase2
     masking = MaskingSettings(**asdict(recipe.masking))
     order = Order(
@@ -92,8 +91,10 @@ def phase_work(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut) -
         cache_folder=corpus.folder / "order",
     )
     shapes = _shapes(recipe, phase, order, masking) if held_out.compiled else None
-    return PhaseWork(
+    return Stage(
         number=number,
+        kind="phase",
+        label=number,
         steps=phase.steps,
         learning_rate=partial(
             polynomial,
@@ -104,6 +105,9 @@ def phase_work(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut) -
         ),
         loader=_loader_from(recipe, phase, order, masking, shapes),
         held_out=held_out.of(phase.sequence_length),
+        # NVIDIA's second phase restarts LAMB's bias correction and keeps its moments.
+        begin=lambda trainer: trainer.optimizer.reset_step_count(),
+        seed=recipe.seed,
     )
 
 

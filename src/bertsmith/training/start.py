@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
+from bertsmith.batches.packing import PretrainBatch
 from bertsmith.corpus.extension import new_rows
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.training.evaluate import evaluate
-from bertsmith.training.loop import PhaseWork, Trainer
+from bertsmith.training.loop import Trainer
+from bertsmith.training.pretraining import Pretraining
 from bertsmith.weights.huggingface import read_config
 from bertsmith.weights.stored import CONFIG_FILE, stored_files
 from bertsmith.weights.vocabulary import extend_vocabulary
@@ -55,15 +57,17 @@ def fit_vocabulary(model: PretrainingModel, corpus: Corpus, folder: Path) -> Non
     say(f"the corpus's vocabulary extends the model's: {len(rows):,} new rows begin as the mean of their old pieces")
 
 
-def check_start(trainer: Trainer, work: PhaseWork, spread: float | None) -> None:
+def check_start(
+    trainer: Trainer, objective: Pretraining, held_out: Sequence[PretrainBatch], spread: float | None
+) -> None:
     """Compares the loss before the first update with that of guessing, and says what a difference means.
 
     spread: what the spread of fresh scores adds to the loss of guessing evenly; None for a model that was trained.
     """
-    if not work.held_out:
+    if not held_out:
         return
-    found = evaluate(trainer.model, work.held_out, trainer.alphabetic, trainer.device, trainer.compiled)
-    pieces, loss = len(trainer.unigrams), found.masked_loss + found.next_sentence_loss
+    found = objective.measure(held_out)
+    pieces, loss = len(objective.unigrams), found.masked_loss + found.next_sentence_loss
     from_scratch, spread = spread is not None, spread or 0.0
     guessing = math.log(pieces) + math.log(2) + spread
     trainer.write("start", {"loss": loss, "guessing_loss": guessing, **found.as_record()})

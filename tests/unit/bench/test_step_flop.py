@@ -13,7 +13,7 @@ from bertsmith.bench.step_flop import flop_of_step
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.training.step import StepSums, add_losses
+from bertsmith.training.inputs import to_inputs
 
 
 def counted(config: BertConfig, batch) -> int:
@@ -21,8 +21,8 @@ def counted(config: BertConfig, batch) -> int:
     model = PretrainingModel(config).train()
     initialise(model, 0.02, seed=0)
     with FlopCounterMode(display=False) as counter:
-        masked, next_sentence = add_losses(model, batch, torch.device("cpu"), StepSums.zero(torch.device("cpu")))
-        (masked + next_sentence).backward()
+        masked, next_sentence = model.losses(to_inputs(batch, torch.device("cpu")))
+        (masked.loss + next_sentence.loss).backward()
     return counter.get_total_flops()
 
 

@@ -30,6 +30,7 @@ from bertsmith.optim.loss_scale import LossScale
 from bertsmith.training import compiled
 from bertsmith.training.compiled import CompiledStep, choose_compiled
 from bertsmith.training.evaluate import evaluate
+from bertsmith.training.pretraining import Pretraining
 from bertsmith.training.step import StepSums, train_step
 from made_pretraining import fresh_model
 from made_shards import MemorySource, make_shard, random_documents
@@ -79,8 +80,7 @@ def made(dropout: float) -> tuple[PretrainingModel, ClippedOptimizer]:
 
 
 def take(model: PretrainingModel, optimizer: ClippedOptimizer, step: Step, compiled: CompiledStep | None) -> StepSums:
-    counts = (step.totals.masked, step.totals.sequences)
-    return train_step(model, optimizer, step.micro_batches, counts, CPU, compiled)
+    return train_step(Pretraining(model, CPU), optimizer, step.micro_batches, step.counts, CPU, compiled)
 
 
 @pytest.fixture(autouse=True)
@@ -179,7 +179,9 @@ def test_a_step_asks_the_device_nothing_and_draws_its_dropout_from_the_seed() ->
 
     def loss(seed: int) -> float:
         torch.manual_seed(seed)
-        return step_of.add_losses(step.micro_batches[0], (10, 10), StepSums.zero(CPU)).item()
+        return step_of.add_losses(
+            step.micro_batches[0], {"masked": 10, "next_sentence": 10}, StepSums.zero(2, CPU)
+        ).item()
 
     assert loss(1) == loss(1) != loss(2)
 
@@ -210,11 +212,11 @@ def test_a_graph_made_again_is_warned_about(caplog: pytest.LogCaptureFixture) ->
     model, optimizer = made(0.0)
     step_of = CompiledStep(model, optimizer, CPU, COMPILER)
     batch = phase.builder.build(0).micro_batches[0]
-    step_of.add_losses(batch, (1, 1), StepSums.zero(CPU))
+    step_of.add_losses(batch, {"masked": 1, "next_sentence": 1}, StepSums.zero(2, CPU))
     assert "compiled again" not in caplog.text
     model.config = copy.copy(model.config)
     model.encoder.compute = torch.bfloat16
-    step_of.add_losses(batch, (1, 1), StepSums.zero(CPU))
+    step_of.add_losses(batch, {"masked": 1, "next_sentence": 1}, StepSums.zero(2, CPU))
     assert "compiled again" in caplog.text
 
 

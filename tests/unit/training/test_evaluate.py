@@ -21,7 +21,7 @@ from bertsmith.model.initial import initialise
 from bertsmith.model.packed import Packed
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 from bertsmith.training.evaluate import baselines, evaluate
-from bertsmith.training.step import to_inputs
+from bertsmith.training.inputs import to_inputs
 from made_runs import corpus
 
 CPU = torch.device("cpu")
