@@ -11,11 +11,11 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.corpus.extension import new_rows
 from bertsmith.corpus.shards import Corpus
-from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.tokens.extension import new_rows
+from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.training.loop import Trainer
 from bertsmith.training.pretraining import Pretraining
 from bertsmith.weights.huggingface import read_config

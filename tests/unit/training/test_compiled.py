@@ -21,12 +21,12 @@ from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.batches.shapes import FixedShapes
 from bertsmith.batches.steps import Step, StepBuilder, held_out_batches
-from bertsmith.corpus.shards import SpecialIds
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
+from bertsmith.tokens.special_ids import SpecialIds
 from bertsmith.training import compiled
 from bertsmith.training.compiled import CompiledStep, choose_compiled
 from bertsmith.training.evaluate import evaluate
