@@ -16,7 +16,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu_kernels import prepare_training
+from bertsmith.model.cpu.kernels import prepare_training
 from bertsmith.model.initial import initialise
 from bertsmith.model.neighbours import look_at_neighbours
 from bertsmith.model.pretraining import PretrainingModel

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from bertsmith.base.ranks import rank, sum_over_ranks, world_size
 from bertsmith.batches.packing import PretrainBatch, fill
+from bertsmith.model.attention.packed import Packed
 from bertsmith.model.losses import LossSum
-from bertsmith.model.packed import Packed
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.norms import tensor_norms
