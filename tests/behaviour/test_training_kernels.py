@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertsmith.model import cpu_kernels
+from bertsmith.model.cpu import kernels as cpu_kernels
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.training.pretrain import Run, pretrain

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from bertsmith.model.attention.packed import Offsets
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.layers import in_dtype
 from bertsmith.model.linear import Linear, activated, product
 from bertsmith.model.losses import LossSum, cross_entropy_sum
-from bertsmith.model.packed import Offsets
 from bertsmith.model.residual import LayerNorm
 
 

@@ -27,7 +27,8 @@ from bertsmith.base.layout import Ints
 from bertsmith.base.log import choose, warn
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.attention import BackEnd, back_end, tell
-from bertsmith.model.packed import Offsets
+from bertsmith.model.attention.attend import back_end, tell
+from bertsmith.model.attention.packed import Offsets
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs, PretrainLosses
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.evaluate import held_out_figures

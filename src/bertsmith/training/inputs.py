@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.batches.packing import PretrainBatch, fill
-from bertsmith.model.packed import Packed
+from bertsmith.model.attention.packed import Packed
 from bertsmith.model.pretraining import PretrainInputs
 
 

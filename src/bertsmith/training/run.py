@@ -12,7 +12,7 @@ from torch import nn
 from bertsmith.base import ranks
 from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.log import say, warn
-from bertsmith.model.cpu_kernels import prepare_training
+from bertsmith.model.cpu.kernels import prepare_training
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.checkpoints import Position, load_checkpoint
 from bertsmith.training.loop import Cadence, Trainer

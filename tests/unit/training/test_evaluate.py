@@ -16,9 +16,9 @@ from bertsmith.base.layout import Layout
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.batches.steps import held_out_batches
+from bertsmith.model.attention.packed import Packed
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
-from bertsmith.model.packed import Packed
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 from bertsmith.training.evaluate import baselines, evaluate
 from bertsmith.training.inputs import to_inputs

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_models import distance, drawn_inputs, drawn_model, small_config
 from torch import Tensor
 from torch.nn import functional
 
 from bertsmith.base.layout import Layout
-from bertsmith.model import cpu_kernels
 from bertsmith.model.activations import FUNCTIONS
-from bertsmith.model.block_attention import HeadBlocks, block_attention
+from bertsmith.model.attention.blocks import HeadBlocks, block_attention
+from bertsmith.model.cpu import kernels as cpu_kernels
 from bertsmith.model.linear import Linear, activated
 from bertsmith.model.losses import cross_entropy_sum
 from bertsmith.model.residual import LayerNorm, add_mapped
 from made_kernels import kernels_unused
+from made_models import distance, drawn_inputs, drawn_model, small_config
 
 WIDTH, HEADS, MAPPED = 24, 3, 40
 LENGTHS = [7, 1, 0, 33, 20, 33]

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from bertsmith.model import cpu_kernels
 from bertsmith.model.activations import FUNCTIONS, slopes
-from bertsmith.model.cpu_kernels import Dropped, add_normalise, add_normalise_back, softmax_, softmax_back_, turned
-from bertsmith.model.dropout import scale_of, threshold_of
+from bertsmith.model.cpu import kernels as cpu_kernels
+from bertsmith.model.cpu.dropout import scale_of, threshold_of
+from bertsmith.model.cpu.kernels import Dropped, add_normalise, add_normalise_back, softmax_, softmax_back_, turned
 from made_kernels import kernels_unused, threads
 
 pytestmark = pytest.mark.usefixtures("kernels", "marked_memory")

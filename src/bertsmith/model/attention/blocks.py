@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from bertsmith.base.layout import Layout
-from bertsmith.model import cpu_kernels
-from bertsmith.model.dropout import kept_places, scale_of
+from bertsmith.model.cpu import kernels as cpu_kernels
+from bertsmith.model.cpu.dropout import kept_places, scale_of
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from bertsmith.model import cpu_kernels, weight_gradients
+from bertsmith.model.cpu import kernels as cpu_kernels
+from bertsmith.model.cpu import weight_gradients
 
 
 def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

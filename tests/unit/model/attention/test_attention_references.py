@@ -6,14 +6,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_models import distance
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from bertsmith.base.layout import Layout
-from bertsmith.model.attention import attend
-from bertsmith.model.dropout import scale_of
-from bertsmith.model.packed import Packed
+from bertsmith.model.attention.attend import attend
+from bertsmith.model.attention.packed import Packed
+from bertsmith.model.cpu.dropout import scale_of
+from made_models import distance
 
 # One huge sequence among many tiny ones, equal ones, and a length on either side of a block's border.
 UNEVEN = [[200, *[1] * 40], [16] * 5, [15, 16, 17, 33], [0, 1, 0], [64, 51, 50, 13, 12], [1]]

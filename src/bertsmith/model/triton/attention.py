@@ -70,7 +70,7 @@ def _attention_backward(
 def _run(name: str, arguments: tuple[Any, ...], heads: int) -> None:
     """Starts a kernel for every block of the longest sequence, head and sequence. qkv comes first, the offsets, the
     seed, the dropout and the longest last."""
-    from bertsmith.model import triton_kernels
+    from bertsmith.model.triton import kernels as triton_kernels
 
     qkv, longest, sequences = arguments[0], arguments[-1], len(arguments[-4]) - 1
     grid = (-(-longest // _BLOCK) * heads * sequences,)

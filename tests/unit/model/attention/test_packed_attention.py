@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_models import distance, drawn_inputs, drawn_model, places, small_config
 
 from bertsmith.base.layout import Layout
-from bertsmith.model.attention import attend, back_end
-from bertsmith.model.block_attention import HeadBlocks, block_attention
-from bertsmith.model.packed import Packed
+from bertsmith.model.attention.attend import attend, back_end
+from bertsmith.model.attention.blocks import HeadBlocks, block_attention
+from bertsmith.model.attention.packed import Packed
+from made_models import distance, drawn_inputs, drawn_model, places, small_config
 
 CPU = torch.device("cpu")
 LENGTHS = st.lists(st.integers(0, 12), min_size=1, max_size=8).filter(any)

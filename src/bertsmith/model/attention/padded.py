@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bertsmith.model.packed import Offsets, PaddedRows
+from bertsmith.model.attention.packed import Offsets, PaddedRows
 
 
 def padded_attention(qkv: Tensor, heads: int, offsets: Offsets, dropout: float) -> Tensor:

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bertsmith.model import cpu_kernels, weight_gradients
-from bertsmith.model.weight_gradients import can_take, turned_product
+from bertsmith.model.cpu import kernels as cpu_kernels
+from bertsmith.model.cpu import weight_gradients
+from bertsmith.model.cpu.weight_gradients import can_take, turned_product
 from made_kernels import plant, threads
 
 many_shapes = settings(deadline=None, max_examples=150)

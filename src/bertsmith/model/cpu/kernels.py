@@ -22,8 +22,8 @@ from torch.profiler import record_function
 from bertsmith.base.allocator import keep_freed_memory
 from bertsmith.base.compiled_cpp import NotCompiledError, load_cpp
 from bertsmith.base.log import choose, warn
-from bertsmith.model import weight_gradients
-from bertsmith.model.dropout import draw_key, scale_of, threshold_of
+from bertsmith.model.cpu import weight_gradients
+from bertsmith.model.cpu.dropout import draw_key, scale_of, threshold_of
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _at, _count, _real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from made_models import distance, pad, places
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 from bertsmith.weights.names import to_huggingface
+from made_models import distance, pad, places
 
 # A key's bias shifts all scores of a query alike, so that the softmax does not see it: its gradient is rounding only.
 WITHOUT_GRADIENT = "attention.self.key.bias"

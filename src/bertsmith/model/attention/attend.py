@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from bertsmith.base.log import choose
-from bertsmith.model import triton_attention
-from bertsmith.model.block_attention import block_attention
-from bertsmith.model.packed import Offsets, Packed
-from bertsmith.model.padded_attention import padded_attention
-from bertsmith.model.sequence_attention import sequence_attention
+from bertsmith.model.attention.blocks import block_attention
+from bertsmith.model.attention.packed import Offsets, Packed
+from bertsmith.model.attention.padded import padded_attention
+from bertsmith.model.attention.sequences import sequence_attention
+from bertsmith.model.triton import attention as triton_attention
 
 BackEnd = Literal["flash varlen", "Triton varlen", "padded rows", "sequence by sequence", "padded blocks"]
 _REASONS: dict[BackEnd, str] = {

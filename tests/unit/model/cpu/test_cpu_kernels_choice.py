@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertsmith.model import cpu_kernels
-from bertsmith.model.cpu_kernels import prepare_training
+from bertsmith.model.cpu import kernels as cpu_kernels
+from bertsmith.model.cpu.kernels import prepare_training
 from made_kernels import kernels_unused, plant, threads
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from bertsmith.base.layout import Layout
+from bertsmith.model.attention.packed import Packed
 from bertsmith.model.config import BertConfig
-from bertsmith.model.packed import Packed
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 from bertsmith.weights.names import to_huggingface
 

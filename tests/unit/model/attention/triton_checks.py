@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from bertsmith.base.layout import Layout
-from bertsmith.model import triton_attention
-from bertsmith.model.attention import attend
-from bertsmith.model.packed import Packed
+from bertsmith.model.attention.attend import attend
+from bertsmith.model.attention.packed import Packed
+from bertsmith.model.triton import attention as triton_attention
 
 LENGTHS = [3, 70, 0, 12, 64, 1, 0]
 HEADS, WIDTH = 2, 16
@@ -106,7 +106,7 @@ def compiles() -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from bertsmith.model import triton_kernels
+    from bertsmith.model.triton import kernels as triton_kernels
 
     known = {"lse": "*fp32", "delta": "*fp32", "offsets": "*i32", "seed": "*i64", "dropout": "fp32", "LONGEST": "i32"}
     shape = {"HEADS": 16, "D": 64, "K": triton_attention._BLOCK}

@@ -15,13 +15,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_models import distance
 
 from bertsmith.base.layout import Layout
-from bertsmith.model.attention import attend, back_end
-from bertsmith.model.packed import Offsets, Packed
-from bertsmith.model.padded_attention import padded_attention
+from bertsmith.model.attention.attend import attend, back_end
+from bertsmith.model.attention.packed import Offsets, Packed
+from bertsmith.model.attention.padded import padded_attention
 from bertsmith.model.rows import _looked_up, look_up
+from made_models import distance
 
 ROOT = Path(__file__).resolve().parents[3]
 CPU = torch.device("cpu")
@@ -84,8 +84,8 @@ def test_rows_looked_up_for_the_compiler_are_plain_ones() -> None:
 
 
 def test_the_back_end_follows_from_device_dtype_and_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertsmith.model.attention._is_ampere", lambda index: index == 0)
-    monkeypatch.setattr("bertsmith.model.triton_attention._HAS_TRITON", True)
+    monkeypatch.setattr("bertsmith.model.attention.attend._is_ampere", lambda index: index == 0)
+    monkeypatch.setattr("bertsmith.model.triton.attention._HAS_TRITON", True)
     new, old = torch.device("cuda", 0), torch.device("cuda", 1)
     even, uneven = Packed(Layout.from_lengths([9, 12])), Packed(Layout.from_lengths([100, *[1] * 50]))
     fixed, half, wide = Offsets(even.offsets, 21, 12), torch.bfloat16, torch.float32
@@ -99,7 +99,7 @@ def test_the_back_end_follows_from_device_dtype_and_dropout(monkeypatch: pytest.
     assert chosen(new, wide, fixed, 0.0) == chosen(new, wide, even, 0.1) == chosen(old, half, fixed, 0.1)
     assert chosen(old, half, fixed, 0.1) == chosen(CPU, half, fixed, 0.1) == "padded rows"
     assert chosen(new, wide, uneven, 0.0) == chosen(CPU, wide, even, 0.0) == "padded blocks"
-    monkeypatch.setattr("bertsmith.model.triton_attention._HAS_TRITON", False)
+    monkeypatch.setattr("bertsmith.model.triton.attention._HAS_TRITON", False)
     assert chosen(new, half, fixed, 0.1) == "padded rows"
 
 

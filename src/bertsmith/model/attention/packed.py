@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.base.layout import Layout
-from bertsmith.model.block_attention import HeadBlocks
+from bertsmith.model.attention.blocks import HeadBlocks
 
 # Columns of a padded row are a multiple of this, as the kernels of masked attention want them.
 _COLUMNS = 8

@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertsmith.model import cpu_kernels, cpu_products, weight_gradients
-from bertsmith.model.cpu_products import mapped, multiplied, turned_product
+from bertsmith.model.cpu import kernels as cpu_kernels
+from bertsmith.model.cpu import products as cpu_products
+from bertsmith.model.cpu import weight_gradients
+from bertsmith.model.cpu.products import mapped, multiplied, turned_product
 from bertsmith.model.linear import Linear
 from made_kernels import kernels_unused, threads
 
