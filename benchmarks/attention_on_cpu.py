@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from bertsmith.base.layout import Layout
-from bertsmith.bench.made_batches import lengths_of
+from bertsmith.bench.step.made_batches import lengths_of
 from bertsmith.model.block_attention import block_attention
 from bertsmith.model.packed import Packed
 from bertsmith.model.sequence_attention import sequence_attention

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertsmith.base.device import choose_device
-from bertsmith.bench.made_batches import lengths_of, pretrain_batch
+from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb

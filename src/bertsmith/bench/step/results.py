@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertsmith.base.log import size
-from bertsmith.bench.step_profile import GROUPS, PYTHON, REST
-from bertsmith.bench.step_race import Race
+from bertsmith.bench.step.profile import GROUPS, PYTHON, REST
+from bertsmith.bench.step.race import Race
 from bertsmith.bench.table import Table
 
 

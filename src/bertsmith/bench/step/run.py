@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base.log import say
-from bertsmith.bench.instances import write_batches
-from bertsmith.bench.step_flop import flop_of_step
-from bertsmith.bench.step_plan import Match, Plan, Rung
-from bertsmith.bench.step_race import OutOfTime, Race, SideFailed, SideProcess, race
-from bertsmith.bench.step_results import Result, Work
-from bertsmith.bench.step_side import StepSide
+from bertsmith.bench.step.flop import flop_of_step
+from bertsmith.bench.step.instances import write_batches
+from bertsmith.bench.step.plan import Match, Plan, Rung
+from bertsmith.bench.step.race import OutOfTime, Race, SideFailed, SideProcess, race
+from bertsmith.bench.step.results import Result, Work
+from bertsmith.bench.step.side import StepSide
 from bertsmith.model.config import BertConfig
 
 LADDER, TIME = "ladder:", "time:"

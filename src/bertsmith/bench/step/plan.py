@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.bench.made_batches import lengths_of, pretrain_batch
-from bertsmith.bench.step_side import TRANSFORMERS, StepSide
+from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
+from bertsmith.bench.step.side import TRANSFORMERS, StepSide
 
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 256},

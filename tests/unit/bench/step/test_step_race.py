@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.bench import step_race
-from bertsmith.bench.instances import write_batches
-from bertsmith.bench.made_batches import lengths_of, pretrain_batch
-from bertsmith.bench.step_plan import shape
-from bertsmith.bench.step_race import OutOfTime, Race, SideFailed, SideProcess, environment, goes_on, race
-from bertsmith.bench.step_results import Result, Work, with_gains
-from bertsmith.bench.step_side import TRANSFORMERS, StepSide
+from bertsmith.bench.step import race as step_race
+from bertsmith.bench.step.instances import write_batches
+from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
+from bertsmith.bench.step.plan import shape
+from bertsmith.bench.step.race import OutOfTime, Race, SideFailed, SideProcess, environment, goes_on, race
+from bertsmith.bench.step.results import Result, Work, with_gains
+from bertsmith.bench.step.side import TRANSFORMERS, StepSide
 
 VOCABULARY = 600
 OURS = StepSide(model=shape("tiny", VOCABULARY))
@@ -135,6 +135,6 @@ def test_measuring_needs_nothing_that_preparing_text_needs():
     hidden = ["tyro", "sentencex", "mwparserfromhell", "tokenizers", "nanotoken", "yaml", "transformers"]
     code = (
         f"import sys\nsys.modules.update(dict.fromkeys({hidden!r}))\n"
-        "import bertsmith.bench.pretrain_step, bertsmith.bench.step_worker"
+        "import bertsmith.bench.step.bench, bertsmith.bench.step.worker"
     )
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from bertsmith.bench.made_batches import pretrain_batch
-from bertsmith.bench.step_flop import flop_of_step
+from bertsmith.bench.step.flop import flop_of_step
+from bertsmith.bench.step.made_batches import pretrain_batch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel

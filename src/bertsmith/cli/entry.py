@@ -1,4 +1,4 @@
-"""The command line: finds the verb, runs it, and turns what went wrong into a message and an exit status."""
+"""The entry point: finds the verb, runs it, and turns what went wrong into a message and an exit status."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import bertsmith
 from bertsmith.base import errors, log
 from bertsmith.base.errors import BertsmithError
+from bertsmith.cli.verb import Call
+from bertsmith.cli.verbs import VERBS
 from bertsmith.training.stopping import StoppedAfterSaving
-from bertsmith.verbs import VERBS, Call
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""A side of a step bench in a process of its own: `python -m bertsmith.bench.step_worker SPEC`.
+"""A side of a step bench in a process of its own: `python -m bertsmith.bench.step.worker SPEC`.
 
 It loads what it needs, says what it runs on, and then does what it is asked to, a JSON line for a JSON line, until its
 standard input ends. A process for each side, because oneDNN's switch and a compiler's caches are global to one.
@@ -18,12 +18,12 @@ import torch
 
 from bertsmith.base.device import Device
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.bench.instances import read_batches
-from bertsmith.bench.matrix_rate import matrix_rate, step_shapes, wait
-from bertsmith.bench.our_step import CannotHere, TakeStep, device_of, our_steps
-from bertsmith.bench.peer_step import peer_steps
-from bertsmith.bench.step_profile import profile_steps
-from bertsmith.bench.step_side import OURS, StepSide
+from bertsmith.bench.step.instances import read_batches
+from bertsmith.bench.step.matrix_rate import matrix_rate, step_shapes, wait
+from bertsmith.bench.step.ours import CannotHere, TakeStep, device_of, our_steps
+from bertsmith.bench.step.peer import peer_steps
+from bertsmith.bench.step.profile import profile_steps
+from bertsmith.bench.step.side import OURS, StepSide
 from bertsmith.model.config import BertConfig
 from bertsmith.training.meters import memory_bytes
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.bench.step_side import OURS, StepSide
+from bertsmith.bench.step.side import OURS, StepSide
 
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 # `bertsmith.model`, which a peer's process imports too, would set what costs it 2%; empty is as good as unset.
@@ -51,7 +51,7 @@ class SideProcess:
         spec.write_text(json.dumps(told), encoding="utf-8")
         with open(self._said, "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bertsmith.bench.step_worker", str(spec)],
+                [sys.executable, "-m", "bertsmith.bench.step.worker", str(spec)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.layout import IGNORED_LABEL
-from bertsmith.bench.instances import length_percentiles, read_batches, real_batches, write_batches
-from bertsmith.bench.made_batches import lengths_of, padded, pretrain_batch
 from bertsmith.bench.made_corpus import CorpusChoice, open_or_prepare
-from bertsmith.bench.peer_step import padded_rows
-from bertsmith.bench.wikipedia_lengths import PERCENTILES
+from bertsmith.bench.step.instances import length_percentiles, read_batches, real_batches, write_batches
+from bertsmith.bench.step.made_batches import lengths_of, padded, pretrain_batch
+from bertsmith.bench.step.peer import padded_rows
+from bertsmith.bench.step.wikipedia_lengths import PERCENTILES
 from made_shards import make_source
 
 VOCABULARY = 500

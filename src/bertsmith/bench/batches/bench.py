@@ -9,7 +9,7 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say, size
-from bertsmith.bench.batch_cases import GLOBAL_BATCH, MICRO_BATCH_TOKENS, STARTS
+from bertsmith.bench.batches.cases import GLOBAL_BATCH, MICRO_BATCH_TOKENS, STARTS
 from bertsmith.bench.machine import machine
 from bertsmith.bench.made_corpus import CorpusChoice, open_or_prepare
 from bertsmith.bench.process import CaseSpec, Measured, measure

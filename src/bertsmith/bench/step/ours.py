@@ -8,8 +8,8 @@ import torch
 
 from bertsmith.base.device import Device, choose_device
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
-from bertsmith.bench.made_batches import padded
-from bertsmith.bench.step_side import StepSide
+from bertsmith.bench.step.made_batches import padded
+from bertsmith.bench.step.side import StepSide
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu_kernels import prepare_training
 from bertsmith.model.initial import initialise

@@ -16,8 +16,8 @@ from torch import Tensor
 from bertsmith.base import fp32_products
 from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.bench.our_step import RATE, WEIGHT_DECAY, CannotHere, TakeStep
-from bertsmith.bench.step_side import StepSide
+from bertsmith.bench.step.ours import RATE, WEIGHT_DECAY, CannotHere, TakeStep
+from bertsmith.bench.step.side import StepSide
 
 MAX_GRADIENT_NORM = 1.0
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from bertsmith.bench import our_step
-from bertsmith.bench.made_batches import lengths_of, pretrain_batch
-from bertsmith.bench.step_side import StepSide
+from bertsmith.bench.step import ours as our_step
+from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
+from bertsmith.bench.step.side import StepSide
 from bertsmith.training import compiled
 from bertsmith.training.step import train_step
 

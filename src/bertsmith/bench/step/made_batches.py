@@ -7,7 +7,7 @@ import numpy as np
 from bertsmith.base.layout import Ints, Layout
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.bench.wikipedia_lengths import PERCENTILES
+from bertsmith.bench.step.wikipedia_lengths import PERCENTILES
 
 # Ids below this one stand for special pieces.
 _FIRST_WORD = 5

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from bertsmith.base.device import choose_device
-from bertsmith.bench.made_batches import lengths_of, pretrain_batch
-from bertsmith.bench.our_step import our_steps
-from bertsmith.bench.step_plan import shape
-from bertsmith.bench.step_profile import HEAD, PYTHON, REST, group_of, profile_steps
-from bertsmith.bench.step_side import StepSide
+from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
+from bertsmith.bench.step.ours import our_steps
+from bertsmith.bench.step.plan import shape
+from bertsmith.bench.step.profile import HEAD, PYTHON, REST, group_of, profile_steps
+from bertsmith.bench.step.side import StepSide
 
 
 @pytest.mark.parametrize(
