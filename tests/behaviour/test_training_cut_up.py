@@ -15,10 +15,10 @@ from bertsmith.batches.order import Order
 from bertsmith.batches.steps import StepBuilder, held_out_batches
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.training.evaluate import evaluate
-from bertsmith.training.inputs import to_inputs
 from bertsmith.training.pretrain import Run, pretrain
-from bertsmith.training.pretraining import Pretraining
+from bertsmith.training.pretraining.evaluate import evaluate
+from bertsmith.training.pretraining.inputs import to_inputs
+from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
 from made_pretraining import fresh_model
 from made_runs import OF_THE_CLOCK, corpus, join_ranks, ran_by_ranks, small_recipe

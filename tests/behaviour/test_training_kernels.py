@@ -13,7 +13,7 @@ from bertsmith.model.cpu import kernels as cpu_kernels
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.training.pretrain import Run, pretrain
-from bertsmith.training.pretraining import Pretraining
+from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
 from made_kernels import kernels_unused
 from made_pretraining import batch_of, fresh_model

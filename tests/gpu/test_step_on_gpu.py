@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from bertsmith.base.device import choose_device
-from bertsmith.bench.made_batches import lengths_of, pretrain_batch
+from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
-from bertsmith.training.inputs import to_inputs
-from bertsmith.training.pretraining import Pretraining
+from bertsmith.training.pretraining.inputs import to_inputs
+from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
 from made_pretraining import fresh_model
 

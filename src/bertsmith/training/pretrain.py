@@ -25,14 +25,14 @@ from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.recipes.loader import as_yaml, load_recipe
 from bertsmith.recipes.schema import ModelShape, Recipe
-from bertsmith.training.compiled import CompiledStep, choose_compiled
 from bertsmith.training.loop import Cadence
-from bertsmith.training.phases import run_phases
-from bertsmith.training.pretraining import Pretraining
+from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.pretraining.phases import run_phases
+from bertsmith.training.pretraining.start import fit_vocabulary, start_identity, tell_shape
 from bertsmith.training.run import TrainerSettings, resume_position, start_device, trainer_of
 from bertsmith.training.run_folder import Run as Run
 from bertsmith.training.run_folder import RunFacts, opened
-from bertsmith.training.start import fit_vocabulary, start_identity, tell_shape
 from bertsmith.weights.huggingface import load_pretraining_model, save_pretraining_model
 
 # Fields that change what is written or how fast, never the result; a resumed run may change them.

@@ -23,9 +23,9 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.optim.schedules import polynomial
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.training.checkpoints import step_folders
-from bertsmith.training.evaluate import baselines
-from bertsmith.training.phases import HeldOut, phase_stage
 from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.pretraining.evaluate import baselines
+from bertsmith.training.pretraining.phases import HeldOut, phase_stage
 from made_runs import corpus, figures, small_recipe, weights
 
 RECIPE = small_recipe(phase1__steps=6, phase2__steps=4, evaluate_every=3, save_every=2, keep=20)

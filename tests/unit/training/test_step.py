@@ -11,8 +11,8 @@ from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.training.inputs import to_inputs
-from bertsmith.training.pretraining import Pretraining
+from bertsmith.training.pretraining.inputs import to_inputs
+from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import StepSums
 from made_pretraining import fresh_model
 
