@@ -20,6 +20,7 @@ The folders, in the order in which text flows through them:
     inference/   predictions from a model folder
     bench/       what is measured, and against whom
     quickstart/  the whole river in minutes, on a CPU
+    cli/         the verbs of the command line, a small file per group
 """
 
 from __future__ import annotations

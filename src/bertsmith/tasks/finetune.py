@@ -19,7 +19,7 @@ from bertsmith.base.layout import deal_within
 from bertsmith.base.log import Progress, say, warn
 from bertsmith.base.streams import generator, stream_key
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu_kernels import prepare_training
+from bertsmith.model.cpu.kernels import prepare_training
 from bertsmith.model.initial import initialise
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
