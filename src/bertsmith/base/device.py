@@ -11,7 +11,7 @@ import torch
 
 from bertsmith.base import fp32_products, ranks
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import choose, warn
+from bertsmith.base.log import log_choice, warn
 from bertsmith.base.processor import Processor, this_processor
 
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
@@ -91,11 +91,11 @@ def device_of_run(device: str, precision: str, started_on: Mapping[str, str], fo
         if known == "cuda" and not torch.cuda.is_available():
             fix = "resume it where there is one; or pass --device cpu, for figures that are close but not equal"
             raise BertsmithError("this run was started on a CUDA device, and there is none here", folder, fix)
-        choose("device", known, "this run was started on it")
+        log_choice("device", known, "this run was started on it")
         device = known
     if started_on and precision == "auto":
         precision = started_on["precision"]
-        choose("precision", precision, "this run was started with it")
+        log_choice("precision", precision, "this run was started with it")
     products = started_on.get("fp32_products", fp32_products.DEFAULT) if started_on else ""
     # The first rank chooses for all: nodes of a cluster may have different processors.
     chosen = ranks.by_first(lambda: choose_device(device, precision, products))
@@ -135,7 +135,9 @@ def cpu_precision(processor: Processor) -> tuple[str, str]:
 def _device(name: str) -> torch.device:
     if name == "auto":
         found = torch.cuda.is_available()
-        choose("device", "cuda" if found else "cpu", "a CUDA device was found" if found else "no CUDA device was found")
+        log_choice(
+            "device", "cuda" if found else "cpu", "a CUDA device was found" if found else "no CUDA device was found"
+        )
         return torch.device("cuda" if found else "cpu")
     try:
         device = torch.device(name)
@@ -157,13 +159,13 @@ def _precision_of_gpu(device: torch.device) -> str:
         precision, reason = "fp16", "the GPU has tensor cores for it, and no bf16"
     else:
         precision, reason = "fp32", "the GPU has no bf16 and no tensor cores"
-    choose("precision", precision, reason)
+    log_choice("precision", precision, reason)
     return precision
 
 
 def _precision_of_cpu() -> str:
     precision, reason = cpu_precision(this_processor())
-    choose("precision", precision, reason)
+    log_choice("precision", precision, reason)
     return precision
 
 

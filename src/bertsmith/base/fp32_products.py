@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import choose, warn
+from bertsmith.base.log import log_choice, warn
 from bertsmith.base.processor import Processor, this_processor
 
 DEFAULT, ONEDNN = "default", "onednn"
@@ -50,7 +50,7 @@ def choose_fp32_products(of_run: str = "") -> str:
             f"this run was started with fp32 products by {of_run} and is resumed with {name} ({reason}); "
             "its figures will be close to those of an uninterrupted run, but not equal"
         )
-    choose("fp32 matrix products", "oneDNN" if name == ONEDNN else "PyTorch's default", reason)
+    log_choice("fp32 matrix products", "oneDNN" if name == ONEDNN else "PyTorch's default", reason)
     use(name)
     return name
 
