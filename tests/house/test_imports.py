@@ -48,7 +48,7 @@ SUB_ROOMS = {
     "weights": ("names", "foreign", "tensorflow"),
     "model": ("config", "checks", "activations", "triton", "cpu", "attention"),
     "bench": ("machine", "process", "table", "text", "made_corpus", "batches", "prepare", "step"),
-    "training": ("objective", "step", "board", "meters", "late", "stopping", "checkpoints", "loop", "pretraining"),
+    "training": ("objective", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
 }
 MOST_FILES = 16
 # Rooms that are still too large.

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.files import read_errors
-from bertsmith.base.log import choose
+from bertsmith.base.log import log_choice
 from bertsmith.rows.compressed import codec_of, peek
 from bertsmith.rows.encodings import UTF8_MARK, encoding_of
 from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, json_rows
@@ -225,7 +225,7 @@ def _separator(head: bytes, kind: str, name: str) -> str:
     found, rows = cells_of(head, len(head) < _HEAD, [mark + QUOTE for mark in _SEPARATORS])
     separator = found[0] if rows and len(rows[0]) > 1 else _SEPARATORS[0]
     if separator != _SEPARATORS[0]:
-        choose(f"separator of {name}", repr(separator), "all of its first rows have as many cells by it")
+        log_choice(f"separator of {name}", repr(separator), "all of its first rows have as many cells by it")
     return separator
 
 

@@ -13,6 +13,7 @@ import torch
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, say, warn
 from bertsmith.base.ranks import any_over_ranks, is_first, rank
+from bertsmith.base.stopping import StoppedAfterSaving, StopSignal
 from bertsmith.base.streams import stream_key
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.checkpoints import Best, Position, save_best, save_checkpoint
@@ -20,7 +21,6 @@ from bertsmith.training.late import LateReading
 from bertsmith.training.meters import Meter, MetricsFile
 from bertsmith.training.objective import Objective, Step, Steps
 from bertsmith.training.step import Compiled, train_step
-from bertsmith.training.stopping import StoppedAfterSaving, StopSignal
 
 # Compiled micro-batches have room for steps with more tokens than most; where that is over a twentieth it is said.
 _LEAST_FILL = 0.95

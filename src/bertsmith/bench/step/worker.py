@@ -31,8 +31,8 @@ Answer = dict[str, Any]
 
 
 def _device_of(side: StepSide) -> Device:
-    """The side's device and the dtype of its products. To choose ours sets what is faster for the whole process, which
-    a peer as shipped does without."""
+    """The side's device and the dtype of its products. Choosing ours sets the library of fp32 products for the whole
+    process; a peer runs as shipped, without that."""
     if side.side == OURS:
         return device_of(side)
     return Device(torch.device(side.device), torch.bfloat16 if side.precision == "bf16" else torch.float32)
