@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import sys
 from pathlib import Path
 
 import bertsmith
+from bertsmith.base.versions import version_of
 from bertsmith.corpus.engines.local import default_workers
 
 _PACKAGES = ("numpy", "tokenizers", "sentencex", "nanotoken", "transformers", "datasets", "torch", "triton")
@@ -17,7 +17,7 @@ _PACKAGES = ("numpy", "tokenizers", "sentencex", "nanotoken", "transformers", "d
 def machine() -> dict[str, str]:
     """Processor, cores, memory, system, versions and what else runs now, as they are said above a table."""
     versions = [f"bertsmith {bertsmith.__version__}", f"Python {platform.python_version()}"]
-    versions += [f"{name} {found}" for name in _PACKAGES if (found := _version(name))]
+    versions += [f"{name} {found}" for name in _PACKAGES if (found := version_of(name))]
     return {
         "processor": _processor(),
         "cores": str(default_workers()),
@@ -28,13 +28,6 @@ def machine() -> dict[str, str]:
         "system": platform.platform(terse=True),
         "versions": ", ".join(versions),
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _processor() -> str:
