@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import sys
+import re
 from pathlib import Path
 
 import bertsmith
 from bertsmith.corpus.engine import default_workers
 
+LOWERING = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
+"""Variables by which PyTorch, oneDNN and MKL use fewer instruction sets than the processor has."""
+_VECTORS = re.compile(r"avx|amx|fma|f16c|asimd|neon|sve|sme|bf16|fp16|i8mm")
 _PACKAGES = ("numpy", "tokenizers", "sentencex", "nanotoken", "transformers", "datasets", "torch", "triton")
 
 
@@ -30,6 +33,18 @@ def machine() -> dict[str, str]:
     }
 
 
+def instruction_sets() -> str:
+    """The instruction sets for vectors and matrices that the processor has, what PyTorch's own kernels use of them,
+    and the settings of this process that lower what libraries use. Imports torch."""
+    import torch
+
+    known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else dict.fromkeys(_flags(), True)
+    names = sorted(name for name, there in known.items() if there is True and _VECTORS.match(name))
+    settings = [f"{name}={value}" for name in LOWERING if (value := os.environ.get(name))]
+    used = f"PyTorch's own kernels use {torch.backends.cpu.get_cpu_capability()}"
+    return "; ".join([", ".join(names) or "unknown", used, *settings])
+
+
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
@@ -38,11 +53,18 @@ def _version(package: str) -> str:
 
 
 def _processor() -> str:
-    if sys.platform == "linux":
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def _flags() -> list[str]:
+    return (_cpuinfo("flags") or _cpuinfo("Features")).split()
+
+
+def _cpuinfo(name: str) -> str:
+    """A value of the first processor in /proc/cpuinfo, "" if there is none; on Arm, flags are called Features."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == name), "")
 
 
 def _memory() -> str:

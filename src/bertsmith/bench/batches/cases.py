@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bertsmith.bench.process import CaseSpec, Work
+from bertsmith.bench.measure import CaseSpec, Work, serve_cases
 
 GLOBAL_BATCH, MICRO_BATCH_TOKENS = 256, 16_384
 _SEED, _PHASE = 0, 1
@@ -163,9 +163,13 @@ def _collator(spec: CaseSpec) -> Work:
 
 
 SIDES: dict[str, Callable[[CaseSpec], Work]] = {
-    "batches-index": _index,
-    "batches-epoch": _epoch,
-    "batches-start": _start,
-    "batches-agree": _agree,
-    "batches-collator": _collator,
+    "index": _index,
+    "epoch": _epoch,
+    "start": _start,
+    "agree": _agree,
+    "collator": _collator,
 }
+
+
+if __name__ == "__main__":
+    serve_cases(SIDES)

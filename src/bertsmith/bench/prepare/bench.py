@@ -10,7 +10,7 @@ from typing import Any
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say, size
 from bertsmith.bench.machine import machine
-from bertsmith.bench.process import CaseSpec, Measured, measure
+from bertsmith.bench.measure import CaseSpec, Measured, measure, measure_peer
 from bertsmith.bench.table import Report, Table
 from bertsmith.bench.text import Text, cut_texts, default_source, said_sources, vocabulary_for
 from bertsmith.corpus.engine import default_workers
@@ -70,8 +70,8 @@ class Case:
 
     def row(self) -> dict[str, Any]:
         """The case as JSON can hold it."""
-        if self.measured.missing:
-            return {"side": self.side.name, "said": self.side.said, "missing": self.measured.missing}
+        if self.measured.failed:
+            return {"side": self.side.name, "said": self.side.said, "failed": self.measured.failed}
         counts = {"text_bytes": self.text.text_bytes, "documents": self.text.documents}
         return {"side": self.side.name, "said": self.side.said, **counts, **asdict(self.measured)} | {
             "bytes_per_cpu_second": self.rate,
@@ -101,7 +101,7 @@ def bench_prepare(asked: PrepareBench, folder: Path, command: str) -> Report:
         for each in slow_sizes if side.slow else sizes:
             case = _measured(side, by_size[each], vocabulary, folder / f"{side.name}-{each}")
             cases.append(case)
-            if case.measured.missing:
+            if case.measured.failed:
                 break
     about = [
         f"text: {said_sources(source)}, one file, a document a line; vocabulary: {what}",
@@ -114,9 +114,10 @@ def bench_prepare(asked: PrepareBench, folder: Path, command: str) -> Report:
 
 def _measured(side: Side, text: Text, vocabulary: Path, out: Path) -> Case:
     say(f"measuring {side.said}: {size(text.text_bytes)}")
-    measured = measure(CaseSpec(side.name, text.path, out, vocabulary, side.options))
+    spec = CaseSpec("bertsmith.bench.prepare.sides", side.name, text.path, out, vocabulary, side.options)
+    measured = (measure if side.name == OURS else measure_peer)(spec)
     read = measured.result
-    if not measured.missing and (read["text_bytes"], read["documents"]) != (text.text_bytes, text.documents):
+    if not measured.failed and (read["text_bytes"], read["documents"]) != (text.text_bytes, text.documents):
         what = f"{side.said} read {read['documents']:,} documents of {read['text_bytes']:,} bytes"
         given = f"it was given {text.documents:,} of {text.text_bytes:,} bytes"
         raise BertsmithError(f"{what}; {given}: the comparison would not be one", text.path, "report this")
@@ -134,8 +135,8 @@ def _speed(cases: Sequence[Case]) -> Table:
     rows = []
     for case in _last(cases):
         found = case.measured
-        if found.missing:
-            rows.append([case.side.said, f"{found.missing} is not installed", *["-"] * (len(head) - 2)])
+        if found.failed:
+            rows.append([case.side.said, found.failed, *["-"] * (len(head) - 2)])
             continue
         rows.append(
             [
@@ -160,10 +161,7 @@ def _memory(cases: Sequence[Case]) -> Table:
     rows = []
     for said, each in by_side.items():
         cells = [
-            "not installed"
-            if case.measured.missing
-            else f"{size(case.measured.peak_bytes)} ({size(case.text.text_bytes)})"
-            for case in each
+            case.measured.failed or f"{size(case.measured.peak_bytes)} ({size(case.text.text_bytes)})" for case in each
         ]
         rows.append([said, *cells, *["-"] * (most - len(cells))])
     return Table("Peak memory (and the text it was for)", ["", *(["small", "middle", "large"] * most)[:most]], rows)

@@ -17,7 +17,6 @@ from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.bench.machine import machine
 from bertsmith.bench.made_corpus import CorpusChoice, open_or_prepare
-from bertsmith.bench.step.flop import FORMULA
 from bertsmith.bench.step.instances import real_batches
 from bertsmith.bench.step.plan import VOCABULARY, CardSizes, CpuSizes, Plan, card_plan, cpu_plan
 from bertsmith.bench.step.race import FEWEST_ROUNDS, MOST_ROUNDS
@@ -25,6 +24,7 @@ from bertsmith.bench.step.results import ladder_table, steps_table, time_table, 
 from bertsmith.bench.step.run import LADDER, TIME, StepRun
 from bertsmith.bench.step.wikipedia_lengths import PERCENTILES
 from bertsmith.bench.table import Report
+from bertsmith.model.flop import FORMULA
 
 PEERS = ("transformers",)
 _TEXT_BYTES, _QUICK_TEXT_BYTES = 20_000_000, 1_000_000

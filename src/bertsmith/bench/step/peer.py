@@ -16,19 +16,18 @@ from torch import Tensor
 from bertsmith.base import fp32_products
 from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.bench.step.ours import RATE, WEIGHT_DECAY, CannotHere, TakeStep
+from bertsmith.bench.child import CannotHere
+from bertsmith.bench.step.ours import RATE, WEIGHT_DECAY, TakeStep
 from bertsmith.bench.step.side import StepSide
 
 MAX_GRADIENT_NORM = 1.0
 
 
 def peer_steps(side: StepSide, batches: list[PretrainBatch]) -> TakeStep:
-    """A fresh model in train mode with its optimizer. CannotHere where transformers is not installed, and where oneDNN
-    is asked for and computes in less than fp32."""
-    try:
-        import transformers
-    except ModuleNotFoundError as error:
-        raise CannotHere(f"{(error.name or 'transformers').partition('.')[0]} is not installed") from error
+    """A fresh model in train mode with its optimizer. ModuleNotFoundError if transformers is not installed, CannotHere
+    if oneDNN is asked for and computes in less than fp32."""
+    import transformers
+
     # Nothing of the process is set that its user would not have set: it runs as shipped.
     device = torch.device(side.device)
     torch.backends.cuda.matmul.allow_tf32 = side.precision == "tf32"

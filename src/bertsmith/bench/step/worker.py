@@ -1,33 +1,25 @@
-"""A side of a step bench in a process of its own: `python -m bertsmith.bench.step.worker SPEC`.
-
-It loads what it needs, says what it runs on, and then does what it is asked to, a JSON line for a JSON line, until its
-standard input ends. A process for each side, because oneDNN's switch and a compiler's caches are global to one.
-"""
+"""A side of a step bench, run as `python -m bertsmith.bench.step.worker SPEC`: a model, its batches, what it can do."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from bertsmith.base.device import Device
 from bertsmith.batches.packing import PretrainBatch
+from bertsmith.bench.child import Answer, Answering, serve
+from bertsmith.bench.machine import instruction_sets
 from bertsmith.bench.step.instances import read_batches
 from bertsmith.bench.step.matrix_rate import matrix_rate, step_shapes, wait
-from bertsmith.bench.step.ours import CannotHere, TakeStep, device_of, our_steps
+from bertsmith.bench.step.ours import TakeStep, device_of, our_steps
 from bertsmith.bench.step.peer import peer_steps
 from bertsmith.bench.step.profile import profile_steps
 from bertsmith.bench.step.side import OURS, StepSide
 from bertsmith.model.config import BertConfig
 from bertsmith.training.meters import memory_bytes
-
-Answer = dict[str, Any]
 
 
 def _device_of(side: StepSide) -> Device:
@@ -55,7 +47,8 @@ class Worker:
     def ready(self) -> Answer:
         """What it runs on."""
         if self.device.is_cpu:
-            return {"device": f"cpu, threads of torch: {torch.get_num_threads()}"}
+            threads = f"cpu, threads of torch: {torch.get_num_threads()}"
+            return {"device": threads, "instruction sets": instruction_sets()}
         return {"device": f"{torch.cuda.get_device_name(self.device.torch_device)}, CUDA {torch.version.cuda}"}
 
     def turn(self, name: str, passes: int) -> Answer:
@@ -92,34 +85,17 @@ class Worker:
         return profile_steps(lambda: self._pass(name), BertConfig(**self.side.model).vocab_size, self.device)
 
 
-def answer(worker: Worker, question: Answer) -> Answer:
-    """Does what is asked for: {"do": "turn", "name": "...", ...}."""
-    does: Callable[..., Answer] = getattr(worker, question.pop("do"))
-    try:
-        return does(**question)
-    except torch.OutOfMemoryError:
-        return {"failed": "out of memory"}
+def start(spec: Answer) -> tuple[Answer, Answering]:
+    """A worker by its spec (see `race.start_side`), as `child.serve` wants it."""
+    sets = {name: read_batches(Path(path)) for name, path in spec["sets"].items()}
+    worker = Worker(StepSide(**spec["side"]), sets)
 
+    def answer(question: Answer) -> Answer:
+        do: Callable[..., Answer] = getattr(worker, question.pop("do"))
+        return do(**question)
 
-def main(spec: Path) -> None:
-    """Reads questions and writes answers; whatever else is printed goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def say(what: Answer) -> None:
-        print(json.dumps(what), file=answers, flush=True)
-
-    told = json.loads(spec.read_text(encoding="utf-8"))
-    sets = {name: read_batches(Path(path)) for name, path in told["sets"].items()}
-    try:
-        worker = Worker(StepSide(**told["side"]), sets)
-    except CannotHere as why:
-        say({"failed": str(why)})
-        return
-    say(worker.ready())
-    for line in sys.stdin:
-        say(answer(worker, json.loads(line)))
+    return worker.ready(), answer
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    serve(start)
