@@ -1,6 +1,6 @@
 """Attention of ragged sequences on a CPU, forward and backward, by every exact way that PyTorch offers.
 
-`python benchmarks/attention_on_cpu.py`: by it, `model/attention.py` can be chosen anew on another processor.
+`python benchmarks/attention_on_cpu.py`: by it, `model/attention/attend.py` can be chosen anew on another processor.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from bertsmith.base.layout import Layout
 from bertsmith.bench.step.made_batches import lengths_of
-from bertsmith.model.block_attention import block_attention
-from bertsmith.model.packed import Packed
-from bertsmith.model.sequence_attention import sequence_attention
+from bertsmith.model.attention.blocks import block_attention
+from bertsmith.model.attention.packed import Packed
+from bertsmith.model.attention.sequences import sequence_attention
 
 HEADS, WIDTH = 12, 64
 ROUNDS = 9

@@ -77,7 +77,7 @@ def closed_network() -> Iterator[None]:
 def no_kernels_left_behind() -> Iterator[None]:
     """Training loads C++ kernels into the process; the next test begins without them."""
     yield
-    module = sys.modules.get("bertsmith.model.cpu_kernels")
+    module = sys.modules.get("bertsmith.model.cpu.kernels")
     if module is not None:
         module.unload()
 
@@ -85,7 +85,7 @@ def no_kernels_left_behind() -> Iterator[None]:
 @pytest.fixture
 def kernels() -> None:
     """Loads the C++ kernels; skips where there is no compiler for them, and fails where they do not compile."""
-    from bertsmith.model import cpu_kernels
+    from bertsmith.model.cpu import kernels as cpu_kernels
 
     if sys.platform != "linux" or shutil.which("g++") is None:
         pytest.skip("the C++ kernels need Linux and g++")

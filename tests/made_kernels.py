@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from bertsmith.model import cpu_kernels, weight_gradients
+from bertsmith.model.cpu import kernels as cpu_kernels
+from bertsmith.model.cpu import weight_gradients
 
 
 @contextmanager

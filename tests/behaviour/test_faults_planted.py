@@ -19,9 +19,9 @@ from bertsmith.batches.packing import PretrainBatch
 from bertsmith.corpus.shards import Shard
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.training.phases import HeldOut, phase_work
 from bertsmith.training.pretrain import _config, pretrain
-from bertsmith.training.step import to_inputs
+from bertsmith.training.pretraining.inputs import to_inputs
+from bertsmith.training.pretraining.phases import HeldOut, phase_work
 from bertsmith.weights.huggingface import load_pretraining_model
 from made_runs import corpus, small_recipe
 

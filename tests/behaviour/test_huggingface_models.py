@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from bertsmith.base.layout import Layout
+from bertsmith.model.attention.packed import Packed
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.initial import initialise
-from bertsmith.model.packed import Packed
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.weights.huggingface import load_encoder, load_pretraining_model, save_encoder, save_pretraining_model
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertsmith.model import cpu_kernels
+from bertsmith.model.cpu import kernels as cpu_kernels
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
 from made_kernels import kernels_unused
 from made_pretraining import batch_of, fresh_model
@@ -66,13 +67,13 @@ def test_a_run_that_goes_on_without_its_kernels_is_warned_about(
     kernels: None, said: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped_after(2, monkeypatch, small_recipe(**OPTIONS), tmp_path / "run")
-    assert not any("between its products" in line for line in said.messages)
+    assert not any("this run was started with" in line for line in said.messages)
     monkeypatch.setenv("CXX", "no-such-compiler")
     with kernels_unused():  # as in a new process
         pretrain(small_recipe(**OPTIONS), corpus(), tmp_path / "run", resume=True)
-    (warning,) = [line for line in said.messages if "between its products" in line]
-    assert "begun with kernels" in warning
-    assert "goes on with operators" in warning
+    (warning,) = [line for line in said.messages if "this run was started with" in line]
+    assert "started with kernels" in warning
+    assert "resumed with operators" in warning
 
 
 SHAPE = {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 128}
@@ -82,9 +83,10 @@ def gradients_of_a_step(compute: torch.dtype | None) -> dict[str, Tensor]:
     """Of three micro-batches, left in the parameters by `train_step`."""
     model = fresh_model(compute, deviation=0.05, seed=3, **SHAPE, max_position_embeddings=64)
     batches = [batch_of(np.random.default_rng(seed).integers(1, 64, 9).tolist(), seed) for seed in range(3)]
-    counts = sum(len(each.masked_positions) for each in batches), 27
+    counts = {"masked": sum(len(each.masked_positions) for each in batches), "next_sentence": 27}
     optimizer = Lamb(parameter_groups(model, 0.01), max_gradient_norm=1e9)
-    train_step(model, optimizer, batches, counts, torch.device("cpu"))
+    cpu = torch.device("cpu")
+    train_step(Pretraining(model, cpu), optimizer, batches, counts, cpu)
     return {name: each.grad.double().clone() for name, each in model.named_parameters() if each.grad is not None}
 
 

@@ -12,7 +12,7 @@ import torch
 
 from bertsmith.base import device, fp32_products, log
 from bertsmith.base.errors import BertsmithError
-from bertsmith.model import cpu_kernels
+from bertsmith.model.cpu import kernels as cpu_kernels
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.training import pretrain as pretrain_module

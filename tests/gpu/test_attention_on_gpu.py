@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from bertsmith.base.layout import Layout
-from bertsmith.model import triton_attention
-from bertsmith.model.attention import attend, back_end
-from bertsmith.model.packed import Offsets, Packed
-from bertsmith.model.padded_attention import padded_attention
+from bertsmith.model.attention.attend import attend, back_end
+from bertsmith.model.attention.packed import Offsets, Packed
+from bertsmith.model.attention.padded import padded_attention
+from bertsmith.model.triton import attention as triton_attention
 
 LENGTHS = [3, 70, 0, 128, 64, 1, 0, 97]
 HEADS, HIDDEN = 4, 256

@@ -24,8 +24,8 @@ class DownloadFlags:
 
 
 def _download(call: Call) -> None:
-    from bertsmith.corpus.catalogue import listing
-    from bertsmith.corpus.download import DownloadOptions, download
+    from bertsmith.download.catalogue import listing
+    from bertsmith.download.download import DownloadOptions, download
 
     flags, options = call.read_with(DownloadFlags, DownloadOptions())
     if not flags.name:
@@ -46,7 +46,7 @@ class VocabFlags:
 
 
 def _vocab(call: Call) -> None:
-    from bertsmith.corpus.make_vocabulary import VocabularyOptions, make_vocabulary
+    from bertsmith.corpus.vocabularies import VocabularyOptions, make_vocabulary
 
     flags, options = call.read_with(VocabFlags, VocabularyOptions())
     make_vocabulary(flags.source, flags.out, options)

@@ -10,9 +10,9 @@ from typing import IO, cast
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import size
-from bertsmith.corpus.account import Account
-from bertsmith.corpus.codecs import damage_of, open_bytes
-from bertsmith.corpus.encodings import UTF8_MARK, TranscodedFile
+from bertsmith.corpus.accounting import Account
+from bertsmith.rows.compressed import damage_of, open_bytes
+from bertsmith.rows.encodings import UTF8_MARK, TranscodedFile
 
 # A longer line is cut off here: one line must fit into a worker's memory several times over.
 LONGEST_LINE = 32 << 20

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bertsmith.base.layout import Layout
+from bertsmith.model.attention.packed import Offsets, Packed
 from bertsmith.model.checks import check_ids, padded_input
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers import Block, Embeddings, in_dtype
 from bertsmith.model.linear import Linear
-from bertsmith.model.packed import Offsets, Packed
 
 
 class Encoder(nn.Module):

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bertsmith.model.attention import attend
+from bertsmith.model.attention.attend import attend
+from bertsmith.model.attention.packed import Offsets
 from bertsmith.model.config import BertConfig
-from bertsmith.model.dropout import dropout
+from bertsmith.model.cpu.dropout import dropout
 from bertsmith.model.linear import Linear, activated, joined_linear
-from bertsmith.model.packed import Offsets
 from bertsmith.model.residual import LayerNorm, add_mapped
 from bertsmith.model.rows import look_up
 

@@ -16,9 +16,9 @@ from torch.nn import functional
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
-from bertsmith.model import cpu_kernels
 from bertsmith.model.activations import FUNCTIONS, slopes
-from bertsmith.model.cpu_products import mapped, multiplied, turned_product
+from bertsmith.model.cpu import kernels as cpu_kernels
+from bertsmith.model.cpu.products import mapped, multiplied, turned_product
 
 
 class _Copies:

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertsmith.base.layout import IGNORED_LABEL
-from bertsmith.model import cpu_kernels
 from bertsmith.model.checks import check_labels
+from bertsmith.model.cpu import kernels as cpu_kernels
 
 # Scores worked on at once: few enough to stay in a core's cache, many enough that calls cost nothing.
 _CHUNK_ELEMENTS = 1 << 19

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from bertsmith.model import cpu_kernels
-from bertsmith.model.dropout import add_dropped
+from bertsmith.model.cpu import kernels as cpu_kernels
+from bertsmith.model.cpu.dropout import add_dropped
 from bertsmith.model.linear import Linear, is_plain
 
 

@@ -7,7 +7,6 @@ import gc
 
 import pytest
 import torch
-from made_models import distance, drawn_inputs, drawn_model, small_config
 from torch.nn.functional import linear
 
 from bertsmith.model import linear as linear_module
@@ -15,6 +14,7 @@ from bertsmith.model.linear import Linear, compute_copy, joined_linear
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
+from made_models import distance, drawn_inputs, drawn_model, small_config
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
 

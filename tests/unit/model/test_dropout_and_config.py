@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from made_models import drawn_inputs, drawn_model, small_config
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.activations import FUNCTIONS
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
+from made_models import drawn_inputs, drawn_model, small_config
 
 
 def hidden(model: PretrainingModel, seed: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import peak_flops, step_flop
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.training.step import StepSums, add_losses
+from bertsmith.training.pretraining.inputs import to_inputs
 
 
 def flop_of_batch(config: BertConfig, batch) -> float:
@@ -27,8 +27,8 @@ def counted(config: BertConfig, batch) -> int:
     model = PretrainingModel(config).train()
     initialise(model, 0.02, seed=0)
     with FlopCounterMode(display=False) as counter:
-        masked, next_sentence = add_losses(model, batch, torch.device("cpu"), StepSums.zero(torch.device("cpu")))
-        (masked + next_sentence).backward()
+        masked, next_sentence = model.losses(to_inputs(batch, torch.device("cpu")))
+        (masked.loss + next_sentence.loss).backward()
     return counter.get_total_flops()
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from made_models import drawn_inputs, drawn_model, small_config
 from torch.autograd.graph import saved_tensors_hooks
 
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 from made_kernels import kernels_unused
+from made_models import drawn_inputs, drawn_model, small_config
 
 LENGTHS = [17, 9, 24, 3, 21, 22]
 DTYPES = [None, torch.bfloat16, torch.float16]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from made_models import distance, drawn_inputs, drawn_model, small_config
 from torch import Tensor
 
 from bertsmith.base.layout import Layout
-from bertsmith.model.packed import Offsets, Packed
+from bertsmith.model.attention.packed import Offsets, Packed
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
+from made_models import distance, drawn_inputs, drawn_model, small_config
 
 # In bf16 alone the kernels have a part.
 pytestmark = pytest.mark.usefixtures("both_ways")

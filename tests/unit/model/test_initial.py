@@ -7,13 +7,13 @@ import math
 
 import pytest
 import torch
-from made_models import drawn_inputs, small_config
 from scipy import stats
 from torch import nn
 
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.initial import CUT_NORMAL_DEVIATION, initialise
 from bertsmith.model.pretraining import PretrainingModel
+from made_models import drawn_inputs, small_config
 
 CONFIG = small_config(hidden_size=128, intermediate_size=256, vocab_size=500)
 SIGMA = 0.02

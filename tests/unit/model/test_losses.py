@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.model import cpu_kernels, losses
+from bertsmith.model import losses
+from bertsmith.model.cpu import kernels as cpu_kernels
 from bertsmith.model.losses import IGNORED_LABEL, cross_entropy_sum
 from made_kernels import threads
 

@@ -18,7 +18,7 @@ import torch
 from made_models import drawn_inputs, small_config
 from bertsmith.base.layout import Layout
 from bertsmith.model.initial import initialise
-from bertsmith.model.packed import Packed
+from bertsmith.model.attention.packed import Packed
 from bertsmith.model.pretraining import PretrainingModel
 
 torch.set_num_threads(2)

@@ -6,13 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_models import distance, drawn_inputs, drawn_model, pad, places, small_config, twin
-from made_parity import check_gradients, check_outputs, ours_on, theirs_on
 
 from bertsmith.model.config import ACTIVATIONS, BertConfig
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.losses import cross_entropy_sum
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
+from made_models import distance, drawn_inputs, drawn_model, pad, places, small_config, twin
+from made_parity import check_gradients, check_outputs, ours_on, theirs_on
 
 pytest.importorskip("transformers")
 

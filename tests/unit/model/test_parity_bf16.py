@@ -9,14 +9,14 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from made_models import drawn_inputs, small_config, twin
-from made_parity import WITHOUT_GRADIENT, Results, drawn_like_bert, ours_on, theirs_on
 
-from bertsmith.model import cpu_kernels
 from bertsmith.model.config import BertConfig
+from bertsmith.model.cpu import kernels as cpu_kernels
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.weights.huggingface import load_pretraining_model
 from made_kernels import kernels_unused
+from made_models import drawn_inputs, small_config, twin
+from made_parity import WITHOUT_GRADIENT, Results, drawn_like_bert, ours_on, theirs_on
 
 pytest.importorskip("transformers")
 

@@ -6,12 +6,12 @@ import gc
 
 import pytest
 import torch
-from made_models import drawn_inputs, twin
-from made_parity import Results, check_gradients, drawn_like_bert, ours_on, theirs_on
 
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.weights.huggingface import load_pretraining_model
+from made_models import drawn_inputs, twin
+from made_parity import Results, check_gradients, drawn_like_bert, ours_on, theirs_on
 
 pytest.importorskip("transformers")
 

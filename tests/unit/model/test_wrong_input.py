@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from made_models import drawn_inputs, drawn_model, small_config
 from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.encoder import Encoder
+from made_models import drawn_inputs, drawn_model, small_config
 
 CONFIG = small_config(type_vocab_size=3)
 IDS = torch.ones(2, 6, dtype=torch.int64)

@@ -13,7 +13,7 @@ from bertsmith.bench.machine import machine
 from bertsmith.bench.measure import CaseSpec, Measured, measure, measure_peer
 from bertsmith.bench.table import Report, Table
 from bertsmith.bench.text import Text, cut_texts, default_source, said_sources, vocabulary_for
-from bertsmith.corpus.engine import default_workers
+from bertsmith.corpus.engines.local import default_workers
 
 OURS, PEERS = "ours", ("nvidia", "tokenizers", "datasets")
 # A side that is slow in pure Python is given this share of each text.

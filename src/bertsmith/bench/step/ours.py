@@ -11,13 +11,14 @@ from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.bench.step.made_batches import padded
 from bertsmith.bench.step.side import StepSide
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu_kernels import prepare_training
+from bertsmith.model.cpu.kernels import prepare_training
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
-from bertsmith.training.compiled import CompiledStep
+from bertsmith.training.pretraining.compiled import CompiledStep
+from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
 
 TakeStep = Callable[[int], None]
@@ -48,13 +49,14 @@ def our_steps(side: StepSide, batches: list[PretrainBatch]) -> TakeStep:
     optimizer.set_learning_rate(RATE)
     if side.padded:
         batches = [padded(batch, side.longest) for batch in batches]
-    counts = [(len(batch.masked_positions), batch.layout.sequences) for batch in batches]
+    counts = [{"masked": len(each.masked_positions), "next_sentence": each.layout.sequences} for each in batches]
+    objective = Pretraining(model, device.torch_device)
     compiled = None
     if side.compiled:
         compiled = CompiledStep(model, optimizer, device.torch_device)
         batches = fix_shapes(batches, side.longest, FILLING_PIECE)
 
     def step(number: int) -> None:
-        train_step(model, optimizer, [batches[number]], counts[number], device.torch_device, compiled)
+        train_step(objective, optimizer, [batches[number]], counts[number], device.torch_device, compiled)
 
     return step

@@ -9,7 +9,7 @@ from torch._dynamo.utils import counters
 from bertsmith.bench.step import ours as our_step
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.bench.step.side import StepSide
-from bertsmith.training import compiled
+from bertsmith.training.pretraining import compiled
 from bertsmith.training.step import train_step
 
 SHAPE = {

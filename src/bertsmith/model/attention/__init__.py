@@ -1,0 +1,1 @@
+"""Attention over packed sequences: one front door, `attend`, and its back-ends."""

@@ -1,0 +1,93 @@
+"""One attention function over packed sequences, with back-ends behind it that tests hold equal.
+
+Legend: T token slots, N heads, D head width, H = N * D.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bertsmith.base.log import choose
+from bertsmith.model.attention.blocks import block_attention
+from bertsmith.model.attention.packed import Offsets, Packed
+from bertsmith.model.attention.padded import padded_attention
+from bertsmith.model.attention.sequences import sequence_attention
+from bertsmith.model.triton import attention as triton_attention
+
+BackEnd = Literal["flash varlen", "Triton varlen", "padded rows", "sequence by sequence", "padded blocks"]
+_REASONS: dict[BackEnd, str] = {
+    "flash varlen": "half precision on a card that has it, no attention dropout",
+    "Triton varlen": "half precision with attention dropout, in a kernel of our own",
+    "padded rows": "PyTorch's fused kernel, for this device, dtype and dropout",
+    "sequence by sequence": "PyTorch's fused kernel, faster for long sequences in fp32 on a CPU",
+    "padded blocks": "exact, with few padded slots",
+}
+# Rows padded to one length may take this many times the slots of the batch before blocks of like lengths are used.
+_MOST_PADDING = 2
+# Of this mean length on, one sequence after the other takes less time in fp32 on a CPU.
+_LONG = 256
+_HALVES = (torch.bfloat16, torch.float16)
+
+
+def attend(qkv: Tensor, heads: int, packed: Offsets, dropout: float = 0.0) -> Tensor:
+    """Every slot attends to all slots of its own sequence and to no other.
+
+    qkv: [T, 3, H], queries, keys and values. dropout: on the probabilities, 0 outside training. Returns [T, H].
+    """
+    chosen = back_end(qkv.device, qkv.dtype, heads, qkv.shape[-1] // heads, packed, dropout)
+    if not torch.compiler.is_compiling():
+        tell(chosen)
+    if chosen == "flash varlen":
+        return _flash(qkv, heads, packed)
+    if chosen == "Triton varlen":
+        return triton_attention.varlen_attention(qkv, heads, packed.offsets, packed.longest, dropout)
+    if chosen == "padded rows":
+        return padded_attention(qkv, heads, packed, dropout)
+    assert isinstance(packed, Packed)
+    if chosen == "sequence by sequence":
+        return sequence_attention(qkv, heads, packed.layout)
+    return block_attention(qkv, heads, packed.head_blocks(heads), dropout)
+
+
+def back_end(
+    device: torch.device, dtype: torch.dtype, heads: int, width: int, packed: Offsets, dropout: float
+) -> BackEnd:
+    """The back-end that `attend` takes; a matter of device, dtype, shapes and dropout, never of what a tensor holds.
+
+    width: D.
+    """
+    on_card = device.type == "cuda"
+    if on_card and dtype in _HALVES and packed.tokens and _is_ampere(device.index):
+        if not dropout and width % 8 == 0 and width <= 256:
+            return "flash varlen"
+        if dropout and triton_attention.can_run(packed.tokens * heads * packed.longest, width):
+            return "Triton varlen"
+    if not isinstance(packed, Packed) or (on_card and packed.padded_places <= _MOST_PADDING * packed.tokens):
+        return "padded rows"
+    if not on_card and dtype == torch.float32 and not dropout and 0 < _LONG * packed.sequences <= packed.tokens:
+        return "sequence by sequence"
+    return "padded blocks"
+
+
+def tell(chosen: BackEnd) -> None:
+    """Says the choice and its reason, once a process."""
+    choose("attention", chosen, _REASONS[chosen])
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _is_ampere(device: int | None) -> bool:
+    """Whether a card is of that generation or a newer one."""
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _flash(qkv: Tensor, heads: int, packed: Offsets) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    tokens, _, hidden = qkv.shape
+    q, k, v = qkv.view(tokens, 3, heads, hidden // heads).unbind(1)
+    out = varlen_attn(q, k, v, packed.offsets, packed.offsets, packed.longest, packed.longest)
+    assert isinstance(out, Tensor)
+    return out.reshape(tokens, hidden)

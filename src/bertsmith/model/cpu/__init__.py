@@ -1,0 +1,1 @@
+"""What the model runs on a CPU: C++ kernels compiled where they run, matrix products, dropout."""

@@ -1,0 +1,1 @@
+"""Attention in Triton kernels of our own, for a GPU."""

@@ -1,0 +1,121 @@
+"""What the Triton kernels must give; each check runs in a process of its own, which sets Triton's switches."""
+
+from __future__ import annotations
+
+import torch
+
+from bertsmith.base.layout import Layout
+from bertsmith.model.attention.attend import attend
+from bertsmith.model.attention.packed import Packed
+from bertsmith.model.triton import attention as triton_attention
+
+LENGTHS = [3, 70, 0, 12, 64, 1, 0]
+HEADS, WIDTH = 2, 16
+
+
+def drawn(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor, Packed]:
+    """Queries, keys and values, the gradient of the output, and where the sequences lie."""
+    packed = Packed(Layout.from_lengths(LENGTHS))
+    generator = torch.Generator().manual_seed(0)
+    qkv = torch.randn(packed.tokens, 3, HEADS * WIDTH, generator=generator)
+    return qkv.to(dtype), torch.randn(packed.tokens, HEADS * WIDTH, generator=generator).to(dtype), packed
+
+
+def kernel(qkv: torch.Tensor, packed: Packed, dropout: float, seed: int = 1) -> torch.Tensor:
+    """The output, always of the same draw."""
+    torch.manual_seed(seed)
+    return triton_attention.varlen_attention(qkv, HEADS, packed.offsets, packed.longest, dropout)
+
+
+def without_dropout() -> None:
+    """Equal to the CPU's back-end, forward and backward, in fp32; near it in fp16. The interpreter has no bf16."""
+    for dtype, close in ((torch.float32, 2e-6), (torch.float16, 2e-3)):
+        qkv, by_out, packed = drawn(dtype)
+        ours, theirs = qkv.clone().requires_grad_(), qkv.float().requires_grad_()
+        out, expected = kernel(ours, packed, 0.0), attend(theirs, HEADS, packed)
+        out.backward(by_out)
+        expected.backward(by_out.float())
+        assert (out.float() - expected).norm() < close * expected.norm()
+        assert (ours.grad.float() - theirs.grad).norm() < close * theirs.grad.norm()
+
+
+def with_dropout() -> None:
+    """Equal to attention written out, with the probabilities dropped that the kernel dropped."""
+    dropout = 0.3
+    qkv, by_out, packed = drawn()
+    masks = dropped(packed, dropout)
+    kept = torch.cat([mask.flatten() for mask in masks]).float().mean()
+    assert abs(kept - (1 - dropout)) < 0.01, "about that share is kept"
+    ours, theirs = qkv.clone().requires_grad_(), qkv.clone().requires_grad_()
+    out, expected = kernel(ours, packed, dropout), written_out(theirs, packed, masks, dropout)
+    out.backward(by_out)
+    expected.backward(by_out)
+    assert (out - expected).norm() < 2e-6 * expected.norm()
+    assert (ours.grad - theirs.grad).norm() < 2e-6 * theirs.grad.norm()
+    assert torch.equal(kernel(qkv, packed, dropout), out)
+    assert not torch.equal(kernel(qkv, packed, dropout, seed=2), out)
+
+
+def dropped(packed: Packed, dropout: float) -> list[torch.Tensor]:
+    """What is kept of each sequence's probabilities, bool[N, length, length]: values are shown key by key."""
+    masks = [torch.zeros(HEADS, length, length, dtype=torch.bool) for length in LENGTHS]
+    qkv = torch.zeros(packed.tokens, 3, HEADS, WIDTH)
+    starts = packed.layout.offsets
+    for first in range(0, max(LENGTHS), WIDTH):
+        qkv[:, 2] = 0
+        for start, length in zip(starts, LENGTHS, strict=False):
+            for key in range(first, min(first + WIDTH, length)):
+                qkv[start + key, 2, :, key - first] = 1
+        shown = kernel(qkv.view(packed.tokens, 3, -1), packed, dropout).view(-1, HEADS, WIDTH)
+        for start, length, mask in zip(starts, LENGTHS, masks, strict=False):
+            keys = max(min(WIDTH, length - first), 0)
+            mask[:, :, first : first + keys] = (shown[start : start + length, :, :keys] > 0).transpose(0, 1)
+    return masks
+
+
+def written_out(qkv: torch.Tensor, packed: Packed, masks: list[torch.Tensor], dropout: float) -> torch.Tensor:
+    """Attention sequence by sequence, with these probabilities kept."""
+    outs = []
+    for start, length, mask in zip(packed.layout.offsets, LENGTHS, masks, strict=False):
+        q, k, v = qkv[start : start + length].view(length, 3, HEADS, WIDTH).permute(1, 2, 0, 3)
+        odds = (q @ k.transpose(1, 2) / WIDTH**0.5).softmax(-1) * mask / (1 - dropout)
+        outs.append((odds @ v).transpose(0, 1).reshape(length, HEADS * WIDTH))
+    return torch.cat(outs)
+
+
+def in_a_graph() -> None:
+    """The operators are whole for PyTorch's compiler, which takes them into one graph."""
+    qkv, by_out, packed = drawn()
+    qkv.requires_grad_()
+    arguments = (qkv, HEADS, packed.offsets, packed.longest, 0.1, torch.tensor([5]))
+    torch.library.opcheck(triton_attention._attention, arguments, test_utils=("test_schema", "test_faketensor"))
+
+    def work(qkv: torch.Tensor) -> torch.Tensor:
+        out, _ = triton_attention._attention(qkv, *arguments[1:])
+        return (out * by_out).sum()
+
+    work(qkv).backward()
+    expected, qkv.grad = qkv.grad, None
+    torch.compile(work, backend="aot_eager", fullgraph=True)(qkv).backward()
+    assert torch.equal(qkv.grad, expected)
+
+
+def compiles() -> None:
+    """Each kernel becomes machine code of both generations of cards."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from bertsmith.model.triton import kernels as triton_kernels
+
+    known = {"lse": "*fp32", "delta": "*fp32", "offsets": "*i32", "seed": "*i64", "dropout": "fp32", "LONGEST": "i32"}
+    shape = {"HEADS": 16, "D": 64, "K": triton_attention._BLOCK}
+    for name, options in triton_attention.OPTIONS.items():
+        function = getattr(triton_kernels, name)
+        signature = {each: "constexpr" if each in shape else known.get(each, "*bf16") for each in function.arg_names}
+        for generation in (80, 90):
+            source = ASTSource(fn=function, signature=signature, constexprs=shape)
+            made = triton.compile(source, target=GPUTarget("cuda", generation, 32), options=options)
+            assert made.asm["cubin"]
+            assert made.metadata.shared < 100_000
+            print(name, generation, made.metadata.shared)
