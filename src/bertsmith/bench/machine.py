@@ -1,4 +1,4 @@
-"""What a figure was measured on."""
+"""The machine that a figure was measured on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGES = ("numpy", "tokenizers", "sentencex", "nanotoken", "transformers", "d
 
 
 def machine() -> dict[str, str]:
-    """Processor, cores, memory, system, versions and what else runs now, as they are said above a table."""
+    """Processor, cores, memory, system, versions and load, for the lines above a table."""
     versions = [f"bertsmith {bertsmith.__version__}", f"Python {platform.python_version()}"]
     versions += [f"{name} {found}" for name in _PACKAGES if (found := _version(name))]
     return {

@@ -97,7 +97,7 @@ def disk_bytes(folder: Path) -> int:
 
 
 class _Memory:
-    """Watches what a process and all under it hold; 0 where the system does not tell."""
+    """Watches what a process and all under it hold; 0 on systems that do not tell."""
 
     def __init__(self, pid: int) -> None:
         self.peak_bytes = 0

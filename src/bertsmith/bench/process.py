@@ -74,7 +74,7 @@ class Child:
         self._ready: Answer = {}
 
     def ready(self) -> Answer:
-        """Waits until it has loaded what it needs, and returns what it said then. SideFailed if it cannot run here."""
+        """Waits until it has loaded what it needs, and returns its first answer. SideFailed if it cannot run here."""
         self._ready = self._ready or self._receive()
         return _checked(self._ready)
 

@@ -23,7 +23,7 @@ _PEER_SHARDS = 4
 
 @dataclass(frozen=True)
 class BatchesBench:
-    """What is read back, at which sequence lengths, and beside whom of `PEERS`."""
+    """What is read back, at which sequence lengths, and against which of `PEERS`."""
 
     corpus: CorpusChoice = field(default_factory=CorpusChoice)
     lengths: tuple[int, ...] = (128, 512)
@@ -43,15 +43,15 @@ class BatchCase:
         return {"case": self.what, "length": self.length, **asdict(self.measured)}
 
 
-def bench_batches(asked: BatchesBench, folder: Path, command: str) -> Report:
-    """Measures in `folder`, a case after the other. Raises BertsmithError for a peer that is not known,
+def bench_batches(settings: BatchesBench, folder: Path, command: str) -> Report:
+    """Measures one case after the other in `folder`. Raises BertsmithError for a peer that is not known,
     and as `Corpus.open` and `prepare` do."""
-    for name in asked.against:
+    for name in settings.against:
         if name not in PEERS:
             raise BertsmithError(f"there is no '{name}' to compare with", "bench batches", nearest(name, PEERS))
     before = machine()
-    corpus, what = open_or_prepare(asked.corpus, folder)
-    cases = [case for length in asked.lengths for case in _cases(corpus, length, folder, bool(asked.against))]
+    corpus, what = open_or_prepare(settings.corpus, folder)
+    cases = [case for length in settings.lengths for case in _cases(corpus, length, folder, bool(settings.against))]
     tokens, documents = corpus.tokens("train"), corpus.documents("train")
     about = [
         f"corpus: {what}, {tokens:,} tokens of {documents:,} documents in {len(corpus.shards('train'))} shards",

@@ -1,7 +1,7 @@
 """The peer of a step bench: transformers' `BertForPreTraining`, trained as its users write it.
 
 Padded batches, the loss of both heads, gradients clipped at a norm of 1 as its Trainer does, AdamW in torch's fused
-form. The batches are padded beforehand, as loader processes would; moving them to a card is part of the step.
+form. The batches are padded beforehand, as loader processes would; moving them to a GPU is part of the step.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def fp32_by_onednn() -> None:
 
 
 def padded_rows(batch: PretrainBatch, longest: int | None = None) -> dict[str, Tensor]:
-    """The batch as transformers wants it: int64[S, L] ids, types, mask and labels; L is `longest`, else the longest of
-    the batch. It has other words for the pairs: its 0 is ours, that the second segment follows."""
+    """The batch as transformers takes it: int64[S, L] ids, types, mask and labels; L is `longest`, else the longest of
+    the batch. Its pair label 0 means, as ours does, that the second segment follows."""
     layout = batch.layout
     columns = int(layout.lengths.max()) if longest is None else longest
     where = np.repeat(np.arange(layout.sequences), layout.lengths), layout.positions

@@ -1,4 +1,4 @@
-"""What a step bench found, as rows for programs and tables for people."""
+"""The results of a step bench as rows for programs and tables for readers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def steps_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def with_gains(rungs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a ladder with what each gave: `gain` over the one before, `gain_in_all` over the first."""
+    """The rows of a ladder with the gain of each: `gain` over the one before, `gain_in_all` over the first."""
     befores = [*rungs[:1], *rungs[:-1]]
     return [
         row | {"gain": row["ours"] / before["ours"], "gain_in_all": row["ours"] / rungs[0]["ours"]}

@@ -1,4 +1,4 @@
-"""Runs the plan of a step bench: matches, where the time goes, the ladder; as far as the time goes."""
+"""Runs the plan of a step bench: matches, where the time goes, the ladder; as far as time allows."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import step_flop
 
 LADDER, TIME = "ladder:", "time:"
-"""What the names of these cases begin with."""
+"""How the names of these cases begin."""
 
 
 @dataclass
 class StepRun:
-    """deadline: of time.monotonic(). only: cases whose name holds this. What is found: results of matches and of the
+    """deadline: of time.monotonic(). only: cases whose name contains this. Found: results of matches and of the
     ladder's rungs, profiles by set, the best FLOP/s of a matrix product by precision, what the sides ran on, and the
     cases that were left out, with the reason."""
 

@@ -1,4 +1,4 @@
-"""A side of a step bench, run as `python -m bertsmith.bench.step.worker SPEC`: a model, its batches, what it can do."""
+"""A side of a step bench, run as `python -m bertsmith.bench.step.worker SPEC`: a model over its batches."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from bertsmith.training.meters import memory_bytes
 
 
 def _device_of(side: StepSide) -> Device:
-    """The side's device and the dtype of its products. To choose ours sets what is faster for the whole process, which
-    a peer as shipped does without."""
+    """The side's device and the dtype of its products. Choosing ours changes settings of the whole process, which a
+    peer as shipped does without."""
     if side.side == OURS:
         return device_of(side)
     return Device(torch.device(side.device), torch.bfloat16 if side.precision == "bf16" else torch.float32)
 
 
 class Worker:
-    """What a side can be asked for. sets: batches by name."""
+    """A side's model over its batches; each public method answers a question. sets: batches by name."""
 
     def __init__(self, side: StepSide, sets: dict[str, list[PretrainBatch]]) -> None:
         self.side, self.sets = side, sets
         self.device = _device_of(side)
-        # One model for all sets: their batches lie behind one another.
+        # One model for all sets, whose batches are numbered through.
         self._first = {}
         batches: list[PretrainBatch] = []
         for name, members in sets.items():
@@ -52,7 +52,7 @@ class Worker:
         return {"device": f"{torch.cuda.get_device_name(self.device.torch_device)}, CUDA {torch.version.cuda}"}
 
     def turn(self, name: str, passes: int) -> Answer:
-        """Steps over all batches of a set, `passes` times, the device waited for at the two ends alone."""
+        """Steps over all batches of a set, `passes` times, waiting for the device only at both ends."""
         wait(self.device.torch_device)
         start = time.perf_counter()
         for _ in range(passes):
@@ -77,7 +77,7 @@ class Worker:
         return {"flops": matrix_rate(self.device, shapes)}
 
     def memory(self) -> Answer:
-        """The most memory held so far: of the card, or of the whole process."""
+        """The most memory held so far: of the GPU, or of the whole process."""
         return {"bytes": memory_bytes(self.device.torch_device)}
 
     def profile(self, name: str) -> Answer:
@@ -86,7 +86,7 @@ class Worker:
 
 
 def start(spec: Answer) -> tuple[Answer, Answering]:
-    """A worker by its spec (see `race.start_side`), as `child.serve` wants it."""
+    """A worker by its spec (see `race.start_side`), as `child.serve` takes it."""
     sets = {name: read_batches(Path(path)) for name, path in spec["sets"].items()}
     worker = Worker(StepSide(**spec["side"]), sets)
 
