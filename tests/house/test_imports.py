@@ -37,7 +37,7 @@ SUB_ROOMS = {
     "corpus": (
         "accounting",
         "documents",
-        "lines",
+        "reading",
         "shards",
         "engines",
         "wiki",
@@ -229,7 +229,7 @@ def test_data_and_the_command_line_load_no_torch(folder):
         ("optim.lamb", "from bertsmith.model.encoder import Encoder"),
         ("tasks.classification", "from bertsmith.corpus.shards import Corpus"),
         ("base.log", "from bertsmith.recipes import schema"),
-        ("rows.compressed", "from bertsmith.corpus.lines import Slice"),
+        ("rows.compressed", "from bertsmith.corpus.documents import Document"),
         ("tokens.tokenizer", "from bertsmith.corpus.shards import Shard"),
         ("tasks.records", "from bertsmith.corpus.documents import Document"),
         ("corpus.wiki.text", "from bertsmith.corpus.sources.find import find_files"),

@@ -51,7 +51,7 @@ class FinetuneFlags:
     model: Path
     """The folder of a pre-trained model."""
     train: Path
-    """Labelled rows to learn from: .csv, .tsv or .jsonl."""
+    """Labelled rows to learn from: .csv, .tsv, .jsonl or .parquet, compressed or not."""
     dev: Path
     """Labelled rows to measure with, and to choose the best epoch and seed by."""
     out: Path

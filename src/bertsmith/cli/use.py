@@ -19,7 +19,7 @@ class PredictFlags:
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """The folder of a fine-tuned model, or of a pre-trained one to fill [MASK] in."""
     input: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
-    """Rows as .csv, .tsv or .jsonl; - is standard input."""
+    """Rows as .csv, .tsv, .jsonl or .parquet, compressed or not; - is standard input."""
     out: str = "-"
     """Where predictions go, in the order of the rows: .jsonl or .csv; - is JSON lines on standard output."""
     device: str = "auto"

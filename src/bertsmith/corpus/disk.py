@@ -27,14 +27,14 @@ from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.filters.contamination import ExcludeTask, IndexTask, make_index, search_part
 from bertsmith.corpus.filters.near_duplicates import signed_bytes
-from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.sources.find import SourceFile
 from bertsmith.corpus.sources.formats import KINDS, read_documents
-from bertsmith.corpus.sources.parquet import text_bytes
 from bertsmith.corpus.stages.clean import CleanedPart, CleanTask, clean_into
 from bertsmith.corpus.unpack import is_unpacked
 from bertsmith.rows.compressed import open_bytes
+from bertsmith.rows.lines import Slice
+from bertsmith.rows.parquet import text_bytes
 from bertsmith.tokens.bulk_ids import bulk_encoder, choose_library
 from bertsmith.tokens.special_ids import token_dtype
 from bertsmith.tokens.tokenizer import Tokenizer

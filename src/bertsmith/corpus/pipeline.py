@@ -21,8 +21,8 @@ from bertsmith.base.tally import Tally
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.engines.local import Engine
 from bertsmith.corpus.engines.parts import fingerprint, make_once
-from bertsmith.corpus.lines import NOT_UTF8
 from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.reading import NOT_UTF8
 from bertsmith.corpus.searches import Searches, Selection
 from bertsmith.corpus.shards import SPLITS, ShardInfo
 from bertsmith.corpus.sources import python_docs as pydocs

@@ -17,12 +17,14 @@ from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.engines.local import Engine
 from bertsmith.corpus.engines.parts import fingerprint, make_once
-from bertsmith.corpus.lines import Slice, lines_of
 from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.reading import Reading
 from bertsmith.corpus.sources.find import SourceFile
 from bertsmith.corpus.sources.formats import KINDS
-from bertsmith.corpus.sources.parquet import regroup, text_bytes
+from bertsmith.corpus.sources.row_documents import regroup
 from bertsmith.rows.compressed import UNPACKED
+from bertsmith.rows.lines import Slice
+from bertsmith.rows.parquet import text_bytes
 
 _NAME = "text"
 # Others than dumps are unpacked from so many parts on: of files of few parts there may be many.
@@ -51,14 +53,13 @@ def unpack(task: UnpackTask) -> dict[str, Any]:
     """
 
     def make(folder: Path) -> dict[str, Any]:
-        account = Account()
+        reading = Reading(task.file, task.options, Account())
         if task.file.kind == "parquet":
-            regroup(task.file, folder / _NAME, task.options, account, task.part_bytes)
+            regroup(reading, folder / _NAME, task.part_bytes)
         else:
             with open(folder / _NAME, "wb") as file:
-                for _, line in lines_of(task.file, None, account, task.options.strict, cut=False):
-                    file.write(line)
-        return {"changed": account.changed.to_json()}
+                file.writelines(line for _, line in reading.lines(None, cut=False))
+        return {"changed": reading.account.changed.to_json()}
 
     return make_once(task.folder, task.made_of, make)
 

@@ -193,8 +193,10 @@ def open_bytes(path: str | Path, codec: str) -> IO[bytes]:
         _zst_library(path)
     try:
         file = open(path, "rb", buffering=_BUFFER)  # noqa: SIM115  closed with the stream that is returned
+    except FileNotFoundError as error:
+        raise BertsmithError("this file does not exist", path, "check the path") from error
     except OSError as error:
-        what = f"could not read ({error.strerror or error})"
+        what = f"this file cannot be read ({error.strerror or error})"
         raise BertsmithError(what, path, "check the path and its permissions") from error
     return PackedFile(file, codec) if codec else file
 
@@ -205,7 +207,7 @@ def peek(path: str | Path, codec: str, most: int) -> bytes:
         with open_bytes(path, codec) as file:
             return file.read(most)
     except OSError as error:
-        raise BertsmithError(f"could not read ({error})", path, "check the disk") from error
+        raise BertsmithError(f"this file cannot be read ({error})", path, "check the disk") from error
 
 
 def packing(head: bytes) -> str:

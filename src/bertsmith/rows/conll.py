@@ -1,6 +1,6 @@
 """CoNLL's columns: a token a line, its tag in the last column, empty lines between sentences.
 
-Columns are parted by tabs, or else by spaces. The token stands in the first one; in the second where the first only
+Columns are separated by tabs, or else by spaces. The token stands in the first one; in the second where the first only
 numbers the tokens of each sentence (as GermEval's files have it). Tags are those of spans: O, and B-, I- and the like.
 """
 
@@ -10,14 +10,17 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from bertsmith.rows.row import Row
+
 # Of spans in IOB, IOBES, BMEWO or BILOU; where there is one kind of span, it may have no name.
 _TAG = re.compile(r"[OBIES]|[BILUESMW]-\S+")
 _DOCUMENT = "-DOCSTART-"
 _FEWEST_TOKENS = 2
+UNEVEN = "sentences whose lines differ in their number of columns"
 
 
 def is_conll(lines: Iterable[str]) -> bool:
-    """Whether all of the lines that a file begins with are tokens with their tags, or part these."""
+    """Whether all of the lines that a file begins with are tokens with their tags, or stand between these."""
     tokens = 0
     for line in lines:
         columns = _columns(line)
@@ -28,17 +31,40 @@ def is_conll(lines: Iterable[str]) -> bool:
     return tokens >= _FEWEST_TOKENS
 
 
-def sentences_of_conll(lines: Iterable[str]) -> Iterator[str]:
-    """The tokens of each sentence, joined by spaces; lines that begin a document, and comments, are no tokens."""
-    rows: list[list[str]] = []
-    for line in chain(lines, [""]):
-        columns = _columns(line)
+def conll_rows(lines: Iterable[tuple[int, bytes]]) -> Iterator[Row[list[list[str]]]]:
+    """The sentences of lines with the byte that each begins at: the columns of every token, a leading number left out.
+
+    Lines that begin a document, and comments, are no tokens. A sentence of uneven lines has its cells with its fault.
+    """
+    held: list[list[str]] = []
+    raw: list[bytes] = []
+    first, first_line, is_utf8 = 0, 0, True
+    for number, (begin, line) in enumerate(chain(lines, [(0, b"")]), start=1):
+        text = line.decode(errors="replace").rstrip("\r\n")
+        columns = _columns(text)
         if columns and (_is_token(columns) or not _is_beside(columns)):
-            rows.append(columns)
-        elif rows:
-            numbered = len(rows) > 1 and all(len(row) > 2 and row[0] == str(place) for place, row in enumerate(rows, 1))
-            yield " ".join(row[numbered] for row in rows if row[numbered])
-            rows = []
+            if not held:
+                first, first_line, is_utf8 = begin, number, True
+            held.append(columns)
+            raw.append(line)
+            is_utf8 = is_utf8 and ("\ufffd" not in text or _is_utf8(line))
+        elif held:
+            numbered = len(held) > 1 and all(
+                len(row) > 2 and row[0] == str(place) for place, row in enumerate(held, start=1)
+            )
+            fault = UNEVEN if len({len(row) for row in held}) > 1 else ""
+            joined = b"".join(raw)
+            cells = [row[numbered:] for row in held]
+            yield Row(first, first_line, joined, len(joined), cells, fault, "", is_utf8)
+            held, raw = [], []
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _columns(line: str) -> list[str]:

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.folder_lock import hold
+from bertsmith.base.locks import locked
 from bertsmith.training.checkpoints import Position, step_folders
 from bertsmith.training.meters import METRICS_FILE, forget_after, read_metrics
 
@@ -53,18 +53,13 @@ def opened(folder: Path, identity: Mapping[str, Any], resume: bool) -> Iterator[
     identity: all that decides what the run comes to. Raises BertsmithError, alike on all ranks, where another process
     works in the folder, where a run is there and `resume` is not set, and where the folder is another run's.
     """
-    lock = hold(folder) if ranks.is_first() else None
+    with ExitStack() as held:
 
-    def check() -> dict[str, str]:
-        if lock is not None:
-            lock.__enter__()
-        return _check(folder, identity, resume)
+        def check() -> dict[str, str]:
+            held.enter_context(locked(folder, doing="training in this folder"))
+            return _check(folder, identity, resume)
 
-    try:
         yield ranks.by_first(check)
-    finally:
-        if lock is not None:
-            lock.__exit__(None, None, None)
 
 
 def _check(folder: Path, identity: Mapping[str, Any], resume: bool) -> dict[str, str]:

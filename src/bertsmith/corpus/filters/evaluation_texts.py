@@ -3,36 +3,36 @@ columns, txt."""
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TypeVar
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError, nearest
-from bertsmith.rows.compressed import damage_of, open_bytes, packing, peek
-from bertsmith.rows.conll import is_conll, sentences_of_conll
+from bertsmith.rows.compressed import codec_of, peek
+from bertsmith.rows.conll import conll_rows, is_conll
+from bertsmith.rows.encodings import encoding_of
+from bertsmith.rows.json_lines import json_rows
+from bertsmith.rows.lines import Lines, Slice, raise_fault, split_at_returns
+from bertsmith.rows.row import Row
+from bertsmith.rows.squad import is_squad, paragraphs, parse_json
+from bertsmith.rows.tables import QUOTE, cells_of, table_rows
 
-READ = "read are .json (SQuAD's and any other), .jsonl, .tsv, .csv, CoNLL's columns and text, plain or packed"
-# In SQuAD's layout these are pieces of the paragraph.
-_SPANS = ("answers", "plausible_answers")
-_LONGEST_FIELD = 1 << 24
-_MAGIC = 8
+Cells = TypeVar("Cells")
+
+READ = "read are .json (SQuAD's and any other), .jsonl, .tsv, .csv, CoNLL's columns and text, plain or compressed"
 _HEAD = 1 << 16
-
-Texts = Callable[[IO[bytes]], Iterator[str]]
 
 
 @dataclass(frozen=True)
 class EvaluationFile:
-    """A file of evaluation text, packed as `codec`. read_as: what it was taken for, in words."""
+    """A file of evaluation text, compressed as `codec`. read_as: what it was taken for, in words."""
 
     path: Path
     codec: str
     read_as: str
-    reader: Texts
+    reader: Callable[[EvaluationFile], Iterator[str]]
 
     def texts(self) -> Iterator[str]:
         """Every value that may be a text: fields of rows, strings of JSON, sentences of CoNLL, stretches of plain text
@@ -41,12 +41,26 @@ class EvaluationFile:
         Raises BertsmithError for a file that cannot be read.
         """
         try:
-            with open_bytes(self.path, self.codec) as raw:
-                yield from self.reader(raw)
-                if damage_of(raw):
-                    raise ValueError(damage_of(raw))
-        except (ValueError, EOFError, OSError, csv.Error, RecursionError) as error:
-            raise BertsmithError(f"this file of evaluation text cannot be read ({error})", self.path, READ) from error
+            yield from self.reader(self)
+        except BertsmithError as error:
+            raise BertsmithError(
+                f"this file of evaluation text cannot be read: {error.what}", error.where, READ
+            ) from error
+
+    def lines(self) -> Iterable[tuple[int, bytes]]:
+        """The lines with the byte that each begins at; what is wrong with them is raised."""
+        encoding = encoding_of(peek(self.path, self.codec, 4))
+        return Lines(
+            Slice(str(self.path), str(self.path), "", self.codec, encoding=encoding), None, raise_fault, cut=False
+        )
+
+    def sound(self, rows: Iterable[Row[Cells]]) -> Iterator[Cells]:
+        """The cells of rows. Raises BertsmithError for a row with a fault and for bytes that are not UTF-8."""
+        for row in rows:
+            if row.cells is None or not row.is_utf8:
+                what = f"{row.fault} {row.detail}".strip() or "bytes that are not UTF-8"
+                raise BertsmithError(what, f"{self.path}:{row.line}, byte {row.begin:,}")
+            yield row.cells
 
 
 def evaluation_file(path: Path) -> EvaluationFile:
@@ -55,7 +69,7 @@ def evaluation_file(path: Path) -> EvaluationFile:
     Raises BertsmithError where there is none.
     """
     check_file(path)
-    codec = packing(peek(path, "", _MAGIC))
+    codec = codec_of(path)
     suffix = Path(path.name.removesuffix(f".{codec}")).suffix.lower() if codec else path.suffix.lower()
     if suffix in _NAMED:
         return EvaluationFile(path, codec, *_NAMED[suffix])
@@ -85,48 +99,56 @@ def content_hash(path: Path) -> str:
 def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, list):
-        for each in value:
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
             yield from _strings(each)
-    elif isinstance(value, dict):
-        spans = _SPANS if "question" in value else ()
-        for name, each in value.items():
-            if name not in spans:
-                yield from _strings(each)
 
 
-def _json(raw: IO[bytes]) -> Iterator[str]:
-    yield from _strings(json.loads(raw.read().decode("utf-8-sig")))
+def _json(file: EvaluationFile) -> Iterator[str]:
+    """Of SQuAD's layout, titles, paragraphs and questions: answers are pieces of the paragraph."""
+    value = parse_json(b"".join(line for _, line in file.lines()), str(file.path))
+    if not is_squad(value):
+        yield from _strings(value)
+        return
+    title = None
+    for each in paragraphs(value):
+        if each.fault:
+            raise BertsmithError(each.fault, f"{file.path}, {each.where}")
+        if each.title != title:
+            yield (title := each.title)
+        yield each.context
+        yield from (question.text for question in each.questions)
 
 
-def _json_lines(raw: IO[bytes]) -> Iterator[str]:
-    for line in raw:
-        if line.strip():
-            yield from _strings(json.loads(line.decode("utf-8-sig")))
+def _json_lines(file: EvaluationFile) -> Iterator[str]:
+    for row in file.sound(json_rows(file.lines())):
+        yield from _strings(row)
 
 
-def _tsv(raw: IO[bytes]) -> Iterator[str]:
+def _tsv(file: EvaluationFile) -> Iterator[str]:
     """GLUE's: a field is never quoted, a lone quote is text."""
-    for line in raw:
-        yield from line.decode("utf-8-sig").rstrip("\r\n").split("\t")
+    for row in file.sound(table_rows(split_at_returns(file.lines()), "\t")):
+        yield from row
 
 
-def _csv(raw: IO[bytes]) -> Iterator[str]:
-    limit = csv.field_size_limit(_LONGEST_FIELD)
+def _csv(file: EvaluationFile) -> Iterator[str]:
+    head = peek(file.path, file.codec, _HEAD)
+    cells, _ = cells_of(head, len(head) < _HEAD, [mark + QUOTE for mark in ",;\t|"])
+    for row in file.sound(table_rows(split_at_returns(file.lines()), cells or "," + QUOTE, strict=True)):
+        yield from row
+
+
+def _plain(file: EvaluationFile) -> Iterator[str]:
+    lines = b"".join(line for _, line in file.lines())
     try:
-        for row in csv.reader((line.decode("utf-8-sig") for line in raw), strict=True):
-            yield from row
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _plain(raw: IO[bytes]) -> Iterator[str]:
-    lines = raw.read().decode("utf-8-sig").splitlines()
-    if all(line.strip() for line in lines):
-        yield from lines
+        texts = lines.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise BertsmithError(f"not UTF-8 ({error.reason})", f"{file.path}, byte {error.start:,}") from error
+    if all(line.strip() for line in texts):
+        yield from texts
         return
     held: list[str] = []
-    for line in [*lines, ""]:
+    for line in [*texts, ""]:
         if line.strip():
             held.append(line)
         elif held:
@@ -134,11 +156,16 @@ def _plain(raw: IO[bytes]) -> Iterator[str]:
             held = []
 
 
-def _conll(raw: IO[bytes]) -> Iterator[str]:
-    return sentences_of_conll(line.decode("utf-8-sig").rstrip("\r\n") for line in raw)
+def _conll(file: EvaluationFile) -> Iterator[str]:
+    for row in conll_rows(file.lines()):
+        if not row.is_utf8:
+            raise BertsmithError("bytes that are not UTF-8", f"{file.path}:{row.line}, byte {row.begin:,}")
+        # A sentence of uneven lines has its tokens all the same.
+        tokens = " ".join(columns[0] for columns in row.cells or [] if columns[0])
+        yield tokens
 
 
-_NAMED: dict[str, tuple[str, Texts]] = {
+_NAMED: dict[str, tuple[str, Callable[[EvaluationFile], Iterator[str]]]] = {
     ".json": ("JSON", _json),
     ".jsonl": ("JSON lines", _json_lines),
     ".ndjson": ("JSON lines", _json_lines),

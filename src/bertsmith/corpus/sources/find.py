@@ -13,11 +13,11 @@ from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say, size
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.documents import ReadOptions
-from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.sources import python_docs as pydocs
 from bertsmith.corpus.sources.formats import KINDS
 from bertsmith.corpus.sources.recognise import Unread, form_of
 from bertsmith.corpus.sources.standard_input import NAME, STANDARD_INPUT
+from bertsmith.rows.lines import Slice
 
 PYTHON_DOCS = "python-docs"
 _READ = (

@@ -6,23 +6,21 @@ A further kind is one more function and one more row of KINDS.
 from __future__ import annotations
 
 import html
-import json
 import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from bertsmith.base.log import size
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import Document, ReadOptions
-from bertsmith.corpus.lines import LONGEST_LINE, IsStart, Slice, decode, lines_of
+from bertsmith.corpus.reading import Reading
 from bertsmith.corpus.sources.gutenberg import without_gutenberg
-from bertsmith.corpus.sources.parquet import group_edges, read_parquet
-from bertsmith.corpus.sources.rows import drop_row, whole_text
-from bertsmith.corpus.sources.tables import any_line, read_table, row_edges
+from bertsmith.corpus.sources.row_documents import objects, read_jsonl, read_parquet, read_table, table_edges, text_in
 from bertsmith.corpus.sources.wikiextractor import without_remains
 from bertsmith.rows.encodings import UTF8_MARK
+from bertsmith.rows.lines import LONGEST_LINE, IsStart, Slice, any_line
+from bertsmith.rows.parquet import group_edges
 
 # A text file taken as one document is cut into several at the line where it passes this size.
 LONGEST_DOCUMENT = 32 << 20
@@ -45,7 +43,7 @@ class Kind:
     """
 
     said: str
-    read: Callable[[Slice, ReadOptions, Account], Iterator[Document]]
+    read: Callable[[Reading], Iterator[Document]]
     is_start: IsStart | None
     edges: Callable[[Slice, int], list[int]] | None = None
     has_field: bool = False
@@ -54,7 +52,7 @@ class Kind:
 
 def read_documents(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
     """The documents of a slice. Rows that are no document are counted as read and dropped; bytes as they stream by."""
-    return KINDS[part.kind].read(part, options, account)
+    return KINDS[part.kind].read(Reading(part, options, account))
 
 
 def edges_of(file: Slice, size_bytes: int, part_bytes: int) -> list[int | None]:
@@ -71,8 +69,8 @@ def edges_of(file: Slice, size_bytes: int, part_bytes: int) -> list[int | None]:
     return [*(size_bytes * cut // cuts for cut in range(cuts)), None]
 
 
-def _lines(part: Slice, options: ReadOptions, account: Account, runs: bool = False) -> Iterator[tuple[int, bytes]]:
-    return lines_of(part, KINDS[part.kind].is_start, account, options.strict, runs=runs)
+def _lines(reading: Reading, runs: bool = False) -> Iterator[tuple[int, bytes]]:
+    return reading.lines(KINDS[reading.part.kind].is_start, runs=runs)
 
 
 def _long_document_edges(file: Slice, part_bytes: int) -> list[int]:
@@ -86,37 +84,35 @@ def _long_document_edges(file: Slice, part_bytes: int) -> list[int]:
     return [edge for edge in edges if edge < end]
 
 
-def _read_file(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
-    for begin, raw in _gather(part, options, account):
+def _read_file(reading: Reading) -> Iterator[Document]:
+    name, account = reading.part.name, reading.account
+    for begin, raw in _gather(reading):
         cut = begin > len(UTF8_MARK)
         if cut:
-            account.changed.note(f"cuts of text files into documents of {size(LONGEST_DOCUMENT)}", example=part.name)
-        name = f"{part.name}@{begin}" if cut else part.name
-        text = decode(raw, part.name, begin, account, options.strict)
-        yield Document(name, without_gutenberg(text, part.name, account))
+            account.changed.note(f"cuts of text files into documents of {size(LONGEST_DOCUMENT)}", example=name)
+        yield Document(f"{name}@{begin}" if cut else name, without_gutenberg(reading.decode(raw, begin), name, account))
 
 
-def _read_blank_line(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
-    for begin, raw in _gather(part, options, account, lambda line: not line.strip()):
-        text = decode(raw, part.name, begin, account, options.strict)
-        yield Document(f"{part.name}@{begin}", text, "sentence")
+def _read_blank_line(reading: Reading) -> Iterator[Document]:
+    for begin, raw in _gather(reading, lambda line: not line.strip()):
+        yield Document(f"{reading.part.name}@{begin}", reading.decode(raw, begin), "sentence")
 
 
 def _gather(
-    part: Slice, options: ReadOptions, account: Account, parts_documents: Callable[[bytes], bool] | None = None
+    reading: Reading, separates_documents: Callable[[bytes], bool] | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """Lines joined up to one that parts documents, or to the longest document; empty ones are not given."""
+    """Lines joined up to one that separates documents, or to the longest document; empty ones are not given."""
     lines: list[bytes] = []
     first = held = 0
-    for start, run in _lines(part, options, account, runs=parts_documents is None):
+    for start, run in _lines(reading, runs=separates_documents is None):
         begin = start
         # Cut at a line, however many of them came together.
         for line in [run] if held + len(run) <= LONGEST_DOCUMENT else _LINE.findall(run):
-            parting = parts_documents is not None and parts_documents(line)
-            if lines and (parting or held > LONGEST_DOCUMENT):
+            separates = separates_documents is not None and separates_documents(line)
+            if lines and (separates or held > LONGEST_DOCUMENT):
                 yield first, b"".join(lines)
                 lines, held = [], 0
-            if not parting:
+            if not separates:
                 if not lines:
                     first = begin
                 lines.append(line)
@@ -126,67 +122,42 @@ def _gather(
         yield first, b"".join(lines)
 
 
-def _read_lines(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
-    for begin, line in _lines(part, options, account):
-        if not line.strip():
-            continue
-        yield Document(f"{part.name}@{begin}", decode(line, part.name, begin, account, options.strict).rstrip("\r\n"))
+def _read_lines(reading: Reading) -> Iterator[Document]:
+    for begin, line in _lines(reading):
+        if line.strip():
+            yield Document(f"{reading.part.name}@{begin}", reading.decode(line, begin).rstrip("\r\n"))
 
 
-def _rows(part: Slice, options: ReadOptions, account: Account) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of JSON lines. A row that is none is dropped as a document of its own bytes."""
-    for begin, line in _lines(part, options, account):
-        if not line.strip():
-            continue
-        text = decode(line, part.name, begin, account, options.strict)
-        try:
-            row = json.loads(text)
-            fault = "" if isinstance(row, dict) else "rows that are not a JSON object"
-        except (ValueError, RecursionError):  # not JSON, a number of thousands of digits, or nested too deep
-            row, fault = {}, "rows that are not JSON"
-        if fault:
-            drop_row(fault, len(text.encode()), f"{part.name}, byte {begin:,}", options, account)
-        else:
-            yield begin, row
+def _wiki_document(name: str, text: str, title: str, account: Account) -> Document:
+    """An article as WikiExtractor wrote it, without its title and what the tool left of markup."""
+    return Document(
+        name, without_remains(without_title(text, title, name, account), name, account.changed), "paragraph"
+    )
 
 
-def _read_jsonl(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
-    for begin, row in _rows(part, options, account):
-        text = row.get(options.text_field)
-        if not isinstance(text, str):
-            fault = f"rows without text in the field '{options.text_field}'"
-            drop_row(fault, 0, f"{part.name}, byte {begin:,}", options, account)
-            continue
-        name = row.get("id", begin)
-        yield Document(f"{part.name}@{name}", whole_text(text, account, part.name))
+def _read_wiki_json(reading: Reading) -> Iterator[Document]:
+    for begin, row in objects(reading):
+        text = text_in(row, "text", begin, reading)
+        if text is not None:
+            name = f"{reading.part.name}@{row.get('id', begin)}"
+            yield _wiki_document(name, text, str(row.get("title") or ""), reading.account)
 
 
-def _read_wiki_json(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
-    for begin, row in _rows(part, options, account):
-        text, title = row.get("text"), row.get("title")
-        if not isinstance(text, str):
-            drop_row("rows without text in the field 'text'", 0, f"{part.name}, byte {begin:,}", options, account)
-            continue
-        name = f"{part.name}@{row.get('id', begin)}"
-        body = without_title(whole_text(text, account, part.name), str(title or ""), name, account)
-        yield Document(name, without_remains(body, name, account.changed), "paragraph")
-
-
-def _read_wiki_blocks(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
+def _read_wiki_blocks(reading: Reading) -> Iterator[Document]:
     """`<doc id= url= title=>` up to `</doc>`; a block that never ends, ends where the next begins."""
     tag, body, first = b"", list[bytes](), 0
+    changed = reading.account.changed
 
     def document() -> Document:
         attributes = dict(_ATTRIBUTE.findall(tag.decode(errors="replace")))
-        text = decode(b"".join(body), part.name, first, account, options.strict)
-        name = f"{part.name}@{attributes.get('id', first)}"
-        text = without_title(text, html.unescape(attributes.get("title", "")), name, account)
-        return Document(name, without_remains(text, name, account.changed), "paragraph")
+        name = f"{reading.part.name}@{attributes.get('id', first)}"
+        title = html.unescape(attributes.get("title", ""))
+        return _wiki_document(name, reading.decode(b"".join(body), first), title, reading.account)
 
-    for begin, line in _stretches(part, options, account):
+    for begin, line in _stretches(reading):
         if line.startswith(b"<doc "):
             if tag:
-                account.changed.note("<doc> blocks without their end", example=f"{part.name}, byte {first:,}")
+                changed.note("<doc> blocks without their end", example=reading.where(first))
                 yield document()
             tag, body, first = line, [], begin + len(line)
         elif tag and line.startswith(b"</doc>"):
@@ -196,16 +167,16 @@ def _read_wiki_blocks(part: Slice, options: ReadOptions, account: Account) -> It
             body.append(line)
         else:
             for found in _FILLED_LINE.finditer(line):
-                where = f"{part.name}, byte {begin + found.start():,}"
-                account.changed.note("lines outside <doc> blocks, left out", 1, len(found.group()), where)
+                where = reading.where(begin + found.start())
+                changed.note("lines outside <doc> blocks, left out", 1, len(found.group()), where)
     if tag:
-        account.changed.note("<doc> blocks without their end", example=f"{part.name}, byte {first:,}")
+        changed.note("<doc> blocks without their end", example=reading.where(first))
         yield document()
 
 
-def _stretches(part: Slice, options: ReadOptions, account: Account) -> Iterator[tuple[int, bytes]]:
+def _stretches(reading: Reading) -> Iterator[tuple[int, bytes]]:
     """The lines of a slice: one that begins with a tag by itself, those up to the next such line together."""
-    for begin, run in _lines(part, options, account, runs=True):
+    for begin, run in _lines(reading, runs=True):
         start = 0
         while start < len(run):
             if run.startswith(_TAGS, start):
@@ -234,11 +205,11 @@ def _doc_tag(line: bytes, before: bytes) -> bool:
     return line.startswith(b"<doc ")
 
 
-def _read_dump(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
+def _read_dump(reading: Reading) -> Iterator[Document]:
     # Imported for a dump only: with the parser of wikitext it is a tenth of what a worker imports.
     from bertsmith.corpus.wiki.dumps import read_pages
 
-    return read_pages(part, options, account)
+    return read_pages(reading)
 
 
 def _dump_edges(file: Slice, part_bytes: int) -> list[int]:
@@ -251,8 +222,8 @@ KINDS = {
     "file": Kind("plain text, a file is a document", _read_file, None, _long_document_edges),
     "blank-line": Kind("plain text, a sentence a line, blank lines between documents", _read_blank_line, _after_blank),
     "line": Kind("plain text, a line is a document", _read_lines, any_line),
-    "jsonl": Kind("JSON lines", _read_jsonl, any_line, has_field=True),
-    "csv": Kind("csv", read_table, None, row_edges, has_field=True),
+    "jsonl": Kind("JSON lines", read_jsonl, any_line, has_field=True),
+    "csv": Kind("csv", read_table, None, table_edges, has_field=True),
     "tsv": Kind("tsv, quotes taken for text", read_table, any_line, has_field=True),
     "parquet": Kind("parquet", read_parquet, None, group_edges, has_field=True),
     "mediawiki": Kind("MediaWiki XML dump", _read_dump, None, _dump_edges, cut_packed=("bz2",)),

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.corpus.documents import ReadOptions
-from bertsmith.corpus.lines import LONGEST_LINE, open_text
-from bertsmith.corpus.sources import parquet
+from bertsmith.corpus.reading import no_such_field
 from bertsmith.corpus.sources.formats import WIKI_FIELDS
-from bertsmith.corpus.sources.rows import no_such_field
-from bertsmith.corpus.sources.tables import cells_of
+from bertsmith.corpus.sources.row_documents import check_parquet
+from bertsmith.rows import parquet
 from bertsmith.rows.compressed import codec_of, damage_of, open_bytes, peek
 from bertsmith.rows.encodings import UTF8_MARK, encoding_of
+from bertsmith.rows.lines import LONGEST_LINE, open_text
+from bertsmith.rows.tables import QUOTE, cells_of
 
 _HEAD = 1 << 16
 _TABLE_NAMES = {".csv": ",;\t|", ".tsv": "\t,;|"}
@@ -97,7 +98,7 @@ def _parquet_form(path: Path, codec: str, options: ReadOptions) -> Form | Unread
     if codec:
         return Unread(f"parquet packed as {codec} (unpack it: its own packing is as good, and it is read in slices)")
     try:
-        parquet.check_parquet(str(path), options.text_field)
+        check_parquet(str(path), options.text_field)
     except parquet.DamagedError as error:
         return Unread(f"parquet that is damaged ({error})", damaged=True)
     return Form("parquet")
@@ -136,7 +137,8 @@ def _table_cells(path: Path, head: bytes, name: str, options: ReadOptions) -> st
     called = name in _TABLE_NAMES
     if not called and options.documents != ReadOptions.documents:
         return ""
-    cells, rows = cells_of(head, len(head) < _HEAD, _TABLE_NAMES.get(name, _TABLES_BY_CONTENT))
+    choices = [cells for mark in _TABLE_NAMES.get(name, _TABLES_BY_CONTENT) for cells in (mark, mark + QUOTE)]
+    cells, rows = cells_of(head, len(head) < _HEAD, choices)
     fields = [field.strip() for field in rows[0]] if rows else []
     if called and options.text_field not in fields:
         raise no_such_field(options.text_field, fields, f"{path}, first row, which names the fields")

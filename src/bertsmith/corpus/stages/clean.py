@@ -22,12 +22,12 @@ from bertsmith.base.tally import excerpt
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import LINE_BREAKS, Document, ReadOptions
 from bertsmith.corpus.engines.parts import fingerprint, finished, make_once
-from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.sources.find import SourceFile
 from bertsmith.corpus.sources.formats import edges_of, read_documents
 from bertsmith.corpus.stages.normalise import HASH_BYTES, clean_text, text_hash
 from bertsmith.corpus.stages.totals import keep_account
 from bertsmith.rows.compressed import UNPACKED
+from bertsmith.rows.lines import Slice
 
 # A part in which a page took too long is made again with so many times the limit.
 TIMES_AS_LONG = 10

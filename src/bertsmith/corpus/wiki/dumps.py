@@ -20,11 +20,12 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import size
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import Document, ReadOptions
-from bertsmith.corpus.lines import Slice, decode, open_text
+from bertsmith.corpus.reading import Reading
 from bertsmith.corpus.wiki.page_time import TookTooLongError, within
 from bertsmith.corpus.wiki.text import Removed, Spaces, plain_text
 from bertsmith.rows.bz2_blocks import blocks_from
 from bertsmith.rows.compressed import UNPACKED, damage_of, open_bytes
+from bertsmith.rows.lines import Fault, Slice, open_text
 
 # MediaWiki itself takes no text above 2 MiB unless it is told to. A longer page is left out.
 LONGEST_PAGE = 16 << 20
@@ -49,11 +50,12 @@ def dump_edges(file: Slice, part_bytes: int) -> list[int]:
     return [size_bytes * cut // cuts for cut in range(1, cuts)]
 
 
-def read_pages(part: Slice, options: ReadOptions, account: Account) -> Iterator[Document]:
+def read_pages(reading: Reading) -> Iterator[Document]:
     """The articles of a slice as plain text, named file@page-id; every other page is dropped for a named reason."""
+    part, account = reading.part, reading.account
     names = _namespaces(part.path, part.codec)
     spaces = Spaces(names.get(_FILE, ""), names.get(_CATEGORY, ""))
-    with closing(_chunks(part, options.strict, account)) as chunks:
+    with closing(_chunks(reading)) as chunks:
         for raw in _raw_pages(chunks, by_block=part.codec == "bz2"):
             found = _ID.search(raw.data)
             where = f"{part.name}@{found[1].decode() if found else '?'}"
@@ -61,17 +63,17 @@ def read_pages(part: Slice, options: ReadOptions, account: Account) -> Iterator[
                 account.changed.note("older revisions of pages, left out", raw.older, raw.older_bytes, where)
             fault, page = raw.fault, None
             if not fault:
-                page = _parsed(decode(raw.data, where, 0, account, options.strict))
+                page = _parsed(reading.decode(raw.data, 0, where))
                 fault = "" if page is not None else "pages of broken XML"
             if page is None:
-                _drop_broken(fault, raw.size, where, options.strict, account)
+                reading.drop(fault, raw.size, where)
                 continue
             title, source = page.findtext("title") or "", page.findtext("revision/text") or ""
             text, example, reason = "", f"{where}: {title}", _no_article(page, source, names)
             if not reason:
                 removed = Removed()
                 try:
-                    text = within(options.page_seconds, partial(plain_text, source, title, spaces, removed))
+                    text = within(reading.options.page_seconds, partial(plain_text, source, title, spaces, removed))
                     reason = "" if text else "pages of markup without text"
                     _note(removed, where, account)
                 except TookTooLongError:
@@ -95,14 +97,6 @@ def _note(removed: Removed, where: str, account: Account) -> None:
 def _place(part: Slice, byte: int) -> str:
     """Where a page begins, as a user can find it."""
     return f"in the block at byte {byte:,}" if part.codec == "bz2" else f"byte {byte:,}"
-
-
-def _drop_broken(fault: str, size_bytes: int, where: str, strict: bool, account: Account) -> None:
-    if strict:
-        fix = "get the dump again, or leave --strict away to have such pages counted and left out"
-        raise BertsmithError(f"found {fault}", where, fix)
-    account.read(size_bytes)
-    account.drop(fault, size_bytes, where)
 
 
 def _parsed(text: str) -> ElementTree.Element | None:
@@ -227,17 +221,16 @@ def _tags(chunks: _Chunks, by_block: bool) -> Iterator[tuple[bool, bytes, bytes,
     yield True, b"", b"", 0
 
 
-def _chunks(part: Slice, strict: bool, account: Account) -> _Chunks:
+def _chunks(reading: Reading) -> _Chunks:
     """The unpacked bytes from the slice's begin on, past its end too; those of the slice itself are counted."""
-    reader = _bz2_chunks(part) if part.codec == "bz2" else _read_chunks(part)
-    for mine, chunk, byte in reader:
+    part = reading.part
+    for mine, chunk, byte in _bz2_chunks(part) if part.codec == "bz2" else _read_chunks(part):
         if chunk is None and mine:
-            where = f"{part.name}, byte {byte:,}"
-            if strict:
-                raise BertsmithError("this file is damaged and cannot be unpacked", where, "copy or download it again")
-            account.changed.note(_DAMAGED, example=where)
+            what, where = "this file is damaged and cannot be decompressed", reading.where(byte)
+            error = BertsmithError(what, where, "copy or download it again")
+            reading.report(Fault(_DAMAGED, 1, 0, where, error))
         elif chunk is not None and mine:
-            account.stream_bytes += len(chunk)
+            reading.account.stream_bytes += len(chunk)
         yield mine, chunk, byte
 
 
@@ -267,6 +260,6 @@ def _read_chunks(part: Slice) -> Iterator[tuple[bool, bytes | None, int]]:
 @lru_cache(maxsize=64)
 def _namespaces(path: str, codec: str) -> dict[int, str]:
     """The names of a wiki's namespaces by their numbers, from the head of its dump; what can be had of them."""
-    head = next(_chunks(Slice(path, path, "mediawiki", codec), False, Account()), (True, None, 0))[1] or b""
-    found = _NAMESPACE.findall(head.decode(errors="replace"))
+    head = next(_chunks(Reading(Slice(path, path, "mediawiki", codec), ReadOptions(), Account())), (True, None, 0))
+    found = _NAMESPACE.findall((head[1] or b"").decode(errors="replace"))
     return {int(key): html.unescape(name) for key, name in found if name}

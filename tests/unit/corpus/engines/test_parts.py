@@ -20,11 +20,11 @@ from bertsmith.corpus.engines.local import LocalEngine, check_engine
 from bertsmith.corpus.engines.parts import MARK, finished, make_once
 from bertsmith.corpus.filters.duplicates import dropped_documents, find_duplicates
 from bertsmith.corpus.filters.ranges import RANGE_ROWS, RangeTask, ranges_for
-from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.shards import write_shard
 from bertsmith.corpus.sources.find import SourceFile
 from bertsmith.corpus.stages.assemble import Piece, plan_shards
 from bertsmith.corpus.stages.clean import CleanedPart, CleanTask, clean_part, plan_parts
+from bertsmith.rows.lines import Slice
 
 
 def test_a_part_is_made_once_and_again_when_made_of_something_else(tmp_path: Path) -> None:

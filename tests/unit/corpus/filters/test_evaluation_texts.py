@@ -37,7 +37,10 @@ SQUAD = {
 @pytest.mark.parametrize(
     ("name", "content", "texts"),
     [
-        ("dev.json", json.dumps(SQUAD), ["1.1", "Rivers", "A river runs here.", "5a", "What runs?"]),
+        ("dev.json", json.dumps(SQUAD), ["Rivers", "A river runs here.", "What runs?"]),
+        ("other.json", '{"a": ["x y", {"b": "z"}], "data": [3, "w"]}', ["x y", "z", "w"]),
+        ("semicolons.csv", 'id;text\n1;"two; words, here"\n', ["id", "text", "1", "two; words, here"]),
+        ("mac.tsv", "id\tsentence\r1\tleft\r", ["id", "sentence", "1", "left"]),
         ("a.jsonl", '{"a": "one two", "n": 3, "b": ["x", {"c": "y z"}]}\n\n{"a": "w"}\n', ["one two", "x", "y z", "w"]),
         ("a.tsv", 'id\tsentence\r\n1\tHe said " and left\n', ["id", "sentence", "1", 'He said " and left']),
         ("a.csv", 'id,text\n1,"two, words\nover lines"\n', ["id", "text", "1", "two, words\nover lines"]),
@@ -57,6 +60,8 @@ def test_the_texts_of_a_file(tmp_path: Path, name: str, content: str, texts: lis
     ("name", "content"),
     [
         ("cut.json", b'{"data": ['),
+        ("squad.json", b'{"data": [{"paragraphs": [{"context": 3}]}]}'),
+        ("bytes.jsonl", b'{"a": "caf\xe9"}'),
         ("a.jsonl", b"{not json}\n"),
         ("latin.txt", "é".encode("latin-1")),
         ("a.csv", b'a,"b'),

@@ -17,12 +17,12 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import Document, ReadOptions
 from bertsmith.corpus.engines.local import LocalEngine
-from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.options import PrepareOptions
-from bertsmith.corpus.sources import parquet
+from bertsmith.corpus.sources import row_documents as parquet
 from bertsmith.corpus.sources.find import find_files
 from bertsmith.corpus.sources.formats import edges_of, read_documents
 from bertsmith.corpus.unpack import is_unpacked, unpack_where_needed
+from bertsmith.rows.lines import Slice
 
 OPTIONS = ReadOptions()
 TEXTS = [f"Text {n} of {n * n}, größer." for n in range(400)]

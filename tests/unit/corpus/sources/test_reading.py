@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.corpus import lines
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import Document, ReadOptions
-from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.sources import formats as kinds
 from bertsmith.corpus.sources.formats import read_documents
 from bertsmith.rows import compressed as codecs
+from bertsmith.rows import lines
+from bertsmith.rows.lines import Slice
 
 OPTIONS = ReadOptions()
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import Document, ReadOptions
-from bertsmith.corpus.lines import Slice
-from bertsmith.corpus.sources import tables
 from bertsmith.corpus.sources.find import find_files
 from bertsmith.corpus.sources.formats import edges_of, read_documents
+from bertsmith.rows import tables
+from bertsmith.rows.lines import Slice
 
 OPTIONS = ReadOptions()
 ROWS = [
@@ -109,7 +109,7 @@ def test_a_quote_that_is_never_closed_costs_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cell", ["one_line " * 30, "many\nlines\n" * 30])
 def test_rows_too_long_are_dropped_whole(tmp_path: Path, cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "LONGEST_ROW", 100)
-    monkeypatch.setattr("bertsmith.corpus.lines.LONGEST_LINE", 100)
+    monkeypatch.setattr("bertsmith.rows.lines.LONGEST_LINE", 100)
     rows = [["1", "before", ""], ["2", cell + ' "x"', "y"], ["3", "after", ""]]
     content = as_csv(rows)
     path = tmp_path / "a.csv"

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import Document, ReadOptions
-from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.sources.formats import edges_of, read_documents
 from bertsmith.corpus.wiki import dumps as mediawiki
+from bertsmith.rows.lines import Slice
 from made_dumps import HEAD, TAIL, dump, page
 
 WORDS = ["Straße", "river", "of", "ice", "and", "a", "mountain", "with", "日本", "snow", "on", "it"]

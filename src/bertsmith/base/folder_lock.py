@@ -1,8 +1,0 @@
-"""Placeholder until the real lock is merged."""
-
-from contextlib import contextmanager
-
-
-@contextmanager
-def hold(folder):
-    yield
