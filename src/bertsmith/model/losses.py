@@ -35,13 +35,15 @@ class Forward:
     """A micro-batch after its forward pass.
 
     losses: by name, in the order in which they are added up. tokens: real ones. slots: tokens and filling.
-    attention_places: slots that attention worked on, padding included.
+    attention_places: slots that attention worked on, padding included. flop: floating-point operations of its matrix
+    products, forward and backward, without padding.
     """
 
     losses: Mapping[str, LossSum]
     tokens: int
     slots: int
     attention_places: int
+    flop: float = 0.0
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> LossSum:

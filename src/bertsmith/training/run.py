@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from bertsmith.base import ranks
@@ -14,6 +15,7 @@ from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.log import say, warn
 from bertsmith.base.stopping import stop_on_signals
 from bertsmith.model.cpu.kernels import prepare_training
+from bertsmith.model.flop import peak_flops
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.checkpoints import Position, load_checkpoint
 from bertsmith.training.loop import Cadence, Trainer
@@ -87,7 +89,13 @@ def trainer_of(
                 stop=stop,
                 resume_hint=f"run the same command {'again' if settings.resumed else 'with --resume'} to resume",
                 compiled=settings.compiled,
+                peak=_peak(settings.device),
             )
     finally:
         if metrics is not None:
             metrics.close()
+
+
+def _peak(device: Device) -> float | None:
+    """FLOP/s by the data sheet of a GPU; None for what is not listed, and for CPUs."""
+    return None if device.is_cpu else peak_flops(torch.cuda.get_device_name(device.torch_device), device.precision)
