@@ -33,6 +33,7 @@ OF_THE_CLOCK = {
     "data_wait_share",
     "memory_bytes",
     "seconds_left_in_phase",
+    "seconds_left_in_seed",
 }
 _SMALL = (
     *("--model.layers=1", "--model.hidden=32", "--model.heads=2", "--model.intermediate=48"),

@@ -171,8 +171,8 @@ class Quickstart:
     def _finetune(self, from_scratch: bool) -> dict[str, Any]:
         settings = replace(self.budget.finetune, from_scratch=from_scratch)
         rows = self.out / "classifier"
-        out = None if from_scratch else rows / "model"
-        result = finetune("classify", self.run.model, rows / "train.jsonl", rows / "dev.jsonl", out, settings=settings)
+        train, dev, out = rows / "train.jsonl", rows / "dev.jsonl", None if from_scratch else rows
+        result = finetune("classify", self.run.model, train, dev, out, settings=settings, resume=True)
         return {"said": result.line(), "scores": result.scores, "majority": result.baseline}
 
     def finetune(self) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def resume_position(folder: Path, model: nn.Module, optimizer: ClippedOptimizer,
     """Restores the newest step folder into model and optimizer, and says so; None for a run without one."""
     position = load_checkpoint(folder, model, optimizer) if resume else None
     if position is not None:
-        say(f"resuming after step {position.step:,} (stage {position.stage}, step {position.stage_step:,} of it)")
+        say(f"resuming after step {position.step:,}")
     return position
 
 

@@ -122,6 +122,12 @@ def tell_dtypes(path: Path, tensors: Mapping[str, Tensor]) -> None:
         log_choice(f"{path}: weights", "held as torch.float32", f"stored as {' and '.join(sorted(other))}")
 
 
+def model_folder(folder: Path) -> Path:
+    """A model folder, or the finished model of a run folder."""
+    inner = folder / "model"
+    return inner if (inner / CONFIG_FILE).is_file() and not (folder / CONFIG_FILE).is_file() else folder
+
+
 def read_config(folder: Path) -> BertConfig:
     """The shape of the BERT in a folder; what decides its numbers and is not said there is as in `transformers`, and
     told. Raises BertsmithError where there is none, or one that is no BERT's."""
