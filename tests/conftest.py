@@ -10,10 +10,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 
 # Set before torch or a tokenizer is imported anywhere, and inherited by the processes that tests start. One thread: for
@@ -27,8 +27,11 @@ os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A test must pass on a busy machine too, so nothing may depend on how long an example takes.
-hypothesis.settings.register_profile("bertsmith", deadline=None)
-hypothesis.settings.load_profile("bertsmith")
+with suppress(ImportError):  # tests/gpu runs where it is not installed, too
+    import hypothesis
+
+    hypothesis.settings.register_profile("bertsmith", deadline=None)
+    hypothesis.settings.load_profile("bertsmith")
 
 ROOT = Path(__file__).resolve().parent.parent
 _LOCAL_NAMES = {None, "", "localhost", "localhost.localdomain", "ip6-localhost"}
