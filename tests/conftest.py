@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,13 @@ os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
 # Started in the background by a shell, tests would inherit an ignored SIGINT, and so would the processes that they end
 # with it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A test must pass on a busy machine too, so nothing may depend on how long an example takes.
+with suppress(ImportError):  # tests/gpu runs where it is not installed, too
+    import hypothesis
+
+    hypothesis.settings.register_profile("bertsmith", deadline=None)
+    hypothesis.settings.load_profile("bertsmith")
 
 ROOT = Path(__file__).resolve().parent.parent
 _LOCAL_NAMES = {None, "", "localhost", "localhost.localdomain", "ip6-localhost"}
