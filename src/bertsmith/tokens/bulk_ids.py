@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import choose
+from bertsmith.base.log import log_choice
 from bertsmith.base.versions import version_of
 from bertsmith.tokens.special_ids import token_dtype
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -54,7 +54,7 @@ def choose_library(tokenizer: Tokenizer) -> str:
         reason = fault
     else:
         choice, reason = f"{NANOTOKEN} {fast}", f"the same ids as {TOKENIZERS} {ours}, faster"
-    choose("ids of bulk text", choice, reason)
+    log_choice("ids of bulk text", choice, reason)
     return choice
 
 
