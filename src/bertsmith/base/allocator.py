@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from bertsmith.base.log import choose
+from bertsmith.base.log import log_choice
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER = -1
@@ -37,7 +37,7 @@ def keep_freed_memory() -> bool:
     largest = next((size for size in _MMAP_BYTES if library.mallopt(_MMAP_THRESHOLD, size)), 0)
     kept = bool(library.mallopt(_TRIM_THRESHOLD, _NEVER)) and largest > 0
     if kept:
-        choose("memory that a step frees", "kept for the next one", "fresh pages would take 5% of a step's time")
+        log_choice("memory that a step frees", "kept for the next one", "fresh pages would take 5% of a step's time")
         _ask_for_large_pages(library, largest)
     return kept
 
@@ -67,7 +67,7 @@ def _ask_for_large_pages(library: ctypes.CDLL, largest: int) -> None:
     for block in reversed(blocks):
         library.free(block)
     if given:
-        choose("pages of memory", "of 2 MB where they can be had", "a step finds its way through gigabytes faster")
+        log_choice("pages of memory", "of 2 MB where they can be had", "a step finds its way through gigabytes faster")
 
 
 def _text_of(path: Path) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import re
 from pathlib import Path
 
 import bertsmith
+from bertsmith.base.versions import version_of
 from bertsmith.corpus.engines.local import default_workers
 
 LOWERING = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
@@ -20,7 +20,7 @@ _PACKAGES = ("numpy", "tokenizers", "sentencex", "nanotoken", "transformers", "d
 def machine() -> dict[str, str]:
     """Processor, cores, memory, system, versions and load, for the lines above a table."""
     versions = [f"bertsmith {bertsmith.__version__}", f"Python {platform.python_version()}"]
-    versions += [f"{name} {found}" for name in _PACKAGES if (found := _version(name))]
+    versions += [f"{name} {found}" for name in _PACKAGES if (found := version_of(name))]
     return {
         "processor": _processor(),
         "cores": str(default_workers()),
@@ -43,13 +43,6 @@ def instruction_sets() -> str:
     settings = [f"{name}={value}" for name in LOWERING if (value := os.environ.get(name))]
     used = f"PyTorch's own kernels use {torch.backends.cpu.get_cpu_capability()}"
     return "; ".join([", ".join(names) or "unknown", used, *settings])
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _processor() -> str:

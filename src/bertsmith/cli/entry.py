@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import bertsmith
 from bertsmith.base import errors, log
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.cli.verb import Call
 from bertsmith.cli.verbs import VERBS
-from bertsmith.training.stopping import StoppedAfterSaving
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_json, write_json, write_text
-from bertsmith.base.log import as_details, choose, duration, logger, say, size
+from bertsmith.base.log import as_details, duration, log_choice, logger, say, size
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
@@ -94,7 +94,7 @@ class Quickstart:
         share = max(min(_EXPECTED_HELD_OUT / len(found), _LARGEST_SHARE), _FEWEST_HELD_OUT / len(found))
         if share > 0.5:
             return options
-        choose("held-out share", f"{share:.1%}", f"there are {len(found)} documents")
+        log_choice("held-out share", f"{share:.1%}", f"there are {len(found)} documents")
         return replace(options, held_out=share)
 
     def _claim(self) -> None:
@@ -184,8 +184,8 @@ class Quickstart:
     def _finetune(self, from_scratch: bool) -> dict[str, Any]:
         settings = replace(self.budget.finetune, from_scratch=from_scratch)
         rows = self.out / "classifier"
-        out = None if from_scratch else rows / "model"
-        result = finetune("classify", self.run.model, rows / "train.jsonl", rows / "dev.jsonl", out, settings=settings)
+        train, dev, out = rows / "train.jsonl", rows / "dev.jsonl", None if from_scratch else rows
+        result = finetune("classify", self.run.model, train, dev, out, settings=settings, resume=True)
         return {"summary": result.line(), "scores": result.scores, "majority": result.baseline}
 
     def finetune(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from torch.profiler import record_function
 
 from bertsmith.base.allocator import keep_freed_memory
 from bertsmith.base.compiled_cpp import NotCompiledError, load_cpp
-from bertsmith.base.log import choose, warn
+from bertsmith.base.log import log_choice, warn
 from bertsmith.model.cpu import weight_gradients
 from bertsmith.model.cpu.dropout import draw_key, scale_of, threshold_of
 
@@ -56,7 +56,7 @@ def prepare_training(compute: torch.dtype, may_compile: bool = True) -> str:
             return "operators"
         return "kernels and matrix units" if weight_gradients.is_loaded() else "kernels"
     unload()
-    choose(_WHAT, _WITHOUT, "nothing is to be compiled")
+    log_choice(_WHAT, _WITHOUT, "nothing is to be compiled")
     return "operators"
 
 
@@ -68,13 +68,13 @@ def load() -> bool:
         try:
             _library = load_cpp(_SOURCE, _SIGNATURES)
         except NotCompiledError as why:
-            choose(_WHAT, _WITHOUT, str(why))
+            log_choice(_WHAT, _WITHOUT, str(why))
             return False
         if not _are_right():
             _library = None
             warn("the C++ kernels compute something else here than PyTorch does; they are not used")
             return False
-        choose(_WHAT, "C++ kernels, compiled here", "one visit to memory instead of several")
+        log_choice(_WHAT, "C++ kernels, compiled here", "one visit to memory instead of several")
         weight_gradients.load()
     return True
 

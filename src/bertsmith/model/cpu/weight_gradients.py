@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from bertsmith.base.compiled_cpp import NotCompiledError, load_cpp
-from bertsmith.base.log import choose, warn
+from bertsmith.base.log import log_choice, warn
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _at, _count = ctypes.c_void_p, ctypes.c_int64
@@ -38,18 +38,18 @@ def load() -> bool:
     try:
         _library = load_cpp(_SOURCE, _SIGNATURES)
     except NotCompiledError as why:
-        choose(_WHAT, "PyTorch's products", str(why))
+        log_choice(_WHAT, "PyTorch's products", str(why))
         return False
     given = ctypes.c_int64()
     _library.ask_for_tiles(ctypes.byref(given))
     if not given.value:
         _library = None
-        choose(_WHAT, "PyTorch's products", "the system does not lend this process the matrix units")
+        log_choice(_WHAT, "PyTorch's products", "the system does not lend this process the matrix units")
     elif not _is_right():
         _library = None
         warn("the C++ product for gradients of weights computes something else here than PyTorch does; it is not used")
     else:
-        choose(_WHAT, "C++ for this processor's matrix units, in fp32", "PyTorch's take up to twice as long")
+        log_choice(_WHAT, "C++ for this processor's matrix units, in fp32", "PyTorch's take up to twice as long")
     return _library is not None
 
 
