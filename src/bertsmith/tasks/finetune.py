@@ -20,7 +20,7 @@ from bertsmith.base.log import Progress, say, warn
 from bertsmith.base.streams import generator, stream_key
 from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.kernels import prepare_training
+from bertsmith.model.cpu.prepare import prepare_training
 from bertsmith.model.initial import initialise
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups

@@ -13,10 +13,10 @@ import torch
 from bertsmith.base import files, ranks
 from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import say
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.kernels import prepare_training
+from bertsmith.model.cpu.prepare import prepare_training
 from bertsmith.model.initial import initialise
 from bertsmith.model.neighbours import look_at_neighbours
 from bertsmith.model.pretraining import PretrainingModel
@@ -143,17 +143,12 @@ def _check_folder(folder: Path, identity: dict[str, Any], resume: bool) -> dict[
 
 
 def _between_products(recipe: Recipe, device: Device, begun_on: Mapping[str, str]) -> dict[str, str]:
-    """Gets a CPU ready to train, and tells what decides the last bits of the run, warning where that has changed."""
-    found = prepare_training(device.compute, recipe.compile != "false") if device.is_cpu else ""
-    if not found:
+    """Prepares a CPU for training. Gives what decides the last bits of the run, for `run.json`."""
+    if not device.is_cpu:
         return {}
-    begun_with = begun_on.get(_BETWEEN, found)
-    if begun_with != found:
-        warn(
-            f"this run was begun with {begun_with} between its products and goes on with {found}; "
-            "its figures will be close to those of an unbroken run, and not equal"
-        )
-    return {_BETWEEN: found}
+    started_with = begun_on.get(_BETWEEN, "") if begun_on else None
+    found = prepare_training(device.compute, recipe.compile != "false", started_with)
+    return {_BETWEEN: found} if found else {}
 
 
 def _claim(
