@@ -5,6 +5,7 @@ Legend: T token slots, H hidden width, W width of what is mapped.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,11 +35,20 @@ def add_mapped(x: Tensor, given: Tensor, linear: Linear, norm: LayerNorm, dropou
     wide = is_plain(linear) and all(each.dtype == torch.float32 for each in (x, *vectors))
     if wide and can_take(given, x, linear.bias, *vectors):
         y = linear.without_bias(given)  # whose sum with the bias would be rounded
-        out, narrow = _AddNormalised.apply(x, y, linear.bias, *vectors, norm.eps, dropout)  # type: ignore[no-untyped-call]
+        settings = _Settings(norm.eps, Dropped.draw(dropout))
+        out, narrow = _AddNormalised.apply(settings, x, y, linear.bias, *vectors)  # type: ignore[no-untyped-call]
         return out, narrow
     y = linear(given)
     out = norm(add_dropped(x, y, dropout, training=dropout > 0))
     return out, out.to(y.dtype)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """epsilon: of the norm. dropped: of what is added."""
+
+    epsilon: float
+    dropped: Dropped
 
 
 class _AddNormalised(torch.autograd.Function):
@@ -46,11 +56,11 @@ class _AddNormalised(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, y: Tensor, bias: Tensor, weight: Tensor, shift: Tensor, epsilon: float, dropout: float
+        ctx: Any, settings: _Settings, x: Tensor, y: Tensor, bias: Tensor, weight: Tensor, shift: Tensor
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        ctx.dropped, ctx.dtype = Dropped.draw(dropout), y.dtype
-        made = kernels.add_normalise(x, y, bias, weight, shift, epsilon, ctx.dropped)
+        ctx.dropped, ctx.dtype = settings.dropped, y.dtype
+        made = kernels.add_normalise(x, y, bias, weight, shift, settings.epsilon, settings.dropped)
         ctx.save_for_backward(made.sum, made.moments, weight)
         # In fp32 both are one tensor, under two names so that each has a gradient of its own.
         return made.out, made.narrow.detach() if made.narrow is made.out else made.narrow
@@ -59,7 +69,7 @@ class _AddNormalised(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor | None, grad_narrow: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad_out is None and grad_narrow is None:
-            return (None,) * 7
+            return (None,) * 6
         sums, moments, weight = ctx.saved_tensors
         given = kernels.Gradients(*(None if each is None else each.contiguous() for each in (grad_out, grad_narrow)))
-        return *kernels.add_normalise_backward(given, ctx.dtype, sums, moments, weight, ctx.dropped), None, None
+        return None, *kernels.add_normalise_backward(given, ctx.dtype, sums, moments, weight, ctx.dropped)
