@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from bertsmith.base.layout import Layout
-from bertsmith.bench.made_batches import lengths_of
+from bertsmith.bench.step.made_batches import lengths_of
 from bertsmith.model.attention.blocks import block_attention
 from bertsmith.model.attention.packed import Packed
 from bertsmith.model.attention.sequences import sequence_attention

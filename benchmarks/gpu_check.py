@@ -18,7 +18,7 @@ import torch
 from bertsmith.base import log
 from bertsmith.base.errors import EXIT_USER_INPUT, BertsmithError
 from bertsmith.base.files import write_json
-from bertsmith.bench.pretrain_step import PretrainStepBench, bench_pretrain_step
+from bertsmith.bench.step.bench import PretrainStepBench, bench_pretrain_step
 
 ROOT = Path(__file__).resolve().parent.parent
 TOTAL_SECONDS, TEST_SECONDS = 530, 200

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from bertsmith.corpus.account import EXAMPLES
-from bertsmith.corpus.engine import LocalEngine
+from bertsmith.base.tally import EXAMPLES
+from bertsmith.corpus.engines.local import LocalEngine
 from bertsmith.corpus.shards import Corpus
 
 OPTIONS: dict[str, Any] = {

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bertsmith.corpus.shards import Shard, ShardInfo, SpecialIds
+from bertsmith.corpus.shards import Shard, ShardInfo
+from bertsmith.tokens.special_ids import SpecialIds
 
 FIRST_WORD = 10
 SPECIAL = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4, vocabulary_size=60_000)

@@ -7,6 +7,9 @@ The folders, in the order in which text flows through them:
 
     base/        what every stage stands on: errors, device, ranks, random streams, whole files, log, packed layout
     recipes/     what a pre-training run is: typed schema, presets as data, YAML and flags
+    rows/        files of rows, compressed or not, in whatever encoding they say
+    tokens/      the tokenizer and its files, ids of bulk text, vocabularies trained and extended
+    download/    public data, verified and resumable
     corpus/      raw text -> documents -> sentences -> token shards, prepared once for every length, phase and epoch
     batches/     token shards -> instances (pairs, masks) -> packed batches, pure functions of seed, epoch, position
     model/       the encoder on packed tokens, its heads, and losses as sums and counts
@@ -17,6 +20,7 @@ The folders, in the order in which text flows through them:
     inference/   predictions from a model folder
     bench/       what is measured, and against whom
     quickstart/  the whole river in minutes, on a CPU
+    cli/         the verbs of the command line, a small file per group
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench import process, text
-from bertsmith.bench.batch_cases import sequence_hashes
+from bertsmith.bench.batches.cases import sequence_hashes
 from bertsmith.bench.made_corpus import CorpusChoice, open_or_prepare
-from bertsmith.bench.nvidia import Pieces, mask, pairs
-from bertsmith.bench.prepare import PrepareBench, bench_prepare
+from bertsmith.bench.prepare.bench import PrepareBench, bench_prepare
+from bertsmith.bench.prepare.nvidia import Pieces, mask, pairs
 from bertsmith.bench.process import CaseSpec, measure
 from bertsmith.bench.run import BenchOptions, run_bench
 from bertsmith.bench.table import Table
@@ -121,7 +121,7 @@ def test_a_side_that_read_something_else_ends_the_bench(source, tmp_path, monkey
         Path(spec.source).write_text("half of the text that was here is gone\n" * 2, encoding="utf-8")
         return real(spec)
 
-    monkeypatch.setattr("bertsmith.bench.prepare.measure", short)
+    monkeypatch.setattr("bertsmith.bench.prepare.bench.measure", short)
     with pytest.raises(BertsmithError, match="the comparison would not be one"):
         bench_prepare(PrepareBench((source,), (20_000,), workers=1), tmp_path, "bench")
 

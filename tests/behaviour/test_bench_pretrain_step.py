@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.bench.pretrain_step import PretrainStepBench, bench_pretrain_step, report
 from bertsmith.bench.run import BenchOptions, run_bench
-from bertsmith.bench.step_plan import CardSizes, CpuSizes, card_plan, cpu_plan
-from bertsmith.bench.step_run import StepRun
+from bertsmith.bench.step.bench import PretrainStepBench, bench_pretrain_step, report
+from bertsmith.bench.step.plan import CardSizes, CpuSizes, card_plan, cpu_plan
+from bertsmith.bench.step.run import StepRun
 from bertsmith.cli import main
 
 HEADLINE = "of 40-128: bf16, AdamW against transformers, bf16"
@@ -135,7 +135,7 @@ def test_lengths_that_are_not_known_are_refused_on_a_card(tmp_path, monkeypatch)
     from bertsmith.base.device import Device
 
     card = Device(torch.device("cuda"), torch.float32)
-    monkeypatch.setattr("bertsmith.bench.pretrain_step.choose_device", lambda *_: card)
+    monkeypatch.setattr("bertsmith.bench.step.bench.choose_device", lambda *_: card)
     with pytest.raises(BertsmithError, match="not known at 256") as raised:
         bench_pretrain_step(PretrainStepBench(device="cuda", lengths=(128, 256)), tmp_path, "a command")
     assert "128 or 512" in raised.value.fix

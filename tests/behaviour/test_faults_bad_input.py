@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from bertsmith.base import files
 from bertsmith.cli import main
-from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.recipes.loader import save_recipe
+from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.weights.huggingface import load_pretraining_model, save_pretraining_model

@@ -19,9 +19,9 @@ from bertsmith.batches.packing import PretrainBatch
 from bertsmith.corpus.shards import Shard
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.training.phases import HeldOut, phase_work
 from bertsmith.training.pretrain import _config, pretrain
-from bertsmith.training.step import to_inputs
+from bertsmith.training.pretraining.inputs import to_inputs
+from bertsmith.training.pretraining.phases import HeldOut, phase_stage
 from bertsmith.weights.huggingface import load_pretraining_model
 from made_runs import corpus, small_recipe
 
@@ -49,7 +49,7 @@ def shards() -> list[Shard]:
 @cache
 def batches() -> list[PretrainBatch]:
     """The micro-batches of the first phase of a run."""
-    loader = phase_work(RECIPE, 1, corpus(), HeldOut(RECIPE, corpus())).loader(0)
+    loader = phase_stage(RECIPE, 1, corpus(), HeldOut(RECIPE, corpus())).loader(0)
     with loader:
         return [batch for step in loader for batch in step.micro_batches]
 
@@ -111,7 +111,7 @@ def test_fault_masking_switched_off() -> None:
     assert len(shown) == pytest.approx(0.15 * sum(batch.layout.tokens for batch in batches()), rel=0.05)
     assert (shown == mask).mean() == pytest.approx(0.8, abs=0.04)
     assert (shown == labels).mean() == pytest.approx(0.1, abs=0.03)
-    held_out = phase_work(RECIPE, 1, corpus(), HeldOut(RECIPE, corpus())).held_out
+    held_out = phase_stage(RECIPE, 1, corpus(), HeldOut(RECIPE, corpus())).held_out
     assert np.mean([(batch.input_ids == mask).mean() for batch in held_out]) == pytest.approx(0.12, abs=0.03)
 
 

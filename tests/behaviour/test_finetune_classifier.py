@@ -15,7 +15,6 @@ import torch
 import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
-from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
@@ -23,6 +22,7 @@ from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.records import Columns, read_records
 from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.weights.huggingface import save_pretraining_model
 
 WORDS = [f"word{number}" for number in range(30)]

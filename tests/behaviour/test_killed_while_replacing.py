@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base import files
-from bertsmith.training.checkpoints import claim, step_folders
+from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import pretrain
+from bertsmith.training.run_folder import RunFacts, claim
 from made_runs import corpus, small_recipe
 
 # Replaces a folder, and is killed where its place is empty: after the first rename, before the second.
@@ -44,11 +45,11 @@ def model(tmp_path: Path) -> Path:
 
 
 def left_behind(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name != "run.json")
+    return sorted(path.name for path in folder.iterdir() if path.name not in ("run.json", "recipe.yaml"))
 
 
 def test_the_run_folder_that_is_claimed_has_its_folder_again(model: Path, caplog: pytest.LogCaptureFixture) -> None:
-    claim(model.parent, {"seed": 1}, {})
+    claim(model.parent, RunFacts({"seed": 1}, "", {}), None)
     assert (model / "weights").read_text() == "old"
     assert left_behind(model.parent) == ["model"]
     assert f"{model} was put back" in caplog.text

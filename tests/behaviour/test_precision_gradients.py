@@ -12,7 +12,7 @@ from torch import Tensor
 from bertsmith.base.layout import Layout
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.training.step import to_inputs
+from bertsmith.training.pretraining.inputs import to_inputs
 from made_pretraining import batch_of, fresh_model
 
 # In bf16 alone the kernels have a part.

@@ -18,8 +18,8 @@ from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.report import inspect
 from bertsmith.corpus.shards import SPLITS, Corpus, verify
-from bertsmith.corpus.tokenizer import Tokenizer
-from bertsmith.corpus.vocabulary import train_vocabulary
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.tokens.vocabulary import train_vocabulary
 from made_corpora import balanced
 
 ARTICLES = [

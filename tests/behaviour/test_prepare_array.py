@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.corpus import array_jobs
-from bertsmith.corpus.array_jobs import Seat
+from bertsmith.corpus.engines import array_jobs
+from bertsmith.corpus.engines.array_jobs import Seat
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from made_corpora import OPTIONS, contents, made_parts, start, wait_for

@@ -16,13 +16,13 @@ from typing import Any
 import mwparserfromhell
 import pytest
 
-from bertsmith.corpus.account import Account
+from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
-from bertsmith.corpus.kinds import read_documents
-from bertsmith.corpus.lines import Slice
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
+from bertsmith.corpus.sources.formats import read_documents
+from bertsmith.rows.lines import Slice
 from made_corpora import interrupted_after
 from made_dumps import HEAD, TAIL, dump, page
 

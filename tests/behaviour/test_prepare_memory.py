@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from bertsmith.corpus.vocabulary import train_vocabulary
+from bertsmith.tokens.vocabulary import train_vocabulary
 
 OPTIONS = PrepareOptions(documents="line", workers=1, part_bytes=1 << 30)
 COPIES = 10

@@ -22,8 +22,8 @@ from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.report import inspect
 from bertsmith.corpus.shards import SPLITS, Corpus
-from bertsmith.corpus.tokenizer import Tokenizer
-from bertsmith.corpus.vocabulary import train_vocabulary
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.tokens.vocabulary import train_vocabulary
 from made_corpora import balanced, contents, interrupted_after
 
 WORDS = ["".join(letters) for letters in itertools.product("bdfgl", "aeiou", "kmnrst")]

@@ -16,14 +16,14 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
-from bertsmith.corpus import cleaned
-from bertsmith.corpus.engine import LocalEngine
-from bertsmith.corpus.mediawiki import SLOW
+from bertsmith.corpus.engines.local import LocalEngine
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.report import inspect
 from bertsmith.corpus.shards import Corpus
-from bertsmith.corpus.wikitext import Removed, Spaces, plain_text
+from bertsmith.corpus.stages import clean as cleaned
+from bertsmith.corpus.wiki.dumps import SLOW
+from bertsmith.corpus.wiki.text import Removed, Spaces, plain_text
 from made_corpora import contents, start, wait_for
 from made_dumps import dump, page
 

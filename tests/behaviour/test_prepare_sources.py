@@ -23,8 +23,8 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import SPLITS, Corpus, verify
-from bertsmith.corpus.tokenizer import Tokenizer
-from bertsmith.corpus.vocabulary import train_vocabulary
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.tokens.vocabulary import train_vocabulary
 from made_corpora import balanced
 
 TEXTS = [f'Document {n} tells of "quotes", commas,\nlines and {n * 7919 % 1009} things.' for n in range(300)]

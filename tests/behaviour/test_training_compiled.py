@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertsmith.training import compiled
 from bertsmith.training.pretrain import pretrain
+from bertsmith.training.pretraining import compiled
 from bertsmith.training.stopping import StoppedAfterSaving, StopSignal
 from made_runs import corpus, figures, small_recipe, weights
 

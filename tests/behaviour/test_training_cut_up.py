@@ -15,9 +15,11 @@ from bertsmith.batches.order import Order
 from bertsmith.batches.steps import StepBuilder, held_out_batches
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.training.evaluate import evaluate
 from bertsmith.training.pretrain import Run, pretrain
-from bertsmith.training.step import to_inputs, train_step
+from bertsmith.training.pretraining.evaluate import evaluate
+from bertsmith.training.pretraining.inputs import to_inputs
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.step import train_step
 from made_pretraining import fresh_model
 from made_runs import OF_THE_CLOCK, corpus, join_ranks, ran_by_ranks, small_recipe
 
@@ -58,7 +60,7 @@ def take_steps(steps: StepBuilder) -> dict[str, Tensor]:
     found = {}
     for number in range(STEPS):
         step = steps.build(number)
-        train_step(model, optimizer, step.micro_batches, (step.totals.masked, step.totals.sequences), CPU)
+        train_step(Pretraining(model, CPU), optimizer, step.micro_batches, step.counts, CPU)
         if number == 0:
             found |= {f"gradient of {name}": each.grad.clone() for name, each in model.named_parameters()}
     return found | {name: each.detach().clone() for name, each in model.named_parameters()}

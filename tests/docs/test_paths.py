@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.cli import main
-from bertsmith.verbs import VERBS
+from bertsmith.cli.verbs import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -16,9 +16,10 @@ from bertsmith.batches.shapes import FixedShapes
 from bertsmith.batches.steps import StepBuilder, held_out_batches
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
-from bertsmith.training.compiled import CompiledStep, choose_compiled
-from bertsmith.training.evaluate import evaluate
 from bertsmith.training.pretrain import pretrain
+from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
+from bertsmith.training.pretraining.evaluate import evaluate
+from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
 from made_pretraining import fresh_model
 from made_runs import corpus, figures, small_recipe
@@ -54,8 +55,7 @@ def phase(length):
 
 
 def take(model, optimizer, step, device, compiled):
-    counts = (step.totals.masked, step.totals.sequences)
-    return train_step(model, optimizer, step.micro_batches, counts, device, compiled)
+    return train_step(Pretraining(model, device), optimizer, step.micro_batches, step.counts, device, compiled)
 
 
 @pytest.mark.parametrize(("compute", "close"), [(None, 1e-4), (torch.bfloat16, 3e-2)], ids=["fp32", "bf16"])

@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from bertsmith.base.device import choose_device
-from bertsmith.bench.made_batches import lengths_of, pretrain_batch
+from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
-from bertsmith.training.step import StepSums, add_losses, train_step
+from bertsmith.training.pretraining.inputs import to_inputs
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.step import train_step
 from made_pretraining import fresh_model
 
 VOCABULARY = 1000
@@ -25,8 +27,8 @@ def model_of(compute: torch.dtype | None, dropout: float = 0.0) -> PretrainingMo
 def gradients_on(device: torch.device, compute: torch.dtype | None = None) -> tuple[float, dict[str, torch.Tensor]]:
     model = model_of(compute).to(device)
     batch = pretrain_batch(lengths_of("ragged", 24, 96), VOCABULARY)
-    masked, next_sentence = add_losses(model, batch, device, StepSums.zero(device))
-    loss = masked / len(batch.masked_positions) + next_sentence / batch.layout.sequences
+    masked, next_sentence = model.losses(to_inputs(batch, device))
+    loss = masked.loss / len(batch.masked_positions) + next_sentence.loss / batch.layout.sequences
     loss.backward()
     return loss.item(), {name: each.grad.cpu().double() for name, each in model.named_parameters()}
 
@@ -59,11 +61,11 @@ def test_it_learns_a_batch_by_heart(cuda, dropout):
     model = model_of(torch.bfloat16, dropout).to(cuda).train()
     optimizer = Lamb(parameter_groups(model, 0.01))
     batch = pretrain_batch(lengths_of("ragged", 8, 64), VOCABULARY)
-    counts = (len(batch.masked_positions), batch.layout.sequences)
+    counts = {"masked": len(batch.masked_positions), "next_sentence": batch.layout.sequences}
     losses = []
     for _ in range(60):
         optimizer.set_learning_rate(1e-2)
-        sums = train_step(model, optimizer, [batch], counts, cuda)
+        sums = train_step(Pretraining(model, cuda), optimizer, [batch], counts, cuda)
         losses.append(float(sums.figures[0] / sums.figures[1]))
     assert losses[0] == pytest.approx(6.9, abs=0.3), "an untrained model guesses: ln 1000"
     assert losses[-1] < 0.6 * losses[0]

@@ -15,7 +15,7 @@ from bertsmith.base import streams
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Ints, Layout
 from bertsmith.batches.pairs import SPECIAL_PIECES
-from bertsmith.corpus.shards import SpecialIds
+from bertsmith.tokens.special_ids import SpecialIds
 
 # The 64-bit word that sorts a slot: row of the batch, random bits, place in the sequence.
 _PLACE_BITS, _RANDOM_BITS = 16, 28

@@ -21,7 +21,8 @@ from bertsmith.base.log import Progress
 from bertsmith.batches.epochs import WINDOW_INSTANCES, EpochIndex, References, Stream
 from bertsmith.batches.index_cache import index_path, read_index, write_index
 from bertsmith.batches.pairs import Account, Instances, PairSettings, check_sequence_length, draw_pairs
-from bertsmith.corpus.shards import Shard, ShardInfo, SpecialIds
+from bertsmith.corpus.shards import Shard, ShardInfo
+from bertsmith.tokens.special_ids import SpecialIds
 
 # Raise when the same settings come to give other instances or another order: old indices are then not taken.
 _VERSION = 1

@@ -17,7 +17,7 @@ from bertsmith.base.streams import UInt64s
 from bertsmith.batches.masking import MaskingSettings, mask
 from bertsmith.batches.pairs import SPECIAL_PIECES, Instances
 from bertsmith.batches.shapes import FixedShapes
-from bertsmith.corpus.shards import SpecialIds
+from bertsmith.tokens.special_ids import SpecialIds
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.batches.pairs import IS_NEXT
 from bertsmith.batches.steps import build_batch
-from bertsmith.corpus.shards import Corpus, Shard, ShardInfo, SpecialIds
-from bertsmith.corpus.tokenizer import Tokenizer
+from bertsmith.corpus.shards import Corpus, Shard, ShardInfo
+from bertsmith.tokens.special_ids import SpecialIds
+from bertsmith.tokens.tokenizer import Tokenizer
 
 _COLUMNS = 116
 _LEGEND = "  {seen|true} is a piece to predict: hidden behind [MASK], replaced at random, or left as it is"

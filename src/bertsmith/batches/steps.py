@@ -44,6 +44,22 @@ class Step:
     totals: StepTotals
     begun: tuple[tuple[int, Account], ...]
 
+    @property
+    def tokens(self) -> int:
+        """Of the whole step."""
+        return self.totals.tokens
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Labels of each loss in the whole step, by the names of `PretrainLosses`."""
+        return {"masked": self.totals.masked, "next_sentence": self.totals.sequences}
+
+    @property
+    def where(self) -> str:
+        """Its instances, for messages."""
+        first = self.number * self.totals.sequences
+        return f"instances {first:,} to {first + self.totals.sequences - 1:,} of the phase"
+
 
 @dataclass(frozen=True)
 class StepBuilder:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import bertsmith
-from bertsmith.corpus.engine import default_workers
+from bertsmith.corpus.engines.local import default_workers
 
 _PACKAGES = ("numpy", "tokenizers", "sentencex", "nanotoken", "transformers", "datasets", "torch", "triton")
 

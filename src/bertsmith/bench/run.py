@@ -11,10 +11,10 @@ from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import warn
-from bertsmith.bench.batches import PEERS as BATCHES_PEERS
-from bertsmith.bench.batches import BatchesBench, bench_batches
+from bertsmith.bench.batches.bench import PEERS as BATCHES_PEERS
+from bertsmith.bench.batches.bench import BatchesBench, bench_batches
 from bertsmith.bench.made_corpus import CorpusChoice
-from bertsmith.bench.prepare import PEERS, PrepareBench, bench_prepare
+from bertsmith.bench.prepare.bench import PEERS, PrepareBench, bench_prepare
 from bertsmith.bench.table import Report
 
 NAMES = ("prepare", "batches", "pretrain-step")
@@ -91,7 +91,7 @@ def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Repor
             choice = CorpusChoice(options.corpus, options.source, max(sizes), options.tokenizer, options.workers)
             peers = BATCHES_PEERS if options.against is None else options.against
             return bench_batches(BatchesBench(choice, options.lengths, peers), folder, typed)
-        from bertsmith.bench.pretrain_step import PretrainStepBench, bench_pretrain_step
+        from bertsmith.bench.step.bench import PretrainStepBench, bench_pretrain_step
 
         text = CorpusChoice(options.corpus, options.source, tokenizer=options.tokenizer, workers=options.workers)
         asked = PretrainStepBench(

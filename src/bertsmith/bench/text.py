@@ -11,14 +11,14 @@ from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size
-from bertsmith.corpus import pydocs
-from bertsmith.corpus.account import Account
-from bertsmith.corpus.cleaned import plan_parts
+from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
-from bertsmith.corpus.kinds import read_documents
-from bertsmith.corpus.sources import PYTHON_DOCS, SourceFile, find_files
-from bertsmith.corpus.tokenizer import Tokenizer
-from bertsmith.corpus.vocabulary import train_vocabulary
+from bertsmith.corpus.sources import python_docs as pydocs
+from bertsmith.corpus.sources.find import PYTHON_DOCS, SourceFile, find_files
+from bertsmith.corpus.sources.formats import read_documents
+from bertsmith.corpus.stages.clean import plan_parts
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.tokens.vocabulary import train_vocabulary
 
 _VOCABULARY, _SAMPLE_BYTES = 30_522, 16_000_000
 _FEWEST_CHARACTERS = 20

@@ -22,22 +22,23 @@ from numpy.typing import NDArray
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size, warn
-from bertsmith.corpus.account import Account, Tally
-from bertsmith.corpus.cleaned import CleanedPart, CleanTask, clean_into
-from bertsmith.corpus.codecs import open_bytes
+from bertsmith.base.tally import Tally
+from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
-from bertsmith.corpus.exclude import ExcludeTask, IndexTask, make_index, search_part
-from bertsmith.corpus.fast_ids import bulk_encoder, choose_library
-from bertsmith.corpus.kinds import KINDS, read_documents
-from bertsmith.corpus.lines import Slice
-from bertsmith.corpus.near_duplicates import signed_bytes
+from bertsmith.corpus.filters.contamination import ExcludeTask, IndexTask, make_index, search_part
+from bertsmith.corpus.filters.near_duplicates import signed_bytes
 from bertsmith.corpus.options import PrepareOptions
-from bertsmith.corpus.parquet import text_bytes
-from bertsmith.corpus.shards import token_dtype
-from bertsmith.corpus.sources import SourceFile
-from bertsmith.corpus.tokenizer import Tokenizer
-from bertsmith.corpus.unpacked import is_unpacked
-from bertsmith.corpus.vocabulary import count_words, rounded_size
+from bertsmith.corpus.sources.find import SourceFile
+from bertsmith.corpus.sources.formats import KINDS, read_documents
+from bertsmith.corpus.stages.clean import CleanedPart, CleanTask, clean_into
+from bertsmith.corpus.unpack import is_unpacked
+from bertsmith.rows.compressed import open_bytes
+from bertsmith.rows.lines import Slice
+from bertsmith.rows.parquet import text_bytes
+from bertsmith.tokens.bulk_ids import bulk_encoder, choose_library
+from bertsmith.tokens.special_ids import token_dtype
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.tokens.vocabulary import count_words, rounded_size
 
 # What is read of each sort of source: so many windows, evenly over it; or the heads of so many files.
 _WINDOWS = 24

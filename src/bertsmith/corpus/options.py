@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.corpus.array_jobs import Seat
 from bertsmith.corpus.documents import PAGE_SECONDS, DocumentRule, ReadOptions
-from bertsmith.corpus.engine import check_engine
-from bertsmith.corpus.evaluation_texts import content_hash
-from bertsmith.corpus.near_duplicates import library
-from bertsmith.corpus.vocabulary import SMALLEST
+from bertsmith.corpus.engines.array_jobs import Seat
+from bertsmith.corpus.engines.local import check_engine
+from bertsmith.corpus.engines.open import EngineOptions
+from bertsmith.corpus.filters.evaluation_texts import content_hash
+from bertsmith.corpus.filters.near_duplicates import library
+from bertsmith.tokens.vocabulary import SMALLEST
 
 ExcludeAction = Literal["drop", "report"]
 # These say who does the work, and for how long; whatever they are, the corpus has the same bytes, unless a page had to
@@ -78,6 +79,10 @@ class PrepareOptions:
     @property
     def reading(self) -> ReadOptions:
         return ReadOptions(self.documents, self.text_field, self.strict, self.page_seconds)
+
+    @property
+    def running(self) -> EngineOptions:
+        return EngineOptions(self.engine, self.address, self.array_task, self.workers)
 
     def deciding(self) -> dict[str, Any]:
         """The options that decide what the corpus holds; of files of evaluation text, name and content.

@@ -17,25 +17,26 @@ import numpy as np
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, choose, duration, say, size, warn
-from bertsmith.corpus import pydocs
-from bertsmith.corpus.account import Account, Tally
-from bertsmith.corpus.assemble import ShardTask, assemble_shard, plan_shards
-from bertsmith.corpus.books import corpus_account, kept_accounts
-from bertsmith.corpus.cleaned import TIMES_AS_LONG, CleanTask, clean_again, clean_part, plan_parts
-from bertsmith.corpus.engine import Engine
-from bertsmith.corpus.fast_ids import choose_library
-from bertsmith.corpus.finish import put_together
-from bertsmith.corpus.lines import NOT_UTF8
+from bertsmith.base.tally import Tally
+from bertsmith.corpus.accounting import Account
+from bertsmith.corpus.engines.local import Engine
+from bertsmith.corpus.engines.parts import fingerprint, make_once
 from bertsmith.corpus.options import PrepareOptions
-from bertsmith.corpus.page_time import why_polled
-from bertsmith.corpus.parts import fingerprint, make_once
+from bertsmith.corpus.reading import NOT_UTF8
 from bertsmith.corpus.searches import Searches, Selection
 from bertsmith.corpus.shards import SPLITS, ShardInfo
-from bertsmith.corpus.sources import PYTHON_DOCS, SourceFile
-from bertsmith.corpus.tokenised import TextTask, TokensTask, WordsTask, count_part_words, tokenise_part
-from bertsmith.corpus.tokenizer import Tokenizer
-from bertsmith.corpus.unpacked import unpack_where_needed
-from bertsmith.corpus.vocabulary import rounded_size, train_on_counts
+from bertsmith.corpus.sources import python_docs as pydocs
+from bertsmith.corpus.sources.find import PYTHON_DOCS, SourceFile
+from bertsmith.corpus.stages.assemble import ShardTask, assemble_shard, plan_shards
+from bertsmith.corpus.stages.clean import TIMES_AS_LONG, CleanTask, clean_again, clean_part, plan_parts
+from bertsmith.corpus.stages.publish import put_together
+from bertsmith.corpus.stages.tokenise import TextTask, TokensTask, WordsTask, count_part_words, tokenise_part
+from bertsmith.corpus.stages.totals import corpus_account, kept_accounts
+from bertsmith.corpus.unpack import unpack_where_needed
+from bertsmith.corpus.wiki.page_time import why_polled
+from bertsmith.tokens.bulk_ids import choose_library
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.tokens.vocabulary import rounded_size, train_on_counts
 
 Task = TypeVar("Task")
 

@@ -1,7 +1,7 @@
 """Raw text to a corpus folder: sources -> clean parts -> duplicates -> vocabulary -> ids -> shards -> corpus.json.
 
-Every stage is a list of parts that depend on their inputs alone and are made once (see `parts`), so the bytes of the
-result are the same for any number of workers and after any number of interruptions.
+Every stage is a list of parts that depend on their inputs alone and are made once (see `engines/parts`), so the bytes
+of the result are the same for any number of workers and after any number of interruptions.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
-from bertsmith.corpus.account import Tally
+from bertsmith.base.tally import Tally
 from bertsmith.corpus.disk import check_disk, foretell
-from bertsmith.corpus.engines import held, open_engine
-from bertsmith.corpus.finish import PUBLISHED, WORK, publish
+from bertsmith.corpus.engines.open import held, open_engine
+from bertsmith.corpus.engines.parts import WORK, fingerprint
 from bertsmith.corpus.options import OF_TRAINING, PrepareOptions
-from bertsmith.corpus.parts import fingerprint
 from bertsmith.corpus.pipeline import Pipeline
-from bertsmith.corpus.sentences import has_rules
 from bertsmith.corpus.shards import Corpus
-from bertsmith.corpus.sources import SourceFile, find_files
-from bertsmith.corpus.standard_input import NAME, STANDARD_INPUT, forget, spool
-from bertsmith.corpus.tokenizer import Tokenizer
+from bertsmith.corpus.sources.find import SourceFile, find_files
+from bertsmith.corpus.sources.standard_input import NAME, STANDARD_INPUT, forget, spool
+from bertsmith.corpus.stages.publish import PUBLISHED, publish
+from bertsmith.corpus.stages.sentences import has_rules
+from bertsmith.tokens.tokenizer import Tokenizer
 
 # Raise when the same sources and options come to give another corpus.
 _VERSION = 4
@@ -110,7 +110,7 @@ def _prepare(
             if corpus.doubt:
                 warn(f"this corpus is {corpus.doubt}")
             return corpus
-        with open_engine(options, out, fingerprint(made_of)) as engine:
+        with open_engine(options.running, out, fingerprint(made_of)) as engine:
             if not _awaits_publishing(out / WORK / "corpus", made_of, options):
                 if options.array_task is None:
                     _sweep(out / WORK)
@@ -182,7 +182,7 @@ def _awaits_publishing(made: Path, made_of: dict[str, Any], options: PrepareOpti
 def _held(options: PrepareOptions, out: Path) -> Iterator[None]:
     """Holds the corpus folder for this run. In a folder that is refused, not even a lock is left."""
     _check_free(out)
-    with held(options, out):
+    with held(options.running, out):
         _check_free(out)
         yield
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from bertsmith.base.log import size
-from bertsmith.corpus.account import Entry, Tally
+from bertsmith.base.tally import Entry, Tally
+from bertsmith.corpus.filters.near_duplicates import LEADERS, PERMUTATIONS
 from bertsmith.corpus.histogram import length_bars
-from bertsmith.corpus.near_duplicates import LEADERS, PERMUTATIONS
 from bertsmith.corpus.shards import SPLITS, Corpus, Shard
-from bertsmith.corpus.tokenizer import Tokenizer
+from bertsmith.tokens.tokenizer import Tokenizer
 
 _SAMPLES = 3
 _SAMPLE_SENTENCES = 3

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from bertsmith.base.log import duration, say
-from bertsmith.corpus.account import Entry, Tally
-from bertsmith.corpus.duplicates import find_duplicates
-from bertsmith.corpus.engine import Engine
-from bertsmith.corpus.exclude import HOLDS, NGRAM_WORDS, ExcludeTask, IndexTask, make_index, search_part
-from bertsmith.corpus.near_duplicates import (
+from bertsmith.base.tally import Entry, Tally
+from bertsmith.corpus.engines.local import Engine
+from bertsmith.corpus.engines.parts import fingerprint
+from bertsmith.corpus.filters.contamination import HOLDS, NGRAM_WORDS, ExcludeTask, IndexTask, make_index, search_part
+from bertsmith.corpus.filters.duplicates import find_duplicates
+from bertsmith.corpus.filters.near_duplicates import (
     NearTask,
     SignTask,
     band_rows,
@@ -27,10 +28,9 @@ from bertsmith.corpus.near_duplicates import (
     recall,
     sign_part,
 )
+from bertsmith.corpus.filters.ranges import RangeTask, ranges_for
+from bertsmith.corpus.filters.selection import ChooseTask, choose_documents, part_folder
 from bertsmith.corpus.options import PrepareOptions
-from bertsmith.corpus.parts import fingerprint
-from bertsmith.corpus.ranges import RangeTask, ranges_for
-from bertsmith.corpus.selection import ChooseTask, choose_documents, part_folder
 
 # Runs a stage with a progress bar: (what it is called, function, tasks, bytes of each part) -> results.
 Stage = Callable[[str, Callable[[Any], dict[str, Any]], Sequence[Any], Sequence[int]], list[dict[str, Any]]]

@@ -26,9 +26,10 @@ from numpy.typing import DTypeLike, NDArray
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import duration
+from bertsmith.tokens.special_ids import SpecialIds, token_dtype
 
 if TYPE_CHECKING:
-    from bertsmith.corpus.tokenizer import Tokenizer
+    from bertsmith.tokens.tokenizer import Tokenizer
 
 CORPUS_FORMAT = 2
 SPLITS = ("train", "held_out")
@@ -36,18 +37,6 @@ LONGEST_SENTENCE = 65_535
 ARRAYS = ("tokens", "sentences", "documents")
 _SEAL = "sha256"
 _REMAKE = "prepare the corpus again into another folder, or copy it again from where it is whole"
-
-
-@dataclass(frozen=True)
-class SpecialIds:
-    """The ids of the five pieces that BERT's input is built with, and the number of rows of the vocabulary."""
-
-    pad: int
-    unknown: int
-    cls: int
-    sep: int
-    mask: int
-    vocabulary_size: int
 
 
 @dataclass(frozen=True)
@@ -72,11 +61,6 @@ class Shard:
     tokens: NDArray[np.unsignedinteger[Any]]
     sentence_offsets: NDArray[np.int64]
     document_offsets: NDArray[np.int64]
-
-
-def token_dtype(vocabulary_size: int) -> np.dtype[Any]:
-    """uint16 up to 65,535 pieces, else uint32."""
-    return np.dtype(np.uint16 if vocabulary_size <= 65_535 else np.uint32)
 
 
 def shard_file(name: str, array: str) -> str:
@@ -157,7 +141,7 @@ class Corpus:
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer the corpus was made with. Raises BertsmithError when its files were changed since."""
-        from bertsmith.corpus.tokenizer import Tokenizer  # here, so that reading shards needs numpy only
+        from bertsmith.tokens.tokenizer import Tokenizer  # here, so that reading shards needs numpy only
 
         tokenizer = Tokenizer.load(self.folder / "tokenizer")
         self.check_tokenizer(tokenizer, self.folder / "tokenizer")

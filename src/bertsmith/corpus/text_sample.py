@@ -11,17 +11,17 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, say, size
-from bertsmith.corpus import pydocs
-from bertsmith.corpus.account import Account
-from bertsmith.corpus.clean import clean_text, text_hash
-from bertsmith.corpus.cleaned import plan_parts
+from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
-from bertsmith.corpus.engine import LocalEngine
-from bertsmith.corpus.kinds import read_documents
-from bertsmith.corpus.lines import Slice
-from bertsmith.corpus.sources import PYTHON_DOCS, SourceFile, find_files
-from bertsmith.corpus.unpacked import plain_bytes
-from bertsmith.corpus.vocabulary import count_stretches
+from bertsmith.corpus.engines.local import LocalEngine
+from bertsmith.corpus.sources import python_docs as pydocs
+from bertsmith.corpus.sources.find import PYTHON_DOCS, SourceFile, find_files
+from bertsmith.corpus.sources.formats import read_documents
+from bertsmith.corpus.stages.clean import plan_parts
+from bertsmith.corpus.stages.normalise import clean_text, text_hash
+from bertsmith.corpus.unpack import plain_bytes
+from bertsmith.rows.lines import Slice
+from bertsmith.tokens.vocabulary import count_stretches
 
 _PART_BYTES = 4 << 20
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.corpus.fast_ids import bulk_encoder, choose_library
-from bertsmith.corpus.tokenizer import Tokenizer
+from bertsmith.tokens.bulk_ids import bulk_encoder, choose_library
+from bertsmith.tokens.tokenizer import Tokenizer
 
 _BATCH = 100_000
 # Below this many more tokens than another vocabulary's, keeping a trained model's own is worth more.

@@ -10,10 +10,10 @@ import torch
 
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
-from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.records import Record
 from bertsmith.tasks.sequences import Sequences, by_length, pack
+from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.weights.huggingface import load_model
 from bertsmith.weights.names import POOLER
 

@@ -6,6 +6,7 @@ Legend: T token slots, S sequences, M masked slots, V vocabulary, H hidden width
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,13 @@ class PretrainInputs:
     masked_positions: Tensor
     masked_labels: Tensor
     next_sentence_labels: Tensor
+
+
+class PretrainLosses(NamedTuple):
+    """The summed losses of a micro-batch: of its masked words, and of whether the second segment follows the first."""
+
+    masked: LossSum
+    next_sentence: LossSum
 
 
 class MaskedHead(nn.Module):
@@ -72,13 +80,13 @@ class PretrainingModel(nn.Module):
         logits: Tensor = self.next_sentence(self.encoder.pool(hidden, packed))
         return logits
 
-    def losses(self, batch: PretrainInputs) -> tuple[LossSum, LossSum]:
+    def losses(self, batch: PretrainInputs) -> PretrainLosses:
         """The masked-word and the next-sentence loss of a micro-batch, summed, with their counts."""
         hidden = self.encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.packed, tied=True)
         masked = cross_entropy_sum(self.masked_logits(hidden, batch.masked_positions), batch.masked_labels)
         next_sentence = cross_entropy_sum(self.next_sentence_logits(hidden, batch.packed), batch.next_sentence_labels)
-        return masked, next_sentence
+        return PretrainLosses(masked, next_sentence)
 
-    def forward(self, batch: PretrainInputs) -> tuple[LossSum, LossSum]:
+    def forward(self, batch: PretrainInputs) -> PretrainLosses:
         """The same as `losses`."""
         return self.losses(batch)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from bertsmith.base.log import size
 from bertsmith.base.streams import generator, stream_key
-from bertsmith.corpus import pydocs
-from bertsmith.corpus.account import Account
+from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
-from bertsmith.corpus.kinds import read_documents
-from bertsmith.corpus.sources import SourceFile, find_files
+from bertsmith.corpus.sources import python_docs as pydocs
+from bertsmith.corpus.sources.find import SourceFile, find_files
+from bertsmith.corpus.sources.formats import read_documents
 
 Row = dict[str, str]
 

@@ -15,7 +15,7 @@ from bertsmith.base.log import choose, duration, say, size
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
-from bertsmith.corpus.sources import PYTHON_DOCS, find_files
+from bertsmith.corpus.sources.find import PYTHON_DOCS, find_files
 from bertsmith.quickstart.figures import Figure, classifier_figures, pretraining_figures, table
 from bertsmith.quickstart.labels import Labelled, RowCounts, Unlabelled, rows_of_docstrings, rows_of_sources
 from bertsmith.quickstart.samples import guess_masked_words, show_classes, show_masked_words

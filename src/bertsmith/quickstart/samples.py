@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from bertsmith.base.streams import generator, stream_key
 from bertsmith.corpus.shards import Corpus
-from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.inference.predictor import Predictor
+from bertsmith.tokens.tokenizer import Tokenizer
 
 SHORTEST, LONGEST = 12, 48
 GUESSES = 5

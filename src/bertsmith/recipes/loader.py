@@ -67,7 +67,12 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
     """Writes the whole recipe as YAML, every field spelled out, such that `load_recipe` reads the same one back."""
-    files.write_text(path, yaml.safe_dump(dataclasses.asdict(recipe), sort_keys=False))
+    files.write_text(path, as_yaml(dataclasses.asdict(recipe)))
+
+
+def as_yaml(settings: Mapping[str, Any]) -> str:
+    """Resolved settings as `recipe.yaml` holds them, in the order given."""
+    return yaml.safe_dump(dict(settings), sort_keys=False)
 
 
 def _presets_folder() -> resources.abc.Traversable:

@@ -18,7 +18,6 @@ from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.layout import deal_within
 from bertsmith.base.log import Progress, say, warn
 from bertsmith.base.streams import generator, stream_key
-from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.prepare import prepare_training
 from bertsmith.model.initial import initialise
@@ -33,6 +32,7 @@ from bertsmith.tasks.records import Source, read_records
 from bertsmith.tasks.results import EpochResult, FinetuneResult, SeedResult
 from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer, pack
 from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.weights.huggingface import (
     FINETUNE_FILE,
     TASK_FILE,

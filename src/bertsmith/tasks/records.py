@@ -1,23 +1,40 @@
-"""Rows of csv, tsv and jsonl files, or of Python, as records; a bad row is named by its file and line."""
+"""Rows of csv, tsv, jsonl and parquet files, or of Python, as records; a bad row is named by its file and line."""
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO, Self, TextIO
+from typing import Any, Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.files import read_errors
+from bertsmith.base.log import choose
+from bertsmith.rows.compressed import codec_of, peek
+from bertsmith.rows.encodings import UTF8_MARK, encoding_of
+from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, json_rows
+from bertsmith.rows.lines import Lines, Slice, open_text, raise_fault, split_at_returns
+from bertsmith.rows.parquet import parquet_rows
+from bertsmith.rows.row import Row as FileRow
+from bertsmith.rows.tables import OPEN_QUOTE, QUOTE, cells_of, table_rows
 
-KINDS = ("csv", "tsv", "jsonl")
+Cells = TypeVar("Cells")
+
+KINDS = ("csv", "tsv", "jsonl", "parquet")
+# Of csv files; the first where their beginning does not tell.
+_SEPARATORS = ",;\t|"
+_HEAD = 1 << 16
+# What is said of a fault, and what to do about it.
+_FAULTS = {
+    NOT_JSON: ("this line is not JSON", "write an object a line"),
+    NO_OBJECT: ("this line is not a JSON object", 'write {"text": ..., "label": ...}'),
+    OPEN_QUOTE: ("this row cannot be read: its quote is never closed", "close the quote, or double it inside a field"),
+}
 _SHOWN = 5
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -65,7 +82,7 @@ class Record:
 
 
 def read_records(source: Source, columns: Columns | None = None, labelled: bool = True) -> list[Record]:
-    """All records of a file (csv, tsv, jsonl) or of a list of rows; every row counts, none is skipped.
+    """All records of a file (csv, tsv, jsonl, parquet) or of a list of rows; every row counts, none is skipped.
 
     labelled: a label is wanted in every row; otherwise it is None. Raises BertsmithError that names the bad rows by
     file and line, a missing column together with those that were found, and an empty source.
@@ -127,8 +144,8 @@ def read_rows(source: Source, columns: Columns, labelled: bool = False) -> Itera
     """(where, row) for every row. "-" is standard input: jsonl where it begins with a brace, else csv.
 
     labelled: rows to learn from, so that the label's column is wanted too. Raises BertsmithError for a file that is
-    missing, may not be read or is not UTF-8, for a line that is no row of its kind, and for one without a column that
-    is wanted: the text's, and the second text's where it was given a name.
+    missing, damaged, may not be read or is not UTF-8, for a line that is no row of its kind, and for one without a
+    column that is wanted: the text's, and the second text's where it was given a name.
     """
     wanted = {"text": columns.text}
     wanted |= {"text_b": columns.text_b} if columns.text_b != Columns.text_b else {}
@@ -148,113 +165,103 @@ def read_rows(source: Source, columns: Columns, labelled: bool = False) -> Itera
 def _rows(source: Source, columns: Columns) -> Iterator[tuple[str, Row | str]]:
     if not isinstance(source, str | Path):
         yield from ((f"row {number}", row) for number, row in enumerate(source, start=1))
-        return
-    if str(source) == "-":
-        with _standard_input() as stream:
-            lines = _utf8_lines(stream, "standard input")
-            first = next(lines, "")
-            kind = "jsonl" if first.lstrip().startswith("{") else "csv"
-            yield from _parse(itertools.chain([first], lines), kind, "standard input", columns)
-        return
-    path = Path(source)
-    kind = path.suffix.lstrip(".").lower()
-    if kind not in KINDS:
-        raise BertsmithError(
-            f"'{path.suffix}' is not a kind of file that is read here", path, f"use {', '.join(KINDS)}"
-        )
-    try:
-        with read_errors(path), open(path, "rb") as file, _as_text(file) as stream:
-            yield from _parse(_utf8_lines(stream, str(path)), kind, str(path), columns)
-    except FileNotFoundError as error:
-        raise BertsmithError("this file does not exist", path, "check the path") from error
+    elif str(source) == "-":
+        yield from _standard_input(columns)
+    else:
+        yield from _file_rows(Path(source), columns)
 
 
-@contextmanager
-def _standard_input() -> Iterator[TextIO]:
+def _file_rows(path: Path, columns: Columns) -> Iterator[tuple[str, Row]]:
+    codec, name = codec_of(path), str(path)
+    inner = Path(path.name.removesuffix(f".{codec}") if codec else path.name)
+    kind = inner.suffix.lstrip(".").lower()
+    if kind not in KINDS or (codec and kind == "parquet"):
+        what = f"'{path.suffix}' is not a kind of file that is read here"
+        raise BertsmithError(what, path, f"use {', '.join(KINDS)}; all but parquet may be compressed")
+    if kind == "parquet":
+        yield from ((f"{name}, row {number}", row) for number, row in parquet_rows(name))
+        return
+    part = Slice(name, name, kind, codec, encoding=encoding_of(peek(path, codec, 4)))
+    with closing(open_text(name, codec, part.encoding)) as file:
+        head = file.read(_HEAD).removeprefix(UTF8_MARK)
+    yield from _parse(Lines(part, None, raise_fault, cut=False), kind, name, columns, head)
+
+
+def _standard_input(columns: Columns) -> Iterator[tuple[str, Row]]:
+    """Rows as they come: the first line alone tells what they are."""
     if sys.stdin is None:
         raise BertsmithError("standard input is closed", "-", "pipe rows into the command, or name a file")
-    with read_errors("standard input"), _as_text(sys.stdin.buffer) as stream:
-        yield stream
+    name = "standard input"
+    with read_errors(name):
+        first = sys.stdin.buffer.readline().removeprefix(UTF8_MARK)
+        lines = itertools.chain([first] if first else [], iter(sys.stdin.buffer.readline, b""))
+        kind = "jsonl" if first.lstrip().startswith(b"{") else "csv"
+        yield from _parse(((0, line) for line in lines), kind, name, columns, first)
 
 
-@contextmanager
-def _as_text(file: BinaryIO) -> Iterator[TextIO]:
-    """A stream of bytes as UTF-8, whatever the locale says; it is not closed. What is not UTF-8 becomes surrogates."""
-    stream = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+def _parse(
+    lines: Iterable[tuple[int, bytes]], kind: str, name: str, columns: Columns, head: bytes
+) -> Iterator[tuple[str, Row]]:
+    """head: the file's beginning, which tells what separates the cells of a table."""
+    lines = split_at_returns(lines)
+    if kind == "jsonl":
+        return _sound(json_rows(lines), name)
+    quoted = columns.quoted if columns.quoted is not None else kind == "csv"
+    cells = _separator(head, kind, name) + (QUOTE if quoted else "")
+    return _named(_sound(table_rows(lines, cells, strict=quoted), name), columns, quoted)
+
+
+def _separator(head: bytes, kind: str, name: str) -> str:
+    """What separates the cells of a table: of csv the comma, unless another mark is told by the file's beginning."""
+    if kind == "tsv":
+        return "\t"
+    found, rows = cells_of(head, len(head) < _HEAD, [mark + QUOTE for mark in _SEPARATORS])
+    separator = found[0] if rows and len(rows[0]) > 1 else _SEPARATORS[0]
+    if separator != _SEPARATORS[0]:
+        choose(f"separator of {name}", repr(separator), "all of its first rows have as many cells by it")
+    return separator
+
+
+def _sound(rows: Iterable[FileRow[Cells]], name: str) -> Iterator[tuple[str, Cells]]:
+    """(where, cells) of each row. Raises BertsmithError at the first that is not UTF-8 or has a fault."""
+    for row in rows:
+        if not row.is_utf8:
+            line = row.line + _lines_before_fault(row.raw)
+            fix = "convert the file, with iconv for example"
+            raise BertsmithError("this line is not UTF-8", f"{name}:{line}", fix)
+        if row.cells is None:
+            what, fix = _FAULTS.get(row.fault, (f"this row cannot be read ({row.fault})", "check its quotation marks"))
+            detail = f" ({row.detail})" if row.detail else ""
+            raise BertsmithError(f"{what}{detail}", f"{name}:{row.line}", fix)
+        yield f"{name}:{row.line}", row.cells
+
+
+def _lines_before_fault(raw: bytes) -> int:
+    """How many lines of a row stand before the one that is not UTF-8."""
     try:
-        yield stream
-    finally:
-        stream.detach()
+        raw.decode()
+    except UnicodeDecodeError as error:
+        return len(raw[: error.start].splitlines(keepends=True)) - (not raw[: error.start].endswith((b"\n", b"\r")))
+    return 0
 
 
-def _utf8_lines(stream: TextIO, name: str) -> Iterator[str]:
-    """The lines of a stream. Raises BertsmithError at the first that holds a surrogate, for it was not UTF-8."""
-    for number, line in enumerate(stream, start=1):
-        if has_lone_surrogate(line):
-            raise BertsmithError(
-                "this line is not UTF-8", f"{name}:{number}", "convert the file, with iconv for example"
-            )
-        yield line
+def _named(rows: Iterable[tuple[str, list[str]]], columns: Columns, quoted: bool) -> Iterator[tuple[str, Row]]:
+    """The rows of a table with the names of their columns."""
+    names: list[str] = []
+    for where, cells in rows:
+        if not names:
+            names = cells if columns.header else [str(number) for number in range(1, len(cells) + 1)]
+            if len(set(names)) < len(names):
+                raise BertsmithError("two columns have one name", where, "give every column a name of its own")
+            if columns.header:
+                continue
+        if len(cells) != len(names):
+            what = f"this row has {len(cells)} fields and the first one has {len(names)}"
+            fix = "quote fields that contain the separator" if quoted else "say if the fields are quoted, or correct it"
+            raise BertsmithError(what, where, fix)
+        yield where, dict(zip(names, cells, strict=True))
 
 
 def has_lone_surrogate(text: str) -> bool:
     """Whether a text holds half of a surrogate pair, which JSON can write ("\\ud800") and UTF-8 cannot."""
     return not text.isascii() and _SURROGATE.search(text) is not None
-
-
-def _parse(lines: Iterable[str], kind: str, name: str, columns: Columns) -> Iterator[tuple[str, Row]]:
-    return _json_rows(lines, name) if kind == "jsonl" else _table_rows(lines, kind, name, columns)
-
-
-def _json_rows(lines: Iterable[str], name: str) -> Iterator[tuple[str, Row]]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise BertsmithError(
-                f"this line is not JSON ({error.msg})", f"{name}:{number}", "write an object a line"
-            ) from error
-        if not isinstance(row, dict):
-            raise BertsmithError(
-                "this line is not a JSON object", f"{name}:{number}", 'write {"text": ..., "label": ...}'
-            )
-        yield f"{name}:{number}", row
-
-
-def _table_rows(lines: Iterable[str], kind: str, name: str, columns: Columns) -> Iterator[tuple[str, Row]]:
-    csv.field_size_limit(2**31 - 1)  # a field is a document, which may be long
-    quoted = columns.quoted if columns.quoted is not None else kind == "csv"
-    reader = csv.reader(
-        lines,
-        delimiter="," if kind == "csv" else "\t",
-        quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
-        strict=quoted,
-    )
-    names: list[str] = []
-    line = 1  # a quoted field may span lines, so this is where the row begins
-    try:
-        for fields in reader:
-            where, line = f"{name}:{line}", reader.line_num + 1
-            if not fields:
-                continue
-            if not names:
-                names = fields if columns.header else [str(number) for number in range(1, len(fields) + 1)]
-                if len(set(names)) < len(names):
-                    raise BertsmithError("two columns have one name", where, "give every column a name of its own")
-                if columns.header:
-                    continue
-            if len(fields) != len(names):
-                raise BertsmithError(
-                    f"this row has {len(fields)} fields and the first one has {len(names)}",
-                    where,
-                    "quote fields that contain the separator"
-                    if quoted
-                    else "tell if the fields are quoted, or mend the row",
-                )
-            yield where, dict(zip(names, fields, strict=True))
-    except csv.Error as error:
-        raise BertsmithError(
-            f"this row cannot be read ({error})", f"{name}:{line}", "check its quotation marks"
-        ) from error

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Layout
-from bertsmith.corpus.tokenizer import Tokenizer, truncated_lengths
 from bertsmith.model.attention.packed import Packed
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.records import Record
+from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
 
 Ints = NDArray[np.int64]
 

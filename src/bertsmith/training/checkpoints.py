@@ -1,10 +1,7 @@
-"""The run folder, and step folders that are written whole or not at all.
+"""Step folders that are written whole or not at all, and the best weights that they refer to.
 
-recipe.yaml                 the resolved recipe
-run.json                    the corpus and the start that the run belongs to, and the device and precision it began with
-metrics.jsonl, tensorboard/
 step-00000500/              the model's tensors and their moments, under names no model loader takes
-model/                      the finished model, as transformers reads it
+best-00000400/              the weights that scored best up to some step folder, where a run selects
 """
 
 from __future__ import annotations
@@ -22,28 +19,41 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import disk_errors, put_back, read_json, whole_folder, write_json
+from bertsmith.base.files import read_json, whole_folder
 from bertsmith.optim.clipped import ClippedOptimizer
 
 _STATE = "training-state.safetensors"
 _POSITION = "position.json"
 _LOSS_SCALE = "optimizer.loss_scale."
-_BEGUN_ON = "begun_on"
+_WEIGHTS = "weights.safetensors"
 _STEP_FOLDER = re.compile(r"step-(\d{8})$")
+_BEST_KINDS = {"score": float, "step": int}
+# What runs of earlier versions call parts of a position.
+_OLD_NAMES = {"phase": "stage", "phase_step": "stage_step"}
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best weights of a run so far: their score, and the step after which they were written."""
+
+    score: float
+    step: int
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands: steps of the whole run, the phase (1 or 2), steps done in it, real tokens of the whole run.
+    """Where a run stands: steps of the whole run, the number of its stage (0 before the first), steps done in that
+    stage, real tokens of the whole run.
 
-    since_log: a `Meter`'s state, of the steps that no line of metrics tells yet.
+    since_log: a `Meter`'s state, of the steps that no line of metrics holds yet. best: None where none are kept.
     """
 
     step: int = 0
-    phase: int = 1
-    phase_step: int = 0
+    stage: int = 0
+    stage_step: int = 0
     tokens: int = 0
     since_log: list[float] = field(default_factory=list)
+    best: Best | None = None
 
 
 def save_checkpoint(run: Path, position: Position, model: nn.Module, optimizer: ClippedOptimizer, keep: int) -> Path:
@@ -52,17 +62,59 @@ def save_checkpoint(run: Path, position: Position, model: nn.Module, optimizer: 
     Raises BertsmithError when the disk is full; the step folders written before are then intact.
     """
     folder = run / f"step-{position.step:08d}"
-    tensors = _flatten(model, optimizer)
     with whole_folder(folder) as aside:
-        try:
-            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, aside / _STATE)
-        except SafetensorError as error:
-            raise _as_disk_error(error, folder) from error
+        _write_tensors(_flatten(model, optimizer), aside / _STATE)
         (aside / _POSITION).write_text(json.dumps(asdict(position)), encoding="utf-8")
     up_to_now = [each for each in step_folders(run) if each.name <= folder.name]
     for old in up_to_now[:-keep] if keep > 0 else []:
         shutil.rmtree(old, ignore_errors=True)
+    _remove_unused_best(run)
     return folder
+
+
+def save_best(run: Path, step: int, model: nn.Module) -> None:
+    """Writes the weights of a model as the best so far. Those that older step folders refer to stay as long as these.
+
+    Raises BertsmithError when the disk is full.
+    """
+    with whole_folder(_best_folder(run, step)) as aside:
+        _write_tensors(dict(model.state_dict()), aside / _WEIGHTS)
+
+
+def load_best(run: Path, best: Best, model: nn.Module) -> None:
+    """Gives a model the best weights. Raises BertsmithError for a damaged folder and one of another model."""
+    folder = _best_folder(run, best.step)
+    weights = _read_tensors(folder / _WEIGHTS, "start the run again in another folder: its best weights are lost")
+    _check_weights(weights, model, folder)
+    model.load_state_dict(weights)
+
+
+def _best_folder(run: Path, step: int) -> Path:
+    return run / f"best-{step:08d}"
+
+
+def _remove_unused_best(run: Path) -> None:
+    """Removes best weights that no step folder refers to."""
+    positions = [_read_position(folder / _POSITION) for folder in step_folders(run)]
+    used = {_best_folder(run, each.best.step) for each in positions if each.best is not None}
+    for folder in run.glob("best-*"):
+        if folder not in used:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    try:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        raise _as_disk_error(error, path.parent) from error
+
+
+def _read_tensors(path: Path, fix: str) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
+    except (SafetensorError, OSError) as error:
+        raise BertsmithError(f"this checkpoint is damaged ({error})", path, fix) from error
 
 
 def _as_disk_error(error: SafetensorError, folder: Path) -> Exception:
@@ -89,12 +141,7 @@ def load_checkpoint(run: Path, model: nn.Module, optimizer: ClippedOptimizer) ->
         return None
     folder = folders[-1]
     position = _read_position(folder / _POSITION)
-    try:
-        with safe_open(folder / _STATE, framework="pt", device="cpu") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
-    except (SafetensorError, OSError) as error:
-        fix = f"remove {folder} to resume from the step before it"
-        raise BertsmithError(f"this checkpoint is damaged ({error})", folder / _STATE, fix) from error
+    tensors = _read_tensors(folder / _STATE, f"remove {folder} to resume from the step before it")
     _restore(tensors, model, optimizer, folder)
     return position
 
@@ -102,10 +149,14 @@ def load_checkpoint(run: Path, model: nn.Module, optimizer: ClippedOptimizer) ->
 def _read_position(path: Path) -> Position:
     fix = f"remove {path.parent} to resume from the step before it"
     values = read_json(path, fix)
-    kinds = {each.name: type(getattr(Position(), each.name)) for each in fields(Position)}
-    if not isinstance(values, dict) or {name: type(value) for name, value in values.items()} != kinds:
-        raise BertsmithError("this checkpoint is damaged: its position is not one", path, fix)
-    return Position(**values)
+    if isinstance(values, dict):
+        values = {_OLD_NAMES.get(name, name): value for name, value in values.items()}
+        best = values.pop("best", None)
+        kinds = {each.name: type(getattr(Position(), each.name)) for each in fields(Position) if each.name != "best"}
+        best_kinds = None if best is None else {name: type(value) for name, value in dict(best).items()}
+        if {name: type(value) for name, value in values.items()} == kinds and best_kinds in (None, _BEST_KINDS):
+            return Position(**values, best=None if best is None else Best(**best))
+    raise BertsmithError("this checkpoint is damaged: its position is not one", path, fix)
 
 
 def _flatten(model: nn.Module, optimizer: ClippedOptimizer) -> dict[str, Tensor]:
@@ -120,16 +171,7 @@ def _flatten(model: nn.Module, optimizer: ClippedOptimizer) -> dict[str, Tensor]
 
 def _restore(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: ClippedOptimizer, folder: Path) -> None:
     weights = {name.removeprefix("model."): each for name, each in tensors.items() if name.startswith("model.")}
-    wanted = model.state_dict()
-    wrong = sorted(wanted.keys() ^ weights.keys()) + sorted(
-        name for name in wanted.keys() & weights.keys() if wanted[name].shape != weights[name].shape
-    )
-    if wrong:
-        raise BertsmithError(
-            f"this checkpoint is of another model: {', '.join(wrong[:8])}",
-            folder,
-            "resume with the recipe of the run, or start a new run in another folder",
-        )
+    _check_weights(weights, model, folder)
     model.load_state_dict(weights)
     state: dict[str, Any] = optimizer.state_dict()
     moments: dict[int, dict[str, Tensor]] = {}
@@ -143,45 +185,15 @@ def _restore(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Clipped
     optimizer.load_state_dict({"state": moments, "param_groups": state["param_groups"], "loss_scale": scale})
 
 
-def claim(run: Path, identity: dict[str, Any], begun_on: dict[str, str]) -> None:
-    """Makes a run folder: `run.json` says what it belongs to, and what it was begun on.
-
-    What a killed run left half written is removed, and what it was about to replace is put back.
-    """
-    with disk_errors(run):
-        run.mkdir(parents=True, exist_ok=True)
-        put_back(run)
-    for leftover in run.glob(".*.part"):
-        if leftover.is_dir():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)
-    write_json(run / "run.json", {**identity, _BEGUN_ON: begun_on})
-
-
-def check_same_run(run: Path, identity: dict[str, Any]) -> dict[str, str]:
-    """Compares with what a run folder belongs to, if to anything.
-
-    Returns what the run was begun on, as `claim` was told; {} for a new run. Raises BertsmithError that lists what
-    differs, and for checkpoints, metrics or a model of which no `run.json` says whose they are.
-    """
-    path = run / "run.json"
-    if not path.exists():
-        known_files = [each for each in (run / "metrics.jsonl", run / "model") if each.exists()]
-        strays = [each.name for each in (*step_folders(run), *known_files)]
-        if strays:
-            what = f"this folder holds {', '.join(strays[:4])}, and no run.json says of which run"
-            raise BertsmithError(what, run, "choose another --out, or move them away")
-        return {}
-    fix = "remove the run folder and start again"
-    known = read_json(path, fix)
-    if not isinstance(known, dict) or not isinstance(known.get(_BEGUN_ON, {}), dict):
-        raise BertsmithError("this file does not say what a run belongs to", path, fix)
-    begun_on: dict[str, str] = known.pop(_BEGUN_ON, {})
-    differing = [name for name in sorted({*known, *identity}) if known.get(name) != identity.get(name)]
-    if differing:
-        details = "; ".join(f"{name} was {known.get(name)!r}, is {identity.get(name)!r}" for name in differing)
+def _check_weights(weights: Mapping[str, Tensor], model: nn.Module, folder: Path) -> None:
+    """Raises BertsmithError that names the tensors which are missing, unexpected or wrongly shaped."""
+    wanted = model.state_dict()
+    wrong = sorted(wanted.keys() ^ weights.keys()) + sorted(
+        name for name in wanted.keys() & weights.keys() if wanted[name].shape != weights[name].shape
+    )
+    if wrong:
         raise BertsmithError(
-            f"this run was started with something else: {details}", path, "use the same, or another --out for a new run"
+            f"this checkpoint is of another model: {', '.join(wrong[:8])}",
+            folder,
+            "resume with the settings of the run, or start a new run in another folder",
         )
-    return begun_on

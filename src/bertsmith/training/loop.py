@@ -1,30 +1,24 @@
-"""The training loop of one phase: step, log, evaluate, save, stop."""
+"""The training loop of one stage: step, log, evaluate, save, stop. It serves whatever has an `Objective`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, say, warn
 from bertsmith.base.ranks import any_over_ranks, is_first, rank
 from bertsmith.base.streams import stream_key
-from bertsmith.batches.loader import Loader
-from bertsmith.batches.packing import PretrainBatch
-from bertsmith.batches.steps import Step
-from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.clipped import ClippedOptimizer
-from bertsmith.training.checkpoints import Position, save_checkpoint
-from bertsmith.training.evaluate import baselines, evaluate
+from bertsmith.training.checkpoints import Best, Position, save_best, save_checkpoint
 from bertsmith.training.late import LateReading
 from bertsmith.training.meters import Meter, MetricsFile
+from bertsmith.training.objective import Objective, Step, Steps
 from bertsmith.training.step import Compiled, train_step
 from bertsmith.training.stopping import StoppedAfterSaving, StopSignal
 
@@ -34,7 +28,8 @@ _LEAST_FILL = 0.95
 
 @dataclass(frozen=True)
 class Cadence:
-    """Steps between log lines, held-out evaluations and checkpoints; and how many checkpoints are kept."""
+    """Steps between log lines, held-out evaluations and checkpoints (0: only where all are due); and how many
+    checkpoints are kept."""
 
     log_every: int
     evaluate_every: int
@@ -43,114 +38,148 @@ class Cadence:
 
 
 @dataclass(frozen=True)
-class PhaseWork:
-    """One phase as the loop sees it. learning_rate: of update 1..steps. loader: of the updates after a given one."""
+class Stage:
+    """A stretch of a run: a phase of pre-training, or fine-tuning from one seed.
+
+    number: from 1, rising through the run. kind, label: what it is called in messages and records, such as "phase", 2.
+    learning_rate: of update 1..steps. loader: of the updates after a given one. held_out: what `Objective.evaluate`
+    takes; falsy where there is nothing. begin: makes model and optimizer ready before the first step: further from the
+    last stage's weights, or anew. seed: of dropout. first_step: the step of the run from which dropout is counted.
+    epoch_steps: steps of a pass over the rows, after each of which all is due (0: only after the last). select: the
+    figure of `Objective.evaluate` by which the best weights are kept ("": none are).
+    """
 
     number: int
+    kind: str
+    label: int
     steps: int
     learning_rate: Callable[[int], float]
-    loader: Callable[[int], Loader]
-    held_out: Sequence[PretrainBatch]
+    loader: Callable[[int], Steps]
+    held_out: Any
+    begin: Callable[[Trainer], None]
+    seed: int
+    first_step: int = 0
+    epoch_steps: int = 0
+    select: str = ""
+
+    @property
+    def name(self) -> str:
+        """Such as "phase 2"."""
+        return f"{self.kind} {self.label}"
 
 
 @dataclass
 class Trainer:
     """What training changes and where it writes.
 
-    seed: of dropout. go_on: what the user is told to do after a stop. alphabetic: bool[V]. unigrams: int64[V], of the
-    train split. compiled: the model and the optimizer, where they run compiled.
+    resume_hint: what the user is told to do after a stop. compiled: the model and the optimizer, where they run
+    compiled.
     """
 
-    model: PretrainingModel
+    objective: Objective
     optimizer: ClippedOptimizer
     device: torch.device
     folder: Path
     metrics: MetricsFile | None
     cadence: Cadence
-    alphabetic: NDArray[np.bool_]
-    unigrams: NDArray[np.int64]
     position: Position
     stop: StopSignal
-    seed: int
-    go_on: str
+    resume_hint: str
     compiled: Compiled | None = None
+    _stage: Stage | None = field(default=None, init=False)
     _skipped_told: float = field(default=0.0, init=False)
     _fill_told: set[int] = field(default_factory=set, init=False)
 
-    def run_phase(self, work: PhaseWork) -> None:
-        """Takes the steps of a phase that are not done yet.
+    def enter(self, stage: Stage) -> None:
+        """Makes a stage the present one, and begins it if it is new."""
+        self._stage = stage
+        if stage.number > self.position.stage:
+            stage.begin(self)
+            self.position = replace(self.position, stage=stage.number, stage_step=0)
+
+    def run(self, stage: Stage) -> None:
+        """Takes the steps of the stage, which was entered, that are not done yet.
 
         Raises StoppedAfterSaving after a signal, and BertsmithError when a loss or gradient is not finite.
         """
-        meter, previous = Meter(self.device), None
+        meter, previous = Meter(self.device, self.objective.names), None
         if self.position.since_log and is_first():
             meter.restore(self.position.since_log)
         self.position = replace(self.position, since_log=[])
-        self.model.train()
+        self.objective.model.train()
         with (
-            work.loader(self.position.phase_step) as loader,
-            Progress(f"phase {work.number}", work.steps, "steps") as progress,
+            stage.loader(self.position.stage_step) as loader,
+            Progress(stage.name, stage.steps, "steps") as progress,
         ):
-            progress.skip(self.position.phase_step)
+            progress.skip(self.position.stage_step)
             for step in loader:
-                rate = work.learning_rate(step.number + 1)
-                self.optimizer.set_learning_rate(rate)
-                # Keyed anew for each step and rank: ranks drop different units, and a resumed run the same as before.
-                torch.manual_seed(stream_key(self.seed, "dropout", rank(), self.position.step) >> 1)
-                counts = (step.totals.masked, step.totals.sequences)
-                sums = train_step(self.model, self.optimizer, step.micro_batches, counts, self.device, self.compiled)
-                meter.add(sums, self.optimizer.gradient_norm)
+                rate = stage.learning_rate(step.number + 1)
+                verdict = self._step(stage, step, meter, rate)
                 # The verdict of the step before is read, so that the device is never waited for.
-                self._refuse_non_finite(previous)
-                previous = (step, LateReading(self._verdict(sums.faulty)))
+                self._refuse_non_finite(stage, previous)
+                previous = (step, verdict)
                 self._advance(step)
                 note = ""
-                if self._due(self.cadence.log_every, work):
-                    self._refuse_non_finite(previous)
-                    note = self._log(work, meter, rate, loader.waited_seconds)
+                if self._due(self.cadence.log_every, stage):
+                    self._refuse_non_finite(stage, previous)
+                    note = self._log(stage, meter, rate, loader.waited_seconds)
                 progress.advance(1, note)
-                meter.pause(self._evaluate_and_save(work, previous, lambda: meter.state(loader.waited_seconds)))
-        self._refuse_non_finite(previous)
+                meter.pause(self._evaluate_and_save(stage, previous, lambda: meter.state(loader.waited_seconds)))
+        self._refuse_non_finite(stage, previous)
+
+    def _step(self, stage: Stage, step: Step, meter: Meter, rate: float) -> LateReading:
+        """One update; gives what will say whether it was sound."""
+        self.optimizer.set_learning_rate(rate)
+        # Keyed anew for each step and rank: ranks drop different units, and a resumed run the same as before.
+        torch.manual_seed(stream_key(stage.seed, "dropout", rank(), self.position.step - stage.first_step) >> 1)
+        sums = train_step(self.objective, self.optimizer, step.micro_batches, step.counts, self.device, self.compiled)
+        meter.add(sums, self.optimizer.gradient_norm)
+        return LateReading(self._verdict(sums.faulty))
 
     def _advance(self, step: Step) -> None:
         done = self.position
-        self.position = replace(
-            done, step=done.step + 1, phase_step=step.number + 1, tokens=done.tokens + step.totals.tokens
-        )
+        self.position = replace(done, step=done.step + 1, stage_step=step.number + 1, tokens=done.tokens + step.tokens)
 
-    def _due(self, every: int, work: PhaseWork) -> bool:
-        done = self.position.phase_step
-        return done == work.steps or (every > 0 and done % every == 0)
+    def _due(self, every: int, stage: Stage) -> bool:
+        done = self.position.stage_step
+        return done == stage.steps or any(period > 0 and done % period == 0 for period in (every, stage.epoch_steps))
 
     def _evaluate_and_save(
-        self, work: PhaseWork, last: tuple[Step, LateReading] | None, since_log: Callable[[], list[float]]
+        self, stage: Stage, last: tuple[Step, LateReading] | None, since_log: Callable[[], list[float]]
     ) -> float:
         start = time.perf_counter()
-        if work.held_out and self._due(self.cadence.evaluate_every, work):
-            self._refuse_non_finite(last)
-            self.evaluate(work)
+        if stage.held_out and self._due(self.cadence.evaluate_every, stage):
+            self._refuse_non_finite(stage, last)
+            figures = self.measure("evaluation", f"after step {self.position.step:,}", stage.held_out)
+            if stage.select:
+                self._keep_best(figures[stage.select])
         # A signal may reach one rank a step before another, and all must leave after the same step.
         stopping, interrupted = any_over_ranks((self.stop.requested, self.stop.interrupted), self.device)
-        if self._due(self.cadence.save_every, work) or stopping:
-            self._refuse_non_finite(last)
+        if self._due(self.cadence.save_every, stage) or stopping:
+            self._refuse_non_finite(stage, last)
             self.save(since_log())
         if stopping:
-            raise StoppedAfterSaving(f"stopped at step {self.position.step}; {self.go_on}", interrupted)
+            raise StoppedAfterSaving(f"stopped at step {self.position.step}; {self.resume_hint}", interrupted)
         return time.perf_counter() - start
 
-    def _log(self, work: PhaseWork, meter: Meter, rate: float, waited: float) -> str:
+    def _keep_best(self, score: float) -> None:
+        """Writes the weights if they are the best so far; the step folder that refers to them is written after."""
+        best = self.position.best
+        if best is None or score > best.score:
+            self.position = replace(self.position, best=Best(score, self.position.step))
+            if is_first():
+                save_best(self.folder, self.position.step, self.objective.model)
+
+    def _log(self, stage: Stage, meter: Meter, rate: float, waited: float) -> str:
         record = meter.read(waited)
-        left = (work.steps - self.position.phase_step) * record["seconds_per_step"]
-        self._tell_fill(work.number, record["fill"])
+        left = (stage.steps - self.position.stage_step) * record["seconds_per_step"]
+        self._tell_fill(stage, record["fill"])
         scaling = self._scaling()
-        self.write("train", {"learning_rate": rate, **record, **scaling, "seconds_left_in_phase": left})
-        return (
-            f"loss {record['loss']:.3f}, masked words {record['masked_accuracy']:.1%}, "
-            f"{record['tokens_per_second']:,.0f} tokens/s"
-        )
+        self.write("train", {"learning_rate": rate, **record, **scaling, f"seconds_left_in_{stage.kind}": left})
+        return f"{self.objective.training_line(record)}, {record['tokens_per_second']:,.0f} tokens/s"
 
     def _scaling(self) -> dict[str, float]:
-        """What a line tells of the loss scale, where there is one; says which updates were skipped since the last."""
+        """The numbers of the loss scale, where there is one; warns of updates skipped since the last line."""
         if self.optimizer.loss_scale is None:
             return {}
         scaling = {name: float(value) for name, value in self.optimizer.loss_scale.state_dict().items()}
@@ -163,72 +192,70 @@ class Trainer:
         self._skipped_told = skipped
         return {"loss_scale": scale, "skipped_updates": skipped}
 
-    def _tell_fill(self, phase: int, fill: float) -> None:
-        """Warns, once a phase, where compiled micro-batches are filled up with much that nothing is asked of."""
-        if self.compiled is not None and fill < _LEAST_FILL and phase not in self._fill_told and is_first():
-            self._fill_told.add(phase)
+    def _tell_fill(self, stage: Stage, fill: float) -> None:
+        """Warns, once a stage, where compiled micro-batches hold much filling."""
+        if self.compiled is not None and fill < _LEAST_FILL and stage.number not in self._fill_told and is_first():
+            self._fill_told.add(stage.number)
             warn(
-                f"phase {phase}: only {fill:.1%} of the slots of its compiled micro-batches hold tokens; steps of more "
+                f"{stage.name}: only {fill:.1%} of the slots of its compiled micro-batches hold tokens; steps of more "
                 "sequences, or another micro_batch_tokens, fill them better"
             )
 
-    def evaluate(self, work: PhaseWork) -> None:
-        """Evaluates on held-out documents and writes the figures beside their baselines."""
-        self._measure("evaluation", f"after step {self.position.step:,}", work.held_out)
-
-    def _measure(self, kind: str, when: str, held_out: Sequence[PretrainBatch], **values: int) -> None:
-        found = evaluate(self.model, held_out, self.alphabetic, self.device, self.compiled)
-        beside = baselines(held_out, self.unigrams, self.alphabetic)
-        self.write(kind, {**values, **found.as_record(), **beside.as_record()})
-        say(
-            f"held out, {when}: masked words {found.masked_accuracy:.1%} right, loss "
-            f"{found.masked_loss:.3f} (by frequency alone {beside.most_frequent_accuracy:.1%} and "
-            f"{beside.unigram_loss:.3f}); next sentence {found.next_sentence_accuracy:.1%}"
-        )
-
-    def finish(self, held_out: dict[int, Sequence[PretrainBatch]]) -> None:
-        """Measures the finished model at every length it was trained at; writes the record that ends a run.
-
-        held_out: batches by sequence length.
-        """
-        for length, batches in held_out.items():
-            if batches:
-                self._measure("final", f"finished, at {length} tokens", batches, sequence_length=length)
-        self.write("end", {"tokens": self.position.tokens})
+    def measure(self, kind: str, when: str, held_out: Any, **values: int) -> dict[str, float]:
+        """Evaluates, writes the figures as a record of this kind with `values`, and says them."""
+        figures = self.objective.evaluate(held_out)
+        self.write(kind, {**values, **figures})
+        say(self.objective.evaluation_line(when, figures))
+        return figures
 
     def save(self, since_log: list[float]) -> None:
         """Writes a checkpoint, on the first rank. since_log: the state of the meter."""
         if is_first():
             position = replace(self.position, since_log=since_log)
-            save_checkpoint(self.folder, position, self.model, self.optimizer, self.cadence.keep)
+            save_checkpoint(self.folder, position, self.objective.model, self.optimizer, self.cadence.keep)
 
-    def write(self, kind: str, values: dict[str, Any]) -> None:
-        """Puts a record of this kind and step into the metrics, on the first rank."""
+    def write(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Puts a record of this kind, step and stage into the metrics, on the first rank."""
         if self.metrics is not None:
-            where = {"kind": kind, "step": self.position.step, "phase": self.position.phase}
-            self.metrics.write({**where, "phase_step": self.position.phase_step, **values})
+            stage = self._stage
+            named = {} if stage is None else {stage.kind: stage.label, f"{stage.kind}_step": self.position.stage_step}
+            self.metrics.write({"kind": kind, "step": self.position.step, **named, **values})
 
     def _verdict(self, faulty: torch.Tensor | None) -> torch.Tensor:
         """Of the last step, fp32[1 + ranks]: 1 where training can go on; 1 for each rank with a gradient at fault."""
         sound = self.optimizer.sound.float().view(1)
         return torch.cat([sound, 1 - sound if faulty is None else faulty])
 
-    def _refuse_non_finite(self, last: tuple[Step, LateReading] | None) -> None:
+    def _refuse_non_finite(self, stage: Stage, last: tuple[Step, LateReading] | None) -> None:
         if last is None:
             return
         step, (sound, *faulty) = last[0], last[1].read()
         if sound:
             return
-        first = step.number * step.totals.sequences
         named = ", ".join(str(number) for number, fault in enumerate(faulty) if fault) or "of all together"
         raise BertsmithError(
             f"the gradient is not finite (NaN or infinity){self._at_scale()}, so its update was skipped and training "
             "stopped",
-            f"phase {self.position.phase}, step {step.number + 1}, rank {named}, instances {first:,} to "
-            f"{first + step.totals.sequences - 1:,} of the phase",
-            "a resumed run keeps its recipe: start another --out, with a lower learning rate or --precision fp32",
+            f"{stage.name}, step {step.number + 1}, rank {named}, {step.where}",
+            "a resumed run keeps its settings: start another --out, with a lower learning rate or --precision fp32",
         )
 
     def _at_scale(self) -> str:
         scale = self.optimizer.loss_scale
         return "" if scale is None else f" even at the lowest loss scale, {scale.floor:g}"
+
+
+def run_stages(trainer: Trainer, stages: Mapping[int, Callable[[], Stage]], before: Callable[[Stage], None]) -> None:
+    """Takes the steps that are left of a run's stages, in the order of their numbers.
+
+    stages: each is made when it is reached. before: is called with the first one, where no step was taken yet. Raises
+    as `Trainer.run`.
+    """
+    for number in sorted(stages):
+        if number < trainer.position.stage:
+            continue
+        stage, fresh = stages[number](), trainer.position.stage == 0
+        trainer.enter(stage)
+        if fresh:
+            before(stage)
+        trainer.run(stage)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import resource
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,20 @@ from bertsmith.base.ranks import sum_over_ranks
 from bertsmith.training.board import Board
 from bertsmith.training.step import StepSums
 
+METRICS_FILE = "metrics.jsonl"
+
 
 class Meter:
     """Adds up steps, and turns what was added since the last reading into one record of means."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, names: Sequence[str]) -> None:
+        """names: of the losses of a step."""
+        self._device, self._names = device, tuple(names)
         self._reset(0.0)
 
     def _reset(self, waited: float) -> None:
-        # The six figures of steps, tokens, places of attention, slots.
-        self._sums = torch.zeros(9, device=self._device, dtype=torch.float64)
+        # Three figures of each loss, then tokens, places of attention, slots.
+        self._sums = torch.zeros(3 * len(self._names) + 3, device=self._device, dtype=torch.float64)
         self._norm = torch.zeros((), device=self._device)
         self._steps = 0
         self._start, self._waited_at_start = time.perf_counter(), waited
@@ -55,29 +58,24 @@ class Meter:
     def add(self, sums: StepSums, gradient_norm: torch.Tensor) -> None:
         """Counts one step of this rank. What overflowed fp16, in a step whose update was skipped, enters no mean."""
         step = sums.figures.double()
-        self._sums[:6] += torch.where(torch.isfinite(step).all(), step, 0.0)
-        self._sums[6] += sums.tokens
-        self._sums[7] += sums.attention_places
-        self._sums[8] += sums.slots
+        self._sums[:-3] += torch.where(torch.isfinite(step).all(), step, 0.0)
+        self._sums[-3] += sums.tokens
+        self._sums[-2] += sums.attention_places
+        self._sums[-1] += sums.slots
         self._norm = gradient_norm
         self._steps += 1
 
     def read(self, waited_seconds: float) -> dict[str, float]:
         """The record of the steps since the last reading, over all ranks. waited_seconds: for data, since the start.
 
-        The gradient norm is the last step's, and left out where it was not finite.
+        A single loss is "loss" with "accuracy" and "count"; of several, "loss" is their sum, and each has its own under
+        its name. The gradient norm is the last step's, and left out where it was not finite.
         """
         seconds = time.perf_counter() - self._start
-        masked, count, right, pair_loss, pairs, pair_right, *slots = sum_over_ranks(self._sums).tolist()
-        tokens, places, filled = slots
+        *figures, tokens, places, filled = sum_over_ranks(self._sums).tolist()
         norm = float(self._norm)
-        masked_loss, pair_mean = masked / max(count, 1), pair_loss / max(pairs, 1)
         record = {
-            "loss": masked_loss + pair_mean,
-            "masked_loss": masked_loss,
-            "next_sentence_loss": pair_mean,
-            "masked_accuracy": right / max(count, 1),
-            "next_sentence_accuracy": pair_right / max(pairs, 1),
+            **self._means(figures),
             **({"gradient_norm": norm} if math.isfinite(norm) else {}),
             "steps": float(self._steps),
             "tokens": tokens,
@@ -91,11 +89,26 @@ class Meter:
         self._reset(waited_seconds)
         return record
 
+    def _means(self, figures: list[float]) -> dict[str, float]:
+        losses, counts, rights = figures[0::3], figures[1::3], figures[2::3]
+        prefixes = [f"{name}_" for name in self._names] if len(self._names) > 1 else [""]
+        means = [loss / max(count, 1) for loss, count in zip(losses, counts, strict=True)]
+        return {
+            "loss": sum(means),
+            **{f"{prefix}loss": mean for prefix, mean in zip(prefixes, means, strict=True)},
+            **{f"{each}accuracy": right / max(n, 1) for each, right, n in zip(prefixes, rights, counts, strict=True)},
+            **{f"{prefix}count": count for prefix, count in zip(prefixes, counts, strict=True)},
+        }
+
 
 def memory_bytes(device: torch.device) -> int:
     """The most memory used so far: by tensors on a CUDA device, else by this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -108,7 +121,7 @@ class MetricsFile:
 
     def __init__(self, folder: Path, first_step: int = 0) -> None:
         """first_step: the first one that this file will tell of."""
-        self._path = folder / "metrics.jsonl"
+        self._path = folder / METRICS_FILE
         with disk_errors(self._path):
             self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115  open as long as the run
             self._board = Board.open(folder / "tensorboard", first_step)

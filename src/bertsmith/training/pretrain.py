@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,11 @@ from typing import Any
 import torch
 
 from bertsmith.base import files, ranks
-from bertsmith.base.device import Device, device_of_run
+from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.prepare import prepare_training
 from bertsmith.model.initial import initialise
 from bertsmith.model.neighbours import look_at_neighbours
 from bertsmith.model.pretraining import PretrainingModel
@@ -25,15 +23,16 @@ from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
-from bertsmith.recipes.loader import load_recipe, save_recipe
+from bertsmith.recipes.loader import as_yaml, load_recipe
 from bertsmith.recipes.schema import ModelShape, Recipe
-from bertsmith.training.checkpoints import Position, check_same_run, claim, load_checkpoint
-from bertsmith.training.compiled import CompiledStep, choose_compiled
-from bertsmith.training.loop import Cadence, Trainer
-from bertsmith.training.meters import MetricsFile, forget_after, read_metrics
-from bertsmith.training.phases import run_phases
-from bertsmith.training.start import fit_vocabulary, start_identity, tell_shape
-from bertsmith.training.stopping import stop_on_signals
+from bertsmith.training.loop import Cadence
+from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.pretraining.phases import run_phases
+from bertsmith.training.pretraining.start import fit_vocabulary, start_identity, tell_shape
+from bertsmith.training.run import TrainerSettings, resume_position, start_device, trainer_of
+from bertsmith.training.run_folder import Run as Run
+from bertsmith.training.run_folder import RunFacts, opened
 from bertsmith.weights.huggingface import load_pretraining_model, save_pretraining_model
 
 # Fields that change what is written or how fast, never the result; a resumed run may change them.
@@ -46,27 +45,6 @@ _FREE_FIELDS = (
     "save_every",
     "keep",
 )
-_BETWEEN = "between_products"
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run. folder: with metrics.jsonl and the step folders; its model lies in `model`."""
-
-    folder: Path
-
-    @property
-    def model(self) -> Path:
-        """The finished model, a folder that transformers reads."""
-        return self.folder / "model"
-
-    def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """The records of `metrics.jsonl`, all or those of a kind: "start", "train", "evaluation", "final", "end"."""
-        return [each for each in read_metrics(self.folder / "metrics.jsonl") if kind in (None, each["kind"])]
-
-    def is_finished(self) -> bool:
-        """Whether the model was written and the metrics say that the run ended."""
-        return bool(self.metrics("end")) and (self.model / "config.json").exists()
 
 
 def pretrain(
@@ -89,75 +67,32 @@ def pretrain(
     ranks.check_joined()
     run = Run(Path(out))
     identity = _identity(recipe, corpus, init_from)
-    begun_on = ranks.by_first(lambda: _check_folder(run.folder, identity, resume))
-    if resume and ranks.by_first(run.is_finished):
-        say(f"this run is finished already: {run.model}")
-        return run
-    device = device_of_run(recipe.device, recipe.precision, begun_on, run.folder)
-    facts = device.facts() | _between_products(recipe, device, begun_on)
-    model = _model(recipe, corpus, device, init_from)
-    optimizer = _optimizer(recipe, model, device)
-    position = load_checkpoint(run.folder, model, optimizer) if resume else None
-    if position is not None:
-        say(f"resuming after step {position.step:,} (phase {position.phase}, step {position.phase_step:,} of it)")
-    ranks.by_first(lambda: _claim(run.folder, recipe, identity, facts, position))
-    metrics = MetricsFile(run.folder, position.step + 1 if position else 0) if ranks.is_first() else None
-    is_compiled = ranks.by_first(lambda: choose_compiled(recipe.compile, device.torch_device))
-    try:
-        with stop_on_signals() as stop:
-            trainer = Trainer(
-                model=model,
-                optimizer=optimizer,
-                device=device.torch_device,
-                folder=run.folder,
-                metrics=metrics,
-                cadence=Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep),
-                alphabetic=corpus.tokenizer().is_alphabetic,
-                unigrams=corpus.unigrams(),
-                position=position or Position(),
-                stop=stop,
-                seed=recipe.seed,
-                go_on=f"run the same command {'again' if resume else 'with --resume'} to go on",
-                compiled=CompiledStep(model, optimizer, device.torch_device) if is_compiled else None,
-            )
-            run_phases(recipe, corpus, trainer, fresh=position is None, from_scratch=init_from is None)
-    finally:
-        if metrics is not None:
-            metrics.close()
-    if ranks.is_first():
-        save_pretraining_model(model, corpus.folder / "tokenizer", run.model)
-        say(f"finished model: {run.model}")
+    with opened(run.folder, identity, resume) as started_on:
+        if resume and ranks.by_first(run.is_finished):
+            say(f"this run is finished already: {run.model}")
+            return run
+        kernels = recipe.compile != "false"
+        device, facts = start_device(recipe.device, recipe.precision, kernels, started_on, run.folder)
+        model = _model(recipe, corpus, device, init_from)
+        optimizer = _optimizer(recipe, model, device)
+        position = resume_position(run.folder, model, optimizer, resume)
+        is_compiled = ranks.by_first(lambda: choose_compiled(recipe.compile, device.torch_device))
+        compiled = CompiledStep(model, optimizer, device.torch_device) if is_compiled else None
+        cadence = Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep)
+        alphabetic, unigrams = corpus.tokenizer().is_alphabetic, corpus.unigrams()
+        objective = Pretraining(model, device.torch_device, alphabetic, unigrams, compiled)
+        with trainer_of(
+            run.folder,
+            RunFacts(identity, as_yaml(asdict(recipe)), facts),
+            objective,
+            optimizer,
+            TrainerSettings(device, cadence, position, resume, compiled),
+        ) as trainer:
+            run_phases(recipe, corpus, trainer, objective, from_scratch=init_from is None)
+        if ranks.is_first():
+            save_pretraining_model(model, corpus.folder / "tokenizer", run.model)
+            say(f"finished model: {run.model}")
     return run
-
-
-def _check_folder(folder: Path, identity: dict[str, Any], resume: bool) -> dict[str, str]:
-    """Refuses a folder that belongs to another run; puts back what a killed one was about to replace.
-
-    Gives what the run there was begun on.
-    """
-    if (folder / "run.json").exists() and not resume:
-        raise BertsmithError("there is a run in this folder already", folder, "add --resume, or choose another --out")
-    begun_on = check_same_run(folder, identity)
-    files.put_back(folder)  # a step folder, before the newest is looked for
-    return begun_on
-
-
-def _between_products(recipe: Recipe, device: Device, begun_on: Mapping[str, str]) -> dict[str, str]:
-    """Prepares a CPU for training. Gives what decides the last bits of the run, for `run.json`."""
-    if not device.is_cpu:
-        return {}
-    started_with = begun_on.get(_BETWEEN, "") if begun_on else None
-    found = prepare_training(device.compute, recipe.compile != "false", started_with)
-    return {_BETWEEN: found} if found else {}
-
-
-def _claim(
-    folder: Path, recipe: Recipe, identity: dict[str, Any], facts: dict[str, str], position: Position | None
-) -> None:
-    """Makes the folder the run's, and clears it of what came after `position`. facts: what it was begun on."""
-    claim(folder, identity, facts)
-    save_recipe(recipe, folder / "recipe.yaml")
-    forget_after(folder / "metrics.jsonl", position.step if position else -1)
 
 
 def _identity(recipe: Recipe, corpus: Corpus, init_from: str | Path | None) -> dict[str, Any]:

@@ -6,20 +6,17 @@ so the gradient does not depend on how the step was cut up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from bertsmith.base.ranks import rank, sum_over_ranks, world_size
-from bertsmith.batches.packing import PretrainBatch, fill
-from bertsmith.model.attention.packed import Packed
-from bertsmith.model.losses import LossSum
-from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.norms import tensor_norms
+from bertsmith.training.objective import Forward, Objective, figures_of, mean_loss
 
 
 @dataclass
@@ -37,85 +34,53 @@ class StepSums:
     faulty: Tensor | None = None
 
     @classmethod
-    def zero(cls, device: torch.device) -> StepSums:
-        return cls(torch.zeros(6, device=device))
+    def zero(cls, losses: int, device: torch.device) -> StepSums:
+        """losses: how many there are."""
+        return cls(torch.zeros(3 * losses, device=device))
 
-
-def figures_of(masked: LossSum, pairs: LossSum) -> Tensor:
-    """Loss, count and right guesses of the masked words, then of the pairs, without their graph: fp32[6]."""
-    figures = (masked.loss, masked.count, masked.right, pairs.loss, pairs.count, pairs.right)
-    return torch.stack([figure.detach().float() for figure in figures])
-
-
-def to_inputs(batch: PretrainBatch, device: torch.device) -> PretrainInputs:
-    """A packed batch of numpy arrays as the model's tensors, filled up to a round size on a CPU."""
-    if device.type == "cpu":
-        batch = fill(batch)
-
-    def tensor(name: str) -> Tensor:
-        return torch.from_numpy(getattr(batch, name)).to(device, torch.int64, non_blocking=True)
-
-    return PretrainInputs(
-        input_ids=tensor("input_ids"),
-        token_type_ids=tensor("token_type_ids"),
-        position_ids=tensor("position_ids"),
-        packed=Packed(batch.layout, device),
-        masked_positions=tensor("masked_positions"),
-        masked_labels=tensor("masked_labels"),
-        next_sentence_labels=tensor("next_sentence_labels"),
-    )
-
-
-def add_losses(
-    model: PretrainingModel, batch: PretrainBatch, device: torch.device, sums: StepSums
-) -> tuple[Tensor, Tensor]:
-    """Runs a micro-batch forward, adds its figures to `sums`, and returns its two summed losses with their graphs."""
-    inputs = to_inputs(batch, device)
-    masked, next_sentence = model.losses(inputs)
-    sums.figures += figures_of(masked, next_sentence)
-    sums.tokens += batch.tokens
-    sums.slots += batch.layout.tokens
-    sums.attention_places += inputs.packed.attended_slots
-    return masked.loss, next_sentence.loss
+    def add(self, batch: Forward) -> None:
+        """Adds a micro-batch."""
+        self.figures += figures_of(batch.losses)
+        self.tokens += batch.tokens
+        self.slots += batch.slots
+        self.attention_places += batch.attention_places
 
 
 class Compiled(Protocol):
     """A model and its optimizer, run compiled: `training.compiled.CompiledStep`."""
 
-    def add_losses(self, batch: PretrainBatch, counts: tuple[int, int], sums: StepSums) -> Tensor:
+    def add_losses(self, batch: Any, counts: Mapping[str, int], sums: StepSums) -> Tensor:
         """The micro-batch's share of the step's loss, with its graph; adds its figures to `sums`."""
-
-    def held_out(self, batch: PretrainBatch, letters: Tensor) -> Tensor:
-        """The figures of an evaluation."""
 
     def update(self) -> None:
         """The optimizer's step."""
 
 
 def train_step(
-    model: PretrainingModel,
+    objective: Objective,
     optimizer: ClippedOptimizer,
-    micro_batches: Sequence[PretrainBatch],
-    counts: tuple[int, int],
+    micro_batches: Sequence[Any],
+    counts: Mapping[str, int],
     device: torch.device,
     compiled: Compiled | None = None,
 ) -> StepSums:
     """One update from `micro_batches`, this rank's share of a step.
 
-    counts: masked words and sequences of the whole step, over all ranks. The learning rate is the optimizer's.
-    compiled: runs `model` and `optimizer`, where they are compiled.
+    counts: labels of each loss in the whole step, over all ranks. The learning rate is the optimizer's. compiled: runs
+    the objective's model and `optimizer`, where they are compiled.
     """
-    masked_words, sequences = max(counts[0], 1), max(counts[1], 1)
+    counts = {name: max(counts[name], 1) for name in objective.names}
     optimizer.zero_grad(set_to_none=True)
-    sums = StepSums.zero(device)
+    sums = StepSums.zero(len(counts), device)
     for batch in micro_batches:
         if compiled is None:
-            masked_loss, next_sentence_loss = add_losses(model, batch, device, sums)
-            loss = masked_loss / masked_words + next_sentence_loss / sequences
+            forward = objective.forward(batch, device)
+            sums.add(forward)
+            loss = mean_loss([forward.losses[name] for name in counts], list(counts.values()))
         else:
-            loss = compiled.add_losses(batch, (masked_words, sequences), sums)
+            loss = compiled.add_losses(batch, counts, sums)
         optimizer.scaled(loss).backward()  # type: ignore[no-untyped-call]
-    sums.faulty = sum_gradients(model)
+    sums.faulty = sum_gradients(objective.model)
     if compiled is None:
         optimizer.step()
     else:

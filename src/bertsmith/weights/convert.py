@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import choose, say
-from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.pretraining import MaskedHead
-from bertsmith.weights.foreign import Foreign, find_checkpoint
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.weights.find_checkpoint import find_checkpoint
+from bertsmith.weights.foreign import Foreign
 from bertsmith.weights.google import read_tensorflow
 from bertsmith.weights.huggingface import FolderContents, check_replaceable, tell_dtypes, write_folder
 from bertsmith.weights.names import ALIASES, HEADS, POOLER, bare, part_of, to_ours

@@ -1,27 +1,12 @@
-"""Checkpoints that other tools left: where one lies, which kind it is, and what lies beside it."""
+"""A checkpoint of another tool, once it is read."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from torch import Tensor
-
-from bertsmith.base import files
-from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import choose
-from bertsmith.weights.stored import ARCHIVE, CONFIG_FILE, stored_files
-from bertsmith.weights.tensorflow.table import is_table
-
-_PART = re.compile(r"(?P<prefix>.+)\.(index|meta|data-\d{5}-of-\d{5})")
-_LATEST = re.compile(r'^model_checkpoint_path:\s*"(?P<path>.+)"\s*$', re.MULTILINE)
-_TORCH_BEGINNINGS = (ARCHIVE, b"\x80\x02")  # a zip archive, and the pickle that torch wrote before 1.6
-_TORCH_ENDINGS = (".pt", ".pth")
-_FIX = "name the .index file of a TensorFlow checkpoint, or a .pt file of NVIDIA's"
-_SHOWN = 6
 
 
 @dataclass(frozen=True)
@@ -34,84 +19,3 @@ class Foreign:
     where: Path
     tensors: Mapping[str, Tensor]
     left_out: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a checkpoint lies. path: the prefix of a TensorFlow checkpoint, or the file of torch's."""
-
-    kind: Literal["tensorflow", "torch"]
-    path: Path
-
-
-def find_checkpoint(named: Path) -> Place:
-    """The checkpoint that a user means by a folder, a file or the prefix of several files.
-
-    Raises BertsmithError where there is none or more than one, and for formats that are not read.
-    """
-    if named.is_dir():
-        return _in_folder(named)
-    if (match := _PART.fullmatch(named.name)) is not None:
-        named = named.with_name(match["prefix"])
-    if _index(named).is_file():
-        return Place("tensorflow", named)
-    if named.is_file():
-        return _by_content(named)
-    parts = sorted(each.name for each in named.parent.glob(f"{named.name}.*") if _PART.fullmatch(each.name))
-    if parts:
-        raise BertsmithError(f"of this checkpoint there is {', '.join(parts)}, but no .index", named, _FIX)
-    raise BertsmithError("there is no checkpoint of this name", named, _listed(named.parent) or _FIX)
-
-
-def _index(prefix: Path) -> Path:
-    return prefix.with_name(f"{prefix.name}.index")
-
-
-def _in_folder(folder: Path) -> Place:
-    """The newest by the folder's `checkpoint` file, else the only one."""
-    if (folder / CONFIG_FILE).is_file() and stored_files(folder):
-        raise BertsmithError("this is a model folder already", folder, "use it as it is; import makes such folders")
-    latest = folder / "checkpoint"
-    if latest.is_file():
-        with files.read_errors(latest):
-            match = _LATEST.search(latest.read_text(encoding="utf-8", errors="replace"))
-        # The path that it names is that of the machine that wrote it.
-        prefix = folder / Path(match["path"]).name if match else folder
-        if _index(prefix).is_file():
-            choose(f"checkpoint in {folder}", prefix.name, "its file `checkpoint` names it as the latest")
-            return Place("tensorflow", prefix)
-    there = _checkpoints(folder)
-    if len(there) != 1:
-        what = f"here are {len(there)} checkpoints, and none is named as the latest" if there else "no checkpoint here"
-        raise BertsmithError(what, folder, _listed(folder) or _FIX)
-    choose(f"checkpoint in {folder}", there[0], "it is the only one")
-    return find_checkpoint(folder / there[0])
-
-
-def _checkpoints(folder: Path) -> list[str]:
-    """The names of a folder's checkpoints: prefixes of TensorFlow's, files of torch's."""
-    names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
-    prefixes = [name.removesuffix(".index") for name in names if name.endswith(".index")]
-    return sorted([*prefixes, *(name for name in names if name.endswith(_TORCH_ENDINGS))])
-
-
-def _listed(folder: Path) -> str:
-    there = _checkpoints(folder)
-    more = f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else ""
-    return f"in {folder} there are: {', '.join(there[:_SHOWN])}{more}" if there else ""
-
-
-def _by_content(path: Path) -> Place:
-    with files.read_errors(path), open(path, "rb") as file:
-        beginning = file.read(4)
-        file.seek(max(0, path.stat().st_size - 8))
-        ending = file.read(8)
-    if beginning.startswith(_TORCH_BEGINNINGS):
-        return Place("torch", path)
-    if is_table(ending):
-        raise BertsmithError(
-            "this is a TensorFlow checkpoint of the V1 format, which came before .index and .data files",
-            path,
-            "save it again with tf.train.Saver(write_version=tf.train.SaverDef.V2)",
-        )
-    raise BertsmithError("this file is neither a TensorFlow checkpoint nor one of torch's", path, _FIX)

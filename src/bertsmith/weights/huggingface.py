@@ -16,11 +16,11 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import choose, say, warn
 from bertsmith.base.streams import stream_key
-from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.weights.names import POOLER, part_of, to_huggingface, to_ours
 from bertsmith.weights.stored import CONFIG_FILE as CONFIG_FILE
 from bertsmith.weights.stored import FOLDER_FIX, WEIGHTS_FILES, read_tensors, write_tensors

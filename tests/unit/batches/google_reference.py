@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertsmith.corpus.shards import SpecialIds
+from bertsmith.tokens.special_ids import SpecialIds
 
 
 @dataclass

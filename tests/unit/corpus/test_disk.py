@@ -16,12 +16,12 @@ import pytest
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus import prepare as prepare_module
 from bertsmith.corpus.disk import Need, check_disk, foretell
-from bertsmith.corpus.finish import publish
 from bertsmith.corpus.options import ExcludeAction, PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from bertsmith.corpus.sources import find_files
-from bertsmith.corpus.tokenizer import Tokenizer
-from bertsmith.corpus.unpacked import is_unpacked
+from bertsmith.corpus.sources.find import find_files
+from bertsmith.corpus.stages.publish import publish
+from bertsmith.corpus.unpack import is_unpacked
+from bertsmith.tokens.tokenizer import Tokenizer
 
 
 def used(folder: Path) -> int:

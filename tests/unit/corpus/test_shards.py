@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from bertsmith.corpus.shards import Corpus, shard_file, token_dtype, verify, write_shard
-from bertsmith.corpus.vocabulary import train_vocabulary
+from bertsmith.corpus.shards import Corpus, shard_file, verify, write_shard
+from bertsmith.tokens.special_ids import token_dtype
+from bertsmith.tokens.vocabulary import train_vocabulary
 
 
 @pytest.fixture(scope="module")

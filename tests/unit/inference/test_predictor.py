@@ -11,7 +11,6 @@ import safetensors.torch
 import torch
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig
@@ -19,6 +18,7 @@ from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.classification import ARCHITECTURE, Classifier, config_labels
 from bertsmith.tasks.records import Columns
+from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.weights.huggingface import FolderContents, save_encoder, save_model, save_pretraining_model
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]

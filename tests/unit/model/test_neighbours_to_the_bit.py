@@ -15,14 +15,14 @@ CPU_INFO = Path("/proc/cpuinfo")
 # MKL reads the variable when it makes its first product, so each case is a process of its own.
 CODE = """
 import torch
-from bertsmith import cli
+from bertsmith.cli import entry
 from made_models import drawn_inputs, small_config
 from bertsmith.base.layout import Layout
 from bertsmith.model.initial import initialise
 from bertsmith.model.attention.packed import Packed
 from bertsmith.model.pretraining import PretrainingModel
 
-cli.main(["--version"])
+entry.main(["--version"])
 torch.set_num_threads(2)
 config = small_config(
     hidden_size=384, num_attention_heads=6, intermediate_size=1536, max_position_embeddings=128, num_hidden_layers=1

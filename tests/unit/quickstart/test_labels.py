@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.corpus import pydocs
 from bertsmith.corpus.documents import ReadOptions
+from bertsmith.corpus.sources import python_docs as pydocs
 from bertsmith.quickstart.labels import Labelled, RowCounts, Unlabelled, rows_of_docstrings, rows_of_sources
 
 OPTIONS = ReadOptions("file", "text", False)

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.tasks.classification import (
@@ -20,6 +19,7 @@ from bertsmith.tasks.classification import (
 from bertsmith.tasks.records import Record
 from bertsmith.tasks.sequences import encode, pack
 from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tokens.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 CONFIG = BertConfig(

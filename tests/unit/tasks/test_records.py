@@ -1,7 +1,10 @@
 """Rows of files: every kind read, every bad row named by file and line."""
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import re
 import sys
 from dataclasses import asdict
@@ -199,3 +202,99 @@ def test_rows_are_read_one_by_one(tmp_path):
     assert next(rows) == (f"{path}:2", {"text": "a"})
     with pytest.raises(BertsmithError, match="2 fields"):
         next(rows)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pack"),
+    [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)],
+)
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.jsonl"])
+def test_compressed_files_are_read_as_plain_ones(tmp_path, name, suffix, pack):
+    rows = [("one", "a"), ("two", "b")]
+    if name.endswith("jsonl"):
+        text = "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
+    else:
+        mark = "," if name.endswith("csv") else "\t"
+        text = "".join(mark.join(row) + "\n" for row in [("text", "label"), *rows])
+    path = write(tmp_path / f"{name}{suffix}", pack(text.encode()))
+    assert parts(read_records(path)) == [("one", None, "a"), ("two", None, "b")]
+
+
+def test_zstandard_files_are_read(tmp_path):
+    zstandard = pytest.importorskip("zstandard")
+    path = write(tmp_path / "rows.csv.zst", zstandard.compress(b"text,label\none,a\n"))
+    assert parts(read_records(path)) == [("one", None, "a")]
+
+
+def test_a_compressed_file_that_is_cut_short_is_an_error_and_not_fewer_rows(tmp_path):
+    rows = "text,label\n" + "".join(f"row number {n * 7919 % 10007},a\n" for n in range(20_000))
+    error = failing(write(tmp_path / "rows.csv.gz", gzip.compress(rows.encode())[:-2000]))
+    assert "cannot be read to its end" in error.what
+    assert "rows.csv.gz, after byte" in error.where
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_the_separator_of_csv_is_found(tmp_path, mark, caplog):
+    path = write(tmp_path / "rows.csv", f'text{mark}label\nHello, world{mark}a\n"quoted {mark} here"{mark}b\n')
+    with caplog.at_level("INFO", "bertsmith"):
+        records = read_records(path)
+    assert parts(records) == [("Hello, world", None, "a"), (f"quoted {mark} here", None, "b")]
+    assert [each.where for each in records] == [f"{path}:2", f"{path}:3"]
+    assert f"separator of {path}: {mark!r}" in caplog.text
+
+
+def test_a_comma_separates_where_semicolons_are_text(tmp_path):
+    path = write(tmp_path / "rows.csv", "text,label\nfirst; second,a\nthird; fourth; fifth,b\n")
+    assert parts(read_records(path)) == [("first; second", None, "a"), ("third; fourth; fifth", None, "b")]
+
+
+def test_one_column_with_commas_is_an_error_as_before(tmp_path):
+    assert "has 2 fields and the first one has 1" in failing(write(tmp_path / "rows.csv", "text\nHello, world\n")).what
+
+
+def test_text_in_utf16_and_line_ends_of_old_programs(tmp_path):
+    path = write(tmp_path / "rows.csv", "\ufefftext,label\né,a\n".encode("utf-16-le"))
+    assert parts(read_records(path)) == [("é", None, "a")]
+    path = write(tmp_path / "mac.csv", "text,label\rone,a\rtwo\r")
+    error = failing(path)
+    assert "has 1 fields" in error.what
+    assert error.where == f"{path}:3"
+
+
+def test_parquet_rows_are_those_of_the_same_csv(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "rows.parquet"
+    days = pa.array([0, 1, 2], pa.date32())
+    pq.write_table(pa.table({"text": ["one", "two", None], "label": [1, 0, 1], "day": days}), path)
+    where, row = next(iter(read_rows(path, Columns())))
+    assert (where, row) == (f"{path}, row 1", {"text": "one", "label": 1, "day": "1970-01-01"})
+    error = failing(path)
+    assert "1 of 3 rows cannot be used" in error.what
+    assert f"{path}, row 3: column 'text' holds no text" in error.what
+    pq.write_table(pa.table({"text": ["one", "two"], "label": ["a", "b"]}), path)
+    assert parts(read_records(path)) == [("one", None, "a"), ("two", None, "b")]
+    error = failing(write(tmp_path / "rows.parquet.gz", gzip.compress(path.read_bytes())))
+    assert "all but parquet may be compressed" in error.fix
+
+
+def test_standard_input_gives_each_row_as_it_comes(monkeypatch):
+    class Slow(io.RawIOBase):
+        """Fails when a line is wanted before the row of the line before was given."""
+
+        def __init__(self):
+            self.lines = [b"text\n", b"one\n", b"two\n"]
+            self.may_read = 2
+
+        def readline(self, size=-1):
+            assert self.may_read > 0, "a row was held back"
+            self.may_read -= 1
+            return self.lines.pop(0) if self.lines else b""
+
+    buffer = Slow()
+    monkeypatch.setattr("sys.stdin", type("Typed", (), {"buffer": buffer})())
+    rows = read_rows("-", Columns())
+    assert next(rows)[1] == {"text": "one"}
+    buffer.may_read = 1
+    assert next(rows)[1] == {"text": "two"}

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.tasks.records import Record
 from bertsmith.tasks.sequences import by_length, encode, pack
+from bertsmith.tokens.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b"]
 TOKENIZER = Tokenizer.from_vocabulary(PIECES, lowercase=True)

@@ -19,8 +19,8 @@ from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
-from bertsmith.training import checkpoints
-from bertsmith.training.checkpoints import Position, claim, load_checkpoint, save_checkpoint, step_folders
+from bertsmith.training.checkpoints import Position, load_checkpoint, save_checkpoint, step_folders
+from bertsmith.training.run_folder import RunFacts, check_same_run, claim
 
 STATE = "training-state.safetensors"
 
@@ -105,7 +105,7 @@ def test_what_no_run_json_tells_of_is_refused(tmp_path: Path, stray: str) -> Non
     else:
         (tmp_path / stray).mkdir()
     with pytest.raises(BertsmithError, match=r"no run\.json") as caught:
-        checkpoints.check_same_run(tmp_path, {"a": 1})
+        check_same_run(tmp_path, {"a": 1})
     assert stray in caught.value.what
     assert "--out" in caught.value.fix
 
@@ -133,7 +133,7 @@ KILLED_SAVES = """
 import os, random, signal, sys, time
 sys.path[:0] = {path!r}
 from pathlib import Path
-from test_checkpoints import Position, claim, load_checkpoint, made, save_checkpoint, step_folders
+from test_checkpoints import Position, RunFacts, claim, load_checkpoint, made, save_checkpoint, step_folders
 model, optimizer = made(hidden=64, layers=2)
 for attempt in range(20):
     run = Path(sys.argv[1]) / str(attempt)
@@ -147,8 +147,8 @@ for attempt in range(20):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     position = load_checkpoint(run, model, optimizer)
-    assert position.step == position.phase_step >= 2, position
-    claim(run, {{}}, {{}})
+    assert position.step == position.stage_step >= 2, position
+    claim(run, RunFacts({{}}, "", {{}}), None)
     assert not [each for each in run.iterdir() if each.name.startswith(".")]
     assert load_checkpoint(run, model, optimizer) == position
     print(position.step, flush=True)
@@ -206,12 +206,12 @@ def test_one_of_another_model_is_named_and_nothing_is_loaded(tmp_path: Path, oth
 
 
 def test_run_json_names_every_difference(tmp_path: Path) -> None:
-    assert checkpoints.check_same_run(tmp_path, {"a": 1}) == {}
-    claim(tmp_path, {"a": 1, "b": 2, "c": 3}, {"device": "cpu", "precision": "bf16"})
-    begun_on = checkpoints.check_same_run(tmp_path, {"a": 1, "b": 2, "c": 3})
+    assert check_same_run(tmp_path, {"a": 1}) == {}
+    claim(tmp_path, RunFacts({"a": 1, "b": 2, "c": 3}, "", {"device": "cpu", "precision": "bf16"}), None)
+    begun_on = check_same_run(tmp_path, {"a": 1, "b": 2, "c": 3})
     assert begun_on == {"device": "cpu", "precision": "bf16"}
     with pytest.raises(BertsmithError) as caught:
-        checkpoints.check_same_run(tmp_path, {"a": 1, "b": 5, "d": 4})
+        check_same_run(tmp_path, {"a": 1, "b": 5, "d": 4})
     for part in ("b was 2, is 5", "c was 3, is None", "d was None, is 4"):
         assert part in caught.value.what
     known = {"a": 1, "b": 2, "c": 3, "begun_on": begun_on}
@@ -222,5 +222,5 @@ def test_run_json_names_every_difference(tmp_path: Path) -> None:
 def test_a_run_json_that_is_something_else_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text, encoding="utf-8")
     with pytest.raises(BertsmithError, match="does not say") as caught:
-        checkpoints.check_same_run(tmp_path, {"a": 1})
+        check_same_run(tmp_path, {"a": 1})
     assert caught.value.where == str(tmp_path / "run.json")

@@ -114,12 +114,15 @@ def test_curves_are_a_picture(tmp_path: Path, records: list[dict[str, Any]]) -> 
     assert len(set(content)) > 200, "not an empty sheet"
 
 
+NAMES = ("masked", "next_sentence")
+
+
 def sums(masked: float, count: int, right: int, tokens: int, places: int) -> StepSums:
     return StepSums(torch.tensor([masked, count, right, 1.4, 2, 1]), tokens=tokens, attention_places=places)
 
 
 def test_a_meter_gives_means_of_sums_and_begins_anew() -> None:
-    meter = Meter(CPU)
+    meter = Meter(CPU, NAMES)
     meter.add(sums(30.0, 10, 5, 90, 100), torch.tensor(1.0))
     meter.add(sums(10.0, 30, 5, 80, 100), torch.tensor(2.0))
     found = meter.read(0.0)
@@ -134,7 +137,7 @@ def test_a_meter_gives_means_of_sums_and_begins_anew() -> None:
 
 
 def test_what_overflowed_in_a_skipped_step_enters_no_mean() -> None:
-    meter = Meter(CPU)
+    meter = Meter(CPU, NAMES)
     meter.add(sums(30.0, 10, 5, 90, 100), torch.tensor(1.0))
     meter.add(sums(float("nan"), 30, 5, 80, 100), torch.tensor(float("inf")))
     found = meter.read(0.0)
@@ -148,7 +151,7 @@ def test_what_overflowed_in_a_skipped_step_enters_no_mean() -> None:
 
 
 def test_a_meter_goes_on_from_its_state() -> None:
-    whole, first, second = Meter(CPU), Meter(CPU), Meter(CPU)
+    whole, first, second = Meter(CPU, NAMES), Meter(CPU, NAMES), Meter(CPU, NAMES)
     for meter in (whole, first):
         meter.add(sums(30.0, 10, 5, 90, 100), torch.tensor(1.0))
     second.restore(first.state(0.25))
@@ -160,7 +163,7 @@ def test_a_meter_goes_on_from_its_state() -> None:
 
 
 def test_a_pause_is_not_counted() -> None:
-    meter = Meter(CPU)
+    meter = Meter(CPU, NAMES)
     meter.add(sums(1.0, 1, 1, 1000, 1000), torch.tensor(1.0))
     time.sleep(0.2)
     meter.pause(0.15)

@@ -23,9 +23,9 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.optim.schedules import polynomial
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.training.checkpoints import step_folders
-from bertsmith.training.evaluate import baselines
-from bertsmith.training.phases import HeldOut, phase_work
 from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.pretraining.evaluate import baselines
+from bertsmith.training.pretraining.phases import HeldOut, phase_stage
 from made_runs import corpus, figures, small_recipe, weights
 
 RECIPE = small_recipe(phase1__steps=6, phase2__steps=4, evaluate_every=3, save_every=2, keep=20)
@@ -75,7 +75,7 @@ def test_every_line_has_what_a_trainer_watches(run: Run) -> None:
 
 def test_tokens_are_those_of_the_batches(run: Run) -> None:
     steps = [
-        step for number in (1, 2) for step in phase_work(RECIPE, number, corpus(), HeldOut(RECIPE, corpus())).loader(0)
+        step for number in (1, 2) for step in phase_stage(RECIPE, number, corpus(), HeldOut(RECIPE, corpus())).loader(0)
     ]
     assert [each["tokens"] for each in run.metrics("train")] == [step.totals.tokens for step in steps]
     (end,) = run.metrics("end")
@@ -112,7 +112,7 @@ def test_evaluations_stand_beside_their_baselines(run: Run) -> None:
     assert [each["step"] for each in records] == [3, 6, 9, 10]
     alphabetic, unigrams = corpus().tokenizer().is_alphabetic, corpus().unigrams()
     for number, those in ((1, records[:2]), (2, records[2:])):
-        work = phase_work(RECIPE, number, corpus(), HeldOut(RECIPE, corpus()))
+        work = phase_stage(RECIPE, number, corpus(), HeldOut(RECIPE, corpus()))
         for each in those:
             assert {name: each[name] for name in baselines(work.held_out, unigrams, alphabetic).as_record()} == (
                 baselines(work.held_out, unigrams, alphabetic).as_record()

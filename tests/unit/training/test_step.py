@@ -11,7 +11,9 @@ from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.training.step import StepSums, add_losses, to_inputs
+from bertsmith.training.pretraining.inputs import to_inputs
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.step import StepSums
 from made_pretraining import fresh_model
 
 CPU = torch.device("cpu")
@@ -29,23 +31,23 @@ def test_the_slots_counted_are_those_that_attention_worked_on() -> None:
     config = BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
     model = PretrainingModel(config)
     initialise(model, 0.02, seed=0)
-    sums = StepSums.zero(CPU)
+    sums = StepSums.zero(2, CPU)
     batch = ragged_batch()
-    add_losses(model, batch, CPU, sums)
+    sums.add(Pretraining(model, CPU).forward(batch, CPU))
     assert sums.tokens == 81
     assert sums.attention_places == len(to_inputs(batch, CPU).packed.layout.blocks.slots) > 81
     assert "blocks" not in vars(batch.layout), "the blocks are worked out once, for attention"
 
 
 def test_the_figures_of_a_step_are_sums_over_its_micro_batches() -> None:
-    """By their definition, from the logits: loss, count and right guesses of the masked words, then of the pairs."""
+    """By their definition, from the logits: loss, count and right predictions of masked words, then of pairs."""
     model = fresh_model(deviation=0.5, vocab_size=20, hidden_size=8, num_hidden_layers=1, intermediate_size=8)
-    batch, sums = ragged_batch(), StepSums.zero(CPU)
+    batch, sums = ragged_batch(), StepSums.zero(2, CPU)
     batch.next_sentence_labels[2] = -100
     inputs = to_inputs(batch, CPU)
     with torch.no_grad():
         for _ in range(2):
-            add_losses(model, batch, CPU, sums)
+            sums.add(Pretraining(model, CPU).forward(batch, CPU))
         hidden = model.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
         expected = []
         for logits, labels in (
@@ -53,9 +55,9 @@ def test_the_figures_of_a_step_are_sums_over_its_micro_batches() -> None:
             (model.next_sentence_logits(hidden, inputs.packed), inputs.next_sentence_labels),
         ):
             counted = labels != -100
-            odds = logits[counted].softmax(-1)
-            loss = -odds.gather(1, labels[counted][:, None]).log().sum()
-            right = (odds.argmax(-1) == labels[counted]).sum()
+            probabilities = logits[counted].softmax(-1)
+            loss = -probabilities.gather(1, labels[counted][:, None]).log().sum()
+            right = (probabilities.argmax(-1) == labels[counted]).sum()
             expected += [2 * float(each) for each in (loss, counted.sum(), right)]
     assert sums.figures.dtype == torch.float32
     assert sums.figures.tolist() == pytest.approx(expected, rel=1e-5)

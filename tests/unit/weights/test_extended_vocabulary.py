@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.corpus.extension import NewWord, extend, new_rows
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from bertsmith.corpus.tokenizer import Tokenizer
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.tokens.extension import NewWord, extend, new_rows
+from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.training.pretrain import pretrain
 from bertsmith.weights.huggingface import load_pretraining_model, save_pretraining_model
 from bertsmith.weights.vocabulary import extend_vocabulary

@@ -1,0 +1,1 @@
+"""`bertsmith bench batches`: a prepared corpus read back as batches."""

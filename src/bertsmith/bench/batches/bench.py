@@ -1,0 +1,130 @@
+"""`bertsmith bench batches`: reading a prepared corpus back as masked, paired, packed batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.log import say, size
+from bertsmith.bench.batches.cases import GLOBAL_BATCH, MICRO_BATCH_TOKENS, STARTS
+from bertsmith.bench.machine import machine
+from bertsmith.bench.made_corpus import CorpusChoice, open_or_prepare
+from bertsmith.bench.process import CaseSpec, Measured, measure
+from bertsmith.bench.table import Report, Table
+from bertsmith.corpus.shards import Corpus
+
+PEERS = ("datasets",)
+# The peer makes a Python object of every row, so it is given the first shards only.
+_PEER_SHARDS = 4
+
+
+@dataclass(frozen=True)
+class BatchesBench:
+    """What is read back, at which sequence lengths, and beside whom of `PEERS`."""
+
+    corpus: CorpusChoice = field(default_factory=CorpusChoice)
+    lengths: tuple[int, ...] = (128, 512)
+    against: tuple[str, ...] = PEERS
+
+
+@dataclass(frozen=True)
+class BatchCase:
+    """What was measured of a corpus at one length."""
+
+    what: str
+    length: int
+    measured: Measured
+
+    def row(self) -> dict[str, Any]:
+        """The case as JSON can hold it."""
+        return {"case": self.what, "length": self.length, **asdict(self.measured)}
+
+
+def bench_batches(asked: BatchesBench, folder: Path, command: str) -> Report:
+    """Measures in `folder`, a case after the other. Raises BertsmithError for a peer that is not known,
+    and as `Corpus.open` and `prepare` do."""
+    for name in asked.against:
+        if name not in PEERS:
+            raise BertsmithError(f"there is no '{name}' to compare with", "bench batches", nearest(name, PEERS))
+    before = machine()
+    corpus, what = open_or_prepare(asked.corpus, folder)
+    cases = [case for length in asked.lengths for case in _cases(corpus, length, folder, bool(asked.against))]
+    tokens, documents = corpus.tokens("train"), corpus.documents("train")
+    about = [
+        f"corpus: {what}, {tokens:,} tokens of {documents:,} documents in {len(corpus.shards('train'))} shards",
+        f"steps of {GLOBAL_BATCH} sequences, micro-batches of {MICRO_BATCH_TOKENS:,} tokens, one rank, one thread",
+        "tokens are real ones, special pieces included: there is no padding; CPU time is user and system of all "
+        "processes, without the imports of the main one",
+        f"the peer reads rows of the first {_PEER_SHARDS} shards at most; it draws no pairs and stops at no document",
+    ]
+    return Report(command, before, about, [case.row() for case in cases], _tables(cases, tokens))
+
+
+def _cases(corpus: Corpus, length: int, folder: Path, against_datasets: bool) -> list[BatchCase]:
+    index = folder / f"batches-index-{length}"
+    shards = min(_PEER_SHARDS, len(corpus.shards("train")))
+    cases = []
+    for what in ("index", "epoch", "start", "agree", *(["collator"] if against_datasets else [])):
+        say(f"measuring batches at length {length}: {what}")
+        options = {"length": length, "index": str(index), "shards": shards}
+        spec = CaseSpec(
+            f"batches-{what}", corpus.folder, folder / f"batches-{what}-{length}", corpus.folder / "tokenizer", options
+        )
+        cases.append(BatchCase(what, length, measure(spec)))
+    return cases
+
+
+def _tables(cases: Sequence[BatchCase], corpus_tokens: int) -> list[Table]:
+    by_length: dict[int, dict[str, Measured]] = {}
+    for case in cases:
+        by_length.setdefault(case.length, {})[case.what] = case.measured
+    lengths = by_length.items()
+    return [
+        Table(
+            "Batches of an epoch",
+            ["", "tokens", "tokens per CPU s", "ours is", "peak memory"],
+            [row for length, found in lengths for row in _speed_rows(length, found)],
+        ),
+        Table(
+            "The index of an epoch, built once and kept",
+            ["length", "sequences", "CPU s", "CPU s per 1e9 tokens", "on disk", "bytes a token"],
+            [_index_row(length, found["index"], corpus_tokens) for length, found in lengths],
+        ),
+        Table(
+            f"The first batch of a run that starts at a random step, the index there: the slowest of {STARTS}; and "
+            "whether batches are the same for 1 thread and 2 processes, for 1 and 2 ranks",
+            ["length", "seconds", "CPU s", "same for processes", "same for ranks"],
+            [_start_row(length, found["start"].result, found["agree"].result) for length, found in lengths],
+        ),
+    ]
+
+
+def _speed_rows(length: int, found: dict[str, Measured]) -> list[list[str]]:
+    epoch, peer = found["epoch"], found.get("collator")
+    tokens = epoch.result["tokens"]
+    rate = tokens / epoch.cpu_seconds
+    ours = f"bertsmith at {length}: pairs, masks and packing drawn afresh"
+    rows = [[ours, f"{tokens:,}", f"{rate:,.0f}", "1", size(epoch.peak_bytes)]]
+    theirs = f"datasets + transformers' collator, rows of {length}: masks only"
+    if peer is not None and peer.missing:
+        rows.append([theirs, f"{peer.missing} is not installed", "-", "-", "-"])
+    elif peer is not None:
+        tokens = peer.result["tokens"]
+        ratio = f"{rate * peer.cpu_seconds / tokens:.1f}x as fast"
+        rows.append([theirs, f"{tokens:,}", f"{tokens / peer.cpu_seconds:,.0f}", ratio, size(peer.peak_bytes)])
+    return rows
+
+
+def _index_row(length: int, built: Measured, corpus_tokens: int) -> list[str]:
+    each = built.cpu_seconds / corpus_tokens * 1e9
+    sequences, seconds = f"{built.result['instances']:,}", f"{built.cpu_seconds:.2f}"
+    bytes_a_token = f"{built.disk_bytes / corpus_tokens:.3f}"
+    return [f"{length}", sequences, seconds, f"{each:.0f}", size(built.disk_bytes), bytes_a_token]
+
+
+def _start_row(length: int, begun: dict[str, Any], agree: dict[str, Any]) -> list[str]:
+    slowest = [f"{max(begun[name]):.2f}" for name in ("start_seconds", "start_cpu_seconds")]
+    return [f"{length}", *slowest, *("yes" if agree[f"{each}_agree"] else "NO" for each in ("workers", "ranks"))]

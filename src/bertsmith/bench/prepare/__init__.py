@@ -1,0 +1,1 @@
+"""`bertsmith bench prepare`: our preparation of text beside that of others."""

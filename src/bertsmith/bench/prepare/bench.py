@@ -1,0 +1,169 @@
+"""`bertsmith bench prepare`: our preparation beside three others, over the same text with the same vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.log import say, size
+from bertsmith.bench.machine import machine
+from bertsmith.bench.process import CaseSpec, Measured, measure
+from bertsmith.bench.table import Report, Table
+from bertsmith.bench.text import Text, cut_texts, default_source, said_sources, vocabulary_for
+from bertsmith.corpus.engines.local import default_workers
+
+OURS, PEERS = "ours", ("nvidia", "tokenizers", "datasets")
+# A side that is slow in pure Python is given this share of each text.
+_SLOW_SHARE = 20
+
+
+@dataclass(frozen=True)
+class Side:
+    """One way to prepare text. said: what it is, in the table. slow: gets smaller texts, which is said."""
+
+    name: str
+    said: str
+    options: dict[str, Any]
+    slow: bool = False
+
+
+def sides(workers: int, against: Sequence[str]) -> list[Side]:
+    """Ours first, then those it is compared with. Raises BertsmithError for a name that is not among them."""
+    known = [
+        Side(OURS, f"bertsmith prepare, {workers} workers", {"workers": workers}),
+        Side("nvidia", "NVIDIA-style, pure-Python tokenizer, one copy at 128", {"length": 128}, slow=True),
+        Side("tokenizers", "tokenizers alone: ids to a file", {}),
+        Side("datasets", "datasets + transformers: map, group_texts to 512", {"length": 512}),
+    ]
+    for name in against:
+        if name not in PEERS:
+            raise BertsmithError(f"there is no '{name}' to compare with", "bench prepare", nearest(name, PEERS))
+    return [side for side in known if side.name in (OURS, *against)]
+
+
+@dataclass(frozen=True)
+class PrepareBench:
+    """source: sources as `prepare` takes them. sizes_bytes: of the text, rising. tokenizer: of all sides."""
+
+    source: tuple[str, ...] = ()
+    sizes_bytes: tuple[int, ...] = (10_000_000, 40_000_000, 160_000_000)
+    tokenizer: Path | None = None
+    workers: int | None = None
+    against: tuple[str, ...] = PEERS
+
+
+@dataclass(frozen=True)
+class Case:
+    """A side over a text."""
+
+    side: Side
+    text: Text
+    measured: Measured
+
+    @property
+    def rate(self) -> float:
+        """Bytes of text per CPU second."""
+        return self.text.text_bytes / self.measured.cpu_seconds
+
+    def row(self) -> dict[str, Any]:
+        """The case as JSON can hold it."""
+        if self.measured.missing:
+            return {"side": self.side.name, "said": self.side.said, "missing": self.measured.missing}
+        counts = {"text_bytes": self.text.text_bytes, "documents": self.text.documents}
+        return {"side": self.side.name, "said": self.side.said, **counts, **asdict(self.measured)} | {
+            "bytes_per_cpu_second": self.rate,
+            "disk_bytes_per_token": self.measured.disk_bytes / max(self.measured.result["tokens"], 1),
+        }
+
+
+def bench_prepare(asked: PrepareBench, folder: Path, command: str) -> Report:
+    """Measures every side at every size in `folder`, one after the other, and returns what was found.
+
+    Raises BertsmithError for sizes that do not rise, a source without text, a side that fails, and a side that did not
+    read what it was given.
+    """
+    sizes = asked.sizes_bytes
+    if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
+        raise BertsmithError(f"sizes are {list(sizes)}", "bench prepare", "give rising sizes, such as 10 40 160")
+    before = machine()
+    workers = asked.workers or default_workers()
+    measured_sides = sides(workers, asked.against)
+    source = asked.source or (default_source(),)
+    slow_sizes = [max(1, each // _SLOW_SHARE) for each in sizes]
+    cut = cut_texts(source, sorted({*sizes, *slow_sizes}), folder)
+    by_size = dict(zip(sorted({*sizes, *slow_sizes}), cut, strict=True))
+    vocabulary, what = vocabulary_for(asked.tokenizer, cut[-1], folder / "tokenizer")
+    cases: list[Case] = []
+    for side in measured_sides:
+        for each in slow_sizes if side.slow else sizes:
+            case = _measured(side, by_size[each], vocabulary, folder / f"{side.name}-{each}")
+            cases.append(case)
+            if case.measured.missing:
+                break
+    about = [
+        f"text: {said_sources(source)}, one file, a document a line; vocabulary: {what}",
+        f"slow sides get 1/{_SLOW_SHARE} of each text, its beginning",
+        "CPU time is user and system of all processes, without the imports of the main one; peak memory is the most "
+        "that all processes held at one time, what they share counted once",
+    ]
+    return Report(command, before, about, [case.row() for case in cases], [_speed(cases), _memory(cases)])
+
+
+def _measured(side: Side, text: Text, vocabulary: Path, out: Path) -> Case:
+    say(f"measuring {side.said}: {size(text.text_bytes)}")
+    measured = measure(CaseSpec(side.name, text.path, out, vocabulary, side.options))
+    read = measured.result
+    if not measured.missing and (read["text_bytes"], read["documents"]) != (text.text_bytes, text.documents):
+        what = f"{side.said} read {read['documents']:,} documents of {read['text_bytes']:,} bytes"
+        given = f"it was given {text.documents:,} of {text.text_bytes:,} bytes"
+        raise BertsmithError(f"{what}; {given}: the comparison would not be one", text.path, "report this")
+    return Case(side, text, measured)
+
+
+def _last(cases: Sequence[Case]) -> list[Case]:
+    """Each side at its largest text."""
+    return list({case.side.name: case for case in cases}.values())
+
+
+def _speed(cases: Sequence[Case]) -> Table:
+    head = ["", "text", "CPU s", "MB per CPU s", "ours is", "on disk", "bytes a token", "start-up CPU s"]
+    ours = next(case for case in _last(cases) if case.side.name == OURS)
+    rows = []
+    for case in _last(cases):
+        found = case.measured
+        if found.missing:
+            rows.append([case.side.said, f"{found.missing} is not installed", *["-"] * (len(head) - 2)])
+            continue
+        rows.append(
+            [
+                case.side.said,
+                size(case.text.text_bytes),
+                f"{found.cpu_seconds:.1f}",
+                f"{case.rate / 1e6:.2f}",
+                "1" if case is ours else f"{ours.rate / case.rate:.1f}x as fast",
+                size(found.disk_bytes),
+                f"{found.disk_bytes / max(found.result['tokens'], 1):.2f}",
+                f"{found.startup_seconds:.1f}",
+            ]
+        )
+    return Table("Speed and size on disk, each at its largest text", head, rows)
+
+
+def _memory(cases: Sequence[Case]) -> Table:
+    by_side: dict[str, list[Case]] = {}
+    for case in cases:
+        by_side.setdefault(case.side.said, []).append(case)
+    most = max(len(each) for each in by_side.values())
+    rows = []
+    for said, each in by_side.items():
+        cells = [
+            "not installed"
+            if case.measured.missing
+            else f"{size(case.measured.peak_bytes)} ({size(case.text.text_bytes)})"
+            for case in each
+        ]
+        rows.append([said, *cells, *["-"] * (most - len(cells))])
+    return Table("Peak memory (and the text it was for)", ["", *(["small", "middle", "large"] * most)[:most]], rows)

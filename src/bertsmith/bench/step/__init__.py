@@ -1,0 +1,1 @@
+"""`bertsmith bench pretrain-step`: a training step, ours beside that of others."""

@@ -1,0 +1,189 @@
+"""What a step bench measures on a CPU, and what on a card: sides, batches, who runs against whom, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bertsmith.batches.packing import PretrainBatch
+from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
+from bertsmith.bench.step.side import TRANSFORMERS, StepSide
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 256},
+    "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+    "large": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
+}
+VOCABULARY = 30_522
+_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+@dataclass(frozen=True)
+class Match:
+    """Ours over some sets of batches, against a peer or alone. model: a key of `SHAPES`."""
+
+    model: str
+    ours: StepSide
+    peer: StepSide | None
+    sets: tuple[str, ...]
+
+    def case(self, name: str) -> str:
+        """What a row of this match is called."""
+        against = f" against transformers, {self.peer.said}" if self.peer else ""
+        return f"{self.model}, {name}: {self.ours.said}{against}"
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A step of the ladder: `what` is what it adds to the one before."""
+
+    what: str
+    side: StepSide
+    set: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """sets: batches by name. matches: those with the same `ours` lie together. ladder: of `model`. profiled: whose time
+    is looked into. passes: over a set in a turn. seconds: of the rounds of a match on a set."""
+
+    sets: Mapping[str, Sequence[PretrainBatch]]
+    matches: tuple[Match, ...]
+    model: str
+    ladder: tuple[Rung, ...]
+    profiled: StepSide
+    passes: int
+    seconds: float
+    about: tuple[str, ...]
+
+    def alone(self) -> Plan:
+        """Without peers: each of our sides over all the sets that it has in some match."""
+        sets: list[tuple[Match, list[str]]] = []
+        for match in self.matches:
+            known = next((names for other, names in sets if other.ours == match.ours), None)
+            if known is None:
+                sets.append((replace(match, peer=None), list(match.sets)))
+            else:
+                known += [name for name in match.sets if name not in known]
+        return replace(self, matches=tuple(replace(match, sets=tuple(names)) for match, names in sets))
+
+
+def shape(model: str, vocabulary: int = VOCABULARY, **changes: float) -> dict[str, Any]:
+    """The fields of a `BertConfig`; dropout is 0.1 where `changes` does not say otherwise."""
+    return {**SHAPES[model], "vocab_size": vocabulary, **changes}
+
+
+@dataclass(frozen=True)
+class CpuSizes:
+    """What a CPU is given. sequences: of an update. seconds: of the rounds of a match on a set."""
+
+    model: str = "base"
+    sequences: int = 16
+    seconds: float = 40.0
+
+
+def cpu_plan(sizes: CpuSizes, real: Mapping[int, Sequence[PretrainBatch]], vocabulary: int) -> Plan:
+    """real: batches of real pairs by length. The headline is the first set, of 40 to 128 tokens drawn evenly."""
+    model, count = sizes.model, sizes.sequences
+    even, more = f"{count} of 40-128", f"{4 * count} of 40-128"
+    real_sets = {f"{count} real at {length}": batches for length, batches in real.items()}
+    sets = {
+        even: [pretrain_batch(lengths_of("ragged", count, 128, seed), vocabulary, seed) for seed in range(2)],
+        **real_sets,
+        more: [pretrain_batch(lengths_of("ragged", 4 * count, 128), vocabulary)],
+    }
+    dims = shape(model, vocabulary)
+    bf16, fp32 = StepSide(model=dims), StepSide(model=dims, precision="fp32")
+    theirs = StepSide(TRANSFORMERS, dims, precision="fp32")
+    autocast, by_onednn = replace(theirs, precision="bf16"), replace(theirs, onednn=True)
+    matches = (
+        Match(model, bf16, theirs, (even, *real_sets)),
+        Match(model, bf16, autocast, (even, *real_sets)),
+        Match(model, fp32, theirs, (even,)),
+        Match(model, fp32, by_onednn, (even,)),
+        Match(model, fp32, None, tuple(real_sets)),
+        Match(model, replace(bf16, optimizer="lamb"), None, (even,)),
+        Match(model, replace(bf16, model=dims | _NO_DROPOUT), None, (even,)),
+    )
+    ladder = (
+        Rung("fp32, padded", replace(fp32, padded=True, longest=128), even),
+        Rung("bf16", replace(bf16, padded=True, longest=128), even),
+        Rung("no padding", bf16, even),
+        Rung("4 times the sequences", bf16, more),
+    )
+    about = (f"one update for every {count} sequences, but for the ladder's last rung",)
+    return Plan(sets, matches, model, ladder, bf16, passes=1, seconds=sizes.seconds, about=about)
+
+
+@dataclass(frozen=True)
+class CardSizes:
+    """What a card is given. tokens: slots of an update if all its sequences were full. passes, seconds: of `Plan`.
+    compiled: both sides, by torch.compile. vocabulary: pieces of the models and of made-up batches."""
+
+    device: str = "cuda"
+    models: tuple[str, ...] = ("large", "base")
+    lengths: tuple[int, ...] = (128, 512)
+    tokens: int = 65_536
+    passes: int = 4
+    seconds: float = 8.0
+    compiled: bool = True
+    vocabulary: int = VOCABULARY
+
+
+def card_plan(sizes: CardSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> Plan:
+    """real: batches of real pairs by length; where there are none, pairs with Wikipedia's lengths are made up.
+
+    Attention dropout is off on both sides, as in the fast recipes, but for one row; hidden dropout is 0.1 everywhere.
+    """
+    sets: dict[str, Sequence[PretrainBatch]] = {}
+    names: dict[int, tuple[str, str]] = {}
+    for length in sizes.lengths:
+        count = max(1, sizes.tokens // length)
+        dense, ragged = f"{count:,} full at {length}", f"{count:,} with Wikipedia's lengths at {length}"
+        names[length] = dense, ragged
+        sets[dense] = [pretrain_batch(lengths_of("full", count, length), sizes.vocabulary)]
+        made = [
+            pretrain_batch(lengths_of("wikipedia", count, length, seed), sizes.vocabulary, seed) for seed in range(2)
+        ]
+        sets[ragged] = real.get(length) or made
+    matches = []
+    for length in sizes.lengths:
+        for model in sizes.models:
+            ours, theirs = _card_sides(sizes, model, length, attention_dropout=0.0)
+            matches.append(Match(model, ours, theirs, names[length]))
+    first, length = sizes.models[0], sizes.lengths[0]
+    matches.append(Match(first, *_card_sides(sizes, first, length, attention_dropout=0.1), names[length][1:]))
+    fewer = f"{max(1, sizes.tokens // length // 8):,} with Wikipedia's lengths at {length}"
+    sets[fewer] = [
+        pretrain_batch(lengths_of("wikipedia", max(1, sizes.tokens // length // 8), length), sizes.vocabulary)
+    ]
+    about = (
+        f"updates of {sizes.tokens:,} slots, in one micro-batch; attention dropout is 0 on both sides but where a row "
+        "says otherwise, hidden dropout 0.1",
+    )
+    ladder = _card_ladder(sizes, first, fewer, names[length][1])
+    # A compiled graph's kernels do not tell which part of the model they are of.
+    profiled = replace(matches[0].ours, compiled=False)
+    return Plan(sets, tuple(matches), first, ladder, profiled, sizes.passes, sizes.seconds, about)
+
+
+def _card_sides(sizes: CardSizes, model: str, length: int, attention_dropout: float) -> tuple[StepSide, StepSide]:
+    dims = shape(model, sizes.vocabulary, attention_probs_dropout_prob=attention_dropout)
+    ours = StepSide(model=dims, device=sizes.device, compiled=sizes.compiled, longest=length)
+    return ours, replace(ours, side=TRANSFORMERS)
+
+
+def _card_ladder(sizes: CardSizes, model: str, fewer: str, all_of_them: str) -> tuple[Rung, ...]:
+    """From what everybody can do to what is best here, one thing more a rung."""
+    bf16 = StepSide(model=shape(model, sizes.vocabulary, attention_probs_dropout_prob=0.0), device=sizes.device)
+    padded = replace(bf16, padded=True, longest=sizes.lengths[0])
+    compiled = replace(bf16, compiled=sizes.compiled, longest=sizes.lengths[0])
+    return (
+        Rung("fp32, padded", replace(padded, precision="fp32"), fewer),
+        Rung("tf32", replace(padded, precision="tf32"), fewer),
+        Rung("bf16", padded, fewer),
+        Rung("no padding", bf16, fewer),
+        Rung("compiler", compiled, fewer),
+        Rung("8 times the sequences", compiled, all_of_them),
+    )

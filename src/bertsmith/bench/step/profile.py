@@ -1,0 +1,87 @@
+"""Where the time of a step goes: the time of every operator by itself, in groups that a reader of BERT knows.
+
+An operator belongs to the first group of `GROUPS` whose pattern is found in its own name and those that it was called
+from, innermost first: "aten::bmm < _BlockAttention".
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile
+
+from bertsmith.base.allocator import touch_memory
+from bertsmith.base.device import Device
+from bertsmith.bench.step.matrix_rate import wait
+
+PRODUCT = (
+    r"^(aten::copy_ < )?(aten::(mm|addmm|bmm|baddbmm|_addmm_activation|mkldnn_linear|_mkldnn_linear\w*)"
+    r"|mkldnn::\w+)\b"
+)
+_ATTENTION = r"[Aa]ttention|varlen|softmax|Softmax"
+CASTS = "casts of weights, sums of gradients"
+HEAD, PYTHON, REST = "head and loss", "Python, between operators", "rest"
+GROUPS: tuple[tuple[str, str], ...] = (
+    ("optimizer", r"Optimizer\."),
+    ("embeddings", r"[Ee]mbedding|one_hot"),
+    (CASTS, r"_Compute|AccumulateGrad|(^|< )aten::(to|cat)$|^aten::copy_$"),
+    (HEAD, r"CrossEntropy|NllLoss|LogSoftmax|nll_loss|log_softmax|\[vocabulary\]"),
+    ("dropout with sum and LayerNorm", r"AddNormalised"),
+    ("dropout", r"[dD]ropout|Dropped|bernoulli|MulBackward0"),
+    ("attention: products", rf"{PRODUCT}.*({_ATTENTION})|flash|scaled_dot_product"),
+    ("attention: softmax, gathering", _ATTENTION),
+    ("matrix products", PRODUCT),
+    (CASTS, r"_HalfProduct"),
+    (
+        "LayerNorm, GELU, sums",
+        r"layer_norm|LayerNorm|gelu|Gelu|tanh|Tanh|_ActivatedProduct|aten::(add|add_|sum|mul)\b|triton_",
+    ),
+)
+
+
+def group_of(names: Sequence[str], has_vocabulary: bool) -> str:
+    """The group of an operator. names: its own and its callers', innermost first. has_vocabulary: whether it, or one of
+    them, was given a tensor with a side as long as the vocabulary."""
+    chain = " < ".join(name.removeprefix("autograd::engine::evaluate_function: ") for name in names)
+    chain += " [vocabulary]" * has_vocabulary
+    return next((group for group, pattern in GROUPS if re.search(pattern, chain)), REST)
+
+
+def profile_steps(run: Callable[[], None], vocabulary: int, device: Device) -> dict[str, Any]:
+    """Runs `run` once to warm up and once under PyTorch's profiler.
+
+    Returns {"seconds": of the clock, "groups": {group: seconds}}. On a card the seconds of groups are those of its
+    kernels; on a CPU those of operators by themselves, and what the clock has beyond them is Python's.
+    """
+    run()
+    if device.is_cpu:
+        touch_memory()
+    wait(device.torch_device)
+    activities = [ProfilerActivity.CPU, *([] if device.is_cpu else [ProfilerActivity.CUDA])]
+    with profile(activities=activities, record_shapes=True) as found:
+        start = time.perf_counter()
+        run()
+        wait(device.torch_device)
+        seconds = time.perf_counter() - start
+    groups: dict[str, float] = {}
+    for event in found.events() or ():
+        spent = event.self_cpu_time_total if device.is_cpu else event.self_device_time_total
+        if spent > 0:
+            names, has_vocabulary = _callers(event, vocabulary)
+            group = group_of(names, has_vocabulary)
+            groups[group] = groups.get(group, 0.0) + spent / 1e6
+    if device.is_cpu:
+        groups[PYTHON] = max(0.0, seconds - sum(groups.values()))
+    return {"seconds": seconds, "groups": groups}
+
+
+def _callers(event: Any, vocabulary: int) -> tuple[list[str], bool]:
+    names, has_vocabulary = [], False
+    while event is not None:
+        names.append(event.name)
+        has_vocabulary |= any(isinstance(shape, list) and vocabulary in shape for shape in event.input_shapes or ())
+        event = event.cpu_parent
+    return names, has_vocabulary

@@ -1,0 +1,111 @@
+"""What a step bench found, as rows for programs and tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bertsmith.base.log import size
+from bertsmith.bench.step.profile import GROUPS, PYTHON, REST
+from bertsmith.bench.step.race import Race
+from bertsmith.bench.table import Table
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a turn goes through: real tokens, sequences, and operations by `flop_of_step`."""
+
+    tokens: int
+    sequences: int
+    flop: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """A race over a set. precision: ours. memory: the most bytes that our side held, and the peer where it ran: of the
+    card, on a CPU of the process."""
+
+    case: str
+    precision: str
+    work: Work
+    race: Race
+    memory: tuple[int, ...]
+
+    def row(self, peaks: Mapping[str, float]) -> dict[str, Any]:
+        """As JSON can hold it; the figures are those of the median round, so that ratio = ours / peer.
+
+        ours, peer: real tokens a second. peaks: the best matrix product of the run in FLOP/s, by precision.
+        """
+        at = self.race.median_round
+        ours = self.work.tokens / self.race.ours[at]
+        peer = self.work.tokens / self.race.peer[at] if self.race.peer else None
+        peak = peaks[self.precision]
+        return {
+            "case": self.case,
+            "ours": ours,
+            "peer": peer,
+            "ratio": ours / peer if peer else None,
+            "peak_share": self.work.flop / self.race.ours[at] / peak,
+            "sequences_per_second": self.work.sequences / self.race.ours[at],
+            "flop_per_second": self.work.flop / self.race.ours[at],
+            "matrix_flop_per_second": peak,
+            "ours_memory_bytes": self.memory[0],
+            "peer_memory_bytes": self.memory[1] if self.race.peer else None,
+            "ours_seconds": self.race.ours,
+            "peer_seconds": self.race.peer,
+            "note": self.race.failed,
+        }
+
+
+def steps_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """The matches."""
+    head = ["", "ours: real tokens/s", "sequences/s", "of the matrix rate", "memory"]
+    head += ["peer: real tokens/s", "memory", "ours is", "rounds"]
+    shown = []
+    for row in rows:
+        peer = [f"{row['peer']:,.0f}", size(row["peer_memory_bytes"])] if row["peer"] else [row["note"] or "-", "-"]
+        ratio = f"{row['ratio']:.2f}x as fast" if row["ratio"] else "-"
+        ours = [f"{row['ours']:,.0f}", f"{row['sequences_per_second']:,.1f}", f"{row['peak_share']:.1%}"]
+        shown.append([row["case"], *ours, size(row["ours_memory_bytes"]), *peer, ratio, str(len(row["ours_seconds"]))])
+    return Table("A pre-training step", head, shown)
+
+
+def with_gains(rungs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a ladder with what each gave: `gain` over the one before, `gain_in_all` over the first."""
+    befores = [*rungs[:1], *rungs[:-1]]
+    return [
+        row | {"gain": row["ours"] / before["ours"], "gain_in_all": row["ours"] / rungs[0]["ours"]}
+        for row, before in zip(rungs, befores, strict=True)
+    ]
+
+
+def ladder_table(rows: Sequence[dict[str, Any]], model: str) -> Table:
+    """The ladder, from the bottom."""
+    head = ["", "real tokens/s", "gain", "in all", "of the matrix rate", "memory"]
+    shown = [
+        [
+            row["case"].partition(": ")[2],
+            f"{row['ours']:,.0f}",
+            f"{row['gain']:.2f}x",
+            f"{row['gain_in_all']:.2f}x",
+            f"{row['peak_share']:.1%}",
+            size(row["ours_memory_bytes"]),
+        ]
+        for row in rows
+    ]
+    return Table(f"What each thing gives: {model}, ours, AdamW", head, shown)
+
+
+def time_table(profiles: Mapping[str, dict[str, Any]], what: str) -> Table:
+    """Where the time goes: a column for each set of batches, its shares of the step."""
+    order = [*dict.fromkeys(group for group, _ in GROUPS), REST, PYTHON]
+    there = [group for group in order if any(group in found["groups"] for found in profiles.values())]
+    rows = []
+    for group in there:
+        cells = [found["groups"].get(group, 0.0) / sum(found["groups"].values()) for found in profiles.values()]
+        rows.append([group, *(f"{share:.1%}" for share in cells)])
+    seconds = [f"{found['seconds']:.3f} s" for found in profiles.values()]
+    return Table(
+        f"Where the time goes: {what}", ["", *profiles], [*rows, ["the clock, with the profiler on", *seconds]]
+    )

@@ -1,0 +1,154 @@
+"""The verbs from raw text to a corpus: download, vocab, prepare, inspect, verify."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from bertsmith.base import log
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli.verb import Call, Verb
+
+
+@dataclass(frozen=True)
+class DownloadFlags:
+    """Flags of `download`, beside those of DownloadOptions."""
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = ""
+    """What to download. Without it, all there is is listed with size and licence."""
+    out: Path = Path("data")
+    """The folder below which it goes."""
+
+
+def _download(call: Call) -> None:
+    from bertsmith.download.catalogue import listing
+    from bertsmith.download.download import DownloadOptions, download
+
+    flags, options = call.read_with(DownloadFlags, DownloadOptions())
+    if not flags.name:
+        print(listing())
+        return
+    for folder in download(flags.name, flags.out, options):
+        print(folder)
+
+
+@dataclass(frozen=True)
+class VocabFlags:
+    """Flags of `vocab`, beside those of VocabularyOptions."""
+
+    source: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE...")]
+    """Files, folders or globs of text; the kind of each is recognised and told."""
+    out: Path
+    """The tokenizer folder."""
+
+
+def _vocab(call: Call) -> None:
+    from bertsmith.corpus.vocabularies import VocabularyOptions, make_vocabulary
+
+    flags, options = call.read_with(VocabFlags, VocabularyOptions())
+    make_vocabulary(flags.source, flags.out, options)
+    print(flags.out)
+
+
+@dataclass(frozen=True)
+class PrepareFlags:
+    """Flags of `prepare`, beside those of PrepareOptions."""
+
+    source: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE...")]
+    """Files, folders or globs of text, or - for standard input; the kind of each is recognised and told."""
+    out: Path = Path("corpus")
+    """The corpus folder."""
+    tokenizer: Path | None = None
+    """A tokenizer's folder or a vocab.txt. Without it, a vocabulary is trained on the text."""
+
+
+def _prepare(call: Call) -> None:
+    from bertsmith.corpus.options import PrepareOptions
+
+    flags, options = call.read_with(PrepareFlags, PrepareOptions())
+    from bertsmith.corpus.prepare import prepare
+
+    corpus = prepare(flags.source, flags.out, tokenizer=flags.tokenizer, options=options)
+    log.say(f"look at it with: bertsmith inspect {corpus.folder}")
+    print(corpus.folder)
+
+
+@dataclass(frozen=True)
+class CorpusFlags:
+    """Flags of `verify`."""
+
+    corpus: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")]
+    """A folder that `bertsmith prepare` wrote."""
+
+
+@dataclass(frozen=True)
+class InspectFlags:
+    """Flags of `inspect`."""
+
+    corpus: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")]
+    """A folder that `bertsmith prepare` wrote."""
+    samples: int = 3
+    """How many instances are shown as the model will see them."""
+    sequence_length: int = 128
+    """The sequence length of these, special pieces included."""
+    png: Path | None = None
+    """Also draw how long the documents are into this file."""
+
+
+def _inspect(call: Call) -> None:
+    flags = call.read(InspectFlags)
+    from bertsmith.batches.samples import show_instances
+    from bertsmith.corpus.histogram import draw_lengths
+    from bertsmith.corpus.report import inspect
+    from bertsmith.corpus.shards import Corpus
+
+    if flags.samples < 0:
+        raise BertsmithError(f"--samples is {flags.samples}", call.prog, "use a number from 0")
+    corpus = Corpus.open(flags.corpus)
+    report = [inspect(corpus)]
+    if flags.samples:
+        report += ["", show_instances(corpus, flags.samples, flags.sequence_length)]
+    if flags.png is not None:
+        draw_lengths(corpus, flags.png)
+        log.say(f"lengths of documents: {flags.png}")
+    print("\n".join(report))
+
+
+def _verify(call: Call) -> None:
+    flags = call.read(CorpusFlags)
+    from bertsmith.corpus.shards import Corpus, verify
+
+    corpus = Corpus.open(flags.corpus)
+    print(f"all {verify(corpus):,} files of {flags.corpus} are as they were written")
+    if corpus.doubt:
+        print(corpus.doubt)
+
+
+VERBS = {
+    "download": Verb(
+        "Public corpora and benchmark data, verified and resumable; without a name, the list of them.",
+        "  bertsmith download\n  bertsmith download wikipedia --language de --out data\n"
+        "  bertsmith download gutenberg --books 84 1342",
+        _download,
+    ),
+    "vocab": Verb(
+        "Train a WordPiece vocabulary, extend one with words of your text, or see how one fits it.",
+        "  bertsmith vocab my_texts --out tokenizer --size 30522\n"
+        "  bertsmith vocab my_texts --out tokenizer --extend bert-base-uncased/vocab.txt --size 32000",
+        _vocab,
+    ),
+    "prepare": Verb(
+        "Turn raw text into a corpus, once for every sequence length, phase, masking and epoch.",
+        "  bertsmith prepare my_texts --out corpus",
+        _prepare,
+    ),
+    "inspect": Verb(
+        "What a corpus holds, what was dropped and why, and sample rows as the model will see them.",
+        "  bertsmith inspect corpus",
+        _inspect,
+    ),
+    "verify": Verb("Compare every file of a corpus with its checksum.", "  bertsmith verify corpus", _verify),
+}

@@ -1,0 +1,84 @@
+"""The verbs that train: pretrain, finetune."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from bertsmith.cli.verb import Call, Verb
+from bertsmith.recipes.flags import split_flags, wants_help
+from bertsmith.recipes.loader import FIELDS, load_recipe, presets
+
+
+@dataclass(frozen=True)
+class PretrainFlags:
+    """Flags of `pretrain`, beside those of Recipe."""
+
+    recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
+    """A preset's name or a YAML file."""
+    corpus: Path
+    """A folder that `bertsmith prepare` wrote."""
+    out: Path
+    """The run folder; the finished model lies in its `model`."""
+    resume: bool = False
+    """Go on from the newest checkpoint in the run folder."""
+    init_from: Path | None = None
+    """Start from the weights of this model folder instead of random ones."""
+
+
+def _pretrain(call: Call) -> None:
+    named = next((token for token in call.args if token in presets()), None)
+    overrides, own = split_flags(call.args, FIELDS)
+    if wants_help(call.args):  # with the numbers of the preset, where one is named
+        own, overrides = ["--help"], {}
+    flags, _ = replace(call, args=own).read_with(PretrainFlags, load_recipe(named or "bert-base-nvlamb"))
+    recipe = load_recipe(flags.recipe, [f"--{name}={value}" for name, value in overrides.items()])
+    from bertsmith.training.pretrain import pretrain
+
+    run = pretrain(recipe, flags.corpus, flags.out, resume=flags.resume, init_from=flags.init_from)
+    print(run.model)
+
+
+@dataclass(frozen=True)
+class FinetuneFlags:
+    """Flags of `finetune`, beside those of FinetuneSettings."""
+
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
+    """classify."""
+    model: Path
+    """The folder of a pre-trained model."""
+    train: Path
+    """Labelled rows to learn from: .csv, .tsv, .jsonl or .parquet, compressed or not."""
+    dev: Path
+    """Labelled rows to measure with, and to choose the best epoch and seed by."""
+    out: Path
+    """The folder of the fine-tuned model."""
+
+
+def _finetune(call: Call) -> None:
+    from bertsmith.tasks.settings import FinetuneSettings
+
+    flags, settings = call.read_with(FinetuneFlags, FinetuneSettings())
+    from bertsmith.tasks.finetune import finetune
+
+    result = finetune(flags.task, flags.model, flags.train, flags.dev, flags.out, settings=settings)
+    print(result.folder)
+
+
+VERBS = {
+    "pretrain": Verb(
+        "Pre-train a BERT from a recipe; every field of the recipe is a flag.\n\nPresets:\n"
+        + "\n".join(f"  {name:<20}{text}" for name, text in presets().items()),
+        "  bertsmith pretrain bert-mini --corpus corpus --out runs/mini --phase1.steps 2000\n"
+        "  bertsmith pretrain bert-mini --help        the numbers of that preset",
+        _pretrain,
+    ),
+    "finetune": Verb(
+        "Fine-tune a model on labelled rows.",
+        "  bertsmith finetune classify --model runs/mini/model --train train.csv --dev dev.csv --out runs/labels",
+        _finetune,
+    ),
+}

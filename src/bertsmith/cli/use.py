@@ -1,0 +1,81 @@
+"""The verbs that use a model: predict, import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli.verb import Call, Verb
+
+
+@dataclass(frozen=True)
+class PredictFlags:
+    """Flags of `predict`."""
+
+    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """The folder of a fine-tuned model, or of a pre-trained one to fill [MASK] in."""
+    input: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
+    """Rows as .csv, .tsv, .jsonl or .parquet, compressed or not; - is standard input."""
+    out: str = "-"
+    """Where predictions go, in the order of the rows: .jsonl or .csv; - is JSON lines on standard output."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    """The dtype of matrix products."""
+
+
+def _predict(call: Call) -> None:
+    flags = call.read(PredictFlags)
+    from bertsmith.inference.predict_file import predict_file
+
+    predict_file(flags.model, flags.input, flags.out, device=flags.device, precision=flags.precision)
+
+
+@dataclass(frozen=True)
+class ImportFlags:
+    """Flags of `import`."""
+
+    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
+    """A TensorFlow checkpoint (its folder, its prefix or its .index file) or NVIDIA's .pt file."""
+    out: Path
+    """The model folder."""
+    vocab: Path | None = None
+    """Its vocab.txt, or a tokenizer's folder. Without it, the one beside the checkpoint."""
+    config: Path | None = None
+    """Its bert_config.json. Without it, the one beside the checkpoint."""
+    lowercase: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Text is lower-cased first. Without it and its opposite, the pieces of the vocabulary decide."""
+    no_lowercase: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Text keeps its capital letters and accents."""
+    activation: Literal["gelu", "gelu_pytorch_tanh", "relu"] | None = None
+    """What the model computes: gelu is erf. Without it, the config decides, and its gelu means the tanh form."""
+
+
+def _import(call: Call) -> None:
+    flags = call.read(ImportFlags)
+    if flags.lowercase and flags.no_lowercase:
+        raise BertsmithError("--lowercase and --no-lowercase exclude each other", call.prog, "give one of them")
+    from bertsmith.weights.convert import import_checkpoint
+
+    lowercase = flags.lowercase if flags.lowercase or flags.no_lowercase else None
+    found = import_checkpoint(flags.checkpoint, flags.out, flags.vocab, flags.config, lowercase, flags.activation)
+    print(found)
+
+
+VERBS = {
+    "predict": Verb(
+        "Predict labels, or the words behind [MASK], for the rows of a file, in their order.",
+        "  bertsmith predict runs/labels new.csv --out predictions.jsonl",
+        _predict,
+    ),
+    "import": Verb(
+        "Make a model folder of a TensorFlow checkpoint of Google's, or of NVIDIA's .pt file; needs no TensorFlow.",
+        "  bertsmith import uncased_L-12_H-768_A-12 --out bert-base\n"
+        "  bertsmith import ckpt_8601.pt --config bert_config.json --vocab vocab.txt --out bert-large",
+        _import,
+    ),
+}

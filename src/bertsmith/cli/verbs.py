@@ -1,0 +1,8 @@
+"""All verbs, in the order in which text flows through them."""
+
+from __future__ import annotations
+
+from bertsmith.cli import bench, data, quickstart, train, use
+from bertsmith.cli.verb import Verb
+
+VERBS: dict[str, Verb] = {**quickstart.VERBS, **data.VERBS, **train.VERBS, **use.VERBS, **bench.VERBS}

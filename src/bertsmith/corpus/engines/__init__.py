@@ -1,0 +1,1 @@
+"""Who does the work: worker processes, a Ray cluster or the tasks of an array job; and parts that are made once."""

@@ -1,0 +1,218 @@
+"""Who does the parts of a preparation: worker processes of this machine. Others are `ray_cluster` and `array_jobs`.
+
+A part is a function of its task alone that writes its own files and returns its account, so it does not matter who does
+it, when, or how often.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.log import warn
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+# Told as each part ends: (its number, its result).
+Finished = Callable[[int, Any], None]
+
+ENGINES = ("local", "ray")
+_ATTEMPTS_ALONE = 2
+_TASKS_AHEAD = 2
+# A worker is one core: the libraries under it start no threads of their own.
+_ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+class Engine(Protocol):
+    """Runs a function over tasks."""
+
+    def run(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished | None = None
+    ) -> list[Result]:
+        """The results in the order of the tasks, which JSON can hold.
+
+        The first error of any part ends the run and is raised.
+        """
+        ...
+
+    def once(self, name: str, make: Callable[[], object]) -> None:
+        """Calls `make` in one process of the run, for what is no list of parts; returns when it is done.
+
+        `make` does no harm when it is called again after it was cut short.
+        """
+        ...
+
+    @property
+    def nearby(self) -> LocalEngine:
+        """The worker processes of this very machine, for what depends on it."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def check_engine(name: str) -> None:
+    """Raises BertsmithError for the name of no engine."""
+    if name not in ENGINES:
+        raise BertsmithError(f"engine '{name}' is not known", "engine", nearest(name, ENGINES))
+
+
+def default_workers() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+class LocalEngine:
+    """A pool of fresh worker processes, made when first needed; with one worker, this very process.
+
+    A worker that is killed costs its part one more attempt. The pool ends with the context, and its workers also end
+    when this process is killed.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers or default_workers()
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def run(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished | None = None
+    ) -> list[Result]:
+        """See Engine. Raises BertsmithError when workers that do a part alone are killed twice."""
+        told = finished or (lambda number, result: None)
+        results: dict[int, Result] = {}
+        if self.workers == 1 or len(tasks) == 1:
+            with one_thread():
+                for number, task in enumerate(tasks):
+                    results[number] = function(task)
+                    told(number, results[number])
+            return list(results.values())
+        suspects = self._together(function, tasks, results, told)
+        for number in suspects:
+            results[number] = self._alone(function, tasks[number])
+            told(number, results[number])
+        return [results[number] for number in range(len(tasks))]
+
+    def once(self, name: str, make: Callable[[], object]) -> None:
+        """See Engine."""
+        make()
+
+    @property
+    def nearby(self) -> LocalEngine:
+        """See Engine."""
+        return self
+
+    def _together(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], results: dict[int, Result], told: Finished
+    ) -> list[int]:
+        """Fills `results`; returns the tasks that were under way when a worker was killed, to be tried alone."""
+        waiting, running, suspects = deque(range(len(tasks))), dict[Future[Result], int](), list[int]()
+        while waiting or running:
+            while waiting and len(running) < _TASKS_AHEAD * self.workers:
+                number = waiting.popleft()
+                try:
+                    running[self._submit(function, tasks[number])] = number
+                except BrokenProcessPool:
+                    waiting.appendleft(number)
+                    break
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            broken = not running
+            for future in done:
+                number = running.pop(future)
+                try:
+                    results[number] = future.result()
+                except BrokenProcessPool:
+                    suspects.append(number)
+                    broken = True
+                else:
+                    told(number, results[number])
+            if broken:
+                suspects += running.values()
+                running.clear()
+                self._close()
+                warn("a worker process was killed; what it was doing is done again")
+        return sorted(suspects)
+
+    def _alone(self, function: Callable[[Task], Result], task: Task) -> Result:
+        for _ in range(_ATTEMPTS_ALONE):
+            try:
+                return self._submit(function, task).result()
+            except BrokenProcessPool:
+                self._close()
+        raise BertsmithError(
+            f"the worker process was killed {_ATTEMPTS_ALONE} times while it did this part alone",
+            str(task),
+            "it may have run out of memory: free some, or use fewer workers; finished parts are kept",
+        )
+
+    def _submit(self, function: Callable[[Task], Result], task: Task) -> Future[Result]:
+        with _without_main_module(), one_thread():
+            if self._pool is None:
+                context = multiprocessing.get_context("spawn")
+                self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_start_worker)
+            return self._pool.submit(function, task)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sets what keeps libraries to one thread, for this process and for workers that it starts."""
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(_ONE_THREAD)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _without_main_module() -> Iterator[None]:
+    """Keeps workers from importing the caller's script, which would run again where it has no `__main__` guard."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _start_worker() -> None:
+    """Ctrl-C is the parent's to handle; and a worker whose parent was killed would wait for tasks for ever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def leave_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=leave_with_parent, daemon=True).start()

@@ -1,0 +1,66 @@
+"""Which engine does the work that the options ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.locks import locked
+from bertsmith.corpus.engines.array_jobs import ArrayEngine, Seat, held_together
+from bertsmith.corpus.engines.claims import SessionOver
+from bertsmith.corpus.engines.local import Engine, LocalEngine, default_workers
+from bertsmith.corpus.engines.nodes import versions
+from bertsmith.corpus.engines.parts import WORK, fingerprint
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """See PrepareOptions, whose fields these are."""
+
+    engine: str
+    address: str | None
+    array_task: str | None
+    workers: int | None
+
+
+@contextmanager
+def open_engine(options: EngineOptions, out: Path, plan: str) -> Iterator[Engine]:
+    """The engine for a corpus folder, closed at the end. plan: a hash of what is made.
+
+    Raises BertsmithError where the engine is not installed, or its cluster not there.
+    """
+    work = (out / WORK).absolute()
+    if options.array_task is not None:
+        seat = Seat.parse(options.array_task)
+        with ArrayEngine(work, seat, fingerprint(plan, versions()), options.workers) as array, _unless_published(out):
+            yield array
+    elif options.engine == "ray":
+        from bertsmith.corpus.engines.ray_cluster import RayEngine  # here, so that Ray is needed by none but its users
+
+        with RayEngine(work, options.address, options.workers) as ray:
+            yield ray
+    else:
+        with LocalEngine(options.workers or default_workers()) as local:
+            yield local
+
+
+@contextmanager
+def _unless_published(out: Path) -> Iterator[None]:
+    """Ends the block where another task published the corpus meanwhile, at which the work under it went away."""
+    try:
+        yield
+    except (SessionOver, OSError, BertsmithError) as error:
+        if (out / "corpus.json").is_file():
+            return
+        if isinstance(error, SessionOver):
+            what = "what the tasks of this array say to each other was removed while they worked"
+            raise BertsmithError(what, out / WORK, "run them again: finished parts are kept") from error
+        raise
+
+
+def held(options: EngineOptions, out: Path) -> AbstractContextManager[None]:
+    """Holds the corpus folder for this run: for it alone, or for it and the other tasks of its array."""
+    return locked(out) if options.array_task is None else held_together(out)

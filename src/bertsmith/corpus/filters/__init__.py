@@ -1,0 +1,1 @@
+"""Which documents are dropped: copies, evaluation text, near-duplicates."""

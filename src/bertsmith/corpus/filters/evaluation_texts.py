@@ -1,0 +1,173 @@
+"""Texts that a model will be measured on, read from the files they come in: SQuAD JSON, GLUE's tsv, jsonl, csv, CoNLL's
+columns, txt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.rows.compressed import codec_of, peek
+from bertsmith.rows.conll import conll_rows, is_conll
+from bertsmith.rows.encodings import encoding_of
+from bertsmith.rows.json_lines import json_rows
+from bertsmith.rows.lines import Lines, Slice, raise_fault, split_at_returns
+from bertsmith.rows.row import Row
+from bertsmith.rows.squad import is_squad, paragraphs, parse_json
+from bertsmith.rows.tables import QUOTE, cells_of, table_rows
+
+Cells = TypeVar("Cells")
+
+READ = "read are .json (SQuAD's and any other), .jsonl, .tsv, .csv, CoNLL's columns and text, plain or compressed"
+_HEAD = 1 << 16
+
+
+@dataclass(frozen=True)
+class EvaluationFile:
+    """A file of evaluation text, compressed as `codec`. read_as: what it was taken for, in words."""
+
+    path: Path
+    codec: str
+    read_as: str
+    reader: Callable[[EvaluationFile], Iterator[str]]
+
+    def texts(self) -> Iterator[str]:
+        """Every value that may be a text: fields of rows, strings of JSON, sentences of CoNLL, stretches of plain text
+        between blank lines (lines, where there is no blank one).
+
+        Raises BertsmithError for a file that cannot be read.
+        """
+        try:
+            yield from self.reader(self)
+        except BertsmithError as error:
+            raise BertsmithError(
+                f"this file of evaluation text cannot be read: {error.what}", error.where, READ
+            ) from error
+
+    def lines(self) -> Iterable[tuple[int, bytes]]:
+        """The lines with the byte that each begins at; what is wrong with them is raised."""
+        encoding = encoding_of(peek(self.path, self.codec, 4))
+        return Lines(
+            Slice(str(self.path), str(self.path), "", self.codec, encoding=encoding), None, raise_fault, cut=False
+        )
+
+    def sound(self, rows: Iterable[Row[Cells]]) -> Iterator[Cells]:
+        """The cells of rows. Raises BertsmithError for a row with a fault and for bytes that are not UTF-8."""
+        for row in rows:
+            if row.cells is None or not row.is_utf8:
+                what = f"{row.fault} {row.detail}".strip() or "bytes that are not UTF-8"
+                raise BertsmithError(what, f"{self.path}:{row.line}, byte {row.begin:,}")
+            yield row.cells
+
+
+def evaluation_file(path: Path) -> EvaluationFile:
+    """Recognises a file: JSON and csv by its name, CoNLL by its content, then tsv by its name; any other is text.
+
+    Raises BertsmithError where there is none.
+    """
+    check_file(path)
+    codec = codec_of(path)
+    suffix = Path(path.name.removesuffix(f".{codec}")).suffix.lower() if codec else path.suffix.lower()
+    if suffix in _NAMED:
+        return EvaluationFile(path, codec, *_NAMED[suffix])
+    head = peek(path, codec, _HEAD).decode("utf-8-sig", errors="replace")
+    if is_conll(head.split("\n")[:-1]):  # the last line may be cut off
+        return EvaluationFile(path, codec, "CoNLL's columns, the tokens of a sentence joined by spaces", _conll)
+    if suffix == ".tsv":
+        return EvaluationFile(path, codec, "tsv", _tsv)
+    return EvaluationFile(path, codec, "text", _plain)
+
+
+def check_file(path: Path) -> None:
+    """Raises BertsmithError where there is no file."""
+    if not path.is_file():
+        what = "this is no file" if path.exists() else "there is no such file of evaluation text"
+        siblings = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
+        fix = nearest(path.name, siblings) if 0 < len(siblings) < 50 else "check the path"
+        raise BertsmithError(what, path, fix if not path.is_dir() else "name its files, for instance by a glob")
+
+
+def content_hash(path: Path) -> str:
+    """The SHA-256 of a file of evaluation text. Raises BertsmithError where there is none."""
+    check_file(path)
+    return files.sha256(path)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _strings(each)
+
+
+def _json(file: EvaluationFile) -> Iterator[str]:
+    """Of SQuAD's layout, titles, paragraphs and questions: answers are pieces of the paragraph."""
+    value = parse_json(b"".join(line for _, line in file.lines()), str(file.path))
+    if not is_squad(value):
+        yield from _strings(value)
+        return
+    title = None
+    for each in paragraphs(value):
+        if each.fault:
+            raise BertsmithError(each.fault, f"{file.path}, {each.where}")
+        if each.title != title:
+            yield (title := each.title)
+        yield each.context
+        yield from (question.text for question in each.questions)
+
+
+def _json_lines(file: EvaluationFile) -> Iterator[str]:
+    for row in file.sound(json_rows(file.lines())):
+        yield from _strings(row)
+
+
+def _tsv(file: EvaluationFile) -> Iterator[str]:
+    """GLUE's: a field is never quoted, a lone quote is text."""
+    for row in file.sound(table_rows(split_at_returns(file.lines()), "\t")):
+        yield from row
+
+
+def _csv(file: EvaluationFile) -> Iterator[str]:
+    head = peek(file.path, file.codec, _HEAD)
+    cells, _ = cells_of(head, len(head) < _HEAD, [mark + QUOTE for mark in ",;\t|"])
+    for row in file.sound(table_rows(split_at_returns(file.lines()), cells or "," + QUOTE, strict=True)):
+        yield from row
+
+
+def _plain(file: EvaluationFile) -> Iterator[str]:
+    lines = b"".join(line for _, line in file.lines())
+    try:
+        texts = lines.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise BertsmithError(f"not UTF-8 ({error.reason})", f"{file.path}, byte {error.start:,}") from error
+    if all(line.strip() for line in texts):
+        yield from texts
+        return
+    held: list[str] = []
+    for line in [*texts, ""]:
+        if line.strip():
+            held.append(line)
+        elif held:
+            yield "\n".join(held)
+            held = []
+
+
+def _conll(file: EvaluationFile) -> Iterator[str]:
+    for row in conll_rows(file.lines()):
+        if not row.is_utf8:
+            raise BertsmithError("bytes that are not UTF-8", f"{file.path}:{row.line}, byte {row.begin:,}")
+        # A sentence of uneven lines has its tokens all the same.
+        tokens = " ".join(columns[0] for columns in row.cells or [] if columns[0])
+        yield tokens
+
+
+_NAMED: dict[str, tuple[str, Callable[[EvaluationFile], Iterator[str]]]] = {
+    ".json": ("JSON", _json),
+    ".jsonl": ("JSON lines", _json_lines),
+    ".ndjson": ("JSON lines", _json_lines),
+    ".csv": ("csv", _csv),
+}

@@ -1,0 +1,77 @@
+"""Which cleaned documents go on: copies, documents that hold evaluation text and near copies do not, in this order.
+
+kept.npy    bool[N], of the documents of a cleaned part
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.base.tally import EXAMPLES, Tally, excerpt
+from bertsmith.corpus.engines.parts import make_once
+from bertsmith.corpus.filters.duplicates import dropped_documents, dropped_rows
+from bertsmith.corpus.stages.clean import CleanedPart
+
+COPY = "copy of an earlier document"
+NEAR_COPY = "near copy of an earlier document"
+
+
+@dataclass(frozen=True)
+class ChooseTask:
+    """One cleaned part. copies, excluded, near: folders of what the searches drop. parts: where cleaned parts are."""
+
+    folder: Path
+    made_of: str
+    part: int
+    parts: Path
+    copies: tuple[Path, ...]
+    excluded: tuple[Path, ...]
+    near: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        return f"choosing documents of part {self.part}"
+
+
+def part_folder(parts: Path, number: int) -> Path:
+    """The folder of a part of a stage."""
+    return parts / f"{number:05d}"
+
+
+def choose_documents(task: ChooseTask) -> dict[str, Any]:
+    """Writes kept.npy; returns a tally of copies and near copies with what they are copies of."""
+
+    def make(folder: Path) -> dict[str, Any]:
+        cleaned = CleanedPart.open(part_folder(task.parts, task.part))
+        kept = np.ones(len(cleaned.lengths), np.bool_)
+        dropped = Tally()
+        for reason, folders in ((COPY, task.copies), (NEAR_COPY, task.near)):
+            rows = dropped_rows(folders, task.part)
+            kept[rows[:, 1]] = False
+            _note(rows, cleaned, task, reason, dropped)
+        kept[dropped_documents(task.excluded, task.part)] = False
+        np.save(folder / "kept.npy", kept)
+        return {"dropped": dropped.to_json()}
+
+    return make_once(task.folder, task.made_of, make)
+
+
+def _note(rows: NDArray[np.int64], cleaned: CleanedPart, task: ChooseTask, reason: str, dropped: Tally) -> None:
+    for row in rows[:EXAMPLES].tolist():
+        _, document = next(cleaned.documents(_only(cleaned, row[1])))
+        theirs = CleanedPart.open(part_folder(task.parts, row[2]))
+        _, first = next(theirs.documents(_only(theirs, row[3])))
+        agreement = f", {row[4] / 10:.0f}% alike" if len(row) > 4 else ""
+        dropped.note(reason, example=f"{excerpt(document.id, document.text)} (as {first.id}{agreement})")
+    if len(rows):
+        dropped.note(reason, max(len(rows) - EXAMPLES, 0), int(cleaned.lengths[rows[:, 1], 2].sum()))
+
+
+def _only(cleaned: CleanedPart, index: int) -> NDArray[np.bool_]:
+    chosen = np.zeros(len(cleaned.lengths), np.bool_)
+    chosen[index] = True
+    return chosen

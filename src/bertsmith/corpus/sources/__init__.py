@@ -1,0 +1,1 @@
+"""From what the user names to documents: files found and recognised, each kind with its reader."""

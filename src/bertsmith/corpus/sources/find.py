@@ -1,0 +1,198 @@
+"""From what the user names (files, folders, globs, "-", "python-docs") to the files to read, each recognised."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.log import say, size
+from bertsmith.base.tally import Tally
+from bertsmith.corpus.documents import ReadOptions
+from bertsmith.corpus.sources import python_docs as pydocs
+from bertsmith.corpus.sources.formats import KINDS
+from bertsmith.corpus.sources.recognise import Unread, form_of
+from bertsmith.corpus.sources.standard_input import NAME, STANDARD_INPUT
+from bertsmith.rows.lines import Slice
+
+PYTHON_DOCS = "python-docs"
+_READ = (
+    "read are text, JSON lines, csv, tsv, parquet, WikiExtractor output and MediaWiki XML dumps, each plain or packed "
+    "as gz, bz2, xz or zst"
+)
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file to read. stamp: changes when the file's content does (its size and time of change).
+
+    The other fields are those of Slice.
+    """
+
+    path: str
+    name: str
+    kind: str
+    codec: str
+    size_bytes: int
+    stamp: str
+    encoding: str = ""
+    cells: str = ""
+
+    def whole(self) -> Slice:
+        """The whole file as one slice."""
+        return Slice(self.path, self.name, self.kind, self.codec, 0, None, self.encoding, self.cells)
+
+
+def find_files(
+    sources: Sequence[str | Path], options: ReadOptions, spooled: Path | None = None, own: Path | None = None
+) -> tuple[list[SourceFile], Tally]:
+    """The files of all sources in the order given, those of a folder sorted; and a tally of files passed over.
+
+    Sub-folders and symbolic links are followed. spooled: where standard input, the source "-", was written. own: the
+    folder that is written into, which is no source of itself. Says what was recognised. Raises BertsmithError for a
+    source that is missing, holds nothing to read, or is a file of a kind that is not read, and for a wrong name of the
+    text field.
+    """
+    if not sources:
+        raise BertsmithError("no source was given", "sources", f"name files, folders, globs or '{PYTHON_DOCS}'")
+    found: list[SourceFile] = []
+    passed = Tally()
+    seen: set[str] = set()
+    for source in sources:
+        before = len(found)
+        for path, name in _paths(str(source), passed, spooled, own):
+            real = os.path.realpath(path)
+            if real in seen:
+                passed.note("files named twice, read once", example=name)
+                continue
+            seen.add(real)
+            recognised = recognise(path, options)
+            if isinstance(recognised, SourceFile):
+                stamp = path.name if path == spooled else recognised.stamp
+                found.append(replace(recognised, name=name, stamp=stamp))
+            elif str(path) == str(source) or path == spooled:
+                raise BertsmithError(f"this file is not read: {recognised.reason}", source, _READ)
+            elif recognised.damaged and options.strict:
+                fix = "copy or write it again, or leave --strict away to have it passed over and counted"
+                raise BertsmithError(f"this file cannot be read: {recognised.reason}", path, fix)
+            else:
+                passed.note(f"files passed over: {recognised.reason}", 1, path.stat().st_size, name)
+        if str(source) == PYTHON_DOCS and not Path(PYTHON_DOCS).exists():
+            found.append(SourceFile("", PYTHON_DOCS, PYTHON_DOCS, "", 0, pydocs.stamp()))
+        elif len(found) == before:
+            raise BertsmithError("this source holds no file to read", source, _nothing(passed))
+    _tell(found, passed, options)
+    return found, passed
+
+
+def recognise(path: Path, options: ReadOptions) -> SourceFile | Unread:
+    """Tells a file's packing and kind by its content, or why it is not read. Raises as `find_files` does."""
+    form = form_of(path, options)
+    if isinstance(form, Unread):
+        return form
+    status = path.stat()
+    stamp = f"{status.st_size}:{status.st_mtime_ns}"
+    return SourceFile(str(path), path.name, form.kind, form.codec, status.st_size, stamp, form.encoding, form.cells)
+
+
+def _paths(source: str, passed: Tally, spooled: Path | None, own: Path | None) -> Iterator[tuple[Path, str]]:
+    """The files of one source, and how each is called: from the named folder on."""
+    path = Path(source)
+    if source == STANDARD_INPUT:
+        if spooled is None:
+            fix = (
+                "of all that reads sources only `prepare` takes it: write it to a file (... > text.txt), and name that"
+            )
+            raise BertsmithError("standard input cannot be read here", source, fix)
+        yield spooled, NAME
+    elif path.is_dir():
+        for file in _walk(path, passed, own):
+            yield file, f"{path.resolve().name}/{file.relative_to(path).as_posix()}"
+    elif path.exists():
+        yield path, path.name
+    elif glob.has_magic(source):
+        for match in sorted(glob.glob(source, recursive=True)):
+            if Path(match).is_dir():
+                yield from _paths(match, passed, spooled, own)
+            else:
+                yield Path(match), Path(match).name
+    elif source != PYTHON_DOCS:
+        siblings = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
+        fix = nearest(path.name, siblings) if 0 < len(siblings) < 50 else "check the path"
+        raise BertsmithError("there is nothing at this path", path, fix)
+
+
+def _walk(folder: Path, passed: Tally, own: Path | None) -> Iterator[Path]:
+    """The files under a folder in sorted order, links followed, each folder entered once, hidden ones left out, and
+    corpora; `own` is not even counted, as it may be there or not yet."""
+    entered = {os.path.realpath(own)} if own is not None and not _same(own, folder) else set[str]()
+    for here, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(here)
+        if real in entered:
+            folders.clear()
+            continue
+        entered.add(real)
+        if _is_corpus(Path(here)):
+            passed.note("folders of a prepared corpus, passed over", example=Path(here).name)
+            folders.clear()
+            continue
+        hidden = [name for name in (*folders, *names) if name.startswith(".")]
+        for name in sorted(hidden):
+            passed.note("hidden files and folders, passed over", example=name)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            file = Path(here, name)
+            if not name.startswith(".") and file.is_file():
+                yield file
+            elif not name.startswith("."):
+                passed.note("links to nothing and special files, passed over", example=name)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _is_corpus(folder: Path) -> bool:
+    return (folder / "corpus.json").is_file() and (folder / "tokenizer" / "tokenizer.json").is_file()
+
+
+def _nothing(passed: Tally) -> str:
+    reasons = "; ".join(f"{entry.count} {what}" for what, entry in passed.items())
+    return f"{reasons}; {_READ}" if reasons else _READ
+
+
+def _tell(found: Sequence[SourceFile], passed: Tally, options: ReadOptions) -> None:
+    files, sizes = Counter[str](), Counter[str]()
+    for file in found:
+        what = _said(file, options)
+        files[what] += 1
+        sizes[what] += file.size_bytes
+    for what, count in files.items():
+        total = f", {size(sizes[what])}" if sizes[what] else ""
+        say(f"source: {what} ({count:,} file{'s' if count > 1 else ''}{total})")
+    for what, entry in passed.items():
+        say(f"source: {entry.count:,} {what}, such as {', '.join(entry.examples)}")
+
+
+def _said(file: SourceFile, options: ReadOptions) -> str:
+    """A file's kind as the user is told it."""
+    if file.kind not in KINDS:
+        return "the documentation that comes with Python"
+    kind = KINDS[file.kind]
+    parts = [kind.said]
+    if kind.has_field:
+        parts.append(f"field '{options.text_field}'")
+    if file.kind == "csv" and file.cells != ',"':
+        parter = {"\t": "tabs"}.get(file.cells[0], f"'{file.cells[0]}'")
+        parts.append(f"cells parted by {parter}, {'quoted' if len(file.cells) > 1 else 'never quoted'}")
+    if file.encoding:
+        parts.append(f"{file.encoding.upper()} by its byte order mark")
+    if file.codec:
+        parts.append(f"packed as {file.codec}")
+    if file.name == NAME:
+        parts.append("from standard input")
+    return ", ".join(parts)

@@ -1,0 +1,148 @@
+"""What kind of source a file is: told by its content, its name being asked only where the content leaves it open."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.corpus.documents import ReadOptions
+from bertsmith.corpus.reading import no_such_field
+from bertsmith.corpus.sources.formats import WIKI_FIELDS
+from bertsmith.corpus.sources.row_documents import check_parquet
+from bertsmith.rows import parquet
+from bertsmith.rows.compressed import codec_of, damage_of, open_bytes, peek
+from bertsmith.rows.encodings import UTF8_MARK, encoding_of
+from bertsmith.rows.lines import LONGEST_LINE, open_text
+from bertsmith.rows.tables import QUOTE, cells_of
+
+_HEAD = 1 << 16
+_TABLE_NAMES = {".csv": ",;\t|", ".tsv": "\t,;|"}
+_TABLES_BY_CONTENT = ",\t;|"
+_ROWS_AT_LEAST = 3
+_ROWS_LOOKED_AT = 20
+_NOT_A_ROW_A_LINE = "JSON, but not one object a line"
+# Of objects, or empty: text may begin with a bracket, and rows be arrays, which reading drops and counts.
+_JSON_ARRAY = re.compile(rb'\s*\[\s*\{\s*(?:"|\})')
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a file is to be read; the fields are those of Slice."""
+
+    kind: str
+    codec: str = ""
+    encoding: str = ""
+    cells: str = ""
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Why a file is not read. damaged: it would be if it were whole."""
+
+    reason: str
+    damaged: bool = False
+
+
+def form_of(path: Path, options: ReadOptions) -> Form | Unread:
+    """Tells a file's packing and kind by its first bytes, or why it is not read.
+
+    Raises BertsmithError when it cannot be opened, for a wrong name of the text field, and where a library is missing.
+    """
+    codec = codec_of(path)
+    encoding = encoding_of(peek(path, codec, 4))
+    head = _head(path, codec, encoding, _HEAD)
+    name = Path(path.name.removesuffix(f".{codec}") if codec else path.name).suffix.lower()
+    start = head.lstrip()[:200].lower()
+    if not head.strip():
+        if _damaged_at_once(path, codec):
+            return Unread(f"packed as {codec} and damaged from the beginning", damaged=True)
+        return Unread("empty or white space only")
+    if head.startswith(parquet.MAGIC):
+        return _parquet_form(path, codec, options)
+    if b"\x00" in head:
+        return Unread("not text")
+    # A dump, or the pages of one that was cut up.
+    if start.startswith((b"<mediawiki", b"<page>")) or (start.startswith(b"<?xml") and b"<mediawiki" in head):
+        return Form("mediawiki", codec, encoding)
+    if start.startswith((b"<!doctype", b"<html", b"<?xml")):
+        return Unread("markup (give its plain text)")
+    if _JSON_ARRAY.match(head):
+        return Unread(_NOT_A_ROW_A_LINE)
+    if head.startswith(b"<doc ") and b" id=" in head.partition(b">")[0]:
+        return Form("wikiextractor", codec, encoding)
+    if start.startswith(b"{"):
+        if b"\n" not in head.lstrip():
+            head = _head(path, codec, encoding, LONGEST_LINE)
+        kind = _json_kind(path, head.lstrip(), name, options)
+        return kind if isinstance(kind, Unread) else Form(kind, codec, encoding)
+    cells = _table_cells(path, head, name, options)
+    if cells:
+        return Form("tsv" if cells == "\t" else "csv", codec, encoding, cells)
+    return Form(options.documents, codec, encoding)
+
+
+def _head(path: Path, codec: str, encoding: str, most: int) -> bytes:
+    with open_text(str(path), codec, encoding) as file:
+        return file.read(most).removeprefix(UTF8_MARK)
+
+
+def _damaged_at_once(path: Path, codec: str) -> bool:
+    with open_bytes(path, codec) as file:
+        return not file.read(1) and bool(damage_of(file))
+
+
+def _parquet_form(path: Path, codec: str, options: ReadOptions) -> Form | Unread:
+    if codec:
+        return Unread(f"parquet packed as {codec} (unpack it: its own packing is as good, and it is read in slices)")
+    try:
+        check_parquet(str(path), options.text_field)
+    except parquet.DamagedError as error:
+        return Unread(f"parquet that is damaged ({error})", damaged=True)
+    return Form("parquet")
+
+
+def _json_kind(path: Path, head: bytes, name: str, options: ReadOptions) -> str | Unread:
+    """By the first row; where that one is none, by the next rows: reading will drop and count it."""
+    rows = [row for line in head.splitlines()[:_ROWS_LOOKED_AT] if (row := _json_object(line))]
+    if not rows:
+        longer = name == ".jsonl" and b"\n" not in head and len(head) > _HEAD
+        if longer or name in (".json", ".jsonl"):
+            return "jsonl" if longer else Unread(_NOT_A_ROW_A_LINE)
+        return options.documents
+    if rows[0].keys() >= WIKI_FIELDS and options.text_field == "text":
+        return "wikiextractor-json"
+    if not any(options.text_field in row for row in rows):
+        raise no_such_field(options.text_field, list(rows[0]), f"{path}, first rows")
+    return "jsonl"
+
+
+def _json_object(line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def _table_cells(path: Path, head: bytes, name: str, options: ReadOptions) -> str:
+    """What parts and quotes the cells of a table, or "" for what is none.
+
+    A file that is not called a table is one where its first row names the field of the text, at least two more rows
+    have as many cells, and the user did not say what a document of plain text is. Raises BertsmithError where a file
+    that is called a table has no such field.
+    """
+    called = name in _TABLE_NAMES
+    if not called and options.documents != ReadOptions.documents:
+        return ""
+    choices = [cells for mark in _TABLE_NAMES.get(name, _TABLES_BY_CONTENT) for cells in (mark, mark + QUOTE)]
+    cells, rows = cells_of(head, len(head) < _HEAD, choices)
+    fields = [field.strip() for field in rows[0]] if rows else []
+    if called and options.text_field not in fields:
+        raise no_such_field(options.text_field, fields, f"{path}, first row, which names the fields")
+    if called or (len(fields) > 1 and options.text_field in fields):
+        alike = sum(len(row) == len(fields) for row in rows)
+        return cells if called or alike == len(rows) >= _ROWS_AT_LEAST else ""
+    return ""

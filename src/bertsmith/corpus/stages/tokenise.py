@@ -1,0 +1,236 @@
+"""Second pass: a part splits its documents into sentences and these into ids, or counts words for a vocabulary.
+
+train.tokens.npy, train.sentences.npy, train.documents.npy, held_out...    arrays as a shard has them
+unigrams.npy                                                              int64[V], pieces of the train documents
+account.json                                                              what was dropped and changed, and figures
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.base.tally import Tally, excerpt
+from bertsmith.corpus.documents import Document, batched
+from bertsmith.corpus.engines.parts import make_once
+from bertsmith.corpus.shards import LONGEST_SENTENCE, SPLITS, write_arrays
+from bertsmith.corpus.stages.clean import CleanedPart
+from bertsmith.corpus.stages.sentences import sentences_of
+from bertsmith.corpus.stages.totals import keep_account
+from bertsmith.tokens.bulk_ids import BulkEncoder, Ids, bulk_encoder
+from bertsmith.tokens.special_ids import token_dtype
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.tokens.vocabulary import count_words
+
+_BATCH_CHARACTERS = 500_000
+_COUNTED_AT_ONCE = 1 << 20
+# Documents of 2**(i-1) to 2**i - 1 tokens are counted in place i of a histogram.
+HISTOGRAM_PLACES = 33
+
+
+@dataclass(frozen=True)
+class TextTask:
+    """One cleaned part. chosen: the folder of its selection. held_out: the share never trained on."""
+
+    folder: Path
+    made_of: str
+    part: int
+    cleaned: Path
+    chosen: Path
+    held_out: float
+
+    def __str__(self) -> str:
+        return f"part {self.part}"
+
+    def kept(self) -> NDArray[np.bool_]:
+        """bool[N]: the documents that no search dropped."""
+        return np.asarray(np.load(self.chosen / "kept.npy", allow_pickle=False), dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class WordsTask:
+    """Counts the words of a sample of a part."""
+
+    text: TextTask
+    share: float
+    lowercase: bool
+
+    def __str__(self) -> str:
+        return f"counting words of {self.text}"
+
+
+@dataclass(frozen=True)
+class TokensTask:
+    """Turns a part into ids by the tokenizer in the folder `tokenizer`, whose hash is `tokenizer_sha256`.
+
+    library: what makes the ids, of `fast_ids.choose_library`; the ids are the same by any.
+    """
+
+    text: TextTask
+    tokenizer: Path
+    tokenizer_sha256: str
+    language: str
+    library: str
+
+    def __str__(self) -> str:
+        return f"tokenising {self.text}"
+
+
+def count_part_words(task: WordsTask) -> dict[str, Any]:
+    """Writes words.json, {word: count}; returns how many bytes of text were sampled, and a tally of words left out."""
+
+    def make(folder: Path) -> dict[str, Any]:
+        cleaned = CleanedPart.open(task.text.cleaned)
+        chosen = task.text.kept() & ~cleaned.held_out(task.text.held_out) & cleaned.sampled(task.share)
+        left_out = Tally()
+        words = count_words((document.text for _, document in cleaned.documents(chosen)), task.lowercase, left_out)
+        (folder / "words.json").write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")
+        return {"bytes": int(cleaned.lengths[chosen, 1].sum()), "left_out": left_out.to_json()}
+
+    return make_once(task.text.folder, task.text.made_of, make)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Some documents as ids. ids: [N]. sentences: int64[S], tokens of each, none empty. documents: int64[D], sentences
+    of each. tokens: int64[D]. indexes: int64[D], their places in the part. names: their ids.
+    """
+
+    ids: Ids
+    sentences: NDArray[np.int64]
+    documents: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    indexes: NDArray[np.int64]
+    names: list[str]
+
+
+@dataclass
+class _Split:
+    """What a part collects for "train" or "held_out", a list of arrays each: see `corpus.shards.Shard`."""
+
+    ids: list[Ids] = field(default_factory=list)
+    sentences: list[NDArray[np.int64]] = field(default_factory=list)
+    documents: list[NDArray[np.int64]] = field(default_factory=list)
+    read_bytes: int = 0
+    histogram: NDArray[np.int64] = field(default_factory=lambda: np.zeros(HISTOGRAM_PLACES, np.int64))
+    longest: int = 0
+    longest_id: str = ""
+
+    def add(self, batch: _Batch, chosen: NDArray[np.bool_], read_bytes: int) -> None:
+        """Takes the chosen documents (bool[D]) of a batch; `read_bytes` of text they were when read."""
+        if not chosen.any():
+            return
+        sentences = np.repeat(chosen, batch.documents)
+        self.ids.append(batch.ids if sentences.all() else batch.ids[np.repeat(sentences, batch.sentences)])
+        self.sentences.append(batch.sentences[sentences])
+        self.documents.append(batch.documents[chosen])
+        self.read_bytes += read_bytes
+        tokens = np.where(chosen, batch.tokens, 0)
+        # The exponent of a whole number as a float is its bit length.
+        self.histogram += np.bincount(np.frexp(tokens[chosen])[1], minlength=HISTOGRAM_PLACES)
+        first = int(tokens.argmax())
+        if tokens[first] > self.longest:
+            self.longest, self.longest_id = int(tokens[first]), batch.names[first]
+
+
+def tokenise_part(task: TokensTask) -> dict[str, Any]:
+    """Makes the part's ids; returns counts of tokens, words, unknown pieces. Its account stays there: see `totals`."""
+
+    def make(folder: Path) -> dict[str, Any]:
+        tokenizer, encoder = _tokenizer(task.tokenizer, task.tokenizer_sha256, task.library)
+        cleaned = CleanedPart.open(task.text.cleaned)
+        kept, held_out = task.text.kept(), cleaned.held_out(task.text.held_out)
+        splits, dropped, changed = {split: _Split() for split in SPLITS}, Tally(), Tally()
+        read_bytes = cleaned.lengths[:, 2]
+        split_up = _split_up(cleaned, kept, task.language, changed)
+        for texts in batched(split_up, lambda each: len(each[1].text), _BATCH_CHARACTERS):
+            batch = _encode(texts, encoder, changed)
+            empty = batch.documents == 0
+            for place in np.flatnonzero(empty).tolist():
+                index, document, _ = texts[place]
+                example = excerpt(document.id, document.text)
+                dropped.note("nothing left after tokenising", 1, int(read_bytes[index]), example)
+            for name, chosen in (("train", ~held_out[batch.indexes]), ("held_out", held_out[batch.indexes])):
+                chosen &= ~empty
+                splits[name].add(batch, chosen, int(read_bytes[batch.indexes[chosen]].sum()))
+        figures = {name: _write(folder, name, split, tokenizer) for name, split in splits.items()}
+        keep_account(folder, {"dropped": dropped.to_json(), "changed": changed.to_json(), "splits": figures})
+        return {
+            "tokens": {name: split["tokens"] for name, split in figures.items()},
+            **{name: sum(split[name] for split in figures.values()) for name in ("words", "unknown")},
+        }
+
+    return make_once(task.text.folder, task.text.made_of, make)
+
+
+def _split_up(
+    cleaned: CleanedPart, kept: NDArray[np.bool_], language: str, changed: Tally
+) -> Iterator[tuple[int, Document, list[str]]]:
+    """The kept documents with their place in the part and their sentences."""
+    for index, document in cleaned.documents(kept):
+        yield index, document, sentences_of(document.text, document.line_breaks, language, changed)
+
+
+def _encode(texts: list[tuple[int, Document, list[str]]], encoder: BulkEncoder, changed: Tally) -> _Batch:
+    """Sentences that come to nothing are left out, and counted."""
+    ids, lengths = encoder.encode([sentence for _, _, sentences in texts for sentence in sentences])
+    assert lengths.max(initial=0) <= LONGEST_SENTENCE
+    given = np.array([len(sentences) for _, _, sentences in texts])
+    filled = _sums(lengths > 0, given)
+    for place in np.flatnonzero(filled < given).tolist():
+        what = "sentences of characters that the tokenizer drops, left out"
+        changed.note(what, int(given[place] - filled[place]), example=texts[place][1].id)
+    indexes, names = np.array([index for index, _, _ in texts]), [document.id for _, document, _ in texts]
+    return _Batch(ids, lengths[lengths > 0], filled, _sums(lengths, given), indexes, names)
+
+
+def _sums(values: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[D]: the sums of stretches of `values`, of the given lengths, one behind the other."""
+    totals = np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
+    return np.diff(totals[np.concatenate(([0], np.cumsum(lengths)))])
+
+
+def _write(folder: Path, name: str, split: _Split, tokenizer: Tokenizer) -> dict[str, Any]:
+    tokens = _joined(split.ids, token_dtype(tokenizer.size))
+    sentences, documents = _joined(split.sentences, np.dtype(np.uint16)), _joined(split.documents, np.dtype(np.uint32))
+    write_arrays(folder, name, (tokens, sentences, documents))
+    counts = _counted(tokens, tokenizer.size)
+    if name == "train":
+        np.save(folder / "unigrams.npy", counts)
+    return {
+        "documents": len(documents),
+        "bytes": split.read_bytes,
+        "sentences": len(sentences),
+        "tokens": len(tokens),
+        "unknown": int(counts[tokenizer.special.unknown]),
+        "words": int(counts[~tokenizer.is_continuation].sum()),
+        "histogram": split.histogram.tolist(),
+        "longest": [split.longest, split.longest_id],
+    }
+
+
+def _counted(tokens: Ids, size: int) -> NDArray[np.int64]:
+    """int64[size]: how often each id stands in `tokens`; some at a time, since numpy widens what it counts to int64."""
+    counts = np.zeros(size, np.int64)
+    for start in range(0, len(tokens), _COUNTED_AT_ONCE):
+        counts += np.bincount(tokens[start : start + _COUNTED_AT_ONCE], minlength=size)
+    return counts
+
+
+def _joined(arrays: Sequence[NDArray[Any]], kind: np.dtype[Any]) -> NDArray[Any]:
+    return np.concatenate([np.zeros(0, kind), *arrays], dtype=kind, casting="unsafe")
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(folder: Path, sha256: str, library: str) -> tuple[Tokenizer, BulkEncoder]:
+    """Kept from part to part, with the words that the encoder remembers."""
+    tokenizer = Tokenizer.load(folder)
+    assert tokenizer.sha256 == sha256
+    return tokenizer, bulk_encoder(tokenizer, library)

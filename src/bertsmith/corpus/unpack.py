@@ -1,0 +1,130 @@
+"""Large files that cannot be cut as they are: written once into the work folder as others can be, so that all cores
+share them: packed ones unpacked, parquet files of large row groups in smaller ones.
+
+What is costly is not to unpack a file but what comes after; and the memory that a part takes grows with its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bertsmith.base.log import say, size
+from bertsmith.base.tally import Tally
+from bertsmith.corpus.accounting import Account
+from bertsmith.corpus.documents import ReadOptions
+from bertsmith.corpus.engines.local import Engine
+from bertsmith.corpus.engines.parts import fingerprint, make_once
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.reading import Reading
+from bertsmith.corpus.sources.find import SourceFile
+from bertsmith.corpus.sources.formats import KINDS
+from bertsmith.corpus.sources.row_documents import regroup
+from bertsmith.rows.compressed import UNPACKED
+from bertsmith.rows.lines import Slice
+from bertsmith.rows.parquet import text_bytes
+
+_NAME = "text"
+# Others than dumps are unpacked from so many parts on: of files of few parts there may be many.
+_MANY_PARTS = 16
+
+
+@dataclass(frozen=True)
+class UnpackTask:
+    """One file to unpack into `folder`. made_of: fingerprint of the file's stamp and the options. part_bytes: of the
+    row groups of a parquet file."""
+
+    folder: Path
+    made_of: str
+    file: Slice
+    options: ReadOptions
+    part_bytes: int
+
+    def __str__(self) -> str:
+        return f"unpacking {self.file.name}"
+
+
+def unpack(task: UnpackTask) -> dict[str, Any]:
+    """Writes the file's bytes, in UTF-8, up to any damage, or its row groups; returns a tally of what was wrong.
+
+    Raises BertsmithError for a damaged file under `strict`.
+    """
+
+    def make(folder: Path) -> dict[str, Any]:
+        reading = Reading(task.file, task.options, Account())
+        if task.file.kind == "parquet":
+            regroup(reading, folder / _NAME, task.part_bytes)
+        else:
+            with open(folder / _NAME, "wb") as file:
+                file.writelines(line for _, line in reading.lines(None, cut=False))
+        return {"changed": reading.account.changed.to_json()}
+
+    return make_once(task.folder, task.made_of, make)
+
+
+def plain_bytes(file: SourceFile, text_field: str) -> int:
+    """About how many bytes a file holds when it is unpacked; of parquet, of text."""
+    if file.kind == "parquet":
+        return sum(text_bytes(file.path, text_field))
+    return file.size_bytes * (UNPACKED if file.codec else 1)
+
+
+def _parts_if_plain(file: SourceFile, options: PrepareOptions) -> int:
+    """The parts that would be gained by unpacking a file; 0 for one that is cut as it is, or is none the wiser."""
+    kind, part_bytes = KINDS.get(file.kind), options.part_bytes
+    if file.kind == "parquet":
+        groups = text_bytes(file.path, options.text_field)
+        return sum(groups) // part_bytes if max(groups, default=0) > _MANY_PARTS * part_bytes else 0
+    if kind is None or (kind.edges is None and kind.is_start is None):
+        return 0
+    if file.encoding or (file.codec and file.codec not in kind.cut_packed):
+        parts = 1 + plain_bytes(file, options.text_field) // part_bytes
+        return parts if kind.cut_packed or parts > _MANY_PARTS else 0
+    return 0
+
+
+def is_unpacked(file: SourceFile, options: PrepareOptions) -> bool:
+    """Whether a file is unpacked before it is read."""
+    return _parts_if_plain(file, options) > 1
+
+
+def _said(file: SourceFile, options: PrepareOptions) -> str:
+    """Why a file is unpacked, and to how much."""
+    if file.kind == "parquet":
+        held = text_bytes(file.path, options.text_field)
+        return (
+            f"{file.name}: a row group holds {size(max(held))} of text, too much for one worker, so all "
+            f"{size(sum(held))} are written into the work folder first, in smaller ones"
+        )
+    return (
+        f"{file.name}: {file.codec or file.encoding.upper()} cannot be read by several workers at once, so it "
+        f"is unpacked into the work folder first, to about {size(plain_bytes(file, options.text_field))}"
+    )
+
+
+def unpack_where_needed(
+    found: Sequence[SourceFile], work: Path, options: PrepareOptions, engine: Engine
+) -> tuple[list[SourceFile], Tally]:
+    """The files, those that are unpacked first replaced by what they held; and a tally of what was wrong with these.
+
+    Unpacked are files that could be cut if they were plain, in UTF-8: dumps that make more than one part, as their
+    wikitext is read at a hundredth of the speed, and others that make many. Of a parquet file, the largest row group is
+    what counts.
+    """
+    tasks = {}
+    for number, file in enumerate(found):
+        if is_unpacked(file, options):
+            rows = [options.text_field, options.part_bytes] if file.kind == "parquet" else []
+            made_of = fingerprint(file.stamp, file.codec, file.encoding, options.strict, *rows)
+            folder = work / "unpacked" / f"{number:05d}"
+            tasks[number] = UnpackTask(folder, made_of, file.whole(), options.reading, options.part_bytes)
+            say(_said(file, options))
+    changed, files = Tally(), list(found)
+    results = engine.run(unpack, list(tasks.values())) if tasks else []
+    for (number, task), result in zip(tasks.items(), results, strict=True):
+        changed.add(Tally.from_json(result["changed"]))
+        path = task.folder / _NAME
+        files[number] = replace(found[number], path=str(path), codec="", encoding="", size_bytes=path.stat().st_size)
+    return files, changed

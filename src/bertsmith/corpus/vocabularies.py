@@ -1,0 +1,173 @@
+"""`bertsmith vocab`: a vocabulary trained on a sample of the sources, extended or kept as it is, and a report on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say
+from bertsmith.base.tally import Tally
+from bertsmith.corpus.documents import DocumentRule, ReadOptions
+from bertsmith.corpus.text_sample import TextSample, sample_text
+from bertsmith.corpus.vocabulary_report import KNOWN, Figures, advice, examples, measure, table
+from bertsmith.tokens.extension import NewWord, costly_words, extend
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.tokens.vocabulary import SMALLEST, normalizer_for, train_on_counts, words_of
+
+DEFAULT_SIZE = 30_522
+REPORT_FILE = "vocabulary.json"
+_REFERENCE = "bert-base-uncased"
+_EXAMPLES_KEPT = 1000
+
+
+@dataclass(frozen=True)
+class VocabularyOptions:
+    """Options of `vocab`. The string under a field is its help on the command line."""
+
+    size: int | None = None
+    """Pieces, rounded up to a multiple of 64 (default: 30522; with --reuse or --use-unused, those it has)."""
+    cased: bool = False
+    """Train a vocabulary that keeps capital letters and accents."""
+    extend: Path | None = None
+    """A tokenizer's folder or vocab.txt that gets the words which cost it most pieces; every old piece keeps its id."""
+    use_unused: bool = False
+    """With --extend: new words first take the places of [unusedN] pieces."""
+    reuse: Path | None = None
+    """A tokenizer's folder or vocab.txt to keep as it is, and to measure on the text."""
+    compare_with: tuple[Path, ...] = ()
+    """Tokenizers to compare with, beside bert-base-uncased where its vocab.txt is found on this machine."""
+    documents: DocumentRule = "file"
+    """What a document is in plain text: a file; lines between blank lines, a sentence each; or a line."""
+    text_field: str = "text"
+    """The field of JSON lines and tables that holds the text."""
+    sample_bytes: int = 64_000_000
+    """The most text that is counted, drawn evenly from all documents."""
+    workers: int | None = None
+    """Worker processes; all cores where none is given."""
+
+    def check(self) -> None:
+        """Raises BertsmithError where options contradict each other."""
+        if self.extend and self.reuse:
+            raise BertsmithError(
+                "a vocabulary is either extended or kept as it is", "--extend and --reuse", "give one of them"
+            )
+        if self.reuse and self.size is not None:
+            raise BertsmithError("a vocabulary that is kept as it is has its own size", "--size", "leave it away")
+        if self.use_unused and not self.extend:
+            raise BertsmithError("only words that extend a vocabulary take such places", "--use-unused", "add --extend")
+        if self.extend and self.size is None and not self.use_unused:
+            fix = "add --size with more pieces than it has, or --use-unused"
+            raise BertsmithError("it is not said how many pieces the extended vocabulary has", "--extend", fix)
+        trained = not (self.extend or self.reuse)
+        if trained and self.size is not None and self.size < SMALLEST:
+            fix = f"ask for {SMALLEST} or more"
+            raise BertsmithError(f"a vocabulary of {self.size} pieces is too small", "--size", fix)
+        for name in ("sample_bytes", "workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BertsmithError(f"{name} is {value}", "options of vocab", "use a whole number from 1")
+
+
+def make_vocabulary(
+    sources: Sequence[str | Path], out: str | Path, options: VocabularyOptions | None = None
+) -> Tokenizer:
+    """Makes a tokenizer folder from the sources and says what it makes of their text, beside other vocabularies.
+
+    The figures also go to vocabulary.json in the folder. Raises BertsmithError for options that contradict each other,
+    sources without text, a size without room, a folder that holds something else, and a disk that refuses.
+    """
+    options, out = options or VocabularyOptions(), Path(out)
+    options.check()
+    _check_free(out)
+    base = options.extend or options.reuse
+    old = Tokenizer.load(base) if base else None
+    others = {_name(path): Tokenizer.load(path) for path in options.compare_with}
+    reading = ReadOptions(options.documents, options.text_field)
+    sample = sample_text(sources, reading, options.sample_bytes, options.workers)
+    added: list[NewWord] = []
+    left_out = Tally()
+    if old is None:
+        words = words_of(sample.stretches, normalizer_for(not options.cased), left_out)
+        tokenizer = train_on_counts(words, options.size or DEFAULT_SIZE, not options.cased)
+    elif options.extend:
+        costly = costly_words(old, words_of(sample.stretches, old.normalizer, left_out))
+        tokenizer, added = extend(old, costly, options.size, options.use_unused)
+        others = {_name(options.extend): old, **others}
+    else:
+        tokenizer = old
+    _tell(tokenizer, old, added, sample)
+    for line in left_out.lines():
+        say(f"  {line}")
+    rows = _report(out.name or "this", tokenizer, others, sample)
+    tokenizer.save(out)
+    listed = [{"word": new.word, "count": new.count, "pieces": new.pieces} for new in added[:_EXAMPLES_KEPT]]
+    values = {"sample_bytes": sample.bytes, "vocabularies": rows, "added": len(added), "first_added": listed}
+    files.write_json(out / REPORT_FILE, {"sources": [str(source) for source in sources], **values})
+    return tokenizer
+
+
+def _check_free(out: Path) -> None:
+    """Raises BertsmithError where the folder holds something that is no tokenizer."""
+    if out.exists() and not (out.is_dir() and ((out / "vocab.txt").is_file() or not any(out.iterdir()))):
+        raise BertsmithError("this is there already and is no tokenizer folder", out, "give another folder with --out")
+    if (out / "config.json").is_file() or (out / "corpus.json").is_file():
+        raise BertsmithError("this folder holds more than a tokenizer", out, "give another folder with --out")
+
+
+def _name(path: Path) -> str:
+    """What a table calls a tokenizer: its folder."""
+    return path.parent.name if path.name in ("vocab.txt", "tokenizer.json") and path.parent.name else path.name
+
+
+def _tell(tokenizer: Tokenizer, old: Tokenizer | None, added: Sequence[NewWord], sample: TextSample) -> None:
+    unused = sum(piece.startswith("[unused") for piece in tokenizer.pieces)
+    casing = "lower-cased" if tokenizer.lowercase else "cased"
+    pieces = f"{tokenizer.size:,} pieces, {unused:,} of them unused, {casing}"
+    text = sample.said()
+    if old is None:
+        say(f"vocabulary: {pieces}, trained on {text}")
+    elif tokenizer is old:
+        say(f"vocabulary: {pieces}, kept as it is; measured on {text}")
+    else:
+        saved = sum(new.saved for new in added)
+        say(f"vocabulary: {pieces}; {len(added):,} new words, each of which stood for several pieces or was [UNK]")
+        say(f"  whole, they save {saved:,} pieces of {text}; such as {examples(added) or 'none'}")
+    say(
+        "  copies in the sample were not looked for, so what stands in two documents counts twice (`bertsmith prepare` "
+        "drops copies first, and trains a vocabulary where it is given none)"
+    )
+
+
+def _report(name: str, tokenizer: Tokenizer, others: Mapping[str, Tokenizer], sample: TextSample) -> dict[str, Any]:
+    """Says the table; returns its rows for vocabulary.json."""
+    rows = {name: measure(tokenizer, sample.stretches, sample.bytes)}
+    for other, theirs in {**_found_reference(others), **others}.items():
+        rows[other if other != name else f"{other} (the other)"] = measure(theirs, sample.stretches, sample.bytes)
+    compared = [other for other in rows if other != name]
+    shown: dict[str, Figures] = rows if any(_REFERENCE in other for other in rows) else {**rows, **KNOWN}
+    for line in table(shown):
+        say(f"  {line}")
+    for other in compared:
+        say(advice(rows[name], rows[other], other))
+    if shown is not rows:
+        say(f"{_REFERENCE} was measured on other text; name its vocab.txt with --compare-with to have it read this one")
+    return {each: figures.to_json() for each, figures in rows.items()}
+
+
+def _found_reference(others: Mapping[str, Tokenizer]) -> dict[str, Tokenizer]:
+    """The vocabulary that everyone knows, where it lies on this machine; it is not ours to ship."""
+    data = os.environ.get("BERTSMITH_DATA")
+    hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
+    places = [Path(data) / "vocab" / _REFERENCE / "vocab.txt"] if data else []
+    for repository in (f"models--google-bert--{_REFERENCE}", f"models--{_REFERENCE}"):
+        places += sorted(hub.glob(f"{repository}/snapshots/*/vocab.txt"))
+    found = next((path for path in places if path.is_file()), None)
+    if found is None or _REFERENCE in others:
+        return {}
+    say(f"comparing with {found}")
+    return {_REFERENCE: Tokenizer.load(found)}

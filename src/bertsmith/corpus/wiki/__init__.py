@@ -1,0 +1,1 @@
+"""Dumps of MediaWiki: the articles, and their wikitext as plain text."""

@@ -1,0 +1,191 @@
+"""Wikitext to plain text, a paragraph a line, as a reader of the page sees its running text.
+
+Three steps, each linear in the page: `outer` takes out what may span lines and nest (comments, references,
+templates ...); here tables go, and lines become headings, list items and paragraphs; `inline` has
+mwparserfromhell parse what is left within a paragraph. All that is removed is counted by what it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bertsmith.corpus.wiki.holes import tidied
+from bertsmith.corpus.wiki.inline import Inline, Spaces
+from bertsmith.corpus.wiki.outer import MARK, Removed, without_outer
+from bertsmith.corpus.wiki.page_time import Check
+
+__all__ = ["Removed", "Spaces", "plain_text"]
+
+_TITLE_LINE = "first lines that repeat the title, left out"
+_MAGIC = re.compile(r"__[A-Z]{3,}(?:_[A-Z]+)*__")
+_LIST = "*#:; \t"
+_RULE = re.compile(r"-{4,}")
+# A link may go on over this many lines, as captions of pictures do.
+_MOST_JOINED = 20
+# Sections that hold lists of works, links and notes, in the languages with the largest wikis.
+_APPARATUS = frozenset(
+    name
+    for language in (
+        "references, notes, notes and references, references and notes, footnotes, citations, sources, bibliography",
+        "further reading, external links, external link, see also, works cited, literature, endnotes",
+        "general references, explanatory notes",
+        "einzelnachweise, weblinks, siehe auch, literatur, quellen, anmerkungen",
+        "notes et références, références, liens externes, voir aussi, bibliographie, articles connexes, annexes",
+        "referencias, enlaces externos, véase también, bibliografía, notas, notas y referencias",
+        "referências, ligações externas, ver também, bibliografia, leitura adicional",
+        "note, collegamenti esterni, altri progetti, voci correlate, riferimenti",
+        "referenties, externe links, zie ook, bronnen, literatuur",
+        "примечания, ссылки, см. также, литература, источники",
+        "przypisy, linki zewnętrzne, zobacz też",
+        "脚注, 外部リンク, 関連項目, 参考文献, 参考资料, 外部链接, 参见",
+    )
+    for name in language.split(", ")
+)
+
+
+def _unlimited() -> None:
+    pass
+
+
+def plain_text(source: str, title: str, spaces: Spaces, removed: Removed, check: Check = _unlimited) -> str:
+    """The text of a page: paragraphs, list items and headings, a line each. spaces: names of the wiki's namespaces.
+    check: called every so often; what it raises ends the work.
+
+    Left out and counted in `removed` are, beside all markup, tables, sections of references, links and notes, and
+    headings that no text follows.
+    """
+    lines = _Lines(Inline(spaces, removed, check), removed)
+    outer = without_outer(source, removed)
+    for line in _joined(_without_tables(outer.split("\n"), removed)):
+        lines.add(line)
+    found = lines.ended()
+    if found and found[0] == title.strip():
+        removed.note(_TITLE_LINE, found.pop(0))
+    return "\n".join(found)
+
+
+def _without_tables(lines: list[str], removed: Removed) -> Iterator[str]:
+    """The lines outside tables. Of a table that never ends only its rows are taken out."""
+    open_at: list[int] = []
+    spans: dict[int, int] = {}
+    for number, line in enumerate(lines):
+        start = line.lstrip(" \t:*#")
+        if start.startswith("{|"):
+            open_at.append(number)
+        elif open_at and start.startswith("|}"):
+            spans[open_at.pop()] = number
+    number = 0
+    while number < len(lines):
+        if number in spans:
+            last = spans[number]
+            removed.note("tables", "\n".join(lines[number : last + 1]))
+            number = last
+        elif lines[number].lstrip(" \t:").startswith(("{|", "|", "!")):
+            removed.note("rows of tables and templates that do not end", lines[number])
+        else:
+            yield lines[number]
+        number += 1
+
+
+def _joined(lines: Iterator[str]) -> Iterator[str]:
+    """Lines whose links end on a later line are joined with it."""
+    held: list[str] = []
+    depth = 0
+    for line in lines:
+        if held and (len(held) == _MOST_JOINED or not line.strip() or line.startswith("=")):
+            yield " ".join(held)
+            held, depth = [], 0
+        depth += line.count("[[") - line.count("]]")
+        held.append(line)
+        if depth <= 0:
+            yield " ".join(held)
+            held, depth = [], 0
+    if held:
+        yield " ".join(held)
+
+
+@dataclass
+class _Heading:
+    level: int
+    text: str
+
+
+class _Lines:
+    """Puts lines together: those of a paragraph, headings once text follows, and no sections of references."""
+
+    def __init__(self, inline: Inline, removed: Removed) -> None:
+        self._inline, self._removed = inline, removed
+        self._text: list[str] = []
+        self._paragraph: list[str] = []
+        self._waiting: list[_Heading] = []
+        self._apparatus: int | None = None
+
+    def add(self, line: str) -> None:
+        """Takes the next line of wikitext."""
+        if "__" in line:
+            line = _MAGIC.sub(lambda found: self._removed.note("magic words", found[0]), line)
+        bare = line.strip()
+        if bare.startswith("=") and (heading := _heading(bare)):
+            self._end_paragraph()
+            self._head(heading)
+        elif self._apparatus is not None:
+            if bare:
+                self._removed.note("sections of references, links and notes", line, 0)
+        elif not bare.strip(MARK):
+            # A comment or template alone on its line does not part a paragraph, an empty line does.
+            if not bare:
+                self._end_paragraph()
+        elif line[0] in _LIST or bare.startswith("----"):
+            self._end_paragraph()
+            self._put(_RULE.sub("", line.lstrip(_LIST), count=1) if bare.startswith("----") else line.lstrip(_LIST))
+        else:
+            self._paragraph.append(line)
+
+    def ended(self) -> list[str]:
+        """All lines of text, once the last line of wikitext was added."""
+        self._end_paragraph()
+        self._forget(1)
+        return self._text
+
+    def _end_paragraph(self) -> None:
+        if self._paragraph:
+            self._put(" ".join(self._paragraph))
+            self._paragraph = []
+
+    def _head(self, heading: _Heading) -> None:
+        self._forget(heading.level)
+        if self._apparatus is not None and heading.level > self._apparatus:
+            self._removed.note("sections of references, links and notes", heading.text, 0)
+            return
+        self._apparatus = None
+        heading.text = tidied(self._inline.text(heading.text))
+        if heading.text.rstrip(" :.").casefold() in _APPARATUS:
+            self._apparatus = heading.level
+            self._removed.note("sections of references, links and notes", heading.text)
+        else:
+            self._waiting.append(heading)
+
+    def _forget(self, level: int) -> None:
+        """Headings of this level or deeper, without text so far, head nothing."""
+        while self._waiting and self._waiting[-1].level >= level:
+            self._removed.note("headings without text", self._waiting.pop().text)
+
+    def _put(self, wikitext: str) -> None:
+        found = [tidy for line in self._inline.text(wikitext).split("\n") if (tidy := tidied(line))]
+        if found:
+            self._text += [heading.text for heading in self._waiting if heading.text]
+            self._text += found
+            self._waiting = []
+
+
+def _heading(line: str) -> _Heading | None:
+    """`== Title ==` of any level, or None."""
+    level = min(len(line) - len(line.lstrip("=")), len(line) - len(line.rstrip(f"={MARK} ").rstrip("=")), 6)
+    inner = line.rstrip(f"{MARK} ")
+    if not inner.endswith("=") or len(inner) < 3:
+        return None
+    ends = len(inner) - len(inner.rstrip("="))
+    level = min(level, ends, (len(inner) - 1) // 2)
+    return _Heading(level, inner[level : len(inner) - level].strip())

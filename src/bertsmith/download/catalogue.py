@@ -1,0 +1,104 @@
+"""What can be downloaded, read from `downloads.yaml` beside this file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files as package_files
+
+import yaml
+
+from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.log import size
+
+
+@dataclass(frozen=True)
+class CatalogueFile:
+    """A file of an entry. path: behind the entry's base, with names in braces. bytes, sha256: as recorded, else None
+    and "". unpack: a zip, whose files go into the entry's folder."""
+
+    path: str
+    bytes: int | None = None
+    sha256: str = ""
+    unpack: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Something to download. folder: below --out. sums: the path of upstream's own list of SHA-1 sums. mrpc: to be cut
+    into GLUE's train and dev. all_of: the entries that this one stands for. unavailable, instead: why it cannot be
+    had, and what to use."""
+
+    name: str
+    what: str
+    licence: str = ""
+    base: str = ""
+    folder: str = ""
+    sums: str = ""
+    files: tuple[CatalogueFile, ...] = ()
+    mrpc: bool = False
+    note: str = ""
+    all_of: tuple[str, ...] = ()
+    unavailable: str = ""
+    instead: str = ""
+
+    @property
+    def by_book(self) -> bool:
+        """Whether its files are those of books that are asked for by number."""
+        return any("{book}" in file.path for file in self.files)
+
+
+@cache
+def catalogue() -> dict[str, Entry]:
+    """Every entry by its name, in the order of the file."""
+    text = package_files("bertsmith.download").joinpath("downloads.yaml").read_text(encoding="utf-8")
+    entries = {}
+    for name, values in yaml.safe_load(text).items():
+        listed = tuple(CatalogueFile(**each) for each in values.pop("files", ()))
+        entries[name] = Entry(name, files=listed, all_of=tuple(values.pop("all_of", ())), **values)
+    return entries
+
+
+def entries_of(name: str) -> list[Entry]:
+    """The entry of this name, or all that it stands for. Raises BertsmithError for a name that is not known and for
+    what cannot be had."""
+    if name not in catalogue():
+        fix = f"{nearest(name, catalogue())}; `bertsmith download` lists all"
+        raise BertsmithError(f"there is no download '{name}'", "download", fix)
+    entry = catalogue()[name]
+    if entry.unavailable:
+        raise BertsmithError(f"{name} cannot be downloaded: {entry.unavailable}", "download", entry.instead)
+    return [catalogue()[each] for each in entry.all_of] or [entry]
+
+
+def total_bytes(entry: Entry) -> int | None:
+    """The bytes of all files, or None where some are not known."""
+    parts = [catalogue()[each] for each in entry.all_of] or [entry]
+    counts = [each.bytes for part in parts for each in part.files]
+    return sum(count for count in counts if count is not None) if counts and None not in counts else None
+
+
+def checked_by(entry: Entry) -> str:
+    """What tells whether the bytes are right."""
+    parts = [catalogue()[each] for each in entry.all_of] or [entry]
+    if all(part.sums for part in parts):
+        return "sha1 of upstream"
+    return "sha256" if all(each.sha256 for part in parts for each in part.files) else "unverified"
+
+
+def listing() -> str:
+    """All entries as a table for people."""
+    rows = [("name", "size", "checked by", "what it is", "licence")]
+    for entry in catalogue().values():
+        total = total_bytes(entry)
+        said = size(total) if total is not None else "varies"
+        checks = checked_by(entry)
+        if entry.unavailable:
+            said, checks = "-", "not to be had"
+        licence = entry.licence or "see its parts"
+        rows.append((entry.name, said, checks, entry.what, licence))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [
+        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]} [{row[4]}]" for row in rows
+    ]
+    return "\n".join(lines)

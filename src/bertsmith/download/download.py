@@ -1,0 +1,253 @@
+"""`bertsmith download`: public corpora and benchmark data, verified, resumable, laid out as `finetune` reads them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.locks import locked
+from bertsmith.base.log import say, size, warn
+from bertsmith.download.catalogue import CatalogueFile, Entry, entries_of
+from bertsmith.download.fetch import Patience, Remote, fetch, fetch_text
+
+RECORD = "downloads.json"
+_LITTER = ("__MACOSX", ".DS_Store")
+# Wikipedias whose database is called otherwise than their language.
+_DATABASES = {"be-tarask": "be_x_old", "nb": "no", "zh-classical": "zh_classical"}
+
+
+@dataclass(frozen=True)
+class DownloadOptions:
+    """What may be said about a download. The string under a field is its help on the command line."""
+
+    language: str = "en"
+    """The language of the Wikipedia, as in its address: de, pt, simple."""
+    date: str = "latest"
+    """The dump of the Wikipedia, as YYYYMMDD; latest is the newest that is finished."""
+    books: tuple[int, ...] = ()
+    """The numbers of the books of Project Gutenberg."""
+    url: str | None = None
+    """A mirror, in place of the address that `bertsmith download` would use; the checksums stay the same."""
+
+    def check(self) -> None:
+        """Raises BertsmithError where a value makes no sense."""
+        if not re.fullmatch(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*", self.language):
+            raise BertsmithError(f"language is '{self.language}'", "download", "use a code such as en, de or simple")
+        if not re.fullmatch(r"latest|\d{8}", self.date):
+            raise BertsmithError(f"date is '{self.date}'", "download", "use YYYYMMDD, or latest")
+        if any(number < 1 for number in self.books):
+            raise BertsmithError(f"books are {list(self.books)}", "download", "use numbers from 1")
+        if self.url is not None and not self.url.startswith(("https://", "http://")):
+            raise BertsmithError(f"url is '{self.url}'", "download", "use an address that begins with https://")
+
+    @property
+    def wiki(self) -> str:
+        """The database of the Wikipedia: enwiki."""
+        return _DATABASES.get(self.language, self.language).replace("-", "_") + "wiki"
+
+
+def download(
+    name: str, out: str | Path, options: DownloadOptions | None = None, patience: Patience | None = None
+) -> list[Path]:
+    """Downloads the entry `name` of the catalogue below `out`; returns the folders.
+
+    What is there already, and is what was asked for, is not fetched again. Each folder gets a downloads.json with the
+    URL, size and SHA-256 of every file. Raises BertsmithError as `fetch` does, for a name that is not known or cannot
+    be had, and for files in the way.
+    """
+    options = options or DownloadOptions()
+    options.check()
+    entries, folders = entries_of(name), []
+    _check_used(name, entries, options)
+    for entry in entries:
+        folder = Path(out) / entry.folder
+        say(f"{entry.name}: {entry.what}; licence: {entry.licence}")
+        if entry.note:
+            say(f"  {entry.note}")
+        with locked(folder, doing="downloading into this folder"):
+            _Download(entry, folder, options, patience).run()
+        folders.append(folder)
+    return folders
+
+
+def _check_used(name: str, entries: Sequence[Entry], options: DownloadOptions) -> None:
+    """Raises BertsmithError for an option that would change nothing (no German SQuAD is had by --language), and where
+    the numbers of books are missing."""
+    dump = any(entry.sums for entry in entries)
+    uses = {"language": dump, "date": dump, "books": any(entry.by_book for entry in entries)}
+    for option, used in uses.items():
+        if not used and getattr(options, option) != getattr(DownloadOptions(), option):
+            raise BertsmithError(f"{name} knows no --{option}", "download", "leave it away")
+    if uses["books"] and not options.books:
+        fix = "add --books 84 1342; a book's number stands in its address on www.gutenberg.org"
+        raise BertsmithError(f"{name} needs the numbers of the books", "download", fix)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A file to have: where it is, where it goes, and its size and checksum where they are known."""
+
+    remote: Remote
+    path: Path
+    unpack: bool
+
+
+class _Download:
+    """The files of one entry."""
+
+    def __init__(self, entry: Entry, folder: Path, options: DownloadOptions, patience: Patience | None) -> None:
+        self._entry, self._folder, self._options, self._patience = entry, folder, options, patience
+        self._base = (options.url or entry.base).rstrip("/")
+        found = files.read_json(folder / RECORD) if (folder / RECORD).is_file() else {}
+        self._record: dict[str, Any] = found if isinstance(found, dict) else {}
+
+    def run(self) -> None:
+        wanted = self._dump() if self._entry.sums else self._listed()
+        for each in wanted:
+            if self._is_there(each):
+                say(f"  {each.path.name}: is there already")
+            else:
+                self._fetch(each)
+            if each.unpack:
+                unpack(each.path, self._folder)
+        if self._entry.mrpc:
+            split_mrpc(self._folder)
+
+    def _fetch(self, wanted: _Wanted) -> None:
+        fetched = fetch(wanted.remote, wanted.path, self._patience)
+        self._record[wanted.path.name] = {
+            "url": wanted.remote.url,
+            "bytes": fetched.size_bytes,
+            "sha256": fetched.sha256,
+            "verified": fetched.verified,
+        }
+        files.write_json(self._folder / RECORD, self._record)
+        how = f"{wanted.remote.algorithm} verified" if fetched.verified else "unverified: no checksum is published"
+        say(f"  {wanted.path.name}: {size(fetched.size_bytes)}, {how}, sha256 {fetched.sha256}")
+
+    def _is_there(self, wanted: _Wanted) -> bool:
+        """Raises BertsmithError where another file has the name."""
+        remote, path = wanted.remote, wanted.path
+        if not path.exists():
+            return False
+        digest = remote.digest or self._record.get(path.name, {}).get("sha256")
+        if path.is_file() and digest == files.checksum(path, remote.algorithm or "sha256"):
+            return True
+        fix = "move it away, or choose another folder by --out"
+        raise BertsmithError("another file has the name of this download", path, fix)
+
+    def _listed(self) -> list[_Wanted]:
+        if not self._entry.by_book:
+            return [self._wanted(file, file.path) for file in self._entry.files]
+        return [
+            self._wanted(file, file.path.format(book=book))
+            for book in self._options.books
+            for file in self._entry.files
+        ]
+
+    def _wanted(self, file: CatalogueFile, path: str) -> _Wanted:
+        remote = Remote(f"{self._base}/{path}", file.bytes, "sha256" if file.sha256 else "", file.sha256)
+        return _Wanted(remote, self._folder / PurePosixPath(path).name, file.unpack)
+
+    def _dump(self) -> list[_Wanted]:
+        """The dump by its date, with the checksums that upstream lists: `latest` may change while it is fetched."""
+        wiki, date = self._options.wiki, self._options.date
+        url = f"{self._base}/{self._entry.sums.format(wiki=wiki, date=date)}"
+        listed = re.findall(r"^([0-9a-f]{40})\s+\*?(\S+)$", fetch_text(url, self._patience), re.MULTILINE)
+        wanted = []
+        for file in self._entry.files:
+            before, after = PurePosixPath(file.path).name.format(wiki=wiki, date="\0").split("\0")
+            pattern = re.compile(re.escape(before) + r"(\d{8})" + re.escape(after))
+            found = [(match[1], match[0], digest) for digest, name in listed if (match := pattern.fullmatch(name))]
+            if not found:
+                what = f"upstream's checksums name no {before}DATE{after}"
+                fix = f"that dump is still being made: choose a finished one by --date, from {self._base}/{wiki}/"
+                raise BertsmithError(what, url, fix)
+            day, name, digest = max(found)
+            say(f"  the dump of {day}, checked by the sha1 that upstream lists")
+            remote = Remote(f"{self._base}/{file.path.format(wiki=wiki, date=day)}", None, "sha1", digest)
+            wanted.append(_Wanted(remote, self._folder / name, file.unpack))
+        return wanted
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpacks a zip's files into `folder`, each whole or not at all; a single folder around all of them is left away.
+
+    Files that are there with the same bytes are kept. Raises BertsmithError for a zip that is damaged, that would write
+    outside the folder, or that does not fit on the disk.
+    """
+    try:
+        with zipfile.ZipFile(archive) as packed:
+            members = [each for each in packed.infolist() if not each.is_dir()]
+            litter = [each for each in members if any(name in PurePosixPath(each.filename).parts for name in _LITTER)]
+            members = [each for each in members if each not in litter]
+            tops = {PurePosixPath(each.filename).parts[0] for each in members if "/" in each.filename}
+            around = len(tops) == 1 and all("/" in each.filename for each in members)
+            missing = []
+            for each in members:
+                path = _inside(folder, each.filename, archive, int(around))
+                if not (path.is_file() and _crc(path) == each.CRC):
+                    missing.append((each, path))
+            need, free = sum(each.file_size for each, _ in missing), shutil.disk_usage(folder).free
+            if need > free:
+                what = f"{size(need)} are to be unpacked, and {size(free)} are free on this disk"
+                raise BertsmithError(what, archive, "free some space, or choose another folder by --out")
+            for each, path in missing:
+                with packed.open(each) as file:
+                    files.write_whole(path, partial(shutil.copyfileobj, file))
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise BertsmithError(
+            f"this zip is damaged ({error})", archive, "delete it and run the command again"
+        ) from error
+    left = f"; {len(litter)} files of the packer's left away" if litter else ""
+    say(f"  {archive.name}: {len(missing)} of {len(members)} files unpacked into {folder}{left}")
+
+
+def _crc(path: Path) -> int:
+    check = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            check = zlib.crc32(block, check)
+    return check
+
+
+def _inside(folder: Path, name: str, archive: Path, strip: int) -> Path:
+    """Where a member goes. Raises BertsmithError for one that would lie outside the folder."""
+    parts = PurePosixPath(name.replace("\\", "/")).parts
+    if ".." in parts or PurePosixPath(name).is_absolute() or not parts[strip:]:
+        raise BertsmithError(f"this zip would write outside its folder: {name}", archive, "do not use it")
+    return folder.joinpath(*parts[strip:])
+
+
+def split_mrpc(folder: Path) -> None:
+    """Cuts Microsoft's training file into GLUE's train.tsv and dev.tsv, by the list of pairs that are dev.
+
+    Raises BertsmithError where the list names pairs that are not in the file.
+    """
+    source = folder / "msr_paraphrase_train.txt"
+    lines = source.read_text(encoding="utf-8-sig").split("\n")
+    listed = (folder / "mrpc_dev_ids.tsv").read_text(encoding="utf-8").splitlines()
+    dev_ids = {tuple(line.split("\t")) for line in listed if line.strip()}
+    head, *rows = [line.removesuffix("\r") for line in lines if line.strip()]
+    split = {True: [head], False: [head]}
+    for row in rows:
+        split[tuple(row.split("\t")[1:3]) in dev_ids].append(row)
+    counts = Counter(tuple(row.split("\t")[1:3]) for row in split[True][1:])
+    if counts.keys() != dev_ids:
+        what = f"{len(dev_ids - counts.keys())} of {len(dev_ids)} pairs of the dev list are not in this file"
+        raise BertsmithError(what, source, "delete the folder and run the command again")
+    if counts.total() != len(dev_ids):
+        warn(f"{source}: {counts.total() - len(dev_ids)} pairs of the dev list stand in it more than once")
+    files.write_text(folder / "train.tsv", "\n".join(split[False]) + "\n")
+    files.write_text(folder / "dev.tsv", "\n".join(split[True]) + "\n")
+    say(f"  train.tsv: {len(split[False]) - 1:,} pairs, dev.tsv: {len(split[True]) - 1:,} pairs")

@@ -1,0 +1,32 @@
+"""JSON lines: an object a line, empty lines between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from bertsmith.rows.row import Row
+
+NOT_JSON = "rows that are not JSON"
+NO_OBJECT = "rows that are not a JSON object"
+
+
+def json_rows(lines: Iterable[tuple[int, bytes]]) -> Iterator[Row[dict[str, Any]]]:
+    """The rows of lines with the byte that each begins at. Bytes that are not UTF-8 are read as U+FFFD."""
+    for number, (begin, raw) in enumerate(lines, start=1):
+        if not raw.strip():
+            continue
+        try:
+            text, is_utf8 = raw.decode(), True
+        except UnicodeDecodeError:
+            text, is_utf8 = raw.decode(errors="replace"), False
+        cells, fault, detail = None, "", ""
+        try:
+            cells = json.loads(text)
+        except (ValueError, RecursionError) as error:  # not JSON, a number of thousands of digits, or nested too deeply
+            fault, detail = NOT_JSON, getattr(error, "msg", str(error))
+        else:
+            if not isinstance(cells, dict):
+                cells, fault = None, NO_OBJECT
+        yield Row(begin, number, raw, len(raw), cells, fault, detail, is_utf8)

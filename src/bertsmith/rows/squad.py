@@ -1,0 +1,81 @@
+"""SQuAD's JSON: questions about the paragraphs of articles, with the spans that answer them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bertsmith.base.errors import BertsmithError
+
+
+@dataclass(frozen=True)
+class Question:
+    """answers: (text, its first character in the paragraph), none where the paragraph does not answer it."""
+
+    id: str
+    text: str
+    answers: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph of an article, or what is wrong with it: then it has no questions.
+
+    where: its place in the JSON, such as data[3].paragraphs[0].
+    """
+
+    where: str
+    title: str = ""
+    context: str = ""
+    questions: tuple[Question, ...] = ()
+    fault: str = ""
+
+
+def parse_json(raw: bytes, name: str) -> Any:
+    """A whole file of JSON in UTF-8. Raises BertsmithError that names line and byte where it is broken."""
+    try:
+        text = raw.decode("utf-8-sig")
+        return json.loads(text)
+    except UnicodeDecodeError as error:
+        line, byte, what = raw.count(b"\n", 0, error.start) + 1, error.start, f"not UTF-8 ({error.reason})"
+    except json.JSONDecodeError as error:
+        line, byte, what = error.lineno, len(error.doc[: error.pos].encode()), f"not JSON ({error.msg})"
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or nested too deeply
+        line, byte, what = 1, 0, f"not JSON ({error})"
+    raise BertsmithError(f"this file is {what}", f"{name}:{line}, byte {byte:,}", "correct it, or copy it again")
+
+
+def is_squad(value: Any) -> bool:
+    """Whether JSON has SQuAD's outermost layers."""
+    articles = value.get("data") if isinstance(value, dict) else None
+    return isinstance(articles, list) and any(isinstance(each, dict) and "paragraphs" in each for each in articles)
+
+
+def paragraphs(value: Any) -> Iterator[Paragraph]:
+    """The paragraphs of what `is_squad` is true of, in the order of the file."""
+    for number, article in enumerate(value["data"]):
+        listed = article.get("paragraphs") if isinstance(article, dict) else None
+        if not isinstance(listed, list):
+            yield Paragraph(f"data[{number}]", fault="an article without paragraphs")
+            continue
+        for place, each in enumerate(listed):
+            where = f"data[{number}].paragraphs[{place}]"
+            try:
+                questions = tuple(_question(question) for question in each.get("qas", ()))
+                yield Paragraph(where, str(article.get("title", "")), _text(each, "context"), questions)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                yield Paragraph(where, fault=f"a paragraph that is not as in SQuAD ({error})")
+
+
+def _question(value: Any) -> Question:
+    # Of SQuAD 2.0, `plausible_answers` are those that a question without an answer only seems to have.
+    answers = tuple((_text(answer, "text"), int(answer["answer_start"])) for answer in value.get("answers", ()))
+    return Question(str(value.get("id", "")), _text(value, "question"), answers)
+
+
+def _text(value: Any, field: str) -> str:
+    if not isinstance(value[field], str):
+        raise ValueError(f"'{field}' holds no text")
+    return str(value[field])

@@ -1,0 +1,139 @@
+"""Training a WordPiece vocabulary, the same one every time for the same words.
+
+The trainer of `tokenizers` numbers the letters in the order of a hash map and breaks ties by these numbers, so two
+runs differ. Here words are counted first, the alphabet is chosen from the counts, and its letters are pinned in order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from tokenizers import Tokenizer as Engine
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say
+from bertsmith.base.tally import Tally
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.tokens.tokenizer_files import LONGEST_WORD, SPECIAL_PIECES
+
+MULTIPLE = 64
+# Their pieces would be learnt in vain: WordPiece makes one [UNK] of such a word.
+TOO_LONG = f"words longer than {LONGEST_WORD} characters, [UNK] to BERT, not counted for the vocabulary"
+_SHOWN = 40
+# ASCII alone takes up to 156 rows, with ## before letters and digits.
+SMALLEST = 256
+# Letters beyond this share of all letters of the sample become [UNK]; a quarter of the rows is the most they may take.
+_COVERAGE = 0.9999
+_ALPHABET_SHARE = 4
+_BATCH_WORDS = 4096
+
+
+def rounded_size(size: int) -> int:
+    """`size` rounded up to a multiple of 64, which matrix products like."""
+    return -(-size // MULTIPLE) * MULTIPLE
+
+
+def count_stretches(texts: Iterable[str]) -> Counter[str]:
+    """How often each stretch without a space or line feed stands in the texts, words with what is written at them."""
+    stretches: Counter[str] = Counter()
+    for text in texts:
+        stretches.update(text.replace("\n", " ").split(" "))
+    del stretches[""]
+    return stretches
+
+
+def count_words(texts: Iterable[str], lowercase: bool, left_out: Tally) -> Counter[str]:
+    """How often each word stands in the texts, words being what BERT's normaliser and pre-tokenizer make of them.
+
+    left_out: takes those that are too long for BERT.
+    """
+    return words_of(count_stretches(texts), normalizer_for(lowercase), left_out)
+
+
+def normalizer_for(lowercase: bool) -> normalizers.Normalizer:
+    """BERT's normaliser, of trained vocabularies."""
+    return normalizers.BertNormalizer(lowercase=lowercase)
+
+
+def words_of(stretches: Mapping[str, int], normalizer: normalizers.Normalizer, left_out: Tally) -> Counter[str]:
+    """The words of counted stretches, but those that are too long for BERT, which go into `left_out`.
+
+    Both tools work within a stretch, so each distinct one is worked on once.
+    """
+    splitter = pre_tokenizers.BertPreTokenizer()
+    words: Counter[str] = Counter()
+    for stretch, count in stretches.items():
+        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(stretch)):
+            if len(word) <= LONGEST_WORD:
+                words[word] += count
+            else:
+                size_bytes = count * len(word.encode(errors="replace"))
+                left_out.note(TOO_LONG, count, size_bytes, f"{word[:_SHOWN]}... ({len(word):,} characters)")
+    return words
+
+
+def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool = True) -> Tokenizer:
+    """Trains WordPiece on texts: [PAD] is 0, then [UNK], [CLS], [SEP], [MASK], letters, merged pieces, [unusedN].
+
+    size: rows, rounded up to a multiple of 64. What is left out is said. Raises BertsmithError when the texts hold no
+    word or size is too small.
+    """
+    left_out = Tally()
+    counts = count_words(texts, lowercase, left_out)
+    for line in left_out.lines():
+        say(line)
+    return train_on_counts(counts, size, lowercase)
+
+
+def train_on_counts(counts: Mapping[str, int], size: int, lowercase: bool = True) -> Tokenizer:
+    """As `train_vocabulary`, from counted words."""
+    rows = rounded_size(size)
+    if not counts:
+        raise BertsmithError(
+            "there is not one word to train a vocabulary on", "the text", "give a source with text in it"
+        )
+    if rows < SMALLEST:
+        raise BertsmithError(
+            f"a vocabulary of {size} pieces is too small", "vocabulary size", f"ask for {SMALLEST} or more"
+        )
+    alphabet = choose_alphabet(counts, rows // _ALPHABET_SHARE) | ascii_letters(lowercase)
+    words = sorted((word, count) for word, count in counts.items() if alphabet.issuperset(word))
+    inner = {f"##{letter}" for word, _ in words for letter in word[1:]}
+    inner |= {f"##{letter}" for letter in ascii_letters(lowercase) if letter.isalnum()}
+    pinned = [*SPECIAL_PIECES, *sorted(alphabet), *sorted(inner)]
+    engine = Engine(models.WordPiece(unk_token="[UNK]"))
+    engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordPieceTrainer(vocab_size=rows, min_frequency=2, special_tokens=pinned, show_progress=False)
+    engine.train_from_iterator(_repeated(words), trainer)
+    ids = engine.get_vocab()
+    pieces = sorted(ids, key=ids.__getitem__)[:rows]
+    pieces += [f"[unused{number}]" for number in range(rows - len(pieces))]
+    return Tokenizer.from_vocabulary(pieces, lowercase)
+
+
+def ascii_letters(lowercase: bool) -> set[str]:
+    """The printable ASCII characters, which every vocabulary gets, seen or not."""
+    return {chr(code) for code in range(33, 127) if not (lowercase and chr(code).isupper())}
+
+
+def choose_alphabet(counts: Mapping[str, int], most: int) -> set[str]:
+    """The most frequent letters that together make up 99.99% of all, at most `most`; ties to the lower code point."""
+    letters: Counter[str] = Counter()
+    for word, count in counts.items():
+        for letter in word:
+            letters[letter] += count
+    wanted, covered, alphabet = _COVERAGE * letters.total(), 0, set[str]()
+    for letter, count in sorted(letters.items(), key=lambda item: (-item[1], item[0])):
+        if covered >= wanted or len(alphabet) >= most:
+            break
+        alphabet.add(letter)
+        covered += count
+    return alphabet
+
+
+def _repeated(words: list[tuple[str, int]]) -> Iterator[list[str]]:
+    """The words as often as they were counted, in batches: the trainer counts for itself."""
+    for start in range(0, len(words), _BATCH_WORDS):
+        yield [f"{word} " * count for word, count in words[start : start + _BATCH_WORDS]]

@@ -1,0 +1,97 @@
+"""What a model learns, as the loop sees it: pre-training and every task give it one of these.
+
+An objective turns a micro-batch into named summed losses, evaluates the model, and words the lines a person reads.
+Step, loop, meter, checkpoints and compiled steps know losses by these names, and nothing else of what is learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.model.losses import LossSum
+
+
+@dataclass
+class Forward:
+    """A micro-batch after its forward pass.
+
+    losses: by name, in the order in which they are added up. tokens: real ones. slots: tokens and filling.
+    attention_places: slots that attention worked on, padding included.
+    """
+
+    losses: Mapping[str, LossSum]
+    tokens: int
+    slots: int
+    attention_places: int
+
+
+class Step(Protocol):
+    """One optimizer step of one rank.
+
+    number: within its stage, from 0. micro_batches: this rank's share. counts: labels of each loss in the whole step,
+    over all ranks and micro-batches. tokens: of the whole step. where: its instances or rows, for messages.
+    """
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def micro_batches(self) -> Sequence[Any]: ...
+    @property
+    def counts(self) -> Mapping[str, int]: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def where(self) -> str: ...
+
+
+class Steps(Protocol):
+    """The steps of a stage in order, in a `with` block. waited_seconds: how long the steps so far were waited for."""
+
+    @property
+    def waited_seconds(self) -> float: ...
+    def __iter__(self) -> Any: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Objective(Protocol):
+    """model: what learns. names: of the losses that `forward` gives, in their order."""
+
+    @property
+    def model(self) -> nn.Module: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def forward(self, batch: Any, device: torch.device) -> Forward:
+        """Runs one micro-batch through the model, with the graph that `backward` needs."""
+
+    def evaluate(self, held_out: Any) -> dict[str, float]:
+        """Figures of the model on what is held out, over all ranks; the training mode is left as it was."""
+
+    def training_line(self, record: Mapping[str, float]) -> str:
+        """A record of the meter in a few words."""
+
+    def evaluation_line(self, when: str, figures: Mapping[str, float]) -> str:
+        """What `evaluate` gave, as a line. when: such as "after step 500"."""
+
+
+def figures_of(losses: Mapping[str, LossSum] | Sequence[LossSum]) -> Tensor:
+    """Loss, count and right predictions of each loss, one after the other, without their graph: fp32[3 x losses]."""
+    each = losses.values() if isinstance(losses, Mapping) else losses
+    return torch.stack([part.detach().float() for loss in each for part in (loss.loss, loss.count, loss.right)])
+
+
+def mean_loss(losses: Sequence[LossSum], counts: Sequence[int | Tensor]) -> Tensor:
+    """Each summed loss divided by its count over the whole step, added up; a scalar with its graph."""
+    total = losses[0].loss / counts[0]
+    for loss, count in zip(losses[1:], counts[1:], strict=True):
+        total = total + loss.loss / count
+    return total

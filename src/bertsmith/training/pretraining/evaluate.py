@@ -1,0 +1,137 @@
+"""What the model knows about held-out documents, beside what counting words alone would know.
+
+Two baselines stand beside the masked-word figures: guessing by frequency (the loss of the train split's unigram
+distribution) and always guessing the most frequent piece, among all pieces and among alphabetic ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertsmith.base.layout import IGNORED_LABEL
+from bertsmith.base.ranks import rank, sum_over_ranks, world_size
+from bertsmith.batches.packing import PretrainBatch
+from bertsmith.model.losses import cross_entropy_sum
+from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
+from bertsmith.training.pretraining.inputs import to_inputs
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Means over the masked words and pairs of the held-out batches; losses in nats."""
+
+    masked_loss: float
+    masked_accuracy: float
+    masked_accuracy_alphabetic: float
+    next_sentence_loss: float
+    next_sentence_accuracy: float
+    masked_words: int
+    sequences: int
+
+    def as_record(self) -> dict[str, float]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """What frequencies alone reach on the same masked words.
+
+    unigram_entropy: of the train split's pieces, in nats. unigram_loss: of that distribution (plus one count a piece)
+    on the masked words. most_frequent_accuracy, most_frequent_alphabetic_accuracy: of always guessing the train
+    split's most frequent piece, on all masked words; its most frequent alphabetic piece, on the alphabetic ones.
+    """
+
+    unigram_entropy: float
+    unigram_loss: float
+    most_frequent_accuracy: float
+    most_frequent_alphabetic_accuracy: float
+
+    def as_record(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def baselines(
+    batches: Sequence[PretrainBatch], unigrams: NDArray[np.int64], alphabetic: NDArray[np.bool_]
+) -> Baselines:
+    """unigrams: int64[V], counts of the train split. alphabetic: bool[V]."""
+    labels = np.concatenate([batch.masked_labels for batch in batches])
+    labels = labels[labels != IGNORED_LABEL]
+    seen = unigrams[unigrams > 0] / max(unigrams.sum(), 1)
+    smoothed = (unigrams + 1) / (unigrams.sum() + len(unigrams))
+    words = labels[alphabetic[labels]]
+    return Baselines(
+        unigram_entropy=float(-(seen * np.log(seen)).sum()),
+        unigram_loss=float(-np.log(smoothed[labels]).mean()),
+        most_frequent_accuracy=float((labels == unigrams.argmax()).mean()),
+        most_frequent_alphabetic_accuracy=float((words == np.where(alphabetic, unigrams, -1).argmax()).mean())
+        if len(words)
+        else 0.0,
+    )
+
+
+class Compiled(Protocol):
+    """A model that runs compiled: `training.compiled.CompiledStep`."""
+
+    def held_out(self, batch: PretrainBatch, letters: Tensor) -> Tensor:
+        """`held_out_figures` of a micro-batch. letters: bool[V]."""
+
+
+@torch.no_grad()
+def evaluate(
+    model: PretrainingModel,
+    batches: Sequence[PretrainBatch],
+    alphabetic: NDArray[np.bool_],
+    device: torch.device,
+    compiled: Compiled | None = None,
+) -> Evaluation:
+    """Runs the model over held-out batches, each rank over its share of them; the figures are of all ranks.
+
+    batches: all of them, on every rank. alphabetic: bool[V], the pieces that are letters only. compiled: runs `model`,
+    where it is compiled. The model's training mode is left as it was.
+    """
+    training = model.training
+    model.eval()
+    letters = torch.from_numpy(alphabetic).to(device)
+    sums = torch.zeros(8, device=device, dtype=torch.float64)
+    for batch in batches[rank() :: world_size()]:
+        if compiled is None:
+            sums += held_out_figures(model, to_inputs(batch, device), letters)
+        else:
+            sums += compiled.held_out(batch, letters)
+    model.train(training)
+    return _means(sum_over_ranks(sums).tolist())
+
+
+def held_out_figures(model: PretrainingModel, inputs: PretrainInputs, letters: Tensor) -> Tensor:
+    """What a micro-batch adds to an evaluation: float64[8], in the order of `_means`. letters: bool[V]."""
+    hidden = model.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
+    logits = model.masked_logits(hidden, inputs.masked_positions)
+    masked = cross_entropy_sum(logits, inputs.masked_labels)
+    pairs = cross_entropy_sum(model.next_sentence_logits(hidden, inputs.packed), inputs.next_sentence_labels)
+    words = letters[inputs.masked_labels.clamp(min=0)] & (inputs.masked_labels != IGNORED_LABEL)
+    right_words = ((logits.argmax(-1) == inputs.masked_labels) & words).sum()
+    figures = (
+        *(masked.loss, masked.right, masked.count, right_words, words.sum()),
+        *(pairs.loss, pairs.right, pairs.count),
+    )
+    return torch.stack([figure.double() for figure in figures])
+
+
+def _means(sums: list[float]) -> Evaluation:
+    loss, right, count, right_words, words, pair_loss, pair_right, pairs = sums
+    return Evaluation(
+        masked_loss=loss / max(count, 1),
+        masked_accuracy=right / max(count, 1),
+        masked_accuracy_alphabetic=right_words / max(words, 1),
+        next_sentence_loss=pair_loss / max(pairs, 1),
+        next_sentence_accuracy=pair_right / max(pairs, 1),
+        masked_words=int(count),
+        sequences=int(pairs),
+    )

@@ -1,0 +1,62 @@
+"""The objective of pre-training: masked words and next sentences, measured beside what frequencies alone reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertsmith.batches.packing import PretrainBatch
+from bertsmith.model.pretraining import PretrainingModel, PretrainLosses
+from bertsmith.training.objective import Forward
+from bertsmith.training.pretraining.compiled import CompiledStep
+from bertsmith.training.pretraining.evaluate import Evaluation, baselines, evaluate
+from bertsmith.training.pretraining.inputs import to_inputs
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """An `Objective`.
+
+    alphabetic: bool[V], the pieces that are letters only. unigrams: int64[V], counts of the train split. Both are for
+    `evaluate`; a step does without. compiled: runs `model`, where it is compiled.
+    """
+
+    model: PretrainingModel
+    device: torch.device
+    alphabetic: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    unigrams: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    compiled: CompiledStep | None = None
+
+    names: ClassVar[tuple[str, ...]] = PretrainLosses._fields
+
+    def forward(self, batch: PretrainBatch, device: torch.device) -> Forward:
+        """The summed losses of a micro-batch."""
+        inputs = to_inputs(batch, device)
+        losses = self.model.losses(inputs)._asdict()
+        return Forward(losses, batch.tokens, batch.layout.tokens, inputs.packed.attended_slots)
+
+    def measure(self, held_out: Sequence[PretrainBatch]) -> Evaluation:
+        """Means over held-out batches, without baselines."""
+        return evaluate(self.model, held_out, self.alphabetic, self.device, self.compiled)
+
+    def evaluate(self, held_out: Sequence[PretrainBatch]) -> dict[str, float]:
+        """`Evaluation` and `Baselines` as one record."""
+        beside = baselines(held_out, self.unigrams, self.alphabetic)
+        return {**self.measure(held_out).as_record(), **beside.as_record()}
+
+    def training_line(self, record: Mapping[str, float]) -> str:
+        """The loss and the share of masked words that are predicted right."""
+        return f"loss {record['loss']:.3f}, masked words {record['masked_accuracy']:.1%}"
+
+    def evaluation_line(self, when: str, figures: Mapping[str, float]) -> str:
+        """Masked words beside what frequencies alone reach, and next sentences."""
+        return (
+            f"held out, {when}: masked words {figures['masked_accuracy']:.1%} right, loss "
+            f"{figures['masked_loss']:.3f} (by frequency alone {figures['most_frequent_accuracy']:.1%} and "
+            f"{figures['unigram_loss']:.3f}); next sentence {figures['next_sentence_accuracy']:.1%}"
+        )

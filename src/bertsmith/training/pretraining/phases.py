@@ -1,0 +1,155 @@
+"""The phases of a pre-training run: what each trains on, is measured on, and how fast it learns, from the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+
+from bertsmith.base import ranks
+from bertsmith.base.log import say, warn
+from bertsmith.batches.loader import Loader
+from bertsmith.batches.masking import MaskingSettings
+from bertsmith.batches.order import Order
+from bertsmith.batches.packing import PretrainBatch, fix_shapes
+from bertsmith.batches.pairs import PairSettings
+from bertsmith.batches.shapes import FixedShapes
+from bertsmith.batches.steps import held_out_batches
+from bertsmith.corpus.shards import Corpus
+from bertsmith.model.initial import CUT_NORMAL_DEVIATION
+from bertsmith.optim.schedules import polynomial
+from bertsmith.recipes.schema import Phase, Recipe
+from bertsmith.training.loop import Stage, Trainer, run_stages
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.pretraining.start import check_start
+
+
+def run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, objective: Pretraining, *, from_scratch: bool) -> None:
+    """Takes the steps that are left of the recipe's phases, and measures the finished model at every length.
+
+    from_scratch: whether the weights were random at first. Raises as `Trainer.run`.
+    """
+    phases = {number: phase for number, phase in ((1, recipe.phase1), (2, recipe.phase2)) if phase.steps}
+    held_out = HeldOut(recipe, corpus, objective.compiled is not None)
+    spread = _spread(recipe) if from_scratch else None
+    run_stages(
+        trainer,
+        {number: partial(phase_stage, recipe, number, corpus, held_out) for number in phases},
+        lambda stage: check_start(trainer, objective, stage.held_out, spread),
+    )
+    for length in dict.fromkeys(phase.sequence_length for phase in phases.values()):
+        if held_out.of(length):
+            when = f"finished, at {length} tokens"
+            trainer.measure("final", when, held_out.of(length), sequence_length=length)
+    trainer.write("end", {"tokens": trainer.position.tokens})
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out batches by sequence length, made once each, and always masked as BERT does, so that runs with other
+    masking rates can be compared."""
+
+    recipe: Recipe
+    corpus: Corpus
+    compiled: bool = False
+    _made: dict[int, list[PretrainBatch]] = field(default_factory=dict)
+
+    def of(self, sequence_length: int) -> list[PretrainBatch]:
+        """Those of a length; none where no document was held out, which is warned of at the first asking."""
+        if self.corpus.tokens("held_out"):
+            if sequence_length not in self._made:
+                self._made[sequence_length] = self._make(sequence_length)
+        elif not self._made:
+            what = "the corpus has no held-out documents, so nothing is evaluated"
+            warn(f"{what}; prepare it with a larger --held-out share")
+        return self._made.setdefault(sequence_length, [])
+
+    def _make(self, sequence_length: int) -> list[PretrainBatch]:
+        batches = held_out_batches(
+            self.corpus,
+            sequence_length=sequence_length,
+            instances=self.recipe.evaluate_instances,
+            masking=MaskingSettings(),
+            pairs=PairSettings(**asdict(self.recipe.pairs)),
+            micro_batch_tokens=self.recipe.micro_batch_tokens,
+            seed=self.recipe.seed,
+        )
+        return fix_shapes(batches, sequence_length, self.corpus.special.cls) if self.compiled else batches
+
+
+def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut) -> Stage:
+    """Phase `number`, 1 or 2, as the loop takes it: it continues from the weights of the one before."""
+    phase = recipe.phase1 if number == 1 else recipe.phase2
+    masking = MaskingSettings(**asdict(recipe.masking))
+    order = Order(
+        corpus,
+        split="train",
+        seed=recipe.seed,
+        phase=number,
+        sequence_length=phase.sequence_length,
+        pairs=PairSettings(**asdict(recipe.pairs)),
+        cache_folder=corpus.folder / "order",
+    )
+    shapes = _shapes(recipe, phase, order, masking) if held_out.compiled else None
+    return Stage(
+        number=number,
+        kind="phase",
+        label=number,
+        steps=phase.steps,
+        learning_rate=partial(
+            polynomial,
+            steps=phase.steps,
+            warmup_share=phase.warmup,
+            power=phase.decay_power,
+            base=phase.learning_rate,
+        ),
+        loader=_loader_from(recipe, phase, order, masking, shapes),
+        held_out=held_out.of(phase.sequence_length),
+        # NVIDIA's second phase restarts LAMB's bias correction and keeps its moments.
+        begin=lambda trainer: trainer.optimizer.reset_step_count(),
+        seed=recipe.seed,
+    )
+
+
+def _shapes(recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings) -> FixedShapes:
+    """The shape of a compiled phase, told. It follows from the first epoch, so that a resumed run has the same."""
+    shapes = FixedShapes.for_steps(
+        order.epoch(0).lengths,
+        masking,
+        global_batch=phase.global_batch,
+        ranks=ranks.world_size(),
+        budget_tokens=recipe.micro_batch_tokens,
+        longest=phase.sequence_length,
+    )
+    say(
+        f"phase {order.phase}: a step is {shapes.micro_batches} micro-batches a rank of {shapes.tokens:,} slots, with "
+        f"room for {shapes.sequences:,} sequences and {shapes.masked:,} masked words; tokens will fill "
+        f"{shapes.expected_fill:.1%} of it"
+    )
+    return shapes
+
+
+def _loader_from(
+    recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings, shapes: FixedShapes | None
+) -> Callable[[int], Loader]:
+    def loader(done: int) -> Loader:
+        return Loader(
+            order,
+            global_batch=phase.global_batch,
+            masking=masking,
+            micro_batch_tokens=recipe.micro_batch_tokens,
+            rank=ranks.rank(),
+            ranks=ranks.world_size(),
+            start_step=done,
+            stop_step=phase.steps,
+            workers=recipe.loader_workers,
+            shapes=shapes,
+        )
+
+    return loader
+
+
+def _spread(recipe: Recipe) -> float:
+    """Random scores of variance v raise the mean loss of guessing by v / 2; a fresh decoder's v is |embedding|^2."""
+    deviation = CUT_NORMAL_DEVIATION * recipe.model.embedding_deviation
+    return recipe.model.hidden * deviation**2 / 2

@@ -1,0 +1,83 @@
+"""What a run starts from: a model that fits the corpus, and a loss that is as it should be before the first update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say, warn
+from bertsmith.batches.packing import PretrainBatch
+from bertsmith.corpus.shards import Corpus
+from bertsmith.model.config import BertConfig
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.tokens.extension import new_rows
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.training.loop import Trainer
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.weights.huggingface import read_config
+from bertsmith.weights.stored import CONFIG_FILE, stored_files
+from bertsmith.weights.vocabulary import extend_vocabulary
+
+
+def start_identity(folder: Path) -> dict[str, str]:
+    """The checksums of a model that a run starts from: it is the same one wherever it lies."""
+    read_config(folder)  # says it where this is no model folder
+    return {f"init_from.{path.name}": files.sha256(path) for path in (folder / CONFIG_FILE, *stored_files(folder))}
+
+
+def tell_shape(wanted: BertConfig, found: BertConfig, folder: Path) -> None:
+    """Says where the model that a run starts from differs from the recipe's: its own shape and dropout are kept."""
+    differing = [each.name for each in fields(BertConfig) if getattr(wanted, each.name) != getattr(found, each.name)]
+    if differing:
+        details = ", ".join(f"{name} {getattr(found, name)} (recipe: {getattr(wanted, name)})" for name in differing)
+        say(f"the model is as {folder} has it, not as the recipe's model says: {details}")
+
+
+def fit_vocabulary(model: PretrainingModel, corpus: Corpus, folder: Path) -> None:
+    """Gives the model in `folder` rows for the pieces by which the corpus's vocabulary extends its own, if it does.
+
+    A model may have more rows than its tokenizer has pieces, as NVIDIA's padded ones do: these stay, or become the new
+    pieces'. Raises BertsmithError where the two vocabularies differ otherwise.
+    """
+    theirs, size, held = Tokenizer.load(folder), corpus.special.vocabulary_size, model.config.vocab_size
+    if theirs.sha256 == corpus.tokenizer_sha256 and held >= size:
+        return
+    rows = new_rows(theirs, corpus.tokenizer()) if theirs.size <= held <= size else None
+    if rows is None:
+        raise BertsmithError(
+            "the corpus was prepared with another tokenizer than this model's, so its ids mean other pieces",
+            f"{corpus.folder} and {folder}",
+            f"prepare the corpus again with --tokenizer {folder}, or with what `bertsmith vocab --extend` makes of it",
+        )
+    extend_vocabulary(model, size, rows)
+    say(f"the corpus's vocabulary extends the model's: {len(rows):,} new rows begin as the mean of their old pieces")
+
+
+def check_start(
+    trainer: Trainer, objective: Pretraining, held_out: Sequence[PretrainBatch], spread: float | None
+) -> None:
+    """Compares the loss before the first update with that of guessing, and says what a difference means.
+
+    spread: what the spread of fresh scores adds to the loss of guessing evenly; None for a model that was trained.
+    """
+    if not held_out:
+        return
+    found = objective.measure(held_out)
+    pieces, loss = len(objective.unigrams), found.masked_loss + found.next_sentence_loss
+    from_scratch, spread = spread is not None, spread or 0.0
+    guessing = math.log(pieces) + math.log(2) + spread
+    trainer.write("start", {"loss": loss, "guessing_loss": guessing, **found.as_record()})
+    said = f"loss before training: {loss:.3f}; guessing would give ln({pieces}) + ln(2) + {spread:.2f} = {guessing:.3f}"
+    if not from_scratch:
+        say(f"{said}; it is lower because the run starts from a trained model" if loss < guessing - 0.5 else said)
+        if loss >= guessing - 0.5:
+            warn("the model that the run starts from knows no more than guessing: is it one with a masked-word head?")
+    elif abs(loss - guessing) <= 0.5:
+        say(f"{said} (the last for the spread of fresh scores): as it should be")
+    else:
+        more = "higher: the weights are too large" if loss > guessing else "lower: labels can be seen in the input"
+        warn(f"{said}; it is {more}, or the vocabulary is not the corpus's")

@@ -1,0 +1,89 @@
+"""What stands around the loop of every run: its device and kernels, checkpoint, metrics file and signals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from bertsmith.base import ranks
+from bertsmith.base.device import Device, device_of_run
+from bertsmith.base.log import say
+from bertsmith.model.cpu.prepare import prepare_training
+from bertsmith.optim.clipped import ClippedOptimizer
+from bertsmith.training.checkpoints import Position, load_checkpoint
+from bertsmith.training.loop import Cadence, Trainer
+from bertsmith.training.meters import MetricsFile
+from bertsmith.training.objective import Objective
+from bertsmith.training.run_folder import RunFacts, claim
+from bertsmith.training.step import Compiled
+from bertsmith.training.stopping import stop_on_signals
+
+_KERNELS = "between_products"
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """position: of the checkpoint that the run is resumed from. resumed: whether the user asked for that. compiled: the
+    model and the optimizer, where they run compiled."""
+
+    device: Device
+    cadence: Cadence
+    position: Position | None
+    resumed: bool
+    compiled: Compiled | None = None
+
+
+def start_device(
+    device: str, precision: str, kernels: bool, started_on: Mapping[str, str], folder: Path
+) -> tuple[Device, dict[str, str]]:
+    """The device of a run, ready to train, and what decides the run's last bits, for `RunFacts.started_on`.
+
+    device, precision: as the user set them; "auto" keeps what a resumed run was started on. kernels: whether a CPU may
+    use the C++ kernels. Warns where a resumed run's figures will not be equal to those of an unbroken one.
+    """
+    chosen = device_of_run(device, precision, started_on, folder)
+    if not chosen.is_cpu:
+        return chosen, chosen.facts()
+    # Runs of versions without kernels for their precision have no record of them.
+    started_with = started_on.get(_KERNELS, "") if started_on else None
+    found = prepare_training(chosen.compute, kernels, started_with)
+    return chosen, chosen.facts() | ({_KERNELS: found} if found else {})
+
+
+def resume_position(folder: Path, model: nn.Module, optimizer: ClippedOptimizer, resume: bool) -> Position | None:
+    """Restores the newest step folder into model and optimizer, and says so; None for a run without one."""
+    position = load_checkpoint(folder, model, optimizer) if resume else None
+    if position is not None:
+        say(f"resuming after step {position.step:,} (stage {position.stage}, step {position.stage_step:,} of it)")
+    return position
+
+
+@contextmanager
+def trainer_of(
+    folder: Path, facts: RunFacts, objective: Objective, optimizer: ClippedOptimizer, settings: TrainerSettings
+) -> Iterator[Trainer]:
+    """Claims the run folder, opens its metrics and listens to signals as long as the block trains."""
+    position = settings.position
+    ranks.by_first(lambda: claim(folder, facts, position))
+    metrics = MetricsFile(folder, position.step + 1 if position else 0) if ranks.is_first() else None
+    try:
+        with stop_on_signals() as stop:
+            yield Trainer(
+                objective=objective,
+                optimizer=optimizer,
+                device=settings.device.torch_device,
+                folder=folder,
+                metrics=metrics,
+                cadence=settings.cadence,
+                position=position or Position(),
+                stop=stop,
+                resume_hint=f"run the same command {'again' if settings.resumed else 'with --resume'} to resume",
+                compiled=settings.compiled,
+            )
+    finally:
+        if metrics is not None:
+            metrics.close()

@@ -1,0 +1,131 @@
+"""The run folder: what it belongs to, who works in it, and what it holds in the end.
+
+recipe.yaml                 the resolved settings of what is trained
+run.json                    what decides the result (settings, data, start), and the device and precision it began with
+metrics.jsonl, tensorboard/
+step-00000500/              `checkpoints`
+model/                      the finished model, as transformers reads it
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.base import files, ranks
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.locks import locked
+from bertsmith.training.checkpoints import Position, step_folders
+from bertsmith.training.meters import METRICS_FILE, forget_after, read_metrics
+
+MODEL_FOLDER, RECIPE_FILE = "model", "recipe.yaml"
+_RUN_FILE, _STARTED_ON = "run.json", "begun_on"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run. folder: with metrics.jsonl and the step folders; its finished model lies in `model`."""
+
+    folder: Path
+
+    @property
+    def model(self) -> Path:
+        """The finished model, a folder that transformers reads."""
+        return self.folder / MODEL_FOLDER
+
+    def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """The records of `metrics.jsonl`, all or those of a kind: "start", "train", "evaluation", "final", "end"."""
+        return [each for each in read_metrics(self.folder / METRICS_FILE) if kind in (None, each["kind"])]
+
+    def is_finished(self) -> bool:
+        """Whether the model was written and the metrics say that the run ended."""
+        return bool(self.metrics("end")) and (self.model / "config.json").exists()
+
+
+@contextmanager
+def opened(folder: Path, identity: Mapping[str, Any], resume: bool) -> Iterator[dict[str, str]]:
+    """Holds a folder for one run as long as the block runs; gives what the run there was started on, {} for a new one.
+
+    identity: all that decides what the run comes to. Raises BertsmithError, alike on all ranks, where another process
+    works in the folder, where a run is there and `resume` is not set, and where the folder is another run's.
+    """
+    with ExitStack() as held:
+
+        def check() -> dict[str, str]:
+            held.enter_context(locked(folder, doing="training in this folder"))
+            return _check(folder, identity, resume)
+
+        yield ranks.by_first(check)
+
+
+def _check(folder: Path, identity: Mapping[str, Any], resume: bool) -> dict[str, str]:
+    if (folder / _RUN_FILE).exists() and not resume:
+        raise BertsmithError("there is a run in this folder already", folder, "add --resume, or choose another --out")
+    started_on = check_same_run(folder, identity)
+    files.put_back(folder)  # a step folder, before the newest is looked for
+    return started_on
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a run folder is told of its run.
+
+    identity: all that decides what the run comes to. recipe: the text of `recipe.yaml`. started_on: device, precision
+    and what else decides the last bits, kept when the run is resumed.
+    """
+
+    identity: Mapping[str, Any]
+    recipe: str
+    started_on: Mapping[str, str]
+
+
+def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
+    """Makes a folder the run's, and clears it of what came after `position`.
+
+    What a killed run left half written is removed, and what it was about to replace is
+    put back.
+    """
+    with files.disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        files.put_back(folder)
+    for leftover in folder.glob(".*.part"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+    files.write_json(folder / _RUN_FILE, {**facts.identity, _STARTED_ON: dict(facts.started_on)})
+    files.write_text(folder / RECIPE_FILE, facts.recipe)
+    forget_after(folder / METRICS_FILE, position.step if position else -1)
+
+
+def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:
+    """Compares with what a run folder belongs to, if to anything.
+
+    Returns what the run was started on, as `claim` was told; {} for a new run. Raises BertsmithError that lists what
+    differs, and for a model, checkpoints or metrics of which no `run.json` says whose they are.
+    """
+    path = folder / _RUN_FILE
+    if not path.exists():
+        files_of_runs = (METRICS_FILE, MODEL_FOLDER, "config.json")
+        strays = [each.name for each in step_folders(folder)]
+        strays += [name for name in files_of_runs if (folder / name).exists()]
+        if strays:
+            what = f"this folder holds {', '.join(strays[:4])}, and no run.json says of which run"
+            raise BertsmithError(what, folder, "choose another --out, or move them away")
+        return {}
+    fix = "remove the run folder and start again"
+    known = files.read_json(path, fix)
+    if not isinstance(known, dict) or not isinstance(known.get(_STARTED_ON, {}), dict):
+        raise BertsmithError("this file does not say what a run belongs to", path, fix)
+    started_on: dict[str, str] = known.pop(_STARTED_ON, {})
+    differing = [name for name in sorted({*known, *identity}) if known.get(name) != identity.get(name)]
+    if differing:
+        details = "; ".join(f"{name} was {known.get(name)!r}, is {identity.get(name)!r}" for name in differing)
+        raise BertsmithError(
+            f"this run was started with something else: {details}", path, "use the same, or another --out for a new run"
+        )
+    return started_on

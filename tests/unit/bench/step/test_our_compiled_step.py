@@ -1,0 +1,46 @@
+"""Our side of the step bench, compiled: one shape for ragged batches, and the counts of what is real."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from bertsmith.bench.step import ours as our_step
+from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
+from bertsmith.bench.step.side import StepSide
+from bertsmith.training.pretraining import compiled
+from bertsmith.training.step import train_step
+
+SHAPE = {
+    "vocab_size": 300,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+
+
+def test_ragged_batches_take_one_graph_and_give_the_losses_of_eager_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "COMPILER", "aot_eager")
+    torch._dynamo.reset()
+    counters.clear()
+    batches = [pretrain_batch(lengths_of("wikipedia", 6, 128, seed), 300, seed) for seed in range(2)]
+    losses: dict[bool, list[list[float]]] = {False: [], True: []}
+    for is_compiled, found in losses.items():
+
+        def noting(*arguments, found=found):  # type: ignore[no-untyped-def]
+            sums = train_step(*arguments)
+            found.append(sums.figures[:2].tolist())
+
+        monkeypatch.setattr(our_step, "train_step", noting)
+        side = StepSide(model=SHAPE, precision="fp32", compiled=is_compiled, longest=128)
+        take = our_step.our_steps(side, batches)
+        for number in (0, 1, 0):
+            take(number)
+    assert len(losses[True]) == 3
+    for ours, theirs in zip(losses[True], losses[False], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5)
+    assert counters["stats"]["unique_graphs"] == 2, "the losses and the update"

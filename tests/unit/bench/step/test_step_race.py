@@ -1,0 +1,140 @@
+"""Sides in processes of their own, raced in turns; what fails is said, and nothing outlives the bench."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.bench.step import race as step_race
+from bertsmith.bench.step.instances import write_batches
+from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
+from bertsmith.bench.step.plan import shape
+from bertsmith.bench.step.race import OutOfTime, Race, SideFailed, SideProcess, environment, goes_on, race
+from bertsmith.bench.step.results import Result, Work, with_gains
+from bertsmith.bench.step.side import TRANSFORMERS, StepSide
+
+VOCABULARY = 600
+OURS = StepSide(model=shape("tiny", VOCABULARY))
+
+
+@pytest.fixture
+def sets(tmp_path) -> dict[str, Path]:
+    write_batches(tmp_path / "set.npz", [pretrain_batch(lengths_of("ragged", 3, 64), VOCABULARY)])
+    return {"few": tmp_path / "set.npz"}
+
+
+def side(of: StepSide, sets: dict[str, Path], folder: Path, deadline: float = float("inf")) -> SideProcess:
+    return SideProcess(of, sets, folder, deadline)
+
+
+def test_a_peer_multiplies_as_it_is_shipped_and_ours_as_bertsmith_asks(monkeypatch):
+    """Both import `bertsmith.model`, which asks MKL for the same bits whatever the batch, unless somebody was first."""
+    code = "import os, bertsmith.model; print(os.environ['MKL_CBWR'])"
+    monkeypatch.delenv("MKL_CBWR", raising=False)
+    found = [
+        subprocess.run([sys.executable, "-c", code], env=environment(side), capture_output=True, text=True, check=True)
+        for side in (OURS, StepSide(side=TRANSFORMERS))
+    ]
+    assert [each.stdout.strip() for each in found] == ["AUTO,STRICT", ""]
+
+
+def test_a_round_is_a_turn_of_each_and_their_number_is_odd(sets, tmp_path):
+    fp32 = StepSide(model=OURS.model, precision="fp32")
+    with side(OURS, sets, tmp_path / "a") as ours, side(fp32, sets, tmp_path / "b") as other:
+        assert "threads" in ours.ready()["device"]
+        found = race(ours, other, "few", passes=2, seconds=0.1)
+        assert len(found.ours) == len(found.peer) >= 3
+        assert len(found.ours) % 2 == 1
+        assert all(seconds > 0 for seconds in (*found.ours, *found.peer))
+        assert ours.ask("memory")["bytes"] > 10_000_000
+        rate = ours.ask("rate", name="few")
+        assert rate["flops"] > 1e8
+        processes = [each._process.pid for each in (ours, other)]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
+
+
+@pytest.mark.parametrize("after", [None, 0, 2])
+def test_a_peer_that_the_system_kills_in_any_round_is_a_row_that_says_so(sets, tmp_path, monkeypatch, after):
+    with side(OURS, sets, tmp_path / "a") as ours, side(OURS, sets, tmp_path / "b") as other:
+        other.ready()
+        going = step_race.goes_on
+
+        def kill_after(rounds: int, spent: float, seconds: float) -> bool:
+            if rounds == after:
+                other._process.kill()
+            return going(rounds, spent, seconds)
+
+        if after is None:
+            other._process.kill()
+        monkeypatch.setattr(step_race, "goes_on", kill_after)
+        found = race(ours, other, "few", passes=1, seconds=0.1)
+        assert "memory" in found.failed
+        assert len(found.ours) >= 3
+        assert found.peer == ()
+        with pytest.raises(SideFailed, match="memory"):
+            other.ask("memory")
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0, 100.0])
+def test_rounds_are_odd_at_least_three_and_at_most_nine(seconds):
+    rounds = 0
+    while goes_on(rounds, spent=0.3 * rounds, seconds=seconds):
+        rounds += 1
+    assert rounds == {0.0: 3, 1.0: 5, 100.0: 9}[seconds]
+
+
+def test_the_row_is_that_of_the_round_with_the_median_ratio():
+    found = Race(ours=(1.0, 2.0, 8.0), peer=(4.0, 10.0, 16.0))
+    row = Result("a case", "bf16", Work(1000, 10, 5e9), found, (1, 2)).row({"bf16": 1e10})
+    assert (row["ours"], row["peer"], row["ratio"]) == (1000.0, 250.0, 4.0)
+    assert row["peak_share"] == pytest.approx(0.5)
+    assert row["sequences_per_second"] == 10
+    alone = Result("alone", "bf16", Work(1000, 10, 5e9), Race(ours=(3.0, 1.0, 2.0)), (1,)).row({"bf16": 1e10})
+    assert (alone["ours"], alone["peer"], alone["ratio"]) == (500.0, None, None)
+
+
+def test_a_rung_of_the_ladder_is_held_against_the_one_before_and_the_first():
+    rows = with_gains([{"ours": 10.0}, {"ours": 20.0}, {"ours": 50.0}])
+    assert [row["gain"] for row in rows] == [1.0, 2.0, 2.5]
+    assert [row["gain_in_all"] for row in rows] == [1.0, 2.0, 5.0]
+    assert with_gains([]) == []
+
+
+def test_a_side_that_dies_is_quoted(sets, tmp_path):
+    broken = StepSide(model=OURS.model | {"num_attention_heads": 3})
+    said = r"(?s)ended with status 1.*not a multiple of num_attention_heads"
+    with side(broken, sets, tmp_path / "a") as process, pytest.raises(BertsmithError, match=said):
+        process.ready()
+
+
+def test_a_side_is_not_waited_for_past_the_deadline(sets, tmp_path):
+    with side(OURS, sets, tmp_path / "a", time.monotonic() + 0.05) as process, pytest.raises(OutOfTime):
+        process.ready()
+
+
+def test_a_peer_that_is_not_installed_is_said(sets, tmp_path, monkeypatch):
+    (tmp_path / "hide").mkdir()
+    (tmp_path / "hide" / "transformers.py").write_text("raise ModuleNotFoundError('no', name='transformers')\n")
+    paths = [str(tmp_path / "hide"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    with side(StepSide(TRANSFORMERS, OURS.model), sets, tmp_path / "a") as peer:
+        with pytest.raises(SideFailed, match="transformers is not installed"):
+            peer.ready()
+        with pytest.raises(SideFailed, match="transformers is not installed"):
+            peer.ready()
+
+
+def test_measuring_needs_nothing_that_preparing_text_needs():
+    """A machine with a card may have torch and little else."""
+    hidden = ["tyro", "sentencex", "mwparserfromhell", "tokenizers", "nanotoken", "yaml", "transformers"]
+    code = (
+        f"import sys\nsys.modules.update(dict.fromkeys({hidden!r}))\n"
+        "import bertsmith.bench.step.bench, bertsmith.bench.step.worker"
+    )
+    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0

@@ -1,0 +1,117 @@
+"""The command line: help for every verb, one message for every mistake, and the exit status that scripts rely on."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from bertsmith import __version__
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from bertsmith.cli.verb import Verb
+from bertsmith.cli.verbs import VERBS
+from bertsmith.training.stopping import StoppedAfterSaving
+
+
+def test_the_overview_lists_the_verbs_in_river_order(capsys):
+    assert main(["--help"]) == main([]) == 0
+    said = capsys.readouterr().out
+    assert re.findall(r"^  (\w+) ", said.split("usage:")[1], re.MULTILINE) == list(VERBS)
+
+
+def test_the_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"bertsmith {__version__}\n"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_has_an_example_whose_flags_exist(verb, capsys):
+    assert main([verb, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert f"bertsmith {verb}" in VERBS[verb].example
+    flags = set(re.findall(r"--[a-z][\w.-]*", VERBS[verb].example))
+    assert all(flag in said for flag in flags)
+    assert "--quiet" in said
+
+
+def test_help_of_a_preset_shows_its_numbers(capsys):
+    main(["pretrain", "bert-large-nvlamb", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "65536" in said
+    assert "(default: 1024)" in said
+
+
+@pytest.mark.parametrize(
+    ("args", "what", "fix"),
+    [
+        (["pretran"], "there is no verb 'pretran'", "did you mean 'pretrain'?"),
+        (["verify", "x", "--corpsu", "y"], "there is no flag --corpsu", "did you mean '--corpus'?"),
+        (["verify"], "missing: CORPUS", "bertsmith verify --help"),
+        (["verify", "no/such/corpus"], "no/such/corpus", "bertsmith prepare"),
+        (["quickstart", "--budget", "huge"], "'huge'", "quickstart --help"),
+        (["quickstart", "--sorce", "x"], "there is no flag --sorce", "did you mean '--source'?"),
+        (["pretrain", "bert-tinny", "--corpus", "c", "--out", "o"], "neither a preset nor", "'bert-tiny'"),
+        (["pretrain", "bert-tiny", "--out", "o"], "missing: --corpus PATH", "pretrain --help"),
+        (
+            ["pretrain", "bert-tiny", "--corpus", "c", "--out", "o", "--phase1.stps=4"],
+            "--phase1.stps",
+            "'--phase1.steps'",
+        ),
+        (["pretrain", "bert-tiny", "--corpus", "c", "--out", "o", "--seed", "x"], "seed is 'x'", "whole number"),
+        (["pretrain", "bert-tiny", "--corpus", "no/corpus", "--out", "o"], "no/corpus", "bertsmith prepare"),
+    ],
+)
+def test_a_mistake_is_one_message_and_status_2(args, what, fix, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(args) == 2
+    said = capsys.readouterr().err
+    assert what in said
+    assert fix in said
+    assert "Traceback" not in said
+    assert not list(tmp_path.iterdir()), "a mistake leaves nothing behind"
+
+
+def failing(error: BaseException) -> Verb:
+    def run(call):
+        raise error
+
+    return Verb("Fails.", "  bertsmith fail", run)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said", "traced"),
+    [
+        (
+            BertsmithError("the what", "the where", "the fix"),
+            2,
+            "the what\n  where: the where\n  fix:   the fix\n",
+            False,
+        ),
+        (ValueError("off by one"), 1, "this is a bug in Bertsmith", True),
+        (KeyboardInterrupt(), 130, "interrupted", False),
+        (StoppedAfterSaving("saved at step 7"), 143, "saved at step 7", False),
+    ],
+)
+def test_exit_status(error, status, said, traced, capsys, monkeypatch):
+    monkeypatch.setitem(VERBS, "fail", failing(error))
+    assert main(["fail"]) == status
+    spoken = capsys.readouterr().err
+    assert said in spoken
+    assert ("Traceback" in spoken) == traced
+
+
+def test_debug_shows_where_a_message_came_from(capsys, monkeypatch):
+    monkeypatch.setitem(VERBS, "fail", failing(BertsmithError("the what")))
+    assert main(["--debug", "fail"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    shell = f"{sys.executable} -m bertsmith pretrain --help | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("usage: bertsmith pretrain")
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0

@@ -1,0 +1,100 @@
+"""Claims on parts: one of several gets a part, the dead lose theirs, and the end of the work is noticed."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.engines.claims import Claims, SessionOver, all_asleep
+
+LONG, SHORT = 60.0, 0.3
+
+
+def test_of_many_at_once_one_gets_each_part(tmp_path: Path) -> None:
+    got: list[tuple[int, int]] = []
+    ready = threading.Barrier(4)
+
+    def work(seat: int) -> None:
+        claims = Claims(tmp_path, seat, LONG)
+        with claims.seated():
+            ready.wait()
+            got.extend((part, seat) for part in range(60) if claims.take("stage", part))
+            ready.wait()
+
+    threads = [threading.Thread(target=work, args=(seat,)) for seat in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(part for part, _ in got) == list(range(60))
+
+
+def test_results_are_read_by_the_others(tmp_path: Path) -> None:
+    one, two = Claims(tmp_path, 1, LONG), Claims(tmp_path, 2, LONG)
+    with one.seated(), two.seated():
+        assert one.take("stage", 3)
+        assert not two.take("stage", 3)
+        assert two.finished("stage") == set()
+        one.finish("stage", 3, {"tokens": 5, "share": 0.1})
+        assert two.finished("stage") == {3}
+        assert two.result("stage", 3) == {"tokens": 5, "share": 0.1}
+        assert two.finished("another") == set()
+
+
+def test_a_task_that_is_started_again_has_its_parts_back_at_once(tmp_path: Path) -> None:
+    dead, other, again = Claims(tmp_path, 1, LONG), Claims(tmp_path, 2, LONG), Claims(tmp_path, 1, LONG)
+    with dead.seated(), other.seated():
+        assert dead.take("stage", 0)
+        assert not other.take("stage", 0)
+        with again.seated():
+            assert again.take("stage", 0)
+            with pytest.raises(BertsmithError, match="another process runs as array task 1"):
+                dead.take("stage", 1)
+
+
+def test_a_standing_beat_frees_a_claim_and_a_moving_one_keeps_it(tmp_path: Path) -> None:
+    alive, other = Claims(tmp_path, 1, SHORT), Claims(tmp_path, 2, SHORT)
+    (tmp_path / "seats").mkdir()
+    (tmp_path / "seats" / "3").write_text("gone 7")
+    (tmp_path / "stage").mkdir()
+    (tmp_path / "stage" / "1.claim").write_text("3 gone")
+    (tmp_path / "stage" / "2.claim").write_text("")  # its maker died before it had signed
+    with alive.seated(), other.seated():
+        assert alive.take("stage", 0)
+        begun, taken = time.monotonic(), set[int]()
+        while time.monotonic() - begun < 4 * SHORT:
+            taken |= {part for part in (0, 1, 2) if other.take("stage", part)}
+            if time.monotonic() - begun < SHORT / 2:
+                assert not taken, "not before a lease has gone by"
+            time.sleep(0.02)
+    assert taken == {1, 2}
+
+
+def test_what_is_left_is_given_up_at_the_end(tmp_path: Path) -> None:
+    claims, other = Claims(tmp_path, 1, LONG), Claims(tmp_path, 2, LONG)
+    with other.seated():
+        with claims.seated():
+            assert claims.take("stage", 0)
+        assert other.take("stage", 0)
+
+
+def test_the_end_of_the_work_is_noticed(tmp_path: Path) -> None:
+    claims = Claims(tmp_path / "claims", 1, LONG)
+    with claims.seated():
+        shutil.rmtree(tmp_path / "claims")
+        for call in (claims.check, lambda: claims.take("stage", 0), lambda: claims.finished("stage")):
+            with pytest.raises(SessionOver):
+                call()
+
+
+def test_who_sleeps_is_told_by_the_folders_own_clock(tmp_path: Path) -> None:
+    assert all_asleep(tmp_path / "nothing", SHORT)
+    with Claims(tmp_path, 1, LONG).seated():
+        assert not all_asleep(tmp_path, SHORT)
+    time.sleep(2 * SHORT)
+    assert all_asleep(tmp_path, SHORT)

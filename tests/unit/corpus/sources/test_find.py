@@ -1,0 +1,126 @@
+"""Finding and recognising what the user names."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.documents import ReadOptions
+from bertsmith.corpus.sources.find import PYTHON_DOCS, SourceFile, Unread, find_files, recognise
+
+OPTIONS = ReadOptions()
+PLAIN = "Some text that is long enough to be a document.\n"
+
+
+def kind_of(path: Path, content: bytes, options: ReadOptions = OPTIONS) -> str:
+    path.write_bytes(content)
+    found = recognise(path, options)
+    return found.kind if isinstance(found, SourceFile) else found.reason
+
+
+def test_kinds_are_told_by_content(tmp_path: Path) -> None:
+    row = {"id": "1", "url": "u", "title": "T", "text": "T\n\nx"}
+    assert kind_of(tmp_path / "any.name", PLAIN.encode()) == "file"
+    assert kind_of(tmp_path / "a.txt", PLAIN.encode(), ReadOptions("blank-line")) == "blank-line"
+    assert kind_of(tmp_path / "b.txt", b'{"text": "x"}\n') == "jsonl"
+    assert kind_of(tmp_path / "wiki_00", json.dumps(row).encode()) == "wikiextractor-json"
+    assert kind_of(tmp_path / "wiki_01", b'<doc id="1" url="u" title="T">\nT\n</doc>\n') == "wikiextractor"
+    assert kind_of(tmp_path / "odd.txt", b"{curly} begins this text\n") == "file"
+    assert kind_of(tmp_path / "odder.txt", b"[{braces} in brackets] begin this text\n") == "file"
+    packed = recognise(_packed(tmp_path / "c.jsonl.gz", b'{"text": "x"}\n'), OPTIONS)
+    assert isinstance(packed, SourceFile)
+    assert (packed.kind, packed.codec) == ("jsonl", "gz")
+
+
+def _packed(path: Path, content: bytes) -> Path:
+    path.write_bytes(gzip.compress(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.txt", b"", "empty"),
+        ("a.txt", b" \n\t", "empty"),
+        ("a.txt", PLAIN.encode("utf-16-le"), "not text"),
+        ("a.png", b"\x89PNG\x00\x00", "not text"),
+        ("a.gz", b"\x1f\x8b\x08\x00\x00\x00", "damaged from the beginning"),
+        ("a.parquet", b"PAR1 and no more", "damaged"),
+        ("a.html", b"<!DOCTYPE html>", "markup"),
+        ("a.xml", b'<?xml version="1.0"?><TEI><p>Some text.</p></TEI>', "markup"),
+        ("a.json", b'{\n "text": "x"}', "not one object a line"),
+        ("a.json", b'\n[{"text": "x"}, {"text": "y"}]', "not one object a line"),
+        ("a.txt", b'[\n  {\n    "text": "x"', "not one object a line"),
+    ],
+)
+def test_what_is_not_read_is_named_and_never_taken_for_text(
+    tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    found = recognise(path, OPTIONS)
+    assert isinstance(found, Unread)
+    assert reason in found.reason
+    with pytest.raises(BertsmithError, match="not read"):
+        find_files([path], OPTIONS)
+    (tmp_path / "good").write_text(PLAIN)
+    files, passed = find_files([tmp_path], OPTIONS)
+    assert [file.name for file in files] == [f"{tmp_path.name}/good"]
+    assert passed.count == 1
+
+
+def test_a_wrong_text_field_lists_the_fields_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"body": "x", "title": "y"}\n')
+    with pytest.raises(BertsmithError) as caught:
+        find_files([path], OPTIONS)
+    assert "'body', 'title'" in caught.value.fix
+    assert find_files([path], ReadOptions(text_field="body"))[0][0].kind == "jsonl"
+
+
+def test_folders_are_walked_sorted_links_followed_loops_left(tmp_path: Path) -> None:
+    corpus, other = tmp_path / "corpus", tmp_path / "other"
+    for path in (corpus / "b" / "2.txt", corpus / "a" / "1.txt", corpus / ".hidden" / "x.txt", other / "3.txt"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(PLAIN + path.name)
+    (corpus / "link").symlink_to(other)
+    (corpus / "loop").symlink_to(corpus)
+    (corpus / "twin.txt").symlink_to(corpus / "a" / "1.txt")
+    (corpus / "dead.txt").symlink_to(corpus / "nothing")
+    files, passed = find_files([corpus], OPTIONS)
+    assert [file.name for file in files] == ["corpus/twin.txt", "corpus/b/2.txt", "corpus/link/3.txt"]
+    assert passed["files named twice, read once"].count == 1
+    assert passed["hidden files and folders, passed over"].count == 1
+    assert passed["links to nothing and special files, passed over"].count == 1
+
+
+def test_globs_and_the_embedded_documentation(tmp_path: Path) -> None:
+    for name in ("1.txt", "2.txt", "3.md"):
+        (tmp_path / name).write_text(PLAIN + name)
+    files, _ = find_files([f"{tmp_path}/*.txt", PYTHON_DOCS], OPTIONS)
+    assert [file.name for file in files] == ["1.txt", "2.txt", PYTHON_DOCS]
+    assert "Python" in files[2].stamp
+
+
+def test_missing_and_empty_sources(tmp_path: Path) -> None:
+    (tmp_path / "corpora").mkdir()
+    with pytest.raises(BertsmithError, match="did you mean 'corpora'"):
+        find_files([tmp_path / "corpra"], OPTIONS)
+    with pytest.raises(BertsmithError, match="no file to read"):
+        find_files([tmp_path / "corpora"], OPTIONS)
+    with pytest.raises(BertsmithError, match="no file to read"):
+        find_files([f"{tmp_path}/*.txt"], OPTIONS)
+    with pytest.raises(BertsmithError, match="no source"):
+        find_files([], OPTIONS)
+
+
+def test_a_changed_file_has_another_stamp(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(PLAIN)
+    before = find_files([path], OPTIONS)[0][0].stamp
+    path.write_text(PLAIN + "more")
+    assert find_files([path], OPTIONS)[0][0].stamp != before

@@ -1,0 +1,200 @@
+"""One file over HTTP, from a server that cuts connections, changes its mind and tells lies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.download import fetch as fetch_module
+from bertsmith.download.fetch import Patience, Remote, fetch
+from made_server import Behaviour, serving
+
+BODY = hashlib.sha512(b"x").digest() * 40_000  # 2.5 MB: many blocks
+QUICK = Patience(attempts=3, delay_seconds=0.0, timeout_seconds=2.0)
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, Behaviour]]:
+    behaviour = Behaviour({"/f": BODY})
+    with serving(behaviour) as url:
+        yield url, behaviour
+
+
+def sha256(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def remote(url: str, body: bytes = BODY) -> Remote:
+    return Remote(f"{url}/f", len(body), "sha256", sha256(body))
+
+
+def names(folder) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_file_comes_whole_and_leaves_nothing_beside_it(server, tmp_path):
+    url, _ = server
+    fetched = fetch(remote(url), tmp_path / "f", QUICK)
+    assert (tmp_path / "f").read_bytes() == BODY
+    assert (fetched.size_bytes, fetched.sha256, fetched.verified) == (len(BODY), sha256(BODY), True)
+    assert names(tmp_path) == {"f"}
+
+
+@settings(max_examples=15, deadline=None)
+@given(cuts=st.lists(st.integers(1, len(BODY)), max_size=6))
+def test_cut_connections_are_gone_on_with(cuts, tmp_path_factory):
+    behaviour = Behaviour({"/f": BODY}, cuts=list(cuts))
+    with serving(behaviour) as url:
+        path = tmp_path_factory.mktemp("cuts") / "f"
+        fetch(Remote(f"{url}/f"), path, QUICK)
+        assert path.read_bytes() == BODY
+    assert all("range" in asked for asked in behaviour.asked[1:]), "what came is not asked for again"
+
+
+def test_a_later_call_goes_on_where_the_first_gave_up(server, tmp_path):
+    url, how = server
+    how.cuts = [1_000_000, 0, 0, 0]
+    with pytest.raises(BertsmithError, match="3 times in a row"):
+        fetch(remote(url), tmp_path / "f", QUICK)
+    assert names(tmp_path) == {".f.part", ".f.part.json"}, "nothing has the final name"
+    how.cuts, how.asked[:] = [], []
+    fetch(remote(url), tmp_path / "f", QUICK)
+    assert (tmp_path / "f").read_bytes() == BODY
+    assert [asked.get("range") for asked in how.asked] == ["bytes=1000000-"]
+    assert how.asked[0]["if-range"] == '"one"'
+
+
+def test_a_server_that_ignores_range_gives_the_file_from_its_beginning(server, tmp_path):
+    url, how = server
+    how.cuts, how.ranges = [600_000], False
+    fetch(Remote(f"{url}/f"), tmp_path / "f", QUICK)
+    assert (tmp_path / "f").read_bytes() == BODY
+
+
+@pytest.mark.parametrize("honours_if_range", [True, False])
+def test_a_file_that_changes_midway_is_never_a_mixture(server, tmp_path, honours_if_range):
+    url, how = server
+    other = BODY[::-1]
+
+    def change(how: Behaviour) -> None:
+        how.files["/f"], how.etag = other, '"two"'
+
+    how.cuts, how.after_cut, how.honours_if_range = [700_000], change, honours_if_range
+    fetch(Remote(f"{url}/f"), tmp_path / "f", QUICK)
+    assert (tmp_path / "f").read_bytes() == other
+
+
+def test_a_change_that_no_etag_tells_is_told_by_the_checksum_and_fetched_anew(server, tmp_path, caplog):
+    url, how = server
+    right = BODY[::-1]
+
+    def change(how: Behaviour) -> None:
+        how.files["/f"] = right
+
+    how.cuts, how.after_cut, how.etag = [700_000], change, ""
+    fetch(remote(url, right), tmp_path / "f", QUICK)
+    assert (tmp_path / "f").read_bytes() == right
+
+
+def test_without_etag_and_checksum_nothing_is_gone_on_with(server, tmp_path):
+    url, how = server
+    how.cuts, how.etag = [700_000, 0, 0], ""
+    with pytest.raises(BertsmithError):
+        fetch(Remote(f"{url}/f"), tmp_path / "f", QUICK)
+    how.cuts, how.asked[:] = [], []
+    fetch(Remote(f"{url}/f"), tmp_path / "f", QUICK)
+    assert "range" not in how.asked[0]
+    assert (tmp_path / "f").read_bytes() == BODY
+
+
+def test_wrong_bytes_are_never_left_under_the_name(server, tmp_path):
+    url, how = server
+    how.files["/f"] = b"y" + BODY[1:]
+    with pytest.raises(BertsmithError, match="other bytes than were published"):
+        fetch(remote(url), tmp_path / "f", QUICK)
+    assert names(tmp_path) == set()
+
+
+def test_another_size_than_on_record_is_refused_before_it_is_fetched(server, tmp_path):
+    url, how = server
+    how.files["/f"] = BODY + b"more"
+    with pytest.raises(BertsmithError, match="not the 2,560,000 on record"):
+        fetch(remote(url), tmp_path / "f", QUICK)
+    assert names(tmp_path) == set()
+
+
+def test_an_old_file_stays_until_the_new_one_is_right(server, tmp_path):
+    url, how = server
+    (tmp_path / "f").write_bytes(b"old")
+    how.files["/f"] = b"y" + BODY[1:]
+    with pytest.raises(BertsmithError):
+        fetch(remote(url), tmp_path / "f", QUICK)
+    assert (tmp_path / "f").read_bytes() == b"old"
+
+
+def test_a_busy_server_is_asked_again_and_a_missing_file_is_not(server, tmp_path):
+    url, how = server
+    how.statuses = [503, 429]
+    fetch(remote(url), tmp_path / "f", QUICK)
+    assert len(how.asked) == 3
+    with pytest.raises(BertsmithError, match="404") as raised:
+        fetch(Remote(f"{url}/gone"), tmp_path / "g", QUICK)
+    assert "--url" in raised.value.fix
+    assert len(how.asked) == 4
+    how.statuses = [503] * 9
+    with pytest.raises(BertsmithError, match="503"):
+        fetch(remote(url), tmp_path / "h", QUICK)
+    assert names(tmp_path) == {"f"}
+
+
+def test_a_redirect_is_followed_with_the_range(server, tmp_path):
+    url, how = server
+    how.redirects["/moved"] = f"{url}/f"
+    how.cuts = [100_000]
+    fetch(Remote(f"{url}/moved"), tmp_path / "f", QUICK)
+    assert (tmp_path / "f").read_bytes() == BODY
+    assert how.asked[-1]["range"] == "bytes=100000-"
+
+
+def test_a_redirect_from_https_to_http_is_refused():
+    request = fetch_module.urllib.request.Request("https://example.org/f")
+    with pytest.raises(BertsmithError, match="not https"):
+        fetch_module._SecureRedirects().redirect_request(request, None, 302, "", {}, "http://example.org/f")
+
+
+def test_a_part_that_is_whole_is_only_checked(server, tmp_path):
+    url, how = server
+    (tmp_path / ".f.part").write_bytes(BODY)
+    state = {"url": f"{url}/f", "validator": '"one"', "total": len(BODY)}
+    (tmp_path / ".f.part.json").write_text(json.dumps(state))
+    fetch(remote(url), tmp_path / "f", QUICK)
+    assert how.asked == []
+    assert names(tmp_path) == {"f"}
+
+
+def test_a_part_longer_than_the_file_is_begun_anew(server, tmp_path):
+    url, _ = server
+    (tmp_path / ".f.part").write_bytes(BODY + b"tail")
+    (tmp_path / ".f.part.json").write_text(json.dumps({"url": f"{url}/f", "validator": '"one"', "total": len(BODY)}))
+    fetch(remote(url), tmp_path / "f", QUICK)
+    assert (tmp_path / "f").read_bytes() == BODY
+
+
+def test_a_disk_that_is_too_small_is_told_before(server, tmp_path, monkeypatch):
+    url, _ = server
+    monkeypatch.setattr(fetch_module.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1_000_000}))
+    with pytest.raises(BertsmithError, match=r"2.6 MB are to come, and 1.0 MB are free"):
+        fetch(remote(url), tmp_path / "f", QUICK)
+
+
+def test_a_length_unsaid_is_no_obstacle(server, tmp_path):
+    url, how = server
+    how.says_length = False
+    fetch(remote(url), tmp_path / "f", QUICK)
+    assert (tmp_path / "f").read_bytes() == BODY

@@ -1,0 +1,74 @@
+"""UTF-16 and UTF-32 by their byte order marks: the same text as in UTF-8, and what is no text placed."""
+
+from __future__ import annotations
+
+import codecs
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.accounting import Account
+from bertsmith.corpus.documents import ReadOptions
+from bertsmith.corpus.sources.find import find_files
+from bertsmith.corpus.sources.formats import read_documents
+from bertsmith.rows import encodings
+from bertsmith.rows.encodings import TranscodedFile, encoding_of
+
+MARKS = {
+    "utf-16-le": codecs.BOM_UTF16_LE,
+    "utf-16-be": codecs.BOM_UTF16_BE,
+    "utf-32-le": codecs.BOM_UTF32_LE,
+    "utf-32-be": codecs.BOM_UTF32_BE,
+}
+
+
+@pytest.mark.parametrize("encoding", sorted(MARKS))
+@given(text=st.text(min_size=1), block=st.integers(1, 9))
+def test_any_text_in_blocks_of_any_size(encoding: str, text: str, block: int) -> None:
+    raw = MARKS[encoding] + text.encode(encoding)
+    assert encoding_of(raw) == encoding or text[0] == "\0"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encodings, "_BLOCK", block)
+        file = TranscodedFile(io.BytesIO(raw), encoding)
+        assert file.read().decode() == text
+        assert (file.bad_bytes, file.first_bad) == (0, -1)
+
+
+@pytest.mark.parametrize("block", [1, 3, 1000])
+def test_what_is_no_text_is_replaced_counted_and_placed(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encodings, "_BLOCK", block)
+    raw = MARKS["utf-16-le"] + "ab".encode("utf-16-le") + b"\x00\xd8" + "c\U0001f600".encode("utf-16-le") + b"x"
+    file = TranscodedFile(io.BytesIO(raw), "utf-16-le")
+    assert file.read().decode() == "ab\ufffdc\U0001f600\ufffd"
+    assert (file.bad_bytes, file.first_bad) == (3, 6)
+
+
+def test_a_file_in_utf16_is_read_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "bertsmith")
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(MARKS["utf-16-be"] + '{"text": "größer"}\n{"text": "zwei"}\n'.encode("utf-16-be"))
+    (file,), _ = find_files([path], ReadOptions())
+    assert (file.kind, file.encoding) == ("jsonl", "utf-16-be")
+    assert "source: JSON lines, field 'text', UTF-16-BE by its byte order mark (1 file" in caplog.text
+    assert [document.text for document in read_documents(file.whole(), ReadOptions(), Account())] == ["größer", "zwei"]
+    path.write_bytes(path.read_bytes() + b"\xd8\x00\x00\x0a")
+    account = Account()
+    assert len(list(read_documents(file.whole(), ReadOptions(), account))) == 2
+    entry = account.changed["bytes that are not UTF-16-BE, replaced by U+FFFD"]
+    assert (entry.count, entry.examples) == (2, ["a.jsonl, byte 74"])
+    with pytest.raises(BertsmithError, match=r"not UTF-16-BE text[\s\S]*byte 74"):
+        list(read_documents(file.whole(), ReadOptions(strict=True), Account()))
+
+
+def test_the_mark_of_utf8_is_left_out_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(codecs.BOM_UTF8 + b"caf\xe9")
+    (file,), _ = find_files([path], ReadOptions())
+    account = Account()
+    assert [document.text for document in read_documents(file.whole(), ReadOptions(), account)] == ["caf\ufffd"]
+    assert account.changed["byte order marks of UTF-8, left out"].count == 1
+    assert account.changed["bytes that are not UTF-8, replaced by U+FFFD"].examples == ["a.txt, byte 6"]

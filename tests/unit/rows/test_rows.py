@@ -1,0 +1,111 @@
+"""Every parser says of a row where it begins, in bytes and in lines, and of a bad one what is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.rows.conll import UNEVEN, conll_rows
+from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, json_rows
+from bertsmith.rows.lines import split_at_returns
+from bertsmith.rows.row import Row
+from bertsmith.rows.squad import is_squad, paragraphs, parse_json
+from bertsmith.rows.tables import OPEN_QUOTE, table_rows
+
+
+def lines(content: bytes) -> list[tuple[int, bytes]]:
+    found, begin = [], 0
+    for line in content.splitlines(keepends=True):
+        found.append((begin, line))
+        begin += len(line)
+    return found
+
+
+def places(content: bytes, rows: list[Row[list[str]]]) -> list[tuple[int, list[str] | None]]:
+    """(line, cells) of each row, once its byte was compared with its line."""
+    starts = [begin for begin, _ in lines(content)]
+    assert [row.begin for row in rows] == [starts[row.line - 1] for row in rows]
+    return [(row.line, row.cells) for row in rows]
+
+
+def test_rows_of_a_table_know_their_lines_past_quoted_line_breaks_and_faults() -> None:
+    content = b'a,b\n"two\nlines",x\n\n\xe9,y\n"behind"it,z\nlast,row\n"open\nnext,one\n'
+    rows = list(table_rows(lines(content), ',"', strict=True))
+    assert places(content, rows) == [
+        (1, ["a", "b"]),
+        (2, ["two\nlines", "x"]),
+        (5, ["\udce9", "y"]),
+        (6, None),
+        (7, ["last", "row"]),
+        (8, None),
+        (9, ["next", "one"]),
+    ]
+    assert [row.is_utf8 for row in rows] == [True, True, False, True, True, True, True]
+    assert "expected after" in rows[3].fault
+    assert rows[5].fault == OPEN_QUOTE
+    assert rows[5].size_bytes == len(b'"open\n')
+    assert [row.cells for row in table_rows(lines(b'"behind"it,z\n'), ',"')] == [["behindit", "z"]], "not strict"
+
+
+def test_rows_of_json_lines() -> None:
+    content = b'{"a": 1}\n\n[1]\n{"a"\n{"a": "\xe9"}\n' + b"[" * 100_000
+    rows = list(json_rows(lines(content)))
+    assert [(row.line, row.cells, row.fault, row.is_utf8) for row in rows] == [
+        (1, {"a": 1}, "", True),
+        (3, None, NO_OBJECT, True),
+        (4, None, NOT_JSON, True),
+        (5, {"a": "\ufffd"}, "", False),
+        (6, None, NOT_JSON, True),
+    ]
+    assert "Expecting" in rows[2].detail
+    assert [row.begin for row in rows] == [0, 10, 14, 19, 30]
+
+
+def test_sentences_of_columns() -> None:
+    content = b"-DOCSTART- O\n\nEU B-ORG\nrejects O\n\n\n1\tPeter\tB-PER\n2\tB\xe9\tI-PER\n\na x O\nb O\n"
+    first, second, third = conll_rows(lines(content))
+    assert (first.line, first.begin, first.cells) == (3, 14, [["EU", "B-ORG"], ["rejects", "O"]])
+    assert (second.line, second.cells, second.is_utf8) == (7, [["Peter", "B-PER"], ["B\ufffd", "I-PER"]], False)
+    assert (third.line, third.cells, third.fault) == (10, [["a", "x", "O"], ["b", "O"]], UNEVEN)
+    assert third.raw == b"a x O\nb O\n"
+
+
+def test_paragraphs_of_squad_and_what_is_wrong_with_them() -> None:
+    question = {"id": "5a", "question": "What runs?", "answers": [{"text": "A river", "answer_start": 0}]}
+    good = {"context": "A river runs here.", "qas": [question, {"question": "Why?", "plausible_answers": [{}]}]}
+    value = {"data": [{"title": "Rivers", "paragraphs": [good, {"context": 3}, {"context": "c", "qas": [{}]}]}, 7]}
+    assert is_squad(value)
+    first, second, third, fourth = paragraphs(value)
+    assert (first.title, first.context, first.fault) == ("Rivers", "A river runs here.", "")
+    assert [(each.id, each.text, each.answers) for each in first.questions] == [
+        ("5a", "What runs?", (("A river", 0),)),
+        ("", "Why?", ()),
+    ]
+    assert (second.where, "'context' holds no text" in second.fault) == ("data[0].paragraphs[1]", True)
+    assert (third.where, "question" in third.fault) == ("data[0].paragraphs[2]", True)
+    assert (fourth.where, fourth.fault) == ("data[1]", "an article without paragraphs")
+    assert not any(map(is_squad, ([], {}, {"data": []}, {"data": ["x"]}, "x")))
+
+
+@pytest.mark.parametrize(
+    ("raw", "place", "what"),
+    [
+        (b'{"a": 1,\n "b": }', "x.json:2, byte 15", "not JSON (Expecting value)"),
+        ('{"é": "é",\n'.encode() + b'"\xff"}', "x.json:2, byte 14", "not UTF-8"),
+        (b"[" * 100_000, "x.json:1, byte 0", "not JSON"),
+    ],
+)
+def test_broken_json_is_named_by_line_and_byte(raw: bytes, place: str, what: str) -> None:
+    with pytest.raises(BertsmithError) as caught:
+        parse_json(raw, "x.json")
+    assert what in caught.value.what
+    assert caught.value.where == place
+    assert parse_json("\ufeff{}".encode(), "x.json") == json.loads("{}")
+
+
+def test_carriage_returns_end_lines_where_the_reader_takes_them() -> None:
+    content = b"one\rtwo\r\nthree\n\rfour"
+    found = list(split_at_returns([(0, content[:9]), (9, content[9:15]), (15, content[15:])]))
+    assert found == [(0, b"one\r"), (4, b"two\r\n"), (9, b"three\n"), (15, b"\r"), (16, b"four")]

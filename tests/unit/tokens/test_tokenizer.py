@@ -1,0 +1,269 @@
+"""Ids are those of transformers, special tokens only where asked for, folders that open there and here."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.tally import Tally
+from bertsmith.tokens import word_cache as words
+from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
+from bertsmith.tokens.vocabulary import ascii_letters, choose_alphabet, count_words, train_vocabulary
+
+SENTENCES = [
+    "The quick brown fox jumps over the lazy dog, again and again.",
+    "Straße, café, naïve, Москва, 東京 and 北京: words of the world (1,234.5).",
+    "unbelievable believers believe unbelievably in beliefs",
+]
+UNICODE = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+
+
+@cache
+def trained(lowercase: bool = True) -> Tokenizer:
+    return train_vocabulary(SENTENCES * 3, 512, lowercase)
+
+
+def folder_of(tokenizer: Tokenizer, path: Path) -> Path:
+    tokenizer.save(path)
+    return path
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_ids_equal_transformers_on_real_and_random_text(
+    lowercase: bool, tmp_path: Path, real_data: Callable[[str], Path]
+) -> None:
+    from transformers import AutoTokenizer, BertTokenizerFast
+
+    vocabulary = real_data(f"vocab/bert-base-{'uncased' if lowercase else 'cased'}/vocab.txt")
+    ours = Tokenizer.load(vocabulary)
+    assert ours.lowercase is lowercase
+    lines = real_data("wiki/enwiki-2015/AB/wiki_03").read_text().split("\n")[:3000]
+    draw = random.Random(1)
+    lines += [
+        "".join(chr(draw.choice((draw.randrange(0x20, 0x3000), draw.randrange(0xD000)))) for _ in range(40))
+        for _ in range(2000)
+    ]
+    ids = [each.tolist() for each in ours.encode_ids(lines)]
+    folder = folder_of(ours, tmp_path / "tokenizer")
+    for kind in (AutoTokenizer, BertTokenizerFast):
+        theirs = kind.from_pretrained(folder, model_max_length=10**9)
+        assert ids == theirs(lines, add_special_tokens=False)["input_ids"]
+
+
+def test_a_trained_tokenizer_opens_in_transformers(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(folder_of(trained(), tmp_path))
+    pair = trained().encode_pair(*SENTENCES[:2])
+    there = theirs(*SENTENCES[:2], return_offsets_mapping=True)
+    assert pair.ids.tolist() == there["input_ids"]
+    assert pair.type_ids.tolist() == there["token_type_ids"]
+    assert [tuple(each) for each in pair.offsets.tolist()] == there["offset_mapping"]
+    assert theirs.mask_token_id == trained().special.mask
+
+
+@settings(max_examples=300, deadline=None)
+@given(UNICODE)
+def test_remembered_words_give_the_ids_of_the_library(text: str) -> None:
+    for lowercase in (True, False):
+        tokenizer = trained(lowercase)
+        expected = tokenizer._plain.encode(text, add_special_tokens=False).ids
+        assert tokenizer.encode_ids([text])[0].tolist() == expected
+
+
+def test_the_memory_of_words_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "_MOST_WORDS", 10)
+    tokenizer = Tokenizer.from_vocabulary(trained().pieces, True)
+    texts = [f"w{number} {'x' * 90} fox-{number}" for number in range(200)]
+    for _ in range(3):
+        for start in range(0, 200, 20):
+            got = [each.tolist() for each in tokenizer.encode_ids(texts[start : start + 20])]
+            assert got == [
+                tokenizer._plain.encode(text, add_special_tokens=False).ids for text in texts[start : start + 20]
+            ]
+    memo = tokenizer._memo
+    assert memo is not None
+    assert len(memo._memo) < 200
+    assert not any(len(word) > 64 for word in memo._memo)
+
+
+def test_special_tokens_in_text_are_plain_unless_asked_for() -> None:
+    tokenizer, special = trained(), trained().special
+    assert special.mask not in tokenizer.encode_ids(["a [MASK] fox [SEP]"])[0]
+    assert special.mask not in tokenizer.encode_pair("a [MASK] fox [SEP]").ids
+    asked = tokenizer.encode_ids(["a [MASK] fox"], literal_specials=True)[0].tolist()
+    assert asked.count(special.mask) == 1
+
+
+def test_an_added_token_with_a_space_is_found() -> None:
+    state = json.loads(trained()._with_specials.to_str())
+    token = dict(state["added_tokens"][0], id=512, content="lazy dog", special=False)
+    state["added_tokens"].append(token)
+    from tokenizers import Tokenizer as Engine
+
+    tokenizer = Tokenizer(Engine.from_str(json.dumps(state)))
+    assert tokenizer.encode_ids(["the lazy dog"])[0].tolist()[-1] == 512
+    assert tokenizer.special.vocabulary_size == 513
+    assert tokenizer.sha256 != trained().sha256
+
+
+def test_pairs_are_cut_from_the_longer_end() -> None:
+    pair = trained().encode_pair("fox " * 10, "dog " * 4, max_length=11)
+    assert len(pair.ids) == 11
+    assert pair.truncated == 6
+    assert (pair.segments == 0).sum() == 4
+    assert (pair.segments == 1).sum() == 4
+    single = trained().encode_pair("fox " * 10, max_length=5)
+    assert (len(single.ids), single.truncated) == (5, 7)
+    assert single.offsets[1:4].tolist() == [[0, 3], [4, 7], [8, 11]]
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 60))
+def test_truncation_is_taking_one_by_one_from_the_longer(a: int, b: int, room: int) -> None:
+    one, two = a, b
+    while one + two > room:
+        if one > two:
+            one -= 1
+        else:
+            two -= 1
+    assert truncated_lengths(a, b, room) == (one, two)
+
+
+def test_folders_and_vocabularies_load_alike(tmp_path: Path) -> None:
+    folder = folder_of(trained(False), tmp_path / "t")
+    for path in (folder, folder / "tokenizer.json", folder / "vocab.txt"):
+        loaded = Tokenizer.load(path)
+        assert loaded.sha256 == trained(False).sha256
+        assert not loaded.lowercase
+    (folder / "tokenizer.json").unlink()
+    assert Tokenizer.load(folder).sha256 == trained(False).sha256
+    assert trained(True).sha256 != trained(False).sha256
+
+
+def test_casing_of_a_bare_vocabulary_is_guessed_from_its_pieces(tmp_path: Path) -> None:
+    for lowercase in (True, False):
+        folder = folder_of(trained(lowercase), tmp_path / str(lowercase))
+        bare = tmp_path / f"{lowercase}.txt"
+        shutil.copy(folder / "vocab.txt", bare)
+        assert Tokenizer.load(bare).lowercase is lowercase
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("[]", "no JSON object"),
+        ("{", "not JSON"),
+        ('{"do_lower_case": "yes"}', 'do_lower_case is "yes"'),
+        ('{"strip_accents": 0}', "strip_accents is 0"),
+    ],
+)
+def test_a_config_that_cannot_be_understood_is_refused(tmp_path: Path, config: str, message: str) -> None:
+    folder = folder_of(trained(), tmp_path / "t")
+    (folder / "tokenizer_config.json").write_text(config)
+    with pytest.raises(BertsmithError, match=message) as caught:
+        Tokenizer.load(folder / "vocab.txt")
+    assert caught.value.where.endswith("tokenizer_config.json")
+    assert "remove it" in caught.value.fix
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false, "strip_accents": null}')
+    assert not Tokenizer.load(folder / "vocab.txt").lowercase
+
+
+@pytest.mark.parametrize("state", ["[]", '{"model": []}', '{"model": ["WordPiece"]}', '{"model": "WordPiece"}'])
+def test_json_that_is_no_tokenizer_is_refused(tmp_path: Path, state: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(state)
+    with pytest.raises(BertsmithError, match="its model is None"):
+        Tokenizer.load(tmp_path)
+
+
+def test_what_is_no_bert_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BertsmithError, match="no tokenizer"):
+        Tokenizer.load(tmp_path / "nowhere")
+    with pytest.raises(BertsmithError, match="neither"):
+        Tokenizer.load(tmp_path)
+    bare = tmp_path / "vocab.txt"
+    bare.write_text("[PAD]\n[UNK]\na\n")
+    with pytest.raises(BertsmithError, match=r"\[CLS\], \[SEP\], \[MASK\]"):
+        Tokenizer.load(bare)
+    bare.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n")
+    with pytest.raises(BertsmithError, match="twice"):
+        Tokenizer.load(bare)
+    folder = folder_of(trained(), tmp_path / "t")
+    state = json.loads((folder / "tokenizer.json").read_text())
+    state["pre_tokenizer"] = {"type": "WhitespaceSplit"}
+    (folder / "tokenizer.json").write_text(json.dumps(state))
+    with pytest.raises(BertsmithError, match="pre_tokenizer is WhitespaceSplit"):
+        Tokenizer.load(folder)
+
+
+def test_masks_over_pieces() -> None:
+    tokenizer = trained()
+    pieces = tokenizer.pieces
+    assert tokenizer.is_alphabetic[pieces.index("fox")]
+    assert tokenizer.is_alphabetic[pieces.index("##a")]
+    for piece in ("[MASK]", ",", "1"):
+        assert not tokenizer.is_alphabetic[pieces.index(piece)]
+    assert tokenizer.is_continuation[pieces.index("##a")]
+    assert not tokenizer.is_continuation[pieces.index("#")]
+
+
+def test_decode_reads_back(tmp_path: Path) -> None:
+    tokenizer = trained()
+    assert tokenizer.decode(tokenizer.encode_ids(["The Fox jumps!"])[0]) == "the fox jumps !"
+    assert tokenizer.decode([tokenizer.special.mask]) == "[MASK]"
+    assert tokenizer.decode(np.zeros(0, np.uint16)) == ""
+
+
+def test_a_vocabulary_is_pinned_padded_and_the_same_every_time() -> None:
+    first, again = trained(), train_vocabulary(SENTENCES * 3, 500)
+    assert first.pieces == again.pieces
+    assert first.pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert first.special.pad == 0
+    assert first.size == 512
+    assert first.pieces[-1].startswith("[unused")
+    assert set(first.pieces) >= ascii_letters(lowercase=True)
+    assert "unbelievabl" in "".join(first.pieces)
+    unknown = first.encode_ids(SENTENCES)
+    assert not any(first.special.unknown in ids for ids in unknown)
+
+
+def test_the_same_vocabulary_in_fresh_processes(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from bertsmith.tokens.vocabulary import train_vocabulary as t;"
+        "print(t([open(sys.argv[1]).read()], 1024).sha256)"
+    )
+    text = tmp_path / "text"
+    draw = random.Random(3)
+    text.write_text(" ".join("".join(draw.choices("abcdefgh", k=draw.randint(1, 7))) for _ in range(20_000)))
+    found = {
+        subprocess.run([sys.executable, "-c", code, text], capture_output=True, text=True, check=True).stdout
+        for _ in range(3)
+    }
+    assert len(found) == 1
+
+
+def test_words_are_those_of_the_tokenizer() -> None:
+    left_out = Tally()
+    counts = count_words(["Don't stop.\nCafé café", f"{'é' * 101} 東京"], lowercase=True, left_out=left_out)
+    assert counts == {"don": 1, "'": 1, "t": 1, "stop": 1, ".": 1, "cafe": 2, "東": 1, "京": 1}
+    assert [(entry.count, entry.bytes) for entry in left_out.values()] == [(1, 101)]
+    assert choose_alphabet({"aab": 1, "c": 1}, 2) == {"a", "b"}
+
+
+def test_a_vocabulary_needs_words_and_room() -> None:
+    with pytest.raises(BertsmithError, match="not one word"):
+        train_vocabulary([" "], 512)
+    with pytest.raises(BertsmithError, match="too small"):
+        train_vocabulary(SENTENCES, 100)

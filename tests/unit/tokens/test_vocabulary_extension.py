@@ -1,0 +1,207 @@
+"""Vocabularies trained, extended and kept: old ids stay, new words are the costly ones, reports are of the text."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.tally import Tally
+from bertsmith.cli import main
+from bertsmith.corpus import text_sample
+from bertsmith.corpus.documents import ReadOptions
+from bertsmith.corpus.text_sample import sample_text
+from bertsmith.corpus.vocabularies import VocabularyOptions, make_vocabulary
+from bertsmith.corpus.vocabulary_report import measure
+from bertsmith.tokens.extension import costly_words, extend, new_rows
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.tokens.vocabulary import count_stretches, count_words, train_vocabulary
+
+GENERAL = ["the quick brown fox jumps over the lazy dog, again and again. " * 4]
+MEDICAL = ["the carcinoma of the dog was benign; a carcinoma, again. " * 6, "thrombosis, thrombosis and the fox. " * 3]
+
+
+@cache
+def old() -> Tokenizer:
+    return train_vocabulary(GENERAL, 256)
+
+
+def words(texts: list[str] = MEDICAL) -> dict[str, int]:
+    return count_words(texts, lowercase=True, left_out=Tally())
+
+
+def test_the_words_that_cost_most_come_first() -> None:
+    found = costly_words(old(), words())
+    assert found[0].word == "carcinoma"
+    assert found[0].count == 12
+    assert "".join(piece.removeprefix("##") for piece in found[0].pieces) == "carcinoma"
+    assert all(a.saved >= b.saved for a, b in itertools.pairwise(found))
+    assert not {each.word for each in found} & set(old().pieces)
+    once = costly_words(old(), {"carcinoma": 1, "москва": 2})
+    assert [(each.word, each.pieces, each.saved) for each in once] == [("москва", ("[UNK]",), 2)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 400), st.booleans(), st.sets(st.text("abcxyz", min_size=4, max_size=9), max_size=30))
+def test_every_old_piece_keeps_its_id(more: int, use_unused: bool, fresh: set[str]) -> None:
+    found = costly_words(old(), dict.fromkeys(fresh, 2) | words())
+    tokenizer, taken = extend(old(), found, old().size + more, use_unused)
+    unused = sum(piece.startswith("[unused") for piece in old().pieces)
+    changed = [number for number, piece in enumerate(old().pieces) if tokenizer.pieces[number] != piece]
+    assert tokenizer.size == -(-(old().size + more) // 64) * 64
+    assert all(old().pieces[number].startswith("[unused") for number in changed)
+    assert len(changed) == (min(len(taken), unused) if use_unused else 0)
+    assert taken == found[: tokenizer.size - old().size + (unused if use_unused else 0)]
+    assert tokenizer.special.mask == old().special.mask
+    for new in taken:
+        ids = tokenizer.encode_ids([new.word])[0].tolist()
+        assert ids == [tokenizer.pieces.index(new.word)]
+    rows = new_rows(old(), tokenizer)
+    assert rows is not None
+    assert sorted(rows) == [*changed, *range(old().size, tokenizer.size)]
+    for new in taken:
+        assert [old().pieces[part] for part in rows[tokenizer.pieces.index(new.word)]] == list(new.pieces)
+
+
+@pytest.mark.parametrize("extending", [False, True])
+def test_words_too_long_for_bert_are_counted_and_said(
+    source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, extending: bool
+) -> None:
+    with (source / "text.txt").open("a") as file:
+        file.write("\n" + f"The {'ab' * 60}, {'c' * 100}! " * 3)
+    old().save(tmp_path / "old")
+    chosen = {"extend": tmp_path / "old", "size": 320} if extending else {"size": 300}
+    with caplog.at_level("INFO", "bertsmith"):
+        make_vocabulary([source], tmp_path / "out", VocabularyOptions(documents="line", workers=1, **chosen))
+    assert (
+        f"3 words longer than 100 characters, [UNK] to BERT, not counted for the vocabulary; such as {'ab' * 20}... "
+        "(120 characters)"
+    ) in caplog.text
+
+
+def test_what_extends_nothing() -> None:
+    assert new_rows(old(), old()) == {}
+    assert new_rows(old(), train_vocabulary(MEDICAL, 320)) is None, "other pieces"
+    larger, _ = extend(old(), costly_words(old(), words()), 512)
+    assert new_rows(larger, old()) is None, "fewer pieces"
+    cased = Tokenizer.from_vocabulary(larger.pieces, lowercase=False)
+    assert new_rows(old(), cased) is None, "other casing"
+    with pytest.raises(BertsmithError, match="no room"):
+        extend(old(), [], old().size)
+
+
+def test_figures_are_those_of_the_whole_text() -> None:
+    texts = [*GENERAL, *MEDICAL, "Москва, (fox)\nfox's 東京"]
+    for tokenizer in (old(), train_vocabulary(texts, 512, lowercase=False)):
+        figures = measure(tokenizer, count_stretches(texts), 1000)
+        ids = [number for each in tokenizer.encode_ids(texts) for number in each.tolist()]
+        assert figures.tokens == len(ids)
+        assert figures.unknown == ids.count(tokenizer.special.unknown)
+        assert figures.words == sum(not tokenizer.is_continuation[number] for number in ids)
+        assert figures.tokens_per_mb == pytest.approx(len(ids) * 1000)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "texts" / "text.txt"
+    path.parent.mkdir()
+    path.write_text("\n".join((GENERAL + MEDICAL) * 2 + [f"line {number} of the text" for number in range(300)]))
+    return path.parent
+
+
+def test_the_sample_is_even_and_the_same_in_any_parts(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = sample_text([source], ReadOptions("line"), 10**9, workers=1)
+    assert whole.stretches == count_stretches((source / "text.txt").read_text().split("\n"))
+    assert whole.share == 1.0
+    assert whole.bytes == sum(len(line.strip()) for line in (source / "text.txt").read_text().split("\n"))
+    half = sample_text([source], ReadOptions("line"), whole.bytes // 2, workers=1)
+    assert 0 < half.bytes < whole.bytes
+    assert 90 < half.stretches["line"] < 210
+    monkeypatch.setattr(text_sample, "_PART_BYTES", 500)
+    assert sample_text([source], ReadOptions("line"), whole.bytes // 2, workers=2) == half
+
+
+def test_the_sample_of_parquet_is_as_large_as_that_of_plain_text(tmp_path: Path) -> None:
+    """Text that packs ten to one, as a file of few bytes."""
+    arrow, parquet = (pytest.importorskip(name, reason="no pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
+    rows = [f"{number} " + "the same words again and again " * 40 for number in range(2000)]
+    table = arrow.table({"text": rows})
+    parquet.write_table(table, tmp_path / "a.parquet", compression="zstd", use_dictionary=False, row_group_size=100)
+    (tmp_path / "a.txt").write_text("\n".join(rows))
+    most = (tmp_path / "a.txt").stat().st_size // 5
+    assert (tmp_path / "a.parquet").stat().st_size < most / 2
+    plain, packed = (sample_text([tmp_path / f"a.{kind}"], ReadOptions("line"), most, 1) for kind in ("txt", "parquet"))
+    assert packed.bytes == pytest.approx(plain.bytes, rel=0.05)
+    assert packed.bytes < 1.2 * most
+
+
+def test_train_extend_and_keep_from_the_command_line(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BERTSMITH_DATA", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    common = ["--documents", "line", "--workers", "1"]
+    first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
+    assert main(["vocab", str(source), "--out", first, "--size", "300", "--cased", *common]) == 0
+    trained = Tokenizer.load(first)
+    assert (trained.size, trained.lowercase, trained.special.pad) == (320, False, 0)
+    old().save(tmp_path / "old")
+    extending = ["--extend", str(tmp_path / "old"), "--size", "320"]
+    assert main(["vocab", str(source), "--out", second, *extending, *common]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("copies in the sample were not looked for") == 2
+    assert "carcinoma (c ##a" in said.err
+    assert "fewer tokens" in said.err or "more tokens" in said.err
+    assert said.out.split() == [first, second]
+    assert Tokenizer.load(second).pieces[:256] == old().pieces
+    report = json.loads((tmp_path / "second" / "vocabulary.json").read_text())
+    assert {"word": "carcinoma", "count": 24}.items() <= report["first_added"][3].items()
+    assert report["vocabularies"]["second"]["tokens"] < report["vocabularies"]["old"]["tokens"]
+    assert main(["vocab", str(source), "--out", third, "--reuse", str(tmp_path / "old" / "vocab.txt"), *common]) == 0
+    assert Tokenizer.load(third).sha256 == old().sha256
+    assert "bert-base-uncased on English Wikipedia" in capsys.readouterr().err
+    monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path))
+    old().save(tmp_path / "vocab" / "bert-base-uncased")
+    assert main(["vocab", str(source), "--out", first, "--size", "300", *common]) == 0
+    assert re.search(r"bert-base-uncased  +\d\.\d{3} ", capsys.readouterr().err), "it is found, and reads the text"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"extend": Path("a"), "reuse": Path("b")}, "either extended or kept"),
+        ({"reuse": Path("b"), "size": 300}, "has its own size"),
+        ({"use_unused": True}, "take such places"),
+        ({"extend": Path("a")}, "not said how many"),
+        ({"workers": 0}, "workers is 0"),
+        ({"reuse": Path("nowhere")}, "no tokenizer here"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, Any], message: str, source: Path, tmp_path: Path) -> None:
+    with pytest.raises(BertsmithError, match=message):
+        make_vocabulary([source], tmp_path / "out", VocabularyOptions(**options))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_size_too_small_is_refused_before_any_text_is_read(tmp_path: Path) -> None:
+    with pytest.raises(BertsmithError, match="a vocabulary of 100 pieces is too small"):
+        make_vocabulary([tmp_path / "nowhere"], tmp_path / "out", VocabularyOptions(size=100))
+
+
+def test_nothing_else_is_overwritten(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("my thesis")
+    with pytest.raises(BertsmithError, match="no tokenizer folder"):
+        make_vocabulary([source], tmp_path / "out")
+    old().save(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(BertsmithError, match="more than a tokenizer"):
+        make_vocabulary([source], tmp_path / "model")

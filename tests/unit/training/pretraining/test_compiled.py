@@ -1,0 +1,249 @@
+"""Compiled steps: the numbers of eager ones, one graph for each phase and mode, and no question to the device."""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.batches.masking import MaskingSettings
+from bertsmith.batches.order import Order
+from bertsmith.batches.packing import PretrainBatch, fix_shapes
+from bertsmith.batches.shapes import FixedShapes
+from bertsmith.batches.steps import Step, StepBuilder, held_out_batches
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.optim.clipped import ClippedOptimizer
+from bertsmith.optim.groups import parameter_groups
+from bertsmith.optim.lamb import Lamb
+from bertsmith.optim.loss_scale import LossScale
+from bertsmith.tokens.special_ids import SpecialIds
+from bertsmith.training.pretraining import compiled
+from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
+from bertsmith.training.pretraining.evaluate import evaluate
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.step import StepSums, train_step
+from made_pretraining import fresh_model
+from made_shards import MemorySource, make_shard, random_documents
+
+CPU = torch.device("cpu")
+MASKING = MaskingSettings()
+FEW = SpecialIds(pad=0, unknown=1, cls=2, sep=3, mask=4, vocabulary_size=2048)
+LETTERS = np.arange(FEW.vocabulary_size) % 2 == 0
+LOSSES, COUNTS = [0, 3], [1, 2, 4, 5]
+# The compiler's own graphs, run op by op: what it would make kernels of, without the wait for a C++ compiler.
+COMPILER = "aot_eager"
+# Operators that hand a value of the device to the host, or whose result has a shape that the host must wait for.
+ASKING = {"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::masked_select", "aten::is_nonzero"}
+ASKING |= {"aten::_unique2", "aten::unique_dim", "aten::equal", "aten::bincount"}
+
+
+@dataclass
+class Phase:
+    """Steps of one length and shape, and held-out batches of one shape."""
+
+    builder: StepBuilder
+    held_out: list[PretrainBatch]
+
+    @classmethod
+    def of(cls, length: int, global_batch: int) -> Phase:
+        """Of so many sequences that about every other step has more tokens than its micro-batches have slots."""
+        shard = make_shard(random_documents(0, 16))
+        source = MemorySource({"train": [shard], "held_out": [make_shard(random_documents(1, 6))]}, FEW)
+        order = Order(source, seed=1, phase=length, sequence_length=length)
+        shapes = FixedShapes.for_steps(
+            order.epoch(0).lengths, MASKING, global_batch=global_batch, ranks=1, budget_tokens=256, longest=length
+        )
+        tight = replace(shapes, micro_batches=1, tokens=256)
+        batches = held_out_batches(
+            source, sequence_length=length, instances=20, masking=MASKING, micro_batch_tokens=256, seed=1
+        )
+        assert len(batches) > 1
+        return cls(StepBuilder(order, global_batch, MASKING, 256, shapes=tight), fix_shapes(batches, length, FEW.cls))
+
+
+def made(dropout: float) -> tuple[PretrainingModel, ClippedOptimizer]:
+    shape = {"vocab_size": FEW.vocabulary_size, "hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 16}
+    model = fresh_model(dropout=dropout, seed=3, **shape)
+    optimizer = Lamb(parameter_groups(model, 0.01))
+    optimizer.set_learning_rate(1e-3)
+    return model, optimizer
+
+
+def take(model: PretrainingModel, optimizer: ClippedOptimizer, step: Step, compiled: CompiledStep | None) -> StepSums:
+    return train_step(Pretraining(model, CPU), optimizer, step.micro_batches, step.counts, CPU, compiled)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Watch(TorchDispatchMode):
+    """The names of all operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Under any other mode PyTorch runs no compiled graph."""
+        return True
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.seen.add(func.name().split(".")[0])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("dropout", "checkpointing"), [(0.0, False), (0.1, True)])
+def test_one_graph_a_phase_and_mode_over_fifty_ragged_steps(dropout: float, checkpointing: bool) -> None:
+    model, optimizer = made(dropout)
+    model.encoder.gradient_checkpointing = checkpointing
+    step_of = CompiledStep(model, optimizer, CPU, COMPILER)
+    made_so_far, micro_batches = [], []
+    counters.clear()
+    for phase in (Phase.of(32, 10), Phase.of(64, 5)):
+        model.train()
+        take(model, optimizer, phase.builder.build(0), step_of)
+        evaluate(model, phase.held_out, LETTERS, CPU, step_of)
+        made_so_far.append(step_of.compilations)
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            for number in range(1, 26):
+                step = phase.builder.build(number)
+                optimizer.set_learning_rate(1e-3 / number)
+                take(model, optimizer, step, step_of)
+                micro_batches.append(len(step.micro_batches))
+                if number % 10 == 0:
+                    evaluate(model, phase.held_out, LETTERS, CPU, step_of)
+        assert step_of.compilations == made_so_far[-1]
+    assert len(micro_batches) == 50
+    assert len(set(micro_batches)) > 1, "some steps take one micro-batch more, of the same graph"
+    assert made_so_far == [3, 5], "the losses, the evaluation and the update; then two graphs for another shape"
+    assert not counters["graph_break"]
+    assert counters["stats"]["unique_graphs"] == 5
+
+
+def together(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([each.detach().double().flatten() for each in tensors])
+
+
+def test_results_are_those_of_the_eager_step() -> None:
+    phase, close = Phase.of(64, 5), 1e-6
+    (model, optimizer), (other, other_optimizer) = made(0.0), made(0.0)
+    step_of = CompiledStep(model, optimizer, CPU, COMPILER)
+    ragged = StepBuilder(phase.builder.order, phase.builder.global_batch, MASKING, 256)
+    for number in range(3):
+        step = phase.builder.build(number)
+        ours = take(model, optimizer, step, step_of)
+        theirs = take(other, other_optimizer, ragged.build(number), None)
+        assert ours.figures[LOSSES].tolist() == pytest.approx(theirs.figures[LOSSES].tolist(), rel=1e-6)
+        assert ours.figures[COUNTS].tolist() == theirs.figures[COUNTS].tolist()
+        assert ours.tokens == theirs.tokens
+        assert ours.slots == 256 * len(step.micro_batches)
+        assert optimizer.gradient_norm.item() == pytest.approx(other_optimizer.gradient_norm.item(), rel=close)
+        # The fused kernel of the eager update clips the gradients where they lie.
+        found = together(each.grad for each in model.parameters()) / optimizer.gradient_norm.double().clamp(min=1)
+        expected = together(each.grad for each in other.parameters())
+        assert (found - expected).norm() <= close * expected.norm()
+        found, expected = together(model.parameters()), together(other.parameters())
+        assert (found - expected).norm() <= close * expected.norm()
+    figures = evaluate(model, phase.held_out, LETTERS, CPU, step_of).as_record()
+    assert figures == pytest.approx(evaluate(other, phase.held_out, LETTERS, CPU).as_record(), rel=1e-6)
+
+
+def test_a_step_asks_the_device_nothing_and_draws_its_dropout_from_the_seed() -> None:
+    phase = Phase.of(32, 10)
+    model, optimizer = made(0.3)
+    step_of = CompiledStep(model, optimizer, CPU, COMPILER)
+    take(model, optimizer, phase.builder.build(0), step_of)
+    step = phase.builder.build(1)
+    with Watch() as watch:
+        take(model, optimizer, step, step_of)
+    assert "aten::mm" in watch.seen or "aten::addmm" in watch.seen, "the graph's own operators are seen"
+    assert not watch.seen & ASKING
+    with Watch() as watch:
+        bool(torch.ones(2).sum() > 1)
+    assert watch.seen & ASKING, "a question would be seen"
+
+    def loss(seed: int) -> float:
+        torch.manual_seed(seed)
+        return step_of.add_losses(
+            step.micro_batches[0], {"masked": 10, "next_sentence": 10}, StepSums.zero(2, CPU)
+        ).item()
+
+    assert loss(1) == loss(1) != loss(2)
+
+
+def test_a_non_finite_gradient_changes_nothing_and_a_finite_one_is_seen_by_the_copies_of_weights() -> None:
+    """The eager model keeps its half-precision copies of weights until the version of a parameter changes."""
+    model, _ = made(0.0)
+    optimizer = Lamb(parameter_groups(model, 0.01), loss_scale=LossScale(initial=4.0))
+    optimizer.set_learning_rate(1e-3)
+    step_of = CompiledStep(model, optimizer, CPU, COMPILER)
+    for value, same in ((float("nan"), True), (1.0, False)):
+        before = [each.detach().clone() for each in model.parameters()]
+        versions = [each._version for each in model.parameters()]
+        for each in model.parameters():
+            each.grad = torch.full_like(each, value)
+        step_of.update()
+        assert bool(optimizer.finite) is not same
+        assert all(map(torch.equal, before, model.parameters())) is same
+        assert bool(optimizer.sound)
+        assert float(optimizer.loss_scale.scale) == 2.0, "halved once, and then kept"
+        assert all(torch.isfinite(each).all() for state in optimizer.state.values() for each in state.values())
+    assert all(each._version > version for each, version in zip(model.parameters(), versions, strict=True))
+    assert step_of.compilations == 1
+
+
+def test_a_graph_made_again_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    phase = Phase.of(32, 10)
+    model, optimizer = made(0.0)
+    step_of = CompiledStep(model, optimizer, CPU, COMPILER)
+    batch = phase.builder.build(0).micro_batches[0]
+    step_of.add_losses(batch, {"masked": 1, "next_sentence": 1}, StepSums.zero(2, CPU))
+    assert "compiled again" not in caplog.text
+    model.config = copy.copy(model.config)
+    model.encoder.compute = torch.bfloat16
+    step_of.add_losses(batch, {"masked": 1, "next_sentence": 1}, StepSums.zero(2, CPU))
+    assert "compiled again" in caplog.text
+
+
+def test_what_is_compiled_and_why_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = torch.device("cuda", 0)
+    assert [choose_compiled(setting, CPU) for setting in ("auto", "false")] == [False, False]
+    monkeypatch.setattr(compiled, "find_spec", lambda name: None)
+    assert choose_compiled("auto", card) is False
+    with pytest.raises(BertsmithError, match="without Triton"):
+        choose_compiled("true", card)
+    monkeypatch.setattr(compiled, "find_spec", lambda name: object())
+    assert choose_compiled("auto", card) is True
+
+
+def test_the_compiler_is_the_one_program_that_pytorch_will_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("c++one", "clang++" if sys.platform == "darwin" else "g++"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "c++one")
+    assert choose_compiled("true", CPU) is True
+    for name in ("no-such-compiler", "c++one -pipe", ""):
+        monkeypatch.setenv("CXX", name)
+        with pytest.raises(BertsmithError, match=rf"a C\+\+ compiler \(CXX is '{re.escape(name)}'"):
+            choose_compiled("true", CPU)
+    monkeypatch.delenv("CXX")
+    assert choose_compiled("true", CPU) is True
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(BertsmithError, match=r"without a C\+\+ compiler\n"):
+        choose_compiled("true", CPU)
