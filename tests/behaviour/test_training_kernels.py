@@ -14,6 +14,7 @@ from bertsmith.model.cpu.library import is_loaded
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
 from made_kernels import kernels_unused
 from made_pretraining import batch_of, fresh_model
@@ -132,9 +133,10 @@ def gradients_of_a_step(compute: torch.dtype | None) -> dict[str, Tensor]:
     """Of three micro-batches, left in the parameters by `train_step`."""
     model = fresh_model(compute, deviation=0.05, seed=3, **SHAPE, max_position_embeddings=64)
     batches = [batch_of(np.random.default_rng(seed).integers(1, 64, 9).tolist(), seed) for seed in range(3)]
-    counts = sum(len(each.masked_positions) for each in batches), 27
+    counts = {"masked": sum(len(each.masked_positions) for each in batches), "next_sentence": 27}
     optimizer = Lamb(parameter_groups(model, 0.01), max_gradient_norm=1e9)
-    train_step(model, optimizer, batches, counts, torch.device("cpu"))
+    cpu = torch.device("cpu")
+    train_step(Pretraining(model, cpu), optimizer, batches, counts, cpu)
     return {name: each.grad.double().clone() for name, each in model.named_parameters() if each.grad is not None}
 
 
