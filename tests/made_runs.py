@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from bertsmith.base.stopping import StoppedAfterSaving, StopSignal
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
@@ -24,7 +25,6 @@ from bertsmith.recipes.loader import load_recipe
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
-from bertsmith.training.stopping import StoppedAfterSaving, StopSignal
 
 # What a record says about the machine and the clock, which no two runs share.
 OF_THE_CLOCK = {
@@ -33,6 +33,7 @@ OF_THE_CLOCK = {
     "data_wait_share",
     "memory_bytes",
     "seconds_left_in_phase",
+    "seconds_left_in_seed",
 }
 _SMALL = (
     *("--model.layers=1", "--model.hidden=32", "--model.heads=2", "--model.intermediate=48"),
@@ -88,7 +89,7 @@ def stopped_after(steps: int, patch: pytest.MonkeyPatch, recipe: Recipe, folder:
     """Trains until a stop that is asked for after this many steps."""
     with patch.context() as inner:
         inner.setattr(Asked, "steps", steps)
-        inner.setattr("bertsmith.training.stopping.StopSignal", Asked)
+        inner.setattr("bertsmith.base.stopping.StopSignal", Asked)
         with pytest.raises(StoppedAfterSaving):
             pretrain(recipe, corpus(), folder)
     assert step_folders(folder)[-1].name == f"step-{steps:08d}"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -15,12 +13,14 @@ import numpy as np
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.bench import process, text
+from bertsmith.bench import measure as measuring
+from bertsmith.bench import text
 from bertsmith.bench.batches.cases import sequence_hashes
 from bertsmith.bench.made_corpus import CorpusChoice, open_or_prepare
+from bertsmith.bench.measure import CaseSpec, measure, measure_peer
 from bertsmith.bench.prepare.bench import PrepareBench, bench_prepare
 from bertsmith.bench.prepare.nvidia import Pieces, mask, pairs
-from bertsmith.bench.process import CaseSpec, measure
+from bertsmith.bench.process import Child
 from bertsmith.bench.run import BenchOptions, run_bench
 from bertsmith.bench.table import Table
 from bertsmith.bench.text import cut_texts
@@ -28,6 +28,7 @@ from bertsmith.cli import main
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 
+SIDES = "bertsmith.bench.prepare.sides"
 WORDS = [
     "the",
     "cat",
@@ -72,7 +73,7 @@ def test_bench_prepare_measures_every_side_over_the_same_text(source, tmp_path, 
     assert "processor: " in said
     found = json.loads(report.read_text())
     assert found["machine"]["cores"].isdigit()
-    rows = [row for row in found["rows"] if "missing" not in row or not row["missing"]]
+    rows = [row for row in found["rows"] if "failed" not in row or not row["failed"]]
     sides = Counter(row["side"] for row in rows)
     assert sides["ours"] == sides["nvidia"] == sides["tokenizers"] == 1
     read = {}
@@ -115,7 +116,7 @@ def test_a_corpus_in_the_data_folder_is_named_without_the_place_of_that(source, 
 
 
 def test_a_side_that_read_something_else_ends_the_bench(source, tmp_path, monkeypatch):
-    real = process.measure
+    real = measuring.measure
 
     def short(spec: CaseSpec):
         Path(spec.source).write_text("half of the text that was here is gone\n" * 2, encoding="utf-8")
@@ -145,7 +146,7 @@ def test_an_unknown_bench_and_a_failing_side_are_said(tmp_path):
         run_bench("prepair", BenchOptions(), [])
     assert "'prepare'" in raised.value.fix
     with pytest.raises(BertsmithError, match=r"(?s)ended with status 1.*No such file"):
-        measure(CaseSpec("tokenizers", tmp_path / "none", tmp_path / "out", tmp_path / "none", {}))
+        measure(CaseSpec(SIDES, "tokenizers", tmp_path / "none", tmp_path / "out", tmp_path / "none", {}))
 
 
 def test_a_peer_that_is_not_installed_is_a_row_that_says_so(tmp_path, monkeypatch):
@@ -154,8 +155,8 @@ def test_a_peer_that_is_not_installed_is_a_row_that_says_so(tmp_path, monkeypatc
     hide.mkdir()
     (hide / "datasets.py").write_text("raise ModuleNotFoundError('hidden', name='datasets')\n")
     monkeypatch.setenv("PYTHONPATH", str(hide))
-    found = measure(CaseSpec("datasets", tmp_path, tmp_path / "out", tmp_path, {"length": 128}))
-    assert found.missing == "datasets"
+    found = measure_peer(CaseSpec(SIDES, "datasets", tmp_path, tmp_path / "out", tmp_path, {"length": 128}))
+    assert found.failed == "datasets is not installed"
     assert found.cpu_seconds == 0
 
 
@@ -168,7 +169,7 @@ def test_memory_and_processes_are_those_of_the_whole_family(tmp_path):
     )
     (tmp_path / "family.py").write_text(code)
     child = subprocess.Popen([sys.executable, str(tmp_path / "family.py")])
-    with process._Memory(child.pid) as memory:
+    with measuring._Memory(child.pid) as memory:
         child.wait()
     assert 120_000_000 < memory.peak_bytes < 400_000_000
 
@@ -177,14 +178,13 @@ def test_memory_and_processes_are_those_of_the_whole_family(tmp_path):
 def test_a_bench_that_is_interrupted_leaves_no_process(tmp_path, monkeypatch):
     started = []
 
-    def interrupted(pid: int, options: int):
-        started.append(pid)
+    def interrupted(self: Child, do: str):
+        started.append(self.pid)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "wait4", interrupted)
+    monkeypatch.setattr(Child, "ask", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        measure(CaseSpec("tokenizers", tmp_path, tmp_path / "out", tmp_path, {}))
-    time.sleep(0.05)
+        measure(CaseSpec("bertsmith.bench.batches.cases", "index", tmp_path, tmp_path / "out", tmp_path, {}))
     assert not Path(f"/proc/{started[0]}").exists()
 
 

@@ -10,7 +10,7 @@ import pytest
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.run import BenchOptions, run_bench
 from bertsmith.bench.step.bench import PretrainStepBench, bench_pretrain_step, report
-from bertsmith.bench.step.plan import CardSizes, CpuSizes, card_plan, cpu_plan
+from bertsmith.bench.step.plan import CpuSizes, GpuSizes, cpu_plan, gpu_plan, shape
 from bertsmith.bench.step.run import StepRun
 from bertsmith.cli import main
 
@@ -35,6 +35,7 @@ def test_quick_compares_over_made_up_and_real_pairs(source, tmp_path, monkeypatc
     found = json.loads(to.read_text())
     assert found["command"].startswith("bertsmith bench pretrain-step --quick")
     assert "threads of torch" in found["machine"]["device"]
+    assert "own kernels use" in found["machine"]["instruction sets"]
     assert "torch" in found["machine"]["versions"]
     rows = found["rows"]
     sets = ("4 of 40-128", "4 real at 64")
@@ -56,8 +57,8 @@ def test_quick_compares_over_made_up_and_real_pairs(source, tmp_path, monkeypatc
 
 def test_the_cards_plan_its_ladder_and_where_the_time_goes_run_on_a_cpu(tmp_path):
     """All that a card is measured with, at a size for a CPU; two rungs and one match stand for all."""
-    sizes = CardSizes("cpu", ("tiny",), (128,), tokens=512, passes=1, seconds=0.1, compiled=False, vocabulary=700)
-    plan = card_plan(sizes, {})
+    sizes = GpuSizes("cpu", ("tiny",), (128,), tokens=512, passes=1, seconds=0.1, compiled=False, vocabulary=700)
+    plan = gpu_plan(sizes, {})
     assert [rung.what for rung in plan.ladder] == [
         "fp32, padded",
         "tf32",
@@ -97,7 +98,7 @@ def test_what_there_is_no_time_for_is_named(tmp_path):
 def test_without_a_peer_every_side_of_ours_is_measured_once():
     plan = cpu_plan(CpuSizes("tiny", 2, 0.1), {}, 600).alone()
     assert all(match.peer is None for match in plan.matches)
-    assert [match.ours.said for match in plan.matches] == [
+    assert [match.ours.label for match in plan.matches] == [
         "bf16, AdamW",
         "fp32, AdamW",
         "bf16, LAMB",
@@ -123,7 +124,7 @@ def test_a_wrong_name_ends_with_status_2(args, said, capsys):
 def test_a_case_that_there_is_not_lists_those_that_there_are(source, tmp_path, monkeypatch):
     monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "none"))
     options = BenchOptions(source=(source,), device="cpu", lengths=(64,), quick=True, only="no such case")
-    with pytest.raises(BertsmithError, match="no case holds 'no such case'") as raised:
+    with pytest.raises(BertsmithError, match="no case contains 'no such case'") as raised:
         run_bench("pretrain-step", options, ["bertsmith"])
     assert HEADLINE in raised.value.fix
 
@@ -139,3 +140,15 @@ def test_lengths_that_are_not_known_are_refused_on_a_card(tmp_path, monkeypatch)
     with pytest.raises(BertsmithError, match="not known at 256") as raised:
         bench_pretrain_step(PretrainStepBench(device="cuda", lengths=(128, 256)), tmp_path, "a command")
     assert "128 or 512" in raised.value.fix
+
+
+def test_a_row_without_memory_fails_by_name_and_the_others_are_measured(tmp_path):
+    """A vocabulary whose rows no machine can hold: PyTorch on a CPU raises RuntimeError for it."""
+    plan = cpu_plan(CpuSizes("tiny", 2, 0.1), {}, 600).alone()
+    huge = replace(plan.matches[0], ours=replace(plan.matches[0].ours, model=shape("tiny", 10**13)))
+    run = StepRun(replace(plan, matches=(huge, plan.matches[1]), ladder=()), tmp_path, float("inf"), only="AdamW")
+    run.all()
+    assert run.left_out == ["tiny, 2 of 40-128: bf16, AdamW: out of memory"]
+    assert [result.case for result in run.results] == ["tiny, 2 of 40-128: fp32, AdamW"]
+    about = report(run, "a command", {}, "made up").about
+    assert "left out: tiny, 2 of 40-128: bf16, AdamW: out of memory" in about

@@ -16,45 +16,18 @@ import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
-from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.records import Columns, read_records
 from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.settings import FinetuneSettings
-from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.weights.huggingface import save_pretraining_model
-
-WORDS = [f"word{number}" for number in range(30)]
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "lovely", "awful"]
-CONFIG = BertConfig(
-    vocab_size=len(PIECES), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-    max_position_embeddings=40,
-)  # fmt: skip
-QUICK = FinetuneSettings(epochs=12, learning_rate=3e-3, batch=16, max_length=32, device="cpu", precision="fp32")
+from made_rows import CONFIG, QUICK, made_model, rows
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A small encoder, as pre-training leaves it but for the training."""
-    folder = tmp_path_factory.mktemp("encoder")
-    Tokenizer.from_vocabulary(PIECES, lowercase=True).save(folder / "tokenizer")
-    encoder = PretrainingModel(CONFIG)
-    initialise(encoder, 0.05, seed=0)
-    save_pretraining_model(encoder, folder / "tokenizer", folder / "model")
-    return folder / "model"
-
-
-def rows(count, seed):
-    """Rows of filler whose label is told by one word among it."""
-    draw = random.Random(seed)
-    made = []
-    for _ in range(count):
-        label = draw.choice(["praise", "praise", "blame"])
-        words = draw.choices(WORDS, k=draw.randrange(3, 12))
-        words.insert(draw.randrange(len(words) + 1), "lovely" if label == "praise" else "awful")
-        made.append({"text": " ".join(words), "label": label})
-    return made
+    return made_model(tmp_path_factory.mktemp("encoder"))
 
 
 TRAIN, DEV = rows(160, 1), rows(60, 2)
@@ -117,7 +90,7 @@ def test_no_micro_batch_passes_the_budget(model, monkeypatch):
         tokens.append(inputs.asked.tokens)
         return inputs
 
-    monkeypatch.setattr("bertsmith.tasks.finetune.pack", counted)
+    monkeypatch.setattr("bertsmith.tasks.objective.pack", counted)
     even = [{"text": " ".join(["word1"] * 28), "label": label} for label in ("praise", "blame", "blame")]
     settings = replace(QUICK, batch=3, epochs=1, micro_batch_tokens=45)
     bertsmith.finetune("classify", model, even, DEV, None, settings=settings)
@@ -147,7 +120,7 @@ def test_the_flag_that_a_missing_column_is_told_of_names_it(model, tmp_path, cap
     assert main(command) == 2
     said = capsys.readouterr().err
     assert "there is no column 'text'" in said
-    assert "found are: review, label; name one with --columns.text" in said
+    assert "found: review, label; name one with --columns.text" in said
     assert main([*command, "--columns.text", "review"]) == 0
 
 
@@ -158,7 +131,7 @@ def test_the_folder_predicts_the_same_names_and_scores_elsewhere(model, tmp_path
     settings = replace(QUICK, columns=Columns(text="review", label="opinion"))
     bertsmith.finetune("classify", model, train, dev, tmp_path / "out", settings=settings)
     here = Predictor(tmp_path / "out", "cpu", precision="fp32")([{"review": row["text"]} for row in DEV[:10]])
-    shutil.move(tmp_path / "out", tmp_path / "moved")
+    shutil.move(tmp_path / "out" / "model", tmp_path / "moved")
     code = (
         "import json, sys; from bertsmith import Predictor;"
         "predictor = Predictor(sys.argv[1], 'cpu', precision='fp32');"
@@ -216,27 +189,21 @@ def test_faults_are_named_and_nothing_is_written(model, tmp_path, change, what):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_of_other_things_is_refused_before_training(model, tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(BertsmithError, match="not a model folder"):
-        bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path, settings=QUICK)
-
-
-def test_the_model_that_it_starts_from_is_never_replaced(model, tmp_path):
+def test_a_folder_that_holds_a_model_or_a_run_is_refused_before_training(model, tmp_path):
     copy, link = tmp_path / "copy", tmp_path / "link"
     shutil.copytree(model, copy)
     link.symlink_to(copy)
     for start, out in ((copy, copy), (copy, link), (link, copy), (copy, tmp_path / "x" / ".." / "copy")):
-        with pytest.raises(BertsmithError, match="would replace the model that it starts from"):
+        (tmp_path / "x").mkdir(exist_ok=True)
+        with pytest.raises(BertsmithError, match=r"holds config\.json"):
             bertsmith.finetune("classify", start, TRAIN, DEV, out, settings=QUICK)
     assert (copy / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
-
-
-def test_a_second_run_says_that_it_replaces_the_first(model, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("bertsmith"), "propagate", True)
-    for times in range(2):
-        bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "out", settings=replace(QUICK, epochs=1))
-        assert ("will replace it" in caplog.text) == bool(times)
+    quick = replace(QUICK, epochs=1)
+    bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "out", settings=quick)
+    before = (tmp_path / "out" / "model" / "model.safetensors").read_bytes()
+    with pytest.raises(BertsmithError, match="there is a run in this folder already"):
+        bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "out", settings=quick)
+    assert (tmp_path / "out" / "model" / "model.safetensors").read_bytes() == before
 
 
 def test_a_real_encoder_beats_random_weights_on_sst2(real_data):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from bertsmith.base.stopping import StoppedAfterSaving, StopSignal
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining import compiled
-from bertsmith.training.stopping import StoppedAfterSaving, StopSignal
 from made_runs import corpus, figures, small_recipe, weights
 
 FIELDS = {"micro_batch_tokens": 384, "phase1__steps": 3, "phase2__steps": 0}
@@ -40,7 +40,7 @@ def test_it_resumes_to_the_bit_and_sees_the_tokens_of_an_eager_run(
     assert "compiled again" not in caplog.text
 
     with monkeypatch.context() as patch:
-        patch.setattr("bertsmith.training.stopping.StopSignal", Asked)
+        patch.setattr("bertsmith.base.stopping.StopSignal", Asked)
         with pytest.raises(StoppedAfterSaving):
             pretrain(recipe, corpus(), tmp_path / "run")
     resumed = pretrain(recipe, corpus(), tmp_path / "run", resume=True)

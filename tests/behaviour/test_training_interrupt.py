@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from bertsmith.base.stopping import StoppedAfterSaving, StopSignal
 from bertsmith.recipes.loader import load_recipe, save_recipe
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import pretrain
-from bertsmith.training.stopping import StoppedAfterSaving, StopSignal, stop_on_signals
 from made_runs import corpus, figures, small_corpus, small_recipe, weights
 
 RECIPE = small_recipe(phase1__steps=40, phase2__steps=2, phase1__global_batch=48, evaluate_every=1000)
@@ -46,11 +45,11 @@ def test_ctrl_c_saves_and_the_resumed_run_is_unbroken(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130, said
-    assert "SIGINT received: saving after this step, then stopping; once more stops at once" in said
+    assert "SIGINT received: saving after this step, then stopping; press Ctrl-C again to stop at once" in said
     (saved,) = step_folders(tmp_path / "run")
     step = int(saved.name.removeprefix("step-"))
     assert 3 <= step < 40
-    assert f"stopped at step {step}; run the same command with --resume to go on" in said
+    assert f"stopped at step {step}; run the same command with --resume to resume" in said
     assert "Traceback" not in said
     resumed = pretrain(RECIPE, corpus(), tmp_path / "run", resume=True)
     unbroken = pretrain(RECIPE, corpus(), tmp_path / "unbroken")
@@ -83,29 +82,11 @@ def test_what_to_do_next_fits_how_the_run_was_called(tmp_path: Path) -> None:
             self.requested = True
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertsmith.training.stopping.StopSignal", Asked)
-        for resume, words in ((False, "with --resume to go on"), (True, "run the same command again to go on")):
+        patch.setattr("bertsmith.base.stopping.StopSignal", Asked)
+        for resume, words in ((False, "with --resume to resume"), (True, "run the same command again to resume")):
             with pytest.raises(StoppedAfterSaving, match=words) as caught:
                 pretrain(RECIPE, corpus(), tmp_path / "run", resume=resume)
             assert caught.value.status == 143
-
-
-def test_handlers_are_put_back_and_an_ignored_sigint_stays_ignored() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with stop_on_signals() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert (stop.requested, stop.interrupted) == (True, True)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) == before
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with stop_on_signals() as stop:
-            os.kill(os.getpid(), signal.SIGINT)
-            assert not stop.requested
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def test_the_quickstart_loses_few_steps_to_a_kill() -> None:

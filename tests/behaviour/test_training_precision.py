@@ -12,35 +12,43 @@ import torch
 
 from bertsmith.base import device, fp32_products, log
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.processor import Processor
 from bertsmith.model.cpu.prepare import prepare_training
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.training import pretrain as pretrain_module
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
+from made_processors import WITH_AMX, WITHOUT_BF16
 from made_runs import corpus, figures, small_recipe, stopped_after, weights
 
 AUTO = small_recipe(precision="auto", device="auto", phase1__steps=3, phase2__steps=1)
 FP16 = small_recipe(precision="fp16", phase1__steps=9, phase2__steps=2, log_every=3)
 
 
-@pytest.mark.parametrize(("at_first", "later", "precision"), [(0.5, 3.0, "fp32"), (3.0, 0.5, "bf16")])
+@pytest.mark.parametrize(
+    ("at_first", "later", "precision"), [(WITHOUT_BF16, WITH_AMX, "fp32"), (WITH_AMX, WITHOUT_BF16, "bf16")]
+)
 def test_a_resumed_run_keeps_its_precision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_first: float, later: float, precision: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_first: Processor, later: Processor, precision: str
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(fp32_products, "fastest", lambda: ("default", "by measurement"))
-    monkeypatch.setattr(device, "bf16_speed_ratio", lambda: at_first)
+    runs_on(at_first, monkeypatch)
     unbroken = pretrain(AUTO, corpus(), tmp_path / "unbroken")
     stopped_after(1, monkeypatch, AUTO, tmp_path / "run")
     known = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
     products = {"fp32_products": "default"} if precision == "fp32" else {}
     between = {"between_products": prepare_training(torch.float32)}
     assert known["begun_on"] == {"device": "cpu", "precision": precision, **products, **between}
-    monkeypatch.setattr(device, "bf16_speed_ratio", lambda: later)
+    runs_on(later, monkeypatch)
     resumed = pretrain(AUTO, corpus(), tmp_path / "run", resume=True)
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
+
+
+def runs_on(processor: Processor, patch: pytest.MonkeyPatch) -> None:
+    for module in (device, fp32_products):
+        patch.setattr(module, "this_processor", lambda: processor)
 
 
 def losses(run: Run) -> list[float]:

@@ -13,10 +13,10 @@ import torch
 
 from bertsmith.base import ranks
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.corpus.shards import Corpus
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
-from bertsmith.training.stopping import StoppedAfterSaving
 from made_runs import corpus, figures, join_ranks, leave_ranks, ran_by_ranks, small_recipe, weights
 
 RECIPE = small_recipe(

@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.batches.order import Order
 from bertsmith.recipes.loader import save_recipe
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
-from bertsmith.training.stopping import StoppedAfterSaving
 from made_runs import corpus, figures, small_corpus, small_recipe, weights
 
 # 190 instances an epoch: step 8 ends the second epoch, and lines come every three steps, so a stop falls between two.

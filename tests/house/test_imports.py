@@ -47,8 +47,8 @@ SUB_ROOMS = {
     ),
     "weights": ("names", "foreign", "tensorflow"),
     "model": ("config", "checks", "activations", "triton", "cpu", "attention"),
-    "bench": ("machine", "process", "table", "text", "made_corpus", "batches", "prepare", "step"),
-    "training": ("objective", "step", "board", "meters", "late", "stopping", "checkpoints", "loop", "pretraining"),
+    "bench": ("child", "process", "measure", "machine", "table", "text", "made_corpus", "batches", "prepare", "step"),
+    "training": ("objective", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
 }
 MOST_FILES = 16
 # Rooms that are still too large.
@@ -227,7 +227,7 @@ def test_data_and_the_command_line_load_no_torch(folder):
         ("inference.predictor", "from bertsmith.tasks.finetune import finetune"),
         ("training.step", "from bertsmith.recipes.schema import Recipe"),
         ("optim.lamb", "from bertsmith.model.encoder import Encoder"),
-        ("tasks.classification", "from bertsmith.corpus.shards import Corpus"),
+        ("tasks.classify", "from bertsmith.corpus.shards import Corpus"),
         ("base.log", "from bertsmith.recipes import schema"),
         ("rows.compressed", "from bertsmith.corpus.documents import Document"),
         ("tokens.tokenizer", "from bertsmith.corpus.shards import Shard"),

@@ -10,7 +10,7 @@ import ctypes
 import os
 import sys
 
-from bertsmith.base.log import choose
+from bertsmith.base.log import log_choice
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER = -1
@@ -31,7 +31,7 @@ def keep_freed_memory() -> bool:
     has_raised = any(library.mallopt(_MMAP_THRESHOLD, size) for size in _MMAP_BYTES)
     kept = bool(library.mallopt(_TRIM_THRESHOLD, _NEVER)) and has_raised
     if kept:
-        choose("memory that a step frees", "kept for the next one", "fresh pages would take 5% of a step's time")
+        log_choice("memory that a step frees", "kept for the next one", "fresh pages would take 5% of a step's time")
     return kept
 
 

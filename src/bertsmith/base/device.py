@@ -1,10 +1,9 @@
-"""Which device and which precision, chosen by what is there and said with the reason."""
+"""Device and precision: chosen by what the machine has, never by measuring speed, and logged with the reason."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -12,7 +11,8 @@ import torch
 
 from bertsmith.base import fp32_products, ranks
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import choose, warn
+from bertsmith.base.log import log_choice, warn
+from bertsmith.base.processor import Processor, this_processor
 
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -25,7 +25,7 @@ class Device:
     """A device and the dtype that activations and matrix products have on it; parameters stay fp32 masters.
 
     tf32: whether fp32 products are made from numbers cut to 10 bits of mantissa. fp32_products: the library that makes
-    them on a CPU, of `choose_fp32_products`; "" where none was chosen.
+    them on a CPU, from `choose_fp32_products`; "" where none was chosen.
     """
 
     torch_device: torch.device
@@ -39,33 +39,33 @@ class Device:
 
     @property
     def precision(self) -> str:
-        """By the name that `choose_device` takes: "fp32", "tf32", "bf16" or "fp16"."""
+        """The name that `choose_device` takes: "fp32", "tf32", "bf16" or "fp16"."""
         return next(name for name, dtype in _COMPUTE.items() if dtype == self.compute and self.tf32 == (name == "tf32"))
 
     @property
     def scales_losses(self) -> bool:
-        """Whether gradients need a loss scale: fp16 holds nothing under 6e-8."""
+        """Whether gradients need a loss scale: fp16 cannot represent values below 6e-8."""
         return self.compute == torch.float16
 
     def facts(self) -> dict[str, str]:
-        """What a run that goes on must find again, for `device_of_run`."""
+        """What a run must keep when it is resumed, for `device_of_run`."""
         known = {"device": self.torch_device.type, "precision": self.precision}
         return known | ({"fp32_products": self.fp32_products} if self.fp32_products else {})
 
 
 def choose_device(device: str = "auto", precision: str = "auto", fp32_products_of_run: str = "") -> Device:
-    """Picks the device ("auto", "cpu", "cuda", "cuda:1") and the precision (of `PRECISIONS`), and says why.
+    """Chooses the device ("auto", "cpu", "cuda", "cuda:1") and the precision (one of `PRECISIONS`), and logs why.
 
-    Sets what is one for the whole process: tf32 on or off on a card; on a CPU in fp32 the library of its products,
-    fp32_products_of_run if it is named and can be had.
-    Raises BertsmithError for a device that is not there and a precision that is not known or not to be had on it.
+    Sets what applies to the whole process: tf32 on or off on a GPU; on a CPU in fp32 the library of its products,
+    fp32_products_of_run where it is given and works here.
+    Raises BertsmithError for an unknown device or precision, and for one that this machine does not have.
     """
     if precision not in PRECISIONS:
         fix = f"use one of: {', '.join(PRECISIONS)}"
         raise BertsmithError(f"precision '{precision}' is not known", "precision", fix)
     chosen = _device(device)
     if precision == "auto":
-        precision = _precision_of_cpu() if chosen.type == "cpu" else _precision_of_card(chosen)
+        precision = _precision_of_cpu() if chosen.type == "cpu" else _precision_of_gpu(chosen)
     tf32 = precision == "tf32"
     if tf32:
         _check_tf32(chosen)
@@ -79,40 +79,65 @@ def choose_device(device: str = "auto", precision: str = "auto", fp32_products_o
     return Device(chosen, _COMPUTE[precision], tf32, products)
 
 
-def device_of_run(device: str, precision: str, begun_on: Mapping[str, str], folder: Path) -> Device:
-    """`choose_device` for a run in a folder, alike on all ranks. Where the user says "auto", a run that goes on keeps
-    what was chosen when it was begun: in the middle of a run another precision or device is another result.
+def device_of_run(device: str, precision: str, started_on: Mapping[str, str], folder: Path) -> Device:
+    """`choose_device` for the run in a folder, the same on all ranks. Where the user says "auto", a resumed run keeps
+    what was chosen when it was started: a change of precision or device in the middle changes the result.
 
-    begun_on: the `facts` of its device; empty for a new run. Raises BertsmithError as `choose_device` does, and where a
-    run of a CUDA device goes on without one.
+    started_on: the `facts` of its device; empty for a new run. Raises BertsmithError as `choose_device` does, and where
+    a run of a CUDA device is resumed without one.
     """
-    known = begun_on.get("device")
+    known = started_on.get("device")
     if known and device == "auto":
         if known == "cuda" and not torch.cuda.is_available():
-            fix = "go on where there is one; or name --device cpu, for figures that are close and not equal"
-            raise BertsmithError("this run was begun on a CUDA device, and none is here", folder, fix)
-        choose("device", known, "this run was begun on it")
+            fix = "resume it where there is one; or pass --device cpu, for figures that are close but not equal"
+            raise BertsmithError("this run was started on a CUDA device, and there is none here", folder, fix)
+        log_choice("device", known, "this run was started on it")
         device = known
-    if begun_on and precision == "auto":
-        precision = begun_on["precision"]
-        choose("precision", precision, "this run was begun with it")
-    products = begun_on.get("fp32_products", fp32_products.DEFAULT) if begun_on else ""
-    # The first rank measures for all.
+    if started_on and precision == "auto":
+        precision = started_on["precision"]
+        log_choice("precision", precision, "this run was started with it")
+    products = started_on.get("fp32_products", fp32_products.DEFAULT) if started_on else ""
+    # The first rank chooses for all: nodes of a cluster may have different processors.
     chosen = ranks.by_first(lambda: choose_device(device, precision, products))
     if not ranks.is_first():
         chosen = choose_device(device, chosen.precision, chosen.fp32_products)
     if known and known != chosen.torch_device.type:
         warn(
-            f"this run was begun on {known} and goes on on {chosen.torch_device.type}, in {chosen.precision} still; "
-            "its figures will be close to those of an unbroken run, and not equal"
+            f"this run was started on {known} and is resumed on {chosen.torch_device.type}, still in "
+            f"{chosen.precision}; its figures will be close to those of an uninterrupted run, but not equal"
         )
     return chosen
+
+
+def cpu_precision(processor: Processor) -> tuple[str, str]:
+    """(precision, reason): bf16 where products in it are known to be faster than in fp32, and fp32 elsewhere.
+
+    That is on Linux with oneDNN: with AMX, on AMD processors with AVX-512 bf16, and on arm64 with bf16. On an Intel
+    processor with AVX-512 bf16 alone, bf16 products ran at 0.21 TFLOP/s and fp32 ones at 0.34.
+    """
+    if processor.system != "Linux":
+        return "fp32", "bf16 is chosen on Linux only"
+    if not fp32_products.has_onednn():
+        return "fp32", "this PyTorch has no oneDNN for fast bf16 products"
+    if processor.has("amx_bf16"):
+        return "bf16", "the processor has matrix units for it, amx_bf16"
+    if processor.vendor == "AMD" and processor.has("avx512_bf16"):
+        return "bf16", "an AMD processor with avx512_bf16"
+    if processor.architecture == "arm64" and processor.has("bf16"):
+        return "bf16", "an arm64 processor with bf16"
+    if processor.limits:
+        return "fp32", f"{' and '.join(processor.limits)} rules out what would make bf16 faster"
+    if processor.has("avx512_bf16"):
+        return "fp32", f"bf16 products are slower with avx512_bf16 alone (vendor: {processor.vendor})"
+    return "fp32", "this processor is not known to have bf16 instructions"
 
 
 def _device(name: str) -> torch.device:
     if name == "auto":
         found = torch.cuda.is_available()
-        choose("device", "cuda" if found else "cpu", "a CUDA device was found" if found else "no CUDA device was found")
+        log_choice(
+            "device", "cuda" if found else "cpu", "a CUDA device was found" if found else "no CUDA device was found"
+        )
         return torch.device("cuda" if found else "cpu")
     try:
         device = torch.device(name)
@@ -122,47 +147,34 @@ def _device(name: str) -> torch.device:
         raise BertsmithError(f"device '{name}' is not supported", "device", "use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         fix = f"{torch.cuda.device_count()} CUDA device(s) found"
-        raise BertsmithError(f"device '{name}' is not there", "device", fix)
+        raise BertsmithError(f"device '{name}' does not exist", "device", fix)
     return device
 
 
-def _precision_of_card(device: torch.device) -> str:
+def _precision_of_gpu(device: torch.device) -> str:
     capability = torch.cuda.get_device_capability(device)
     if torch.cuda.is_bf16_supported(including_emulation=False):
-        precision, reason = "bf16", "the card has bf16"
+        precision, reason = "bf16", "the GPU has bf16"
     elif capability >= _TENSOR_CORES:
-        precision, reason = "fp16", "the card has tensor cores for it, and no bf16"
+        precision, reason = "fp16", "the GPU has tensor cores for it, and no bf16"
     else:
-        precision, reason = "fp32", "the card has no bf16 and no tensor cores"
-    choose("precision", precision, reason)
+        precision, reason = "fp32", "the GPU has no bf16 and no tensor cores"
+    log_choice("precision", precision, reason)
     return precision
 
 
 def _precision_of_cpu() -> str:
-    ratio = bf16_speed_ratio()
-    faster = ratio > 1.3
-    reason = f"bf16 matrix products run at {ratio:.1f}x the speed of fp32 here"
-    choose("precision", "bf16" if faster else "fp32", reason)
-    return "bf16" if faster else "fp32"
+    precision, reason = cpu_precision(this_processor())
+    log_choice("precision", precision, reason)
+    return precision
 
 
 def _check_tf32(device: torch.device) -> None:
-    """tf32 came with Ampere; elsewhere PyTorch would compute in fp32 and not say so."""
+    """tf32 came with Ampere; elsewhere PyTorch would silently compute in fp32."""
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= _AMPERE:
         return
     found = "a CPU" if device.type == "cpu" else torch.cuda.get_device_name(device)
     fix = "use --precision fp32, or bf16 or fp16 for speed"
-    raise BertsmithError(f"tf32 needs an NVIDIA card of Ampere or newer, and this is {found}", "precision", fix)
-
-
-@cache
-def bf16_speed_ratio() -> float:
-    """How many times faster a bf16 matrix product is than an fp32 one on this CPU; measured in some 50 ms.
-
-    fp32 as it would be used: by the library that `fp32_products.fastest` names.
-    """
-    dtypes = (torch.float32, torch.bfloat16)
-    products = [(torch.ones(512, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)) for dtype in dtypes]
-    with fp32_products.using(fp32_products.fastest()[0]):
-        fp32, bf16 = fp32_products.fastest_in_turns([partial(torch.nn.functional.linear, *pair) for pair in products])
-    return fp32 / bf16
+    raise BertsmithError(
+        f"tf32 needs an NVIDIA GPU of the Ampere generation or newer, and this is {found}", "precision", fix
+    )

@@ -1,11 +1,19 @@
-"""A folder held by one process, or by several that share it."""
+"""A folder that one process holds, or several that share it, while they live: a lock that the system itself releases.
+
+The lock is on the file `.lock` in the folder, which stays when it is released: `flock` on POSIX systems, a locked byte
+on Windows. A process that is killed releases it. On a shared file system it holds as far as `flock` does there: NFS
+and Lustre pass it on to other machines unless they are mounted with local locks. Children that a process forks hold its
+lock too, until the last of them ends.
+"""
 
 from __future__ import annotations
 
 import errno
+import os
+import platform
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -13,23 +21,34 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import warn
 
+_NAME = ".lock"
+_REFUSED = (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
+
 
 @contextmanager
 def locked(folder: Path, shared: bool = False, doing: str = "preparing a corpus here") -> Iterator[None]:
-    """Holds a folder for this process, or for it and others that share it; a killed process holds nothing.
+    """Holds a folder, which it makes if it is not there, for this process; shared: together with others that share it.
 
-    Raises BertsmithError when others hold it otherwise. Where the file system keeps no locks, warns and goes on.
+    doing: what the holders of such a folder do, for the message to whoever comes second. Raises BertsmithError when
+    others hold the folder, naming process and host if they are known. Where the file system has no locks, warns and
+    continues.
     """
     with _lock_file(folder) as file:
         if not _taken(file, shared):
             fix = "wait for it to end, or choose another folder"
-            raise BertsmithError(f"another process is {doing}", folder, fix)
-        yield
+            raise BertsmithError(f"another process is {doing}{_holder(file)}", folder, fix)
+        # Those that share it write nothing, but clear what a killed process left, which would name the wrong holder.
+        _write(file, "" if shared else f"process {os.getpid()} on {platform.node() or 'an unnamed host'}")
+        try:
+            yield
+        finally:
+            if not shared:
+                _write(file, "")
 
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[bool]:
-    """Tells whether no other process holds the folder; if so, none does while the block runs."""
+    """Yields whether no other process holds the folder; if so, none can while the block runs."""
     with _lock_file(folder) as file:
         yield _taken(file, shared=False)
 
@@ -40,7 +59,7 @@ def _lock_file(folder: Path) -> Iterator[IO[bytes]]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # Open for reading too, without which NFS gives no shared lock.
-            file = open(folder / ".lock", "a+b")  # noqa: SIM115  closed below, at which the system lets go
+            file = open(folder / _NAME, "a+b")  # noqa: SIM115  closed below, which releases the lock
         except (NotADirectoryError, FileExistsError) as error:
             raise BertsmithError("a file is in the way of this folder", folder, "give another folder") from error
     with file:
@@ -51,17 +70,35 @@ def _taken(file: IO[bytes], shared: bool) -> bool:
     try:
         _lock(file.fileno(), shared)
     except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK):
+        if error.errno in _REFUSED:
             return False
         warn(f"{file.name}: no lock ({error.strerror}), so a second run into this folder would not be refused")
     return True
 
 
+def _write(file: IO[bytes], holder: str) -> None:
+    with suppress(OSError):  # a full disk: the lock holds without a name
+        file.truncate(0)
+        file.write(holder.encode())
+        file.flush()
+
+
+def _holder(file: IO[bytes]) -> str:
+    """Who holds the lock, as the holder wrote it; "" where several share it, or it was taken this very moment."""
+    file.seek(0)
+    written = file.read(500).decode(errors="replace").strip()
+    return f" ({written})" if written else ""
+
+
 if sys.platform == "win32":
     import msvcrt
 
+    # Nobody can read a locked byte, so it is one behind the holder's name.
+    _LOCKED_BYTE = 1 << 20
+
     def _lock(handle: int, shared: bool) -> None:
         if not shared:  # Windows has no shared ones
+            os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
 else:
     import fcntl

@@ -42,7 +42,7 @@ def warn(message: str) -> None:
     logger.warning(f"warning: {message}")
 
 
-def choose(what: str, choice: str, reason: str) -> None:
+def log_choice(what: str, choice: str, reason: str) -> None:
     """Says an automatic choice and its reason, once a process."""
     message = f"{what}: {choice} ({reason})"
     if message not in _said:

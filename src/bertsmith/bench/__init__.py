@@ -1,1 +1,1 @@
-"""What is measured, and against whom: every case in a process of its own, over the same text."""
+"""Benchmarks: ours against other libraries, every case in a process of its own, over the same text."""

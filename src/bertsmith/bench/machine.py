@@ -1,23 +1,26 @@
-"""What a figure was measured on."""
+"""The machine that a figure was measured on."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
-import sys
+import re
 from pathlib import Path
 
 import bertsmith
+from bertsmith.base.versions import version_of
 from bertsmith.corpus.engines.local import default_workers
 
+LOWERING = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
+"""Variables by which PyTorch, oneDNN and MKL use fewer instruction sets than the processor has."""
+_VECTORS = re.compile(r"avx|amx|fma|f16c|asimd|neon|sve|sme|bf16|fp16|i8mm")
 _PACKAGES = ("numpy", "tokenizers", "sentencex", "nanotoken", "transformers", "datasets", "torch", "triton")
 
 
 def machine() -> dict[str, str]:
-    """Processor, cores, memory, system, versions and what else runs now, as they are said above a table."""
+    """Processor, cores, memory, system, versions and load, for the lines above a table."""
     versions = [f"bertsmith {bertsmith.__version__}", f"Python {platform.python_version()}"]
-    versions += [f"{name} {found}" for name in _PACKAGES if (found := _version(name))]
+    versions += [f"{name} {found}" for name in _PACKAGES if (found := version_of(name))]
     return {
         "processor": _processor(),
         "cores": str(default_workers()),
@@ -30,19 +33,31 @@ def machine() -> dict[str, str]:
     }
 
 
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+def instruction_sets() -> str:
+    """The instruction sets for vectors and matrices that the processor has, what PyTorch's own kernels use of them,
+    and the settings of this process that lower what libraries use. Imports torch."""
+    import torch
+
+    known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else dict.fromkeys(_flags(), True)
+    names = sorted(name for name, there in known.items() if there is True and _VECTORS.match(name))
+    settings = [f"{name}={value}" for name in LOWERING if (value := os.environ.get(name))]
+    used = f"PyTorch's own kernels use {torch.backends.cpu.get_cpu_capability()}"
+    return "; ".join([", ".join(names) or "unknown", used, *settings])
 
 
 def _processor() -> str:
-    if sys.platform == "linux":
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def _flags() -> list[str]:
+    return (_cpuinfo("flags") or _cpuinfo("Features")).split()
+
+
+def _cpuinfo(name: str) -> str:
+    """A value of the first processor in /proc/cpuinfo, "" if there is none; on Arm, flags are called Features."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == name), "")
 
 
 def _memory() -> str:

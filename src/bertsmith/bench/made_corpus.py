@@ -1,4 +1,4 @@
-"""The corpus that a bench reads: the one given, or one prepared first from whatever text is there."""
+"""The corpus that a bench reads: a given one, or one prepared first."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class CorpusChoice:
     workers: int | None = None
 
 
-def open_or_prepare(asked: CorpusChoice, folder: Path) -> tuple[Corpus, str]:
-    """The corpus, and what it is. Raises BertsmithError as `Corpus.open` and `prepare` do."""
-    # What prepares text needs packages that a machine with a card may lack, and it can be measured without text.
-    from bertsmith.bench.text import cut_texts, default_source, said_sources, vocabulary_for
+def open_or_prepare(settings: CorpusChoice, folder: Path) -> tuple[Corpus, str]:
+    """The corpus and its description. Raises BertsmithError as `Corpus.open` and `prepare` do."""
+    # Preparing text needs packages that a machine with a GPU may lack; its bench runs without text.
+    from bertsmith.bench.text import cut_texts, default_source, name_sources, vocabulary_for
     from bertsmith.corpus.options import PrepareOptions
     from bertsmith.corpus.prepare import prepare
     from bertsmith.corpus.shards import Corpus
 
-    if asked.corpus is not None:
-        return Corpus.open(asked.corpus), said_sources([str(asked.corpus)])
-    source = asked.source or (default_source(),)
-    text = cut_texts(source, [asked.size_bytes], folder)[0]
-    tokenizer, _ = vocabulary_for(asked.tokenizer, text, folder / "tokenizer")
-    options = PrepareOptions(documents="line", workers=asked.workers)
+    if settings.corpus is not None:
+        return Corpus.open(settings.corpus), name_sources([str(settings.corpus)])
+    source = settings.source or (default_source(),)
+    text = cut_texts(source, [settings.size_bytes], folder)[0]
+    tokenizer, _ = vocabulary_for(settings.tokenizer, text, folder / "tokenizer")
+    options = PrepareOptions(documents="line", workers=settings.workers)
     corpus = prepare(text.path, folder / "corpus", tokenizer=tokenizer, options=options)
-    return corpus, f"{said_sources(source)}, {size(text.text_bytes)}"
+    return corpus, f"{name_sources(source)}, {size(text.text_bytes)}"

@@ -1,153 +1,153 @@
-"""A case in a process of its own: the processor time and the memory of all its processes together."""
+"""A child process of a bench: its environment, questions and answers as JSON lines, and the last that it printed."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say
 
-Work = Callable[[], dict[str, Any]]
-"""What a side does once it has loaded what it needs; its result is what JSON can hold."""
+Answer = dict[str, Any]
 
-_EVERY_SECONDS = 0.03
-
-
-@dataclass(frozen=True)
-class CaseSpec:
-    """What a case does. side: a key of `cases.SIDES`. source: what it reads. out: an empty folder that it may fill.
-    tokenizer: a folder with vocab.txt and tokenizer.json. options: what the side takes beside these."""
-
-    side: str
-    source: Path
-    out: Path
-    tokenizer: Path
-    options: dict[str, Any]
+# No library of a peer waits for a network, and bars of progress do not fill the log.
+_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+}
+_POLL_SECONDS = 0.5
+_LAST_CHARACTERS = 2000
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What a case took. cpu_seconds: user and system, all processes, from the end of imports on. startup_seconds:
-    the same before. wall_seconds: of the clock, both together. peak_bytes: the most that all processes held at one
-    time (their proportional shares, so that what they share counts once). disk_bytes: what lies in `out` at the end.
-    result: what the side returned. missing: a package that is not installed, and then all else is 0."""
-
-    cpu_seconds: float
-    startup_seconds: float
-    wall_seconds: float
-    peak_bytes: int
-    disk_bytes: int
-    result: dict[str, Any]
-    missing: str = ""
+class OutOfTime(Exception):
+    """The bench's time is over before a side was done."""
 
 
-def measure(spec: CaseSpec) -> Measured:
-    """Runs the case and waits for it. Raises BertsmithError with its last words where it failed."""
-    spec.out.mkdir(parents=True)
-    told, said = spec.out.with_suffix(".json"), spec.out.with_suffix(".log")
-    told.write_text(json.dumps(asdict(spec), default=str), encoding="utf-8")
-    began = time.monotonic()
-    with open(said, "wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bertsmith.bench.cases", str(told)],
-            stdout=log,
-            stderr=log,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **_offline(spec.out)},
-            start_new_session=True,
-        )
-    with _ended_with_us(process), _Memory(process.pid) as memory:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        last = said.read_text(encoding="utf-8", errors="replace").strip()[-2000:]
-        raise BertsmithError(f"the case '{spec.side}' ended with status {process.returncode}:\n{last}", spec.source)
-    result = json.loads(told.read_text(encoding="utf-8"))
-    cpu = usage.ru_utime + usage.ru_stime
-    missing = result.pop("missing", "")
-    if missing:
-        say(f"  {spec.side}: {missing} is not installed")
-        return Measured(0, 0, 0, 0, 0, {}, missing)
-    startup = result.pop("startup_seconds")
-    wall = time.monotonic() - began
-    return Measured(cpu - startup, startup, wall, memory.peak_bytes, disk_bytes(spec.out), result)
+class SideFailed(BertsmithError):
+    """A side cannot do this here; `what` says why, as a table shows it: "out of memory"."""
 
 
-def disk_bytes(folder: Path) -> int:
-    """The bytes of all files under a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+class Child:
+    """`python -m MODULE SPEC`, where the module calls `child.serve`; used as a context, it is gone at the end.
 
+    It leads a process group of its own, which `close` kills and which ends by itself when this process dies.
+    """
 
-def _offline(folder: Path) -> dict[str, str]:
-    """Keeps the peers' libraries off the network, and their caches in the folder that is counted."""
-    return {
-        "HF_HUB_OFFLINE": "1",
-        "HF_DATASETS_OFFLINE": "1",
-        "HF_DATASETS_CACHE": str(folder / "cache"),
-        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-    }
+    def __init__(
+        self,
+        module: str,
+        spec: Mapping[str, Any],
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        deadline: float = float("inf"),
+    ) -> None:
+        """spec: what JSON can hold; paths become strings. folder: a new one, for the spec and the log. environment:
+        added to that of this process. deadline: of time.monotonic()."""
+        folder.mkdir(parents=True)
+        self.module, self._deadline = module, deadline
+        self._log = folder / "output.log"
+        spec_path = folder / "spec.json"
+        spec_path.write_text(json.dumps(spec, default=str), encoding="utf-8")
+        with open(self._log, "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, str(spec_path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                env={**os.environ, **_OFFLINE, **(environment or {})},
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        self._rest = b""
+        self._ready: Answer = {}
 
+    def ready(self) -> Answer:
+        """Waits until it has loaded what it needs, and returns its first answer. SideFailed if it cannot run here."""
+        self._ready = self._ready or self._receive()
+        return _checked(self._ready)
 
-@contextlib.contextmanager
-def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Whatever happens here, the case and its workers do not outlive it."""
-    try:
-        yield
-    finally:
-        if process.returncode is None:
+    def ask(self, do: str, **arguments: Any) -> Answer:
+        """Waits until it is ready, asks, and waits for the answer.
+
+        SideFailed if it cannot do this, OutOfTime past the deadline, BertsmithError with its last words if it ended.
+        """
+        self.ready()
+        if time.monotonic() > self._deadline:  # an answer that came too late is not taken for that of the next question
+            raise OutOfTime
+        self._send(do, arguments)
+        return _checked(self._receive())
+
+    def finish(self) -> float:
+        """Lets it end, and returns the CPU seconds, user and system, of it and of all processes it waited for."""
+        self._send("end", {})
+        _, status, usage = os.wait4(self.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        if self._process.returncode:
+            raise self._ended()
+        return usage.ru_utime + usage.ru_stime
+
+    def _send(self, do: str, arguments: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # then the answer says why
+            self._process.stdin.write((json.dumps({"do": do, **arguments}) + "\n").encode())
+
+    def _receive(self) -> Answer:
+        assert self._process.stdout is not None
+        while b"\n" not in self._rest:
+            left = self._deadline - time.monotonic()
+            if select.select([self._process.stdout], [], [], max(0.0, min(left, _POLL_SECONDS)))[0]:
+                received = self._process.stdout.read(1 << 16)
+                if not received:
+                    raise self._ended()
+                self._rest += received
+            elif left <= 0:
+                raise OutOfTime
+            elif self._process.poll() is not None:  # what it started may keep its output open
+                raise self._ended()
+        line, _, self._rest = self._rest.partition(b"\n")
+        answer: Answer = json.loads(line)
+        return answer
+
+    def _ended(self) -> Exception:
+        """Why it ended before it answered."""
+        status = self._process.wait()
+        if status == -signal.SIGKILL:  # nobody else kills it
+            return SideFailed("killed by the system, as it does when memory runs out")
+        last = self._log.read_text(encoding="utf-8", errors="replace").strip()[-_LAST_CHARACTERS:]
+        return BertsmithError(f"a process of the bench ended with status {status}:\n{last}", self.module)
+
+    def close(self) -> None:
+        """Kills the process and whatever it started."""
+        if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
-
-class _Memory:
-    """Watches what a process and all under it hold; 0 where the system does not tell."""
-
-    def __init__(self, pid: int) -> None:
-        self.peak_bytes = 0
-        self._pid, self._done = pid, threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> _Memory:
-        self._thread.start()
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._done.is_set():
-            self.peak_bytes = max(self.peak_bytes, sum(map(_share_bytes, _family(self._pid))))
-            self._done.wait(_EVERY_SECONDS)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
-def _family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            parent = int(entry.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(entry.parent.name))
-    family = [pid]
-    for member in family:
-        family += children.get(member, [])
-    return family
-
-
-def _share_bytes(pid: int) -> int:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return 1024 * int(line.split()[1])
-    return 0
+def _checked(answer: Answer) -> Answer:
+    if "failed" in answer:
+        raise SideFailed(answer["failed"])
+    return answer

@@ -26,7 +26,7 @@ _SIZES_MB, _QUICK_SIZES_MB = (10.0, 40.0, 160.0), (0.5, 1.0, 2.0)
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What may be said about a bench. The string under a field is its help on the command line."""
+    """The options of a bench. The string under a field is its help on the command line."""
 
     source: tuple[str, ...] = ()
     """Text, as `prepare` takes it. Without it, the Wikipedia in $BERTSMITH_DATA, else Python's documentation."""
@@ -35,25 +35,25 @@ class BenchOptions:
     corpus: Path | None = None
     """For batches and pretrain-step: a prepared corpus; without it, text is prepared first."""
     sizes: tuple[float, ...] = ()
-    """Megabytes of text, rising; 10 40 160 where none are given. Slow sides get a twentieth."""
+    """Megabytes of text, rising; 10 40 160 by default. Slow sides get a twentieth."""
     lengths: tuple[int, ...] = (128, 512)
     """For batches and pretrain-step: the sequence lengths."""
     against: tuple[str, ...] | None = None
-    """Whom to compare with; all that there are where it is not given, none where nothing follows. Prepare knows nvidia,
-    tokenizers and datasets, batches datasets, pretrain-step transformers."""
+    """What to compare with: nvidia, tokenizers and datasets for prepare, datasets for batches, transformers for
+    pretrain-step. All of them by default, none if no name follows."""
     workers: int | None = None
-    """Worker processes of our preparation; all cores where none is given."""
+    """Worker processes of our preparation; one per core by default."""
     device: str = "auto"
     """For pretrain-step: auto, cpu, cuda or cuda:N."""
     only: str = ""
-    """For pretrain-step: only the cases whose name holds this."""
+    """For pretrain-step: only the cases whose name contains this."""
     minutes: float | None = None
-    """For pretrain-step: what is not done by then is left out, and that is said."""
+    """For pretrain-step: cases that are not done by then are left out, and named."""
     quick: bool = False
-    """Small texts and models: ends in about a minute, and says little about speed."""
+    """Small texts and models: takes about a minute; the figures say little about speed."""
 
     def without_effect(self, name: str) -> list[str]:
-        """Of the options that are set otherwise than by default, those that change nothing in bench `name`, and why."""
+        """A line for each option that was set and changes nothing in bench `name`."""
         default = BenchOptions()
         changed = [each.name for each in fields(self) if getattr(self, each.name) != getattr(default, each.name)]
         unused = [f"--{each} has no effect: bench {name} does not use it" for each in changed if each in _UNUSED[name]]
@@ -76,7 +76,9 @@ def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Repor
     if name not in NAMES:
         raise BertsmithError(f"there is no bench '{name}'", "bench", nearest(name, NAMES))
     if sys.platform == "win32":
-        raise BertsmithError("processor time of all processes is not to be had on Windows", "bench", "use Linux or WSL")
+        raise BertsmithError(
+            "Windows does not give the processor time of a process with its children", "bench", "use Linux or WSL"
+        )
     for line in options.without_effect(name):
         warn(line)
     sizes, typed = options.sizes_bytes(), shlex.join(command)
@@ -94,7 +96,7 @@ def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Repor
         from bertsmith.bench.step.bench import PretrainStepBench, bench_pretrain_step
 
         text = CorpusChoice(options.corpus, options.source, tokenizer=options.tokenizer, workers=options.workers)
-        asked = PretrainStepBench(
+        settings = PretrainStepBench(
             options.device, text, options.lengths, options.against, options.only, options.minutes, options.quick
         )
-        return bench_pretrain_step(asked, folder, typed)
+        return bench_pretrain_step(settings, folder, typed)

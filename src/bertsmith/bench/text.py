@@ -1,4 +1,4 @@
-"""The text that all sides read: one plain file, a document a line, cut from whatever source is there."""
+"""The text that all sides read: one plain file, a document a line, cut from whatever source is found."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Text:
 
 
 def data_folder() -> Path:
-    """Where public data lie, by BERTSMITH_DATA."""
+    """The folder of public data: BERTSMITH_DATA, else one in the user's cache."""
     return Path(os.environ.get("BERTSMITH_DATA") or Path.home() / ".cache" / "bertsmith-data")
 
 
-def said_sources(source: Sequence[str]) -> str:
-    """The sources as a report names them: what lies in the data folder without the place of that folder."""
+def name_sources(source: Sequence[str]) -> str:
+    """The sources as a report names them; paths inside the data folder are relative to it."""
     folder = data_folder()
     inside = [Path(each).is_relative_to(folder) for each in source]
     return ", ".join(
@@ -49,7 +49,7 @@ def said_sources(source: Sequence[str]) -> str:
 
 
 def default_source() -> str:
-    """Wikipedia where it is there, else the documentation that comes with Python."""
+    """Wikipedia if it is in the data folder, else the documentation that comes with Python."""
     wiki = data_folder() / "wiki"
     return str(wiki) if wiki.is_dir() else PYTHON_DOCS
 
@@ -57,8 +57,8 @@ def default_source() -> str:
 def cut_texts(source: Sequence[str], sizes_bytes: Sequence[int], folder: Path) -> list[Text]:
     """Writes a text of each size; the smaller ones begin as the larger ones do. Sizes rise.
 
-    A source that is too small is gone through again with every document marked by its round, so that no copy is taken
-    for a duplicate; that is said. Raises BertsmithError for a source that holds nothing to read.
+    A source that is too small is read again, with every document marked by its round, so that no copy counts as a
+    duplicate; the log says so. Raises BertsmithError for a source without text.
     """
     texts: list[Text] = []
     documents = _rounds(source)
@@ -86,7 +86,7 @@ def _rounds(source: Sequence[str]) -> Iterator[str]:
             lines += 1
         if not lines:
             raise BertsmithError("this source holds no text", ", ".join(source), "give a source with more text in it")
-        say(f"the source is gone through again, each document marked (round {number + 2})")
+        say(f"the source is read again, each document marked (round {number + 2})")
 
 
 def _lines(found: Sequence[SourceFile]) -> Iterator[str]:
@@ -105,8 +105,8 @@ def _lines(found: Sequence[SourceFile]) -> Iterator[str]:
 
 
 def vocabulary_for(tokenizer: Path | None, text: Text, folder: Path) -> tuple[Path, str]:
-    """A folder with the vocabulary that all sides use, and what it is: the one given, BERT's where the data folder has
-    it, else one trained on the text."""
+    """A folder with the vocabulary of all sides, and its description: the given one, else BERT's if the data folder
+    has it, else one trained on the text."""
     known = data_folder() / "vocab" / "bert-base-uncased" / "vocab.txt"
     if tokenizer is not None:
         chosen, what = Tokenizer.load(tokenizer), str(tokenizer)
@@ -115,7 +115,7 @@ def vocabulary_for(tokenizer: Path | None, text: Text, folder: Path) -> tuple[Pa
     else:
         with open(text.path, encoding="utf-8", newline="\n") as file:
             sample = file.read(_SAMPLE_BYTES).splitlines()
-        said = size(min(_SAMPLE_BYTES, text.text_bytes))
-        chosen, what = train_vocabulary(sample, _VOCABULARY), f"trained on {said} of the text"
+        trained_on = size(min(_SAMPLE_BYTES, text.text_bytes))
+        chosen, what = train_vocabulary(sample, _VOCABULARY), f"trained on {trained_on} of the text"
     chosen.save(folder)
     return folder, f"{what}, {chosen.size:,} pieces"

@@ -13,7 +13,7 @@ from bertsmith.cli.verb import Call, Verb
 
 @dataclass(frozen=True)
 class BenchFlags:
-    """Flags of `bench`, beside those of BenchOptions."""
+    """Flags of `bench`, with those of BenchOptions."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """prepare, batches or pretrain-step."""
@@ -36,7 +36,7 @@ def _bench(call: Call) -> None:
 
 VERBS = {
     "bench": Verb(
-        "Measure preparation, batches or a training step beside others, each case in a process of its own.",
+        "Measure preparation, batches or a training step against other libraries.",
         "  bertsmith bench prepare --source my_texts --json prepare.json\n  bertsmith bench batches --corpus corpus\n"
         "  bertsmith bench pretrain-step --against transformers",
         _bench,

@@ -1,4 +1,4 @@
-"""The entry point: finds the verb, runs it, and turns what went wrong into a message and an exit status."""
+"""The entry point: finds the verb, runs it, and turns errors into a message and an exit status."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import bertsmith
 from bertsmith.base import errors, log
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.cli.verb import Call
 from bertsmith.cli.verbs import VERBS
-from bertsmith.training.stopping import StoppedAfterSaving
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return errors.EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
         sys.stdout = None
-    except Exception:  # whatever has no message of its own is a bug
+    except Exception:  # any other exception is a bug
         traceback.print_exc()
         print("this is a bug in Bertsmith, not in your input: please report it with the lines above", file=sys.stderr)
         return errors.EXIT_OUR_BUG
@@ -71,6 +71,6 @@ def _overview() -> str:
             "\nForges BERT encoders: raw text goes in, a pre-trained, fine-tuned encoder comes out.\n",
             *lines,
             "",
-            "bertsmith VERB --help tells its flags, with an example.",
+            "bertsmith VERB --help lists its flags, with an example.",
         ]
     )

@@ -24,9 +24,9 @@ class PretrainFlags:
     out: Path
     """The run folder; the finished model lies in its `model`."""
     resume: bool = False
-    """Go on from the newest checkpoint in the run folder."""
+    """Continue from the newest checkpoint in the run folder."""
     init_from: Path | None = None
-    """Start from the weights of this model folder instead of random ones."""
+    """Start from the weights of this model folder or run instead of random ones."""
 
 
 def _pretrain(call: Call) -> None:
@@ -49,13 +49,17 @@ class FinetuneFlags:
     task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
     """classify."""
     model: Path
-    """The folder of a pre-trained model."""
+    """The folder of a pre-trained model, or a run that has one."""
     train: Path
     """Labelled rows to learn from: .csv, .tsv, .jsonl or .parquet, compressed or not."""
     dev: Path
-    """Labelled rows to measure with, and to choose the best epoch and seed by."""
+    """Labelled rows by which the best epoch and seed are chosen."""
     out: Path
-    """The folder of the fine-tuned model."""
+    """The run folder; the fine-tuned model lies in its `model`."""
+    test: Path | None = None
+    """Labelled rows that are only measured, and choose nothing."""
+    resume: bool = False
+    """Continue from the newest checkpoint in the run folder."""
 
 
 def _finetune(call: Call) -> None:
@@ -64,8 +68,9 @@ def _finetune(call: Call) -> None:
     flags, settings = call.read_with(FinetuneFlags, FinetuneSettings())
     from bertsmith.tasks.finetune import finetune
 
-    result = finetune(flags.task, flags.model, flags.train, flags.dev, flags.out, settings=settings)
-    print(result.folder)
+    files = flags.model, flags.train, flags.dev, flags.out
+    result = finetune(flags.task, *files, test=flags.test, settings=settings, resume=flags.resume)
+    print(result.model)
 
 
 VERBS = {

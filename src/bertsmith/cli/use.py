@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,11 +13,25 @@ from bertsmith.cli.verb import Call, Verb
 
 
 @dataclass(frozen=True)
+class PredictColumns:
+    """As `finetune` takes them; what is not given is as in training."""
+
+    text: str | None = None
+    """The column of the text, or of the first of two."""
+    text_b: str | None = None
+    """The column of the second text."""
+    header: bool | None = None
+    """Whether the first line of a csv or tsv file names its columns; if not they are named 1, 2, 3 and so on."""
+    quoted: bool | None = None
+    """Whether fields may be quoted."""
+
+
+@dataclass(frozen=True)
 class PredictFlags:
     """Flags of `predict`."""
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """The folder of a fine-tuned model, or of a pre-trained one to fill [MASK] in."""
+    """A run, or the folder of a fine-tuned model, or of a pre-trained one to fill [MASK] in."""
     input: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
     """Rows as .csv, .tsv, .jsonl or .parquet, compressed or not; - is standard input."""
     out: str = "-"
@@ -26,13 +40,17 @@ class PredictFlags:
     """auto, cpu, cuda or cuda:N."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """The dtype of matrix products."""
+    columns: PredictColumns = field(default_factory=PredictColumns)
+    """Where the texts stand, if not where they stood in the rows that the model was trained on."""
 
 
 def _predict(call: Call) -> None:
     flags = call.read(PredictFlags)
     from bertsmith.inference.predict_file import predict_file
 
-    predict_file(flags.model, flags.input, flags.out, device=flags.device, precision=flags.precision)
+    given = {name: value for name, value in asdict(flags.columns).items() if value is not None}
+    options = {"device": flags.device, "precision": flags.precision}
+    predict_file(flags.model, flags.input, flags.out, **options, columns=given)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.figures import INSTALL, new_figure, save_figure
 from bertsmith.corpus.shards import SPLITS, Corpus
 
 _BAR = 40
@@ -31,14 +31,10 @@ def draw_lengths(corpus: Corpus, path: Path) -> None:
 
     Raises BertsmithError where matplotlib is not installed or the disk refuses.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        fix = "pip install 'bertsmith[plots]', or leave --png away"
-        raise BertsmithError("drawing lengths needs the package matplotlib", "--png", fix) from error
     splits = [split for split in SPLITS if corpus.documents(split)]
-    figure = Figure(figsize=(9, 3.2 * len(splits)), layout="constrained")
+    figure = new_figure(9, 3.2 * len(splits))
+    if figure is None:
+        raise BertsmithError("drawing lengths needs the package matplotlib", "--png", f"{INSTALL}, or omit --png")
     for axes, split in zip(figure.subplots(len(splits), 1, squeeze=False)[:, 0], splits, strict=True):
         bins = length_bins(corpus, split)
         labels = [f"{low:,}" for low, _, _ in bins]
@@ -50,5 +46,4 @@ def draw_lengths(corpus: Corpus, path: Path) -> None:
         axes.tick_params(axis="x", rotation=45)
         axes.grid(axis="y", alpha=0.3)
         axes.set_xlabel("tokens of the document, from")
-    FigureCanvasAgg(figure)
-    files.write_whole(path, lambda file: figure.savefig(file, format="png", dpi=110))
+    save_figure(figure, path)

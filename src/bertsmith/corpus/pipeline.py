@@ -16,7 +16,7 @@ import numpy as np
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import Progress, choose, duration, say, size, warn
+from bertsmith.base.log import Progress, duration, log_choice, say, size, warn
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.engines.local import Engine
@@ -148,7 +148,7 @@ class Pipeline:
             folder = self._work / "cleaned" / f"{number:05d}"
             tasks.append(CleanTask(folder, made_of, tuple(slices), reading, shortest))
         if any(file.kind == "mediawiki" for file in found) and (why := why_polled()):
-            choose("time a page may take", "looked at between paragraphs only", why)
+            log_choice("time a page may take", "looked at between paragraphs only", why)
         return tasks
 
     def _again(self, task: CleanTask, pages: Sequence[str]) -> dict[str, Any]:

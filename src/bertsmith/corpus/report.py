@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.base.log import size
+from bertsmith.base.tables import aligned
 from bertsmith.base.tally import Entry, Tally
 from bertsmith.corpus.filters.near_duplicates import LEADERS, PERMUTATIONS
 from bertsmith.corpus.histogram import length_bars
@@ -18,13 +19,12 @@ _SAMPLES = 3
 _SAMPLE_SENTENCES = 3
 _SAMPLE_PIECES = 60
 _COLUMNS = 116
-_WHAT = 56
 _SLOW_PAGES = 20
 
 
 def inspect(corpus: Corpus) -> str:
     """The account of a corpus as text."""
-    blocks = [[f"corpus {corpus.folder}", *_origin(corpus)], _books(corpus), _changes(corpus), _searches(corpus)]
+    blocks = [[f"corpus {corpus.folder}", *_origin(corpus)], _documents(corpus), _changes(corpus), _searches(corpus)]
     blocks.append(_figures(corpus))
     blocks += [length_bars(corpus, split) for split in SPLITS if corpus.documents(split)]
     blocks.append(_samples(corpus))
@@ -47,22 +47,20 @@ def _origin(corpus: Corpus) -> list[str]:
     return lines
 
 
-def _books(corpus: Corpus) -> list[str]:
+def _documents(corpus: Corpus) -> list[str]:
     counts = corpus.counts
     read, kept, dropped = counts["read"], counts["kept"], Tally.from_json(counts["dropped"])
     around = counts["source_bytes"] - read["bytes"]
-    lines = [
-        f"{'documents':<{_WHAT}} {'count':>13} {'bytes':>15}",
-        _row("read", read["documents"], read["bytes"]),
-        _row("= kept", kept["documents"], kept["bytes"]),
+    entries = [
+        ("  read", Entry(read["documents"], read["bytes"])),
+        ("  = kept", Entry(kept["documents"], kept["bytes"])),
     ]
-    for what, entry in dropped.items():
-        lines += [_row(f"+ dropped: {what}", entry.count, entry.bytes), *_examples(entry)]
-    return [*lines, f"the sources hold {counts['source_bytes']:,} bytes unpacked, {around:,} of them around the texts"]
-
-
-def _row(what: str, count: int, size_bytes: int) -> str:
-    return f"  {what:<{_WHAT}} {count:>11,} {size_bytes:>15,}"
+    entries += [(f"  + dropped: {what}", entry) for what, entry in dropped.items()]
+    rows = [("documents", "count", "bytes"), *((what, f"{each.count:,}", f"{each.bytes:,}") for what, each in entries)]
+    head, *lines = aligned(rows)
+    shown = [line for text, (_, entry) in zip(lines, entries, strict=True) for line in (text, *_examples(entry))]
+    last = f"the sources hold {counts['source_bytes']:,} bytes decompressed, {around:,} of them around the texts"
+    return [head, *shown, last]
 
 
 def _examples(entry: Entry) -> list[str]:
@@ -116,25 +114,27 @@ def _evaluation_file(figures: dict[str, Any], words: int) -> list[str]:
 
 
 def _figures(corpus: Corpus) -> list[str]:
-    rows = [f"  {'':<38} {'train':>15} {'held out':>15}"]
     splits = [corpus.account["splits"][split] for split in SPLITS]
-
-    def row(what: str, *values: str) -> None:
-        rows.append(f"  {what:<38} {values[0]:>15} {values[1]:>15}")
-
-    for name in ("documents", "sentences", "tokens"):
-        row(name, *(f"{split[name]:,}" for split in splits))
-    row("shards", *(f"{len(split['shards']):,}" for split in splits))
-    row("longest document, tokens", *(f"{split['longest'][0]:,}" for split in splits))
-    row("tokens a document", *(_ratio(split["tokens"], split["documents"], ".1f") for split in splits))
-    row("tokens a sentence", *(_ratio(split["tokens"], split["sentences"], ".1f") for split in splits))
-    row("pieces a word (punctuation counted)", *(_ratio(split["tokens"], split["words"], ".3f") for split in splits))
-    row("share of [UNK]", *(_ratio(split["unknown"], split["tokens"], ".3%") for split in splits))
-    disk = (corpus.folder / "train").glob("*.npy")
-    stored = sum(path.stat().st_size for path in disk)
-    rows.append(f"  train shards take {size(stored)}, {_ratio(stored, corpus.tokens('train'), '.3f')} bytes a token")
-    rows.append(f"  the longest document is {splits[0]['longest'][1]}")
-    return rows
+    counts = {name: [f"{split[name]:,}" for split in splits] for name in ("documents", "sentences", "tokens")}
+    ratios = {
+        "tokens a document": ("tokens", "documents", ".1f"),
+        "tokens a sentence": ("tokens", "sentences", ".1f"),
+        "pieces a word (punctuation counted)": ("tokens", "words", ".3f"),
+        "share of [UNK]": ("unknown", "tokens", ".3%"),
+    }
+    rows = [
+        ["", "train", "held out"],
+        *([name, *values] for name, values in counts.items()),
+        ["shards", *(f"{len(split['shards']):,}" for split in splits)],
+        ["longest document, tokens", *(f"{split['longest'][0]:,}" for split in splits)],
+        *([what, *(_ratio(each[of], each[by], form) for each in splits)] for what, (of, by, form) in ratios.items()),
+    ]
+    stored = sum(path.stat().st_size for path in (corpus.folder / "train").glob("*.npy"))
+    return [
+        *(f"  {line}" for line in aligned(rows)),
+        f"  train shards take {size(stored)}, {_ratio(stored, corpus.tokens('train'), '.3f')} bytes a token",
+        f"  the longest document is {splits[0]['longest'][1]}",
+    ]
 
 
 def _ratio(count: int, of: int, form: str) -> str:

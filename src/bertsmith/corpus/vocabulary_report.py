@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith.base.tables import aligned
 from bertsmith.tokens.bulk_ids import bulk_encoder, choose_library
 from bertsmith.tokens.tokenizer import Tokenizer
 
@@ -69,12 +70,10 @@ def measure(tokenizer: Tokenizer, stretches: Mapping[str, int], text_bytes: int)
 
 def table(rows: Mapping[str, Figures]) -> list[str]:
     """The figures as lines of text, a vocabulary each."""
-    width = max(map(len, rows))
-    lines = [f"{'':<{width}}  pieces a word     [UNK]  tokens a MB"]
+    lines = [("", "pieces a word", "[UNK]", "tokens a MB")]
     for name, each in rows.items():
-        figures = f"{each.pieces_per_word:>13.3f}  {each.unknown_share:>8.3%}  {each.tokens_per_mb:>11,.0f}"
-        lines.append(f"{name:<{width}}  {figures}")
-    return lines
+        lines.append((name, f"{each.pieces_per_word:.3f}", f"{each.unknown_share:.3%}", f"{each.tokens_per_mb:,.0f}"))
+    return aligned(lines)
 
 
 def advice(ours: Figures, other: Figures, name: str) -> str:

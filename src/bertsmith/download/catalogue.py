@@ -10,6 +10,7 @@ import yaml
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import size
+from bertsmith.base.tables import aligned
 
 
 @dataclass(frozen=True)
@@ -88,17 +89,13 @@ def checked_by(entry: Entry) -> str:
 
 def listing() -> str:
     """All entries as a table for people."""
-    rows = [("name", "size", "checked by", "what it is", "licence")]
+    rows = [("name", "size", "checked by", "what it is [licence]")]
     for entry in catalogue().values():
         total = total_bytes(entry)
         said = size(total) if total is not None else "varies"
         checks = checked_by(entry)
         if entry.unavailable:
-            said, checks = "-", "not to be had"
+            said, checks = "-", "unavailable"
         licence = entry.licence or "see its parts"
-        rows.append((entry.name, said, checks, entry.what, licence))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]} [{row[4]}]" for row in rows
-    ]
-    return "\n".join(lines)
+        rows.append((entry.name, said, checks, f"{entry.what} [{licence}]"))
+    return "\n".join(aligned(rows, "lrl"))

@@ -6,61 +6,133 @@ import csv
 import io
 import itertools
 import json
+import queue
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, say
-from bertsmith.inference.predictor import Prediction, Predictor
-from bertsmith.tasks.records import Row, has_lone_surrogate, read_rows
+from bertsmith.inference.predictor import TRUNCATED, Prediction, Predictor
+from bertsmith.tasks.records import Columns, Row, has_lone_surrogate, read_rows
 
 _ROWS_AT_ONCE = 16_384
 _Formatter = Callable[[str, Row, Prediction], str]
+T = TypeVar("T")
+
+
+@dataclass
+class Predicted:
+    """How many rows were predicted, and how many of them the model read in part; truncated_tokens: what it did not."""
+
+    rows: int = 0
+    truncated_rows: int = 0
+    truncated_tokens: int = 0
+
+    def add(self, prediction: Prediction) -> None:
+        """Counts a row."""
+        lost = prediction[TRUNCATED]
+        self.rows += 1
+        self.truncated_rows += lost > 0
+        self.truncated_tokens += lost
 
 
 def predict_file(
-    model: str | Path | Predictor, source: str | Path, out: str | Path, *, device: str = "auto", precision: str = "auto"
-) -> int:
-    """Predicts every row of a csv, tsv or jsonl file, in bounded memory. Returns the number of rows.
+    model: str | Path | Predictor,
+    source: str | Path,
+    out: str | Path,
+    *,
+    device: str = "auto",
+    precision: str = "auto",
+    columns: Columns | Mapping[str, Any] | None = None,
+) -> Predicted:
+    """Predicts every row of a csv, tsv, jsonl or parquet file, in bounded memory.
 
-    source "-" is standard input. out: jsonl, where each line is the row with its "prediction"; csv, where the row has
-    further columns; or "-", jsonl on standard output. A file is written whole or not at all. Raises BertsmithError for
-    files and rows that cannot be used.
+    source "-" is standard input, whose rows are answered as they come. out: jsonl, where each line is the row with its
+    "prediction"; csv, where the row has further columns; or "-", jsonl on standard output. columns: of
+    `Predictor`. A file is written whole or not at all. Raises BertsmithError for files and rows that cannot be used.
     """
     to_csv = Path(out).suffix.lower() == ".csv"
     if str(out) != "-" and Path(out).suffix.lower() not in (".csv", ".jsonl"):
         raise BertsmithError(
             f"'{Path(out).suffix}' is not a kind of file that is written here", out, "use jsonl or csv"
         )
-    predictor = model if isinstance(model, Predictor) else Predictor(model, device, precision=precision)
+    predictor = (
+        model if isinstance(model, Predictor) else Predictor(model, device, precision=precision, columns=columns)
+    )
     form = _csv_formatter(predictor) if to_csv else _json_line
+    done = Predicted()
     with Progress("predicting", None, "row") as progress:
-        lines = _lines(predictor, source, form, progress)
+        chunks = _lines(predictor, source, form, progress, done)
         if str(out) == "-":
-            sys.stdout.writelines(lines)
-            sys.stdout.flush()
+            for lines in chunks:
+                sys.stdout.writelines(lines)
+                sys.stdout.flush()
         else:
-            files.write_whole(Path(out), lambda file: file.writelines(line.encode() for line in lines))
-        say(f"{progress.done:,} rows predicted")
-        return progress.done
+            files.write_whole(
+                Path(out), lambda file: file.writelines(line.encode() for lines in chunks for line in lines)
+            )
+    cut = f"; {done.truncated_rows:,} of them truncated, {done.truncated_tokens:,} tokens not read"
+    say(f"{done.rows:,} rows predicted" + (cut if done.truncated_rows else ""))
+    return done
 
 
-def _lines(predictor: Predictor, source: str | Path, form: _Formatter, progress: Progress) -> Iterator[str]:
+def _lines(
+    predictor: Predictor, source: str | Path, form: _Formatter, progress: Progress, done: Predicted
+) -> Iterator[list[str]]:
     rows = read_rows(source, predictor.columns)
-    while chunk := list(itertools.islice(rows, _ROWS_AT_ONCE)):
+    for chunk in _as_they_come(rows, _ROWS_AT_ONCE) if str(source) == "-" else _chunks(rows, _ROWS_AT_ONCE):
+        lines = []
         for (where, row), prediction in zip(chunk, predictor.predict(chunk), strict=True):
             assert not isinstance(row, str)
             line = form(where, row, prediction)
             if has_lone_surrogate(line):
-                raise BertsmithError(
-                    "a column of this row holds half of a surrogate pair, which cannot be written",
-                    where,
-                    "mend or remove this row",
-                )
-            yield line
+                what = "a column of this row holds half of a surrogate pair, which cannot be written"
+                raise BertsmithError(what, where, "correct or remove this row")
+            done.add(prediction)
+            lines.append(line)
         progress.advance(len(chunk))
+        yield lines
+
+
+def _chunks(items: Iterable[T], most: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while chunk := list(itertools.islice(iterator, most)):
+        yield chunk
+
+
+def _as_they_come(items: Iterable[T], most: int) -> Iterator[list[T]]:
+    """The items in chunks of all that have come so far, one at least: who types a row gets its answer at once, and a
+    long file is answered in large chunks."""
+    ready: queue.Queue[T | BaseException | None] = queue.Queue(maxsize=2 * most)
+
+    def read() -> None:
+        try:
+            for item in items:
+                ready.put(item)
+            ready.put(None)
+        except BaseException as error:  # raised where the rows are used
+            ready.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        chunk: list[T] = []
+        end = ready.get()
+        while end is not None and not isinstance(end, BaseException):
+            chunk.append(end)
+            if len(chunk) == most or ready.empty():
+                break
+            end = ready.get()
+        if chunk:
+            yield chunk
+        if end is None:
+            return
+        if isinstance(end, BaseException):
+            raise end
 
 
 def _json_line(where: str, row: Row, prediction: Prediction) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +11,26 @@ from bertsmith.base import files
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
-from bertsmith.inference.classes import ClassModel
-from bertsmith.inference.masks import MaskModel
-from bertsmith.tasks import classification
 from bertsmith.tasks.records import Columns, Row, to_record
-from bertsmith.tasks.sequences import encode, load_tokenizer
-from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, read_config
+from bertsmith.tasks.registry import answering
+from bertsmith.tasks.sequences import load_tokenizer
+from bertsmith.tasks.task import Answer, FolderFacts, Run
+from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, load_model, model_folder, read_config
 
-Prediction = dict[str, Any]
+Prediction = Answer
 
 _LEAST_LENGTH = 4  # [CLS], [SEP] and [SEP] leave one piece of a pair
-_MASK_ARCHITECTURES = ("BertForPreTraining", "BertForMaskedLM")
+TRUNCATED = "truncated_tokens"
 
 
 class Predictor:
-    """Answers rows of text with the model of a folder.
+    """Answers rows of text with the model of a folder, or of a run's folder.
 
     A fine-tuned classifier gives {"label", "score", "scores"} for each row; a pre-trained folder gives {"guesses"}: for
-    each [MASK] of the row the `top` likeliest pieces, as {"piece", "probability"}. columns: where the texts stand in a
-    row, as in the rows that the model was fine-tuned on unless given. At most `budget_tokens` go through the model at
-    once. Raises BertsmithError for a folder that predicts nothing.
+    each [MASK] of the row the `top` likeliest pieces, as {"piece", "probability"}. Each answer also has
+    "truncated_tokens", how many tokens of the row the model did not read. columns: where the texts stand in a row; the
+    columns that the model was fine-tuned on, or these with the fields of a mapping in their place. At most
+    `budget_tokens` go through the model at once. Raises BertsmithError for a folder that predicts nothing.
     """
 
     def __init__(
@@ -38,36 +39,37 @@ class Predictor:
         device: str = "auto",
         *,
         precision: str = "auto",
-        columns: Columns | None = None,
+        columns: Columns | Mapping[str, Any] | None = None,
         top: int = 5,
         budget_tokens: int = 8192,
     ) -> None:
-        folder = Path(folder)
+        folder = model_folder(Path(folder))
         shape = read_config(folder)
-        trained_columns, trained_length = _read_task(folder / TASK_FILE)
-        self.columns = columns or trained_columns
-        self.max_length = min(trained_length or shape.max_position_embeddings, shape.max_position_embeddings)
-        self._budget_tokens = budget_tokens
+        trained = _read_task(folder / TASK_FILE)
+        self.columns = columns if isinstance(columns, Columns) else replace(trained.columns, **(columns or {}))
+        self.max_length = min(trained.max_length or shape.max_position_embeddings, shape.max_position_embeddings)
         self._tokenizer = load_tokenizer(folder, shape)
-        architecture = _architecture(folder / CONFIG_FILE)
-        if architecture not in (classification.ARCHITECTURE, *_MASK_ARCHITECTURES):
-            raise BertsmithError(
-                f"this folder holds {architecture}, which predicts nothing by itself", folder, "fine-tune it first"
-            )
+        config = files.read_json(folder / CONFIG_FILE)
+        architecture = _architecture(config)
+        kind = answering(architecture)
+        if kind is None:
+            what = f"this folder holds {architecture}, which predicts nothing by itself"
+            raise BertsmithError(what, folder, "fine-tune it first")
+        self._task = kind.of_folder(FolderFacts(config, trained.values, self._tokenizer, top))
         chosen = choose_device(device, precision)
-        self._model: ClassModel | MaskModel
-        if architecture == classification.ARCHITECTURE:
-            self._model = ClassModel(folder, chosen)
-        else:
-            self._model = MaskModel(folder, chosen, self._tokenizer, top)
+        model = load_model(lambda config: self._task.build(config, chosen.compute), folder, kind.may_be_fresh)
+        self._model = model.to(chosen.torch_device)
+        self._run = Run(chosen.torch_device, budget_tokens)
 
-    def __call__(self, rows: Sequence[Row | str]) -> list[Prediction]:
-        """The predictions of the rows, in their order. A row is a text, or a mapping with the texts' columns.
+    def __call__(self, rows: Sequence[Row | str] | Row | str) -> list[Prediction]:
+        """The predictions of the rows, in their order. A row is a text, or a mapping with the texts' columns; a single
+        one gives a list of one.
 
         Rows of like lengths go through the model together, without padding. Raises BertsmithError that names a row
-        without text, or without a [MASK] where one is needed.
+        without text, one with two texts where the model takes one, and one without a [MASK] where one is needed.
         """
-        return self.predict((f"row {number}", row) for number, row in enumerate(rows, start=1))
+        several = [rows] if isinstance(rows, str | Mapping) else rows
+        return self.predict((f"row {number}", row) for number, row in enumerate(several, start=1))
 
     def predict(self, rows: Iterable[tuple[str, Row | str]]) -> list[Prediction]:
         """The same for rows that come with their names for messages ("file:line")."""
@@ -76,24 +78,33 @@ class Predictor:
             try:
                 records.append(to_record(row, self.columns, False, where))
             except ValueError as error:
-                raise BertsmithError(str(error), where, "mend or remove this row") from error
-        sequences = encode(records, self._tokenizer, self.max_length, self._model.literal_specials)
-        if sequences.truncated_rows:
+                raise BertsmithError(str(error), where, "correct or remove this row") from error
+        sequences = self._task.encode(records, self._tokenizer, self.max_length)
+        if sequences.truncated.rows:
             say(f"{sequences.truncation()} (the model reads {self.max_length})")
-        return self._model.predict(records, sequences, self._budget_tokens)
+        answers = self._task.answers(self._model, records, sequences, self._run)
+        lost = sequences.lost_tokens.tolist()
+        return [{**answer, TRUNCATED: tokens} for answer, tokens in zip(answers, lost, strict=True)]
 
     def cells(self, prediction: Prediction) -> dict[str, str]:
         """A prediction as named cells of a table."""
-        return self._model.cells(prediction)
+        return {**self._task.cells(prediction), TRUNCATED: str(prediction[TRUNCATED])}
 
 
-def _read_task(path: Path) -> tuple[Columns, int | None]:
-    """Where the texts stand in a row, and the most tokens of a row, by the task.json of a fine-tuned folder.
+@dataclass(frozen=True)
+class _Trained:
+    """What a task.json says. max_length: the most tokens of a row; None where it does not say."""
 
-    A folder without one gives the usual columns and None. Raises BertsmithError where the file holds something else.
-    """
+    columns: Columns
+    max_length: int | None
+    values: dict[str, Any]
+
+
+def _read_task(path: Path) -> _Trained:
+    """A folder without a task.json gives the usual columns. Raises BertsmithError where the file holds something
+    else."""
     if not path.is_file():
-        return Columns(), None
+        return _Trained(Columns(), None, {})
     fix = "fine-tune again, or copy the file again from where the model came from"
     task = files.read_json(path, fix)
     if not isinstance(task, dict):
@@ -102,13 +113,15 @@ def _read_task(path: Path) -> tuple[Columns, int | None]:
     if length is not None and (type(length) is not int or length < _LEAST_LENGTH):
         wanted = f"a whole number from {_LEAST_LENGTH}"
         raise BertsmithError(f"this file does not describe a task: max_length is {length!r}, not {wanted}", path, fix)
+    if not isinstance(task.get("pairs"), bool | None):
+        raise BertsmithError(f"this file does not describe a task: pairs is {task['pairs']!r}", path, fix)
     try:
-        return Columns.from_json(task.get("columns", {})), length
+        return _Trained(Columns.from_json(task.get("columns", {})), length, task)
     except ValueError as error:
         raise BertsmithError(f"this file does not describe a task: {error}", path, fix) from error
 
 
-def _architecture(path: Path) -> str:
+def _architecture(config: Mapping[str, Any]) -> str:
     """The class of transformers that a config.json names first."""
-    named = files.read_json(path).get("architectures")
+    named = config.get("architectures")
     return str(named[0]) if isinstance(named, list) and named else "no architecture"

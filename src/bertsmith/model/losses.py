@@ -5,7 +5,7 @@ Legend: N labels, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,20 @@ class LossSum:
     loss: Tensor
     count: Tensor
     right: Tensor
+
+
+@dataclass
+class Forward:
+    """A micro-batch after its forward pass.
+
+    losses: by name, in the order in which they are added up. tokens: real ones. slots: tokens and filling.
+    attention_places: slots that attention worked on, padding included.
+    """
+
+    losses: Mapping[str, LossSum]
+    tokens: int
+    slots: int
+    attention_places: int
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> LossSum:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from bertsmith.base.tables import aligned
+
 # The classifier must beat its control by this many standard errors of the difference of the two means.
 STANDARD_ERRORS = 2.0
 _HOLDS = {">=": operator.ge, ">": operator.gt, "<=": operator.le}
@@ -95,6 +97,5 @@ def table(figures: Sequence[Figure]) -> str:
         rows.append(
             (each.name, form.format(each.value), f"{each.sign:2} {form.format(each.bound)}", verdict, each.because)
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = aligned(rows, "l")
     return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_json, write_json, write_text
-from bertsmith.base.log import choose, duration, say, size
+from bertsmith.base.log import duration, log_choice, say, size
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
@@ -84,7 +84,7 @@ class Quickstart:
         share = _HELD_OUT_DOCUMENTS / len(found)
         if not options.held_out < share <= 0.5 or any(file.kind != "file" for file in found):
             return options
-        choose("held-out share", f"{share:.1%}", f"there are {len(found)} documents, and some must be held out")
+        log_choice("held-out share", f"{share:.1%}", f"there are {len(found)} documents, and some must be held out")
         return replace(options, held_out=share)
 
     def _claim(self) -> None:
@@ -171,8 +171,8 @@ class Quickstart:
     def _finetune(self, from_scratch: bool) -> dict[str, Any]:
         settings = replace(self.budget.finetune, from_scratch=from_scratch)
         rows = self.out / "classifier"
-        out = None if from_scratch else rows / "model"
-        result = finetune("classify", self.run.model, rows / "train.jsonl", rows / "dev.jsonl", out, settings=settings)
+        train, dev, out = rows / "train.jsonl", rows / "dev.jsonl", None if from_scratch else rows
+        result = finetune("classify", self.run.model, train, dev, out, settings=settings, resume=True)
         return {"said": result.line(), "scores": result.scores, "majority": result.baseline}
 
     def finetune(self) -> dict[str, Any]:

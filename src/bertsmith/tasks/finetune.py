@@ -1,78 +1,78 @@
-"""Fine-tuning from a model folder and labelled rows to a task model's folder: where the parts are put together."""
+"""Fine-tuning from a model folder and labelled rows to a run folder: where the parts are put together."""
 
 from __future__ import annotations
 
-import math
+import hashlib
+import json
+import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from torch import nn
 
-from bertsmith.base.device import Device, choose_device
-from bertsmith.base.errors import BertsmithError, nearest
-from bertsmith.base.layout import deal_within
-from bertsmith.base.log import Progress, say, warn
-from bertsmith.base.streams import generator, stream_key
+from bertsmith.base import files, ranks
+from bertsmith.base.device import Device
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say
+from bertsmith.base.streams import stream_key
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.prepare import prepare_training
 from bertsmith.model.initial import initialise
 from bertsmith.optim.adamw import AdamW
+from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.optim.schedules import linear
-from bertsmith.tasks import classification
-from bertsmith.tasks.classification import Classifier, class_scores
-from bertsmith.tasks.metrics import CLASS_METRICS
-from bertsmith.tasks.records import Source, read_records
-from bertsmith.tasks.results import EpochResult, FinetuneResult, SeedResult
-from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer, pack
+from bertsmith.recipes.loader import as_yaml
+from bertsmith.tasks.objective import Examples, Order, RowSteps, TaskObjective
+from bertsmith.tasks.records import Record, Source, read_records, unused_columns
+from bertsmith.tasks.registry import task_named
+from bertsmith.tasks.results import FinetuneResult, results_of
+from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tasks.task import Run as TaskRun
+from bertsmith.tasks.task import Task
 from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.training.checkpoints import load_best
+from bertsmith.training.loop import Cadence, Stage, Trainer, run_stages
+from bertsmith.training.run import TrainerSettings, resume_position, start_device, trainer_of
+from bertsmith.training.run_folder import Run, RunFacts, model_identity, opened, settings_identity
 from bertsmith.weights.huggingface import (
     FINETUNE_FILE,
     TASK_FILE,
     FolderContents,
-    check_replaceable,
     load_model,
+    model_folder,
     read_config,
     save_model,
 )
 from bertsmith.weights.names import POOLER
 
-TASKS = ("classify",)
-Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Encoded rows with the places of their labels, int64[N]."""
-
-    sequences: Sequences
-    labels: Ints
+# Settings that change what is written or how fast, never the result; a resumed run may change them.
+_FREE_SETTINGS = ("device", "log_every", "save_every", "keep")
+_SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 160
 
 
 @dataclass(frozen=True)
 class _Work:
-    """Everything that the runs of all seeds share."""
+    """Everything that the stages of a run share. parts: the rows, as "train", "dev" and perhaps "test"."""
 
     folder: Path
+    task: Task
     tokenizer: Tokenizer
     settings: FinetuneSettings
     max_length: int
-    names: list[str]
-    class_counts: dict[str, int]
-    train: _Rows
-    dev: _Rows
+    parts: dict[str, Examples]
 
-    @property
-    def steps(self) -> int:
-        """Optimizer steps of one seed."""
-        return self.settings.epochs * math.ceil(len(self.train.labels) / self.settings.batch)
+    def order(self, seed: int) -> Order:
+        """The order of the training rows from a seed."""
+        settings, train = self.settings, self.parts["train"]
+        return Order(train, self.task.kind, seed, settings.epochs, settings.batch, settings.micro_batch_tokens)
 
 
 def finetune(
@@ -82,190 +82,220 @@ def finetune(
     dev: Source,
     out: str | Path | None,
     *,
+    test: Source | None = None,
     settings: FinetuneSettings | None = None,
+    resume: bool = False,
 ) -> FinetuneResult:
-    """Trains a task model on labelled rows, from one or several seeds, and writes the best one's folder.
+    """Trains a task model on labelled rows, from one or several seeds, and writes a run folder with the best one.
 
-    task: "classify". model: a Hugging Face BERT folder with its tokenizer. train, dev: a csv, tsv or jsonl file, or a
-    list of {"text": ..., "label": ...}; dev selects the epoch and the seed. out: the folder, complete in itself
-    (weights, tokenizer, labels, task.json, finetune.json); None writes nothing. The same seed gives the same score.
-    Raises BertsmithError for rows, columns, labels, settings or a folder that cannot be used, before any training.
+    task: "classify". model: a Hugging Face BERT folder with its tokenizer, or a run that has one. train, dev, test: a
+    file of rows, or a list of {"text": ..., "label": ...}; dev selects the epoch and the seed, test is only measured.
+    out: the run folder, whose `model` is complete in itself (weights, tokenizer, labels, task.json, finetune.json);
+    None leaves nothing behind. resume: continue the run in `out`, to the bit. The same seed gives the same score.
+    Raises BertsmithError for rows, columns, labels, settings or a folder that cannot be used, before any training,
+    and for a gradient that is not finite; StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
-    if task not in TASKS:
-        raise BertsmithError(f"task '{task}' is not known", "task", nearest(task, TASKS))
-    settings = settings or FinetuneSettings()
-    model, out = Path(model), Path(out) if out is not None else None
-    if out is not None:
-        _check_out(model, out)
-    work = _prepare(model, train, dev, settings)
-    device = choose_device(settings.device, settings.precision)
-    if device.is_cpu:
-        prepare_training(device.compute)
-    start = time.monotonic()
-    runs: list[SeedResult] = []
-    best: tuple[Classifier, dict[str, Tensor]] | None = None
-    for number in range(settings.seeds):
-        classifier, run, weights = _train_seed(work, device, settings.seed + number)
-        if best is None or run.score > max(each.score for each in runs):
-            best = classifier, weights
-        runs.append(run)
-    assert best is not None
-    most_frequent = np.full_like(work.dev.labels, work.names.index(next(iter(work.class_counts))))
-    result = FinetuneResult(
-        folder=out,
-        task=task,
-        metric=settings.metric,
-        seeds=runs,
-        baseline=CLASS_METRICS[settings.metric](most_frequent, work.dev.labels),
-        class_counts=work.class_counts,
-        train_rows=len(work.train.labels),
-        dev_rows=len(work.dev.labels),
-        truncated_rows=work.train.sequences.truncated_rows,
-        seconds=time.monotonic() - start,
-    )
-    say(result.line())
-    if out is not None:
-        classifier, weights = best
-        classifier.load_state_dict(weights)
-        _save(classifier, work, result, out)
-        say(f"finished model: {out}")
-    return result
+    kind, settings = task_named(task), settings or FinetuneSettings()
+    _refuse_ranks()
+    sources = {"train": train, "dev": dev} | ({} if test is None else {"test": test})
+    with nullcontext(out) if out is not None else tempfile.TemporaryDirectory() as folder:
+        run = Run(Path(folder))
+        work = _prepare(kind, model_folder(Path(model)), sources, settings)
+        identity = _identity(work, sources)
+        recipe = {"task": task, "model": str(model), **{name: _named(each) for name, each in sources.items()}}
+        with opened(run.folder, identity, resume) as started_on:
+            if resume and run.is_finished():
+                say(f"this run is finished already: {run.model}")
+                return FinetuneResult.from_dict(files.read_json(run.model / FINETUNE_FILE), run.folder)
+            result = _train(work, run, RunFacts(identity, as_yaml(recipe | asdict(settings)), started_on), resume)
+    return result if out is not None else replace(result, folder=None)
 
 
-def _check_out(model: Path, out: Path) -> None:
-    """Refuses a folder that must not be replaced, and says where one will be."""
-    if out.resolve() == model.resolve():
-        raise BertsmithError(
-            "the fine-tuned model would replace the model that it starts from", out, "choose another folder for it"
-        )
-    if check_replaceable(out):
-        warn(f"{out} holds a model already; the fine-tuned one will replace it")
+def _refuse_ranks() -> None:
+    ranks.check_joined()
+    if ranks.world_size() > 1:
+        fix = "start one process"
+        raise BertsmithError("fine-tuning runs in one process, and this is one of several", "finetune", fix)
 
 
-def _prepare(folder: Path, train: Source, dev: Source, settings: FinetuneSettings) -> _Work:
+def _prepare(kind: type[Task], folder: Path, sources: dict[str, Source], settings: FinetuneSettings) -> _Work:
     """Reads and encodes all rows, and says what they are."""
     config = read_config(folder)
     tokenizer = load_tokenizer(folder, config)
     max_length = min(settings.max_length, config.max_position_embeddings)
     if max_length < settings.max_length:
         say(f"rows are cut at {max_length} tokens, not {settings.max_length}: the model has no more positions")
-    train_records, dev_records = (read_records(source, settings.columns) for source in (train, dev))
-    names = classification.label_names(train_records)
-    counts = classification.class_counts(train_records)
-    if settings.metric == "binary_f1" and len(names) != 2:
-        raise BertsmithError(f"binary_f1 with {len(names)} labels", "metric", "use macro_f1, accuracy or matthews")
-    sides = []
-    for name, records in (("train", train_records), ("dev", dev_records)):
-        rows = _Rows(encode(records, tokenizer, max_length), classification.label_ids(records, names))
-        tokens = int(rows.sequences.lengths.sum())
-        say(f"{name}: {len(records):,} rows, {tokens:,} tokens, {rows.sequences.truncation()}")
-        sides.append(rows)
-    say("train rows by label: " + ", ".join(f"{name} {count:,}" for name, count in counts.items()))
-    return _Work(folder, tokenizer, settings, max_length, names, counts, *sides)
+    records = {part: read_records(source, settings.columns) for part, source in sources.items()}
+    _tell_unused(sources["train"], settings)
+    task = kind.of_records(records["train"], settings)
+    parts = {}
+    for part, those in records.items():
+        sequences = task.encode(those, tokenizer, max_length)
+        tokens = int(sequences.lengths.sum())
+        say(f"{part}: {len(those):,} rows, {tokens:,} tokens, {sequences.truncation()}")
+        parts[part] = Examples(sequences, task.targets(those), [each.where for each in those])
+    for line in task.description():
+        say(line)
+    _show(records["train"], parts["train"], task, tokenizer)
+    return _Work(folder, task, tokenizer, settings, max_length, parts)
 
 
-def _build(work: _Work, device: Device, seed: int) -> Classifier:
+def _tell_unused(source: Source, settings: FinetuneSettings) -> None:
+    unused = unused_columns(source, settings.columns)
+    if unused:
+        name = source if isinstance(source, str | Path) else "the training rows"
+        say(f"columns of {name} that are not used: {', '.join(unused)}")
+
+
+def _show(records: Sequence[Record], examples: Examples, task: Task, tokenizer: Tokenizer) -> None:
+    """Says some rows as the model will see them."""
+    for record, ids, target in zip(records[:_SHOWN_ROWS], examples.sequences.ids, examples.targets, strict=False):
+        text = " ".join(tokenizer.pieces[piece] for piece in ids)
+        cut = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 4] + " ..."
+        say(f"  {record.where}: {cut} -> {task.label_of(target)}")
+
+
+def _identity(work: _Work, sources: dict[str, Source]) -> dict[str, Any]:
+    """All that decides what a run comes to."""
+    settings = settings_identity(asdict(work.settings), "settings", _FREE_SETTINGS)
+    rows = {f"{part}_rows": _checksum(source) for part, source in sources.items()}
+    model = model_identity(work.folder, "model")
+    return {"task": work.task.kind, **settings, **rows, **model, "tokenizer": work.tokenizer.sha256}
+
+
+def _checksum(source: Source) -> str:
+    if isinstance(source, str | Path):
+        return files.sha256(Path(source))
+    return hashlib.sha256(json.dumps(list(source), sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _named(source: Source) -> str:
+    return str(source) if isinstance(source, str | Path) else f"{len(source):,} rows given in Python"
+
+
+def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResult:
+    """All seeds, and the best one's model."""
+    start, settings = time.monotonic(), work.settings
+    device, started_on = start_device(settings.device, settings.precision, True, facts.started_on, run.folder)
+    model = _build(work, device, settings.seed)
+    optimizer = _optimizer(model, settings, device)
+    position = resume_position(run.folder, model, optimizer, resume)
+    objective = TaskObjective(
+        work.task,
+        model,
+        work.parts["train"],
+        settings.metric,
+        TaskRun(device.torch_device, settings.micro_batch_tokens),
+    )
+    cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep)
+    cuda = [] if device.is_cpu else [device.torch_device]
+    with (
+        torch.random.fork_rng(cuda),
+        trainer_of(
+            run.folder,
+            replace(facts, started_on=started_on),
+            objective,
+            optimizer,
+            TrainerSettings(device, cadence, position, resume),
+        ) as trainer,
+    ):
+        numbers = range(1, settings.seeds + 1)
+        run_stages(trainer, {number: partial(_stage, work, number, device) for number in numbers})
+        trainer.write("end", {"tokens": trainer.position.tokens})
+        best = trainer.position.best
+    assert best is not None
+    load_best(run.folder, best, model)
+    result = _result(work, run, time.monotonic() - start)
+    say(result.line())
+    _save(model, work, result, run.model)
+    files.write_json(run.folder / FINETUNE_FILE, result.to_dict())
+    say(f"finished model: {run.model}")
+    return result
+
+
+def _stage(work: _Work, number: int, device: Device) -> Stage:
+    """The run of one seed, which begins anew from the model folder's weights."""
+    seed = work.settings.seed + number - 1
+    order = work.order(seed)
+
+    def begin(trainer: Trainer) -> None:
+        if number > 1:  # the first seed's weights are there already
+            model = trainer.objective.model
+            model.load_state_dict(_build(work, device, seed).state_dict())
+            trainer.optimizer = _optimizer(model, work.settings, device)
+
+    return Stage(
+        number=number,
+        kind="seed",
+        label=seed,
+        steps=order.steps,
+        learning_rate=partial(
+            linear, steps=order.steps, warmup_share=work.settings.warmup, base=work.settings.learning_rate
+        ),
+        loader=partial(RowSteps, order),
+        held_out={part: rows for part, rows in work.parts.items() if part != "train"},
+        begin=begin,
+        seed=stream_key(seed, "finetune"),
+        first_step=(number - 1) * order.steps,
+        epoch_steps=order.epoch_steps,
+        select=work.settings.metric,
+    )
+
+
+def _build(work: _Work, device: Device, seed: int) -> nn.Module:
     """The folder's encoder, or random weights of its shape, with a fresh head."""
     hidden, attention = work.settings.dropout, work.settings.attention_dropout
 
-    def build(config: BertConfig) -> Classifier:
+    def build(config: BertConfig) -> nn.Module:
         config = replace(config, hidden_dropout_prob=hidden, attention_probs_dropout_prob=attention)
-        return Classifier(config, len(work.names), device.compute)
+        return work.task.build(config, device.compute)
 
     if work.settings.from_scratch:
-        model = build(read_config(work.folder))
-        initialise(model, model.config.initializer_range, stream_key(seed, "from scratch"))
+        config = read_config(work.folder)
+        model = build(config)
+        initialise(model, config.initializer_range, stream_key(seed, "from scratch"))
     else:
-        head = classification.HEAD
+        head = work.task.head
         model = load_model(build, work.folder, may_be_fresh=(POOLER, head), leave_out=(head,), seed=seed)
     return model.to(device.torch_device)
 
 
-def _train_seed(work: _Work, device: Device, seed: int) -> tuple[Classifier, SeedResult, dict[str, Tensor]]:
-    """A whole run. Returns the model, the run's figures, and the weights of its best epoch."""
-    settings, model = work.settings, _build(work, device, seed)
-    optimizer = AdamW(
+def _optimizer(model: nn.Module, settings: FinetuneSettings, device: Device) -> ClippedOptimizer:
+    return AdamW(
         parameter_groups(model, settings.weight_decay),
         max_gradient_norm=settings.max_gradient_norm,
         loss_scale=LossScale(device.torch_device) if device.scales_losses else None,
     )
-    results: list[EpochResult] = []
-    weights: dict[str, Tensor] = {}
-    best = 0
-    cuda = [] if device.is_cpu else [device.torch_device]
-    what = f"seed {seed}" if settings.seeds > 1 else "fine-tuning"
-    with Progress(what, work.steps, "step") as progress, torch.random.fork_rng(cuda):
-        torch.manual_seed(stream_key(seed, "finetune", "dropout") >> 1)
-        for epoch in range(1, settings.epochs + 1):
-            loss = _train_epoch(work, model, optimizer, device, (seed, epoch), progress)
-            results.append(EpochResult(loss, _evaluate(work, model, device)))
-            if epoch == 1 or results[-1].dev[settings.metric] > results[best - 1].dev[settings.metric]:
-                best, weights = epoch, {name: each.clone() for name, each in model.state_dict().items()}
-            score = results[-1].dev[settings.metric]
-            say(f"{what}, epoch {epoch} of {settings.epochs}: loss {loss:.4f}, dev {settings.metric} {score:.4f}")
-    return model, SeedResult(seed, results, best, results[best - 1].dev[settings.metric]), weights
 
 
-def _train_epoch(
-    work: _Work, model: Classifier, optimizer: AdamW, device: Device, place: tuple[int, int], progress: Progress
-) -> float:
-    """One pass over the training rows in the order drawn for place = (seed, epoch). Returns the mean loss of a row."""
-    settings, (seed, epoch) = work.settings, place
-    order = generator(stream_key(seed, "finetune", epoch, "order")).permutation(len(work.train.labels))
-    starts = range(0, len(order), settings.batch)
-    model.train()
-    loss = torch.zeros((), device=device.torch_device)
-    skipped = torch.zeros((), device=device.torch_device)
-    for number, start in enumerate(starts, start=1 + (epoch - 1) * len(starts)):
-        optimizer.set_learning_rate(linear(number, work.steps, settings.warmup, settings.learning_rate))
-        loss += _step(model, optimizer, work, order[start : start + settings.batch], device.torch_device)
-        skipped += ~optimizer.finite
-        progress.advance(1)
-    if skipped == len(starts):
-        raise BertsmithError(
-            "no update of this epoch had a finite gradient, so the model learned nothing",
-            f"seed {seed}, epoch {epoch}",
-            "use --precision fp32, or a lower learning rate",
-        )
-    if skipped:
-        warn(f"{int(skipped)} of {len(starts)} updates were left out: their gradient was not finite")
-    return float(loss) / len(order)
+def _result(work: _Work, run: Run, seconds: float) -> FinetuneResult:
+    parts, settings = work.parts, work.settings
+    return FinetuneResult(
+        folder=run.folder,
+        task=work.task.kind,
+        metric=settings.metric,
+        seeds=results_of(run.metrics(), settings.metric, work.order(settings.seed).epoch_steps),
+        baseline=work.task.baseline(settings.metric, parts["dev"].targets),
+        class_counts=dict(work.task.counts or {}),
+        rows={part: len(each.wheres) for part, each in parts.items()},
+        truncated={part: each.sequences.truncated for part, each in parts.items()},
+        seconds=seconds,
+    )
 
 
-def _step(model: Classifier, optimizer: AdamW, work: _Work, members: Ints, device: torch.device) -> Tensor:
-    """One update from the rows `members`, in as many micro-batches as the budget asks for. Returns the summed loss."""
-    optimizer.zero_grad(set_to_none=True)
-    rows = work.train
-    lengths = rows.sequences.lengths[members]
-    total = torch.zeros((), device=device)
-    for micro in deal_within(lengths, 1, work.settings.micro_batch_tokens):
-        chosen = members[micro]
-        sums = model.loss(pack(rows.sequences, chosen, device), torch.from_numpy(rows.labels[chosen]).to(device))
-        optimizer.scaled(sums.loss / len(members)).backward()  # type: ignore[no-untyped-call]
-        total += sums.loss.detach()
-    optimizer.step()
-    return total
-
-
-def _evaluate(work: _Work, model: Classifier, device: Device) -> dict[str, float]:
-    """Every metric on the dev rows."""
-    budget = work.settings.micro_batch_tokens
-    predicted = class_scores(model.eval(), work.dev.sequences, device.torch_device, budget).argmax(1)
-    return {name: metric(predicted, work.dev.labels) for name, metric in CLASS_METRICS.items()}
-
-
-def _save(model: Classifier, work: _Work, result: FinetuneResult, out: Path) -> None:
+def _save(model: nn.Module, work: _Work, result: FinetuneResult, out: Path) -> None:
     task: dict[str, Any] = {
         "task": result.task,
         "max_length": work.max_length,
         "lowercase": work.tokenizer.lowercase,
         "columns": asdict(work.settings.columns),
         "metric": result.metric,
+        **work.task.facts(),
     }
     contents = FolderContents(
-        classification.ARCHITECTURE,
+        work.task.architecture,
         work.tokenizer.save,
-        config=classification.config_labels(work.names),
+        config=work.task.config(),
         json_files={TASK_FILE: task, FINETUNE_FILE: {**result.to_dict(), "settings": asdict(work.settings)}},
     )
     save_model(model, contents, out)

@@ -21,9 +21,9 @@ def macro_f1(predicted: Ints, true: Ints) -> float:
     return float(np.mean([_f1(predicted == each, true == each) for each in np.union1d(predicted, true)]))
 
 
-def binary_f1(predicted: Ints, true: Ints) -> float:
-    """The F1 of class 1; 0 where it is neither predicted nor true."""
-    return _f1(predicted == 1, true == 1)
+def binary_f1(predicted: Ints, true: Ints, positive: int = 1) -> float:
+    """The F1 of the class `positive`; 0 where it is neither predicted nor true."""
+    return _f1(predicted == positive, true == positive)
 
 
 def _f1(predicted: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
@@ -61,6 +61,6 @@ def _ranks(values: Floats) -> Floats:
 CLASS_METRICS: dict[str, Callable[[Ints, Ints], float]] = {
     "accuracy": accuracy,
     "macro_f1": macro_f1,
-    "binary_f1": binary_f1,
     "matthews": matthews,
 }
+"""Those for any number of classes; `binary_f1` wants to know which one is positive."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.files import read_errors
-from bertsmith.base.log import choose
+from bertsmith.base.log import log_choice
 from bertsmith.rows.compressed import codec_of, peek
 from bertsmith.rows.encodings import UTF8_MARK, encoding_of
 from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, json_rows
@@ -22,6 +21,7 @@ from bertsmith.rows.lines import Lines, Slice, open_text, raise_fault, split_at_
 from bertsmith.rows.parquet import parquet_rows
 from bertsmith.rows.row import Row as FileRow
 from bertsmith.rows.tables import OPEN_QUOTE, QUOTE, cells_of, table_rows
+from bertsmith.tasks.labels import label_text
 
 Cells = TypeVar("Cells")
 
@@ -114,12 +114,12 @@ def to_record(row: Row | str, columns: Columns, labelled: bool, where: str) -> R
     """A row as a record; a bare string is a text. ValueError says what is wrong with it."""
     if isinstance(row, str):
         row = {columns.text: row}
-    label = row.get(columns.label) if labelled else None
-    if labelled and (label is None or label == ""):
-        raise ValueError(f"no label in column '{columns.label}'")
-    if label is not None and not isinstance(label, str):
-        label = json.dumps(label)
-    if label is not None:
+    label = None
+    if labelled:
+        value = row.get(columns.label)
+        label = "" if value is None else label_text(value)
+        if not label:
+            raise ValueError(f"no label in column '{columns.label}'")
         _check_characters(label, columns.label)
     text = _text(row, columns.text)
     return Record(text, _text(row, columns.text_b) if columns.text_b in row else None, label, where)
@@ -153,13 +153,20 @@ def read_rows(source: Source, columns: Columns, labelled: bool = False) -> Itera
     for where, row in _rows(source, columns):
         if not isinstance(row, str) and not row.keys() >= set(wanted.values()):
             field, name = next((field, name) for field, name in wanted.items() if name not in row)
-            fix = f"found are: {', '.join(row) or 'none'}; " + (
-                f"name one with --columns.{field}, in Python Columns({field}=...)"
-                if labelled
-                else f"rename one, for this model reads '{name}'"
-            )
+            flag = f"--columns.{field.replace('_', '-')}"
+            fix = f"found: {', '.join(row) or 'none'}; name one with {flag}, in Python Columns({field}=...)"
             raise BertsmithError(f"there is no column '{name}'", where, fix)
         yield where, row
+
+
+def unused_columns(source: Source, columns: Columns) -> list[str]:
+    """The columns of the first row that are neither a text nor the label."""
+    _, row = next(read_rows(source, columns), ("", ""))
+    return [] if isinstance(row, str) else [each for each in row if each not in _used(columns)]
+
+
+def _used(columns: Columns) -> tuple[str, ...]:
+    return columns.text, columns.text_b, columns.label
 
 
 def _rows(source: Source, columns: Columns) -> Iterator[tuple[str, Row | str]]:
@@ -218,7 +225,7 @@ def _separator(head: bytes, kind: str, name: str) -> str:
     found, rows = cells_of(head, len(head) < _HEAD, [mark + QUOTE for mark in _SEPARATORS])
     separator = found[0] if rows and len(rows[0]) > 1 else _SEPARATORS[0]
     if separator != _SEPARATORS[0]:
-        choose(f"separator of {name}", repr(separator), "all of its first rows have as many cells by it")
+        log_choice(f"separator of {name}", repr(separator), "all of its first rows have as many cells by it")
     return separator
 
 

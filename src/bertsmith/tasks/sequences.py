@@ -26,27 +26,40 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class Truncated:
+    """How many rows lost tokens, and how many tokens these were."""
+
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True)
 class Sequences:
     """S sequences of tokens.
 
     ids: int64[length] each, [CLS] a [SEP] or [CLS] a [SEP] b [SEP]. first_segments: int64[S], the tokens up to and with
-    the first [SEP], whose token type is 0. truncated_rows, truncated_tokens: how many were cut, and how much of them.
+    the first [SEP], whose token type is 0. lost_tokens: int64[S], how many were cut from each.
     """
 
     ids: list[Ints]
     first_segments: Ints
-    truncated_rows: int
-    truncated_tokens: int
+    lost_tokens: Ints
 
     @cached_property
     def lengths(self) -> Ints:
         """int64[S]."""
         return np.array([len(each) for each in self.ids], dtype=np.int64)
 
+    @property
+    def truncated(self) -> Truncated:
+        """How much was cut."""
+        return Truncated(int(np.count_nonzero(self.lost_tokens)), int(self.lost_tokens.sum()))
+
     def truncation(self) -> str:
         """What was cut, in words."""
-        share = self.truncated_tokens / max(1, self.truncated_tokens + int(self.lengths.sum()))
-        return f"{self.truncated_rows:,} of {len(self.ids):,} rows truncated, {share:.1%} of the tokens lost"
+        cut = self.truncated
+        share = cut.tokens / max(1, cut.tokens + int(self.lengths.sum()))
+        return f"{cut.rows:,} of {len(self.ids):,} rows truncated, {share:.1%} of the tokens lost"
 
 
 @dataclass(frozen=True)
@@ -98,8 +111,7 @@ def encode(
         ids.append(np.concatenate(sequence))
         first_segments.append(kept[0] + 2)
         truncated.append(sum(lengths) - sum(kept))
-    cut = np.array(truncated, dtype=np.int64)
-    return Sequences(ids, np.array(first_segments, dtype=np.int64), int(np.count_nonzero(cut)), int(cut.sum()))
+    return Sequences(ids, np.array(first_segments, dtype=np.int64), np.array(truncated, dtype=np.int64))
 
 
 def pack(sequences: Sequences, members: Ints, device: torch.device) -> Inputs:

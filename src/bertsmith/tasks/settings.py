@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.tasks.records import Columns
+
+Metric = Literal["accuracy", "macro_f1", "binary_f1", "matthews"]
+METRICS: tuple[str, ...] = get_args(Metric)
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,12 @@ class FinetuneSettings:
     """On attention probabilities; on a CPU a step without it is some 10% faster."""
     max_length: int = 128
     """The most tokens of a row, [CLS] and [SEP] included; longer texts are cut at their end."""
-    metric: Literal["accuracy", "macro_f1", "binary_f1", "matthews"] = "accuracy"
-    """What selects the best epoch and the best seed."""
+    metric: Metric = "accuracy"
+    """What selects the best epoch and the best seed, on the dev rows."""
+    positive: str | None = None
+    """The label that binary_f1 scores; of two labels the one that sorts last, unless named here."""
+    many_labels: bool = False
+    """Take labels for classes although they are more than 100, or numbers with fractions."""
     seeds: int = 1
     """Runs from different seeds (head, order, dropout): mean and standard deviation are told, the best one is kept."""
     seed: int = 42
@@ -45,12 +52,22 @@ class FinetuneSettings:
     """auto, cpu, cuda or cuda:N."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """The dtype of matrix products; parameters and optimizer are fp32."""
+    log_every: int = 50
+    """Steps between two lines of metrics; the end of an epoch always has one."""
+    save_every: int = 500
+    """Steps between two checkpoints; the end of an epoch is always saved."""
+    keep: int = 1
+    """Step checkpoints that are kept, the newest ones."""
     columns: Columns = field(default_factory=Columns)
     """Where text and label stand."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "seeds", "micro_batch_tokens"):
+        for name in ("epochs", "batch", "seeds", "micro_batch_tokens", "keep"):
             _demand(getattr(self, name) >= 1, name, getattr(self, name), "a whole number from 1")
+        if self.metric not in METRICS:
+            raise BertsmithError(f"metric '{self.metric}' is not known", "metric", nearest(self.metric, METRICS))
+        for name in ("log_every", "save_every"):
+            _demand(getattr(self, name) >= 0, name, getattr(self, name), "a whole number from 0")
         _demand(self.max_length >= 8, "max_length", self.max_length, "a whole number from 8")
         _demand(self.learning_rate > 0, "learning_rate", self.learning_rate, "a number above 0")
         _demand(0 <= self.warmup <= 1, "warmup", self.warmup, "a share from 0 to 1")

@@ -8,7 +8,6 @@ normaliser settings (a test does it again); other versions are compared before t
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -17,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import choose
+from bertsmith.base.log import log_choice
+from bertsmith.base.versions import version_of
 from bertsmith.tokens.special_ids import token_dtype
 from bertsmith.tokens.tokenizer import Tokenizer
 
@@ -44,7 +44,7 @@ class BulkEncoder(Protocol):
 
 def choose_library(tokenizer: Tokenizer) -> str:
     """The library for the bulk ids of a corpus with its version, such as "nanotoken 0.1.0"; the choice is said."""
-    ours, fast = _version(TOKENIZERS), _version(NANOTOKEN)
+    ours, fast = version_of(TOKENIZERS), version_of(NANOTOKEN)
     choice, reason = f"{TOKENIZERS} {ours}", ""
     if fast is None:
         reason = f"{NANOTOKEN} is not installed; {_MISSING}"
@@ -54,14 +54,14 @@ def choose_library(tokenizer: Tokenizer) -> str:
         reason = fault
     else:
         choice, reason = f"{NANOTOKEN} {fast}", f"the same ids as {TOKENIZERS} {ours}, faster"
-    choose("ids of bulk text", choice, reason)
+    log_choice("ids of bulk text", choice, reason)
     return choice
 
 
 def bulk_encoder(tokenizer: Tokenizer, library: str) -> BulkEncoder:
     """The encoder that `choose_library` chose. Raises BertsmithError where another version is installed here."""
     name = library.partition(" ")[0]
-    found = f"{name} {_version(name)}"
+    found = f"{name} {version_of(name)}"
     if found != library:
         raise BertsmithError(
             f"this preparation makes ids with {library}, and here is {found}",
@@ -84,13 +84,6 @@ def differing_code_points(tokenizer: Tokenizer, code_points: Iterable[int]) -> l
 
     groups = [points[start : start + _PER_TEXT] for start in range(0, len(points), _PER_TEXT)]
     return [each for group in groups if differ(group) for each in group if differ([each])]
-
-
-def _version(library: str) -> str | None:
-    try:
-        return importlib.metadata.version(library)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _fault(tokenizer: Tokenizer, versions: tuple[str | None, str | None]) -> str | None:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Engine
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import choose
+from bertsmith.base.log import log_choice
 
 # In the order of the fields of SpecialIds.
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -113,7 +113,7 @@ def _read_vocabulary(path: Path) -> Engine:
     if lowercase is None:
         lowercase = all(piece == piece.lower() for piece in pieces if not piece.startswith("["))
         reason = "no piece has a capital letter" if lowercase else "some pieces have capital letters"
-        choose(
+        log_choice(
             f"casing of {path.name}", "lower-cased" if lowercase else "cased", f"{reason}, and no file beside it says"
         )
     chinese = config["tokenize_chinese_chars"] is not False

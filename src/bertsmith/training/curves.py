@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base.files import write_whole
+from bertsmith.base.figures import INSTALL, new_figure, save_figure
 from bertsmith.base.log import say
 
 Records = Sequence[dict[str, Any]]
@@ -15,13 +15,10 @@ Records = Sequence[dict[str, Any]]
 
 def draw_curves(records: Records, path: Path) -> bool:
     """Writes a PNG of the records of `metrics.jsonl`; says so and returns False where matplotlib is not installed."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        say("matplotlib is not installed, so the curves are not drawn (pip install 'bertsmith[plots]')")
+    figure = new_figure(9, 9)
+    if figure is None:
+        say(f"matplotlib is not installed, so the curves are not drawn ({INSTALL})")
         return False
-    figure = Figure(figsize=(9, 9), layout="constrained")
     loss, accuracy, rate = figure.subplots(3, 1, sharex=True)
     train = [each for each in records if each["kind"] == "train"]
     held_out = [each for each in records if each["kind"] == "evaluation"]
@@ -36,8 +33,7 @@ def draw_curves(records: Records, path: Path) -> bool:
         axes.margins(x=0.01)
         axes.set_ylim(bottom=0)
         axes.legend(loc="best", fontsize="small")
-    FigureCanvasAgg(figure)
-    write_whole(path, lambda file: figure.savefig(file, format="png", dpi=110))
+    save_figure(figure, path)
     return True
 
 

@@ -13,6 +13,7 @@ import torch
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, say, warn
 from bertsmith.base.ranks import any_over_ranks, is_first, rank
+from bertsmith.base.stopping import StoppedAfterSaving, StopSignal
 from bertsmith.base.streams import stream_key
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.checkpoints import Best, Position, save_best, save_checkpoint
@@ -20,7 +21,6 @@ from bertsmith.training.late import LateReading
 from bertsmith.training.meters import Meter, MetricsFile
 from bertsmith.training.objective import Objective, Step, Steps
 from bertsmith.training.step import Compiled, train_step
-from bertsmith.training.stopping import StoppedAfterSaving, StopSignal
 
 # Compiled micro-batches have room for steps with more tokens than most; where that is over a twentieth it is said.
 _LEAST_FILL = 0.95
@@ -150,7 +150,7 @@ class Trainer:
         start = time.perf_counter()
         if stage.held_out and self._due(self.cadence.evaluate_every, stage):
             self._refuse_non_finite(stage, last)
-            figures = self.measure("evaluation", f"after step {self.position.step:,}", stage.held_out)
+            figures = self.measure("evaluation", self._when(stage), stage.held_out)
             if stage.select:
                 self._keep_best(figures[stage.select])
         # A signal may reach one rank a step before another, and all must leave after the same step.
@@ -161,6 +161,11 @@ class Trainer:
         if stopping:
             raise StoppedAfterSaving(f"stopped at step {self.position.step}; {self.resume_hint}", interrupted)
         return time.perf_counter() - start
+
+    def _when(self, stage: Stage) -> str:
+        if stage.epoch_steps:
+            return f"{stage.name}, epoch {self.position.stage_step / stage.epoch_steps:g}"
+        return f"after step {self.position.step:,}"
 
     def _keep_best(self, score: float) -> None:
         """Writes the weights if they are the best so far; the step folder that refers to them is written after."""
@@ -245,7 +250,11 @@ class Trainer:
         return "" if scale is None else f" even at the lowest loss scale, {scale.floor:g}"
 
 
-def run_stages(trainer: Trainer, stages: Mapping[int, Callable[[], Stage]], before: Callable[[Stage], None]) -> None:
+def run_stages(
+    trainer: Trainer,
+    stages: Mapping[int, Callable[[], Stage]],
+    before: Callable[[Stage], None] = lambda _: None,
+) -> None:
     """Takes the steps that are left of a run's stages, in the order of their numbers.
 
     stages: each is made when it is reached. before: is called with the first one, where no step was taken yet. Raises

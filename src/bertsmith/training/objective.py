@@ -7,28 +7,13 @@ Step, loop, meter, checkpoints and compiled steps know losses by these names, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
-from bertsmith.model.losses import LossSum
-
-
-@dataclass
-class Forward:
-    """A micro-batch after its forward pass.
-
-    losses: by name, in the order in which they are added up. tokens: real ones. slots: tokens and filling.
-    attention_places: slots that attention worked on, padding included.
-    """
-
-    losses: Mapping[str, LossSum]
-    tokens: int
-    slots: int
-    attention_places: int
+from bertsmith.model.losses import Forward, LossSum
 
 
 class Step(Protocol):

@@ -29,11 +29,11 @@ from bertsmith.training.loop import Cadence
 from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.phases import run_phases
-from bertsmith.training.pretraining.start import fit_vocabulary, start_identity, tell_shape
+from bertsmith.training.pretraining.start import fit_vocabulary, tell_shape
 from bertsmith.training.run import TrainerSettings, resume_position, start_device, trainer_of
 from bertsmith.training.run_folder import Run as Run
-from bertsmith.training.run_folder import RunFacts, opened
-from bertsmith.weights.huggingface import load_pretraining_model, save_pretraining_model
+from bertsmith.training.run_folder import RunFacts, model_identity, opened, settings_identity
+from bertsmith.weights.huggingface import load_pretraining_model, model_folder, save_pretraining_model
 
 # Fields that change what is written or how fast, never the result; a resumed run may change them.
 _FREE_FIELDS = (
@@ -58,14 +58,16 @@ def pretrain(
     """Pre-trains a BERT and writes a run folder.
 
     recipe: a Recipe, a preset's name or a YAML file. corpus: prepared by `bertsmith.prepare`. init_from: a model folder
-    to start from. resume: go on from the newest checkpoint in `out` (from the start where there is none). In each of
-    several processes that torch.distributed has joined, it takes that rank's part of the run.
+    to start from, or a run that has one. resume: continue from the newest checkpoint in `out` (from the start where
+    there is none). In each of several processes that torch.distributed has joined, it takes that rank's part of the
+    run.
     Raises BertsmithError for input that does not fit together, StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
     ranks.check_joined()
     run = Run(Path(out))
+    init_from = None if init_from is None else model_folder(Path(init_from))
     identity = _identity(recipe, corpus, init_from)
     with opened(run.folder, identity, resume) as started_on:
         if resume and ranks.by_first(run.is_finished):
@@ -97,17 +99,9 @@ def pretrain(
 
 def _identity(recipe: Recipe, corpus: Corpus, init_from: str | Path | None) -> dict[str, Any]:
     """All that decides what a run comes to."""
-    settings = _flat(asdict(recipe))
-    identity = {f"recipe.{name}": value for name, value in settings.items() if name not in _FREE_FIELDS}
-    start = {} if init_from is None else start_identity(Path(init_from))
-    return identity | {"corpus": files.sha256(corpus.folder / "corpus.json"), **start}
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
+    start = {} if init_from is None else model_identity(Path(init_from), "init_from")
+    corpus_checksum = files.sha256(corpus.folder / "corpus.json")
+    return settings_identity(asdict(recipe), "recipe", _FREE_FIELDS) | {"corpus": corpus_checksum, **start}
 
 
 def _model(recipe: Recipe, corpus: Corpus, device: Device, init_from: str | Path | None) -> PretrainingModel:

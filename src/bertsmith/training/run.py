@@ -12,6 +12,7 @@ from torch import nn
 from bertsmith.base import ranks
 from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.log import say
+from bertsmith.base.stopping import stop_on_signals
 from bertsmith.model.cpu.prepare import prepare_training
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.checkpoints import Position, load_checkpoint
@@ -20,7 +21,6 @@ from bertsmith.training.meters import MetricsFile
 from bertsmith.training.objective import Objective
 from bertsmith.training.run_folder import RunFacts, claim
 from bertsmith.training.step import Compiled
-from bertsmith.training.stopping import stop_on_signals
 
 _KERNELS = "between_products"
 
@@ -58,7 +58,7 @@ def resume_position(folder: Path, model: nn.Module, optimizer: ClippedOptimizer,
     """Restores the newest step folder into model and optimizer, and says so; None for a run without one."""
     position = load_checkpoint(folder, model, optimizer) if resume else None
     if position is not None:
-        say(f"resuming after step {position.step:,} (stage {position.stage}, step {position.stage_step:,} of it)")
+        say(f"resuming after step {position.step:,}")
     return position
 
 

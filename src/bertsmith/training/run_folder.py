@@ -10,7 +10,7 @@ model/                      the finished model, as transformers reads it
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,8 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import locked
 from bertsmith.training.checkpoints import Position, step_folders
 from bertsmith.training.meters import METRICS_FILE, forget_after, read_metrics
+from bertsmith.weights.huggingface import read_config
+from bertsmith.weights.stored import CONFIG_FILE, stored_files
 
 MODEL_FOLDER, RECIPE_FILE = "model", "recipe.yaml"
 _RUN_FILE, _STARTED_ON = "run.json", "begun_on"
@@ -100,6 +102,25 @@ def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
     files.write_json(folder / _RUN_FILE, {**facts.identity, _STARTED_ON: dict(facts.started_on)})
     files.write_text(folder / RECIPE_FILE, facts.recipe)
     forget_after(folder / METRICS_FILE, position.step if position else -1)
+
+
+def model_identity(folder: Path, name: str) -> dict[str, str]:
+    """The checksums of a model that a run starts from, under `name`: it is the same one wherever it lies."""
+    read_config(folder)  # says it where this is no model folder
+    return {f"{name}.{path.name}": files.sha256(path) for path in (folder / CONFIG_FILE, *stored_files(folder))}
+
+
+def settings_identity(settings: Mapping[str, Any], name: str, free: Collection[str]) -> dict[str, Any]:
+    """Nested settings as flat names under `name`, without those in `free`, which do not change the result."""
+    flat = _flat(settings).items()
+    return {f"{name}.{each}": value for each, value in flat if each not in free}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
 
 
 def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:

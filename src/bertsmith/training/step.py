@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from bertsmith.base.ranks import rank, sum_over_ranks, world_size
+from bertsmith.model.losses import Forward
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.norms import tensor_norms
-from bertsmith.training.objective import Forward, Objective, figures_of, mean_loss
+from bertsmith.training.objective import Objective, figures_of, mean_loss
 
 
 @dataclass

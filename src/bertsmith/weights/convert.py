@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import choose, say
+from bertsmith.base.log import log_choice, say
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.pretraining import MaskedHead
@@ -82,7 +82,7 @@ def _beside(what: str, folder: Path, named: str | Path | None, names: tuple[str,
         return Path(named)
     found = next((folder / name for name in names if (folder / name).is_file()), None)
     if found is not None:
-        choose(what, str(found), "it lies beside the checkpoint")
+        log_choice(what, str(found), "it lies beside the checkpoint")
     return found
 
 
@@ -94,7 +94,7 @@ def _tokenizer(folder: Path, named: str | Path | None, lowercase: bool | None) -
     tokenizer = Tokenizer.load(source)
     if lowercase is None or lowercase == tokenizer.lowercase:
         return tokenizer
-    choose(f"casing of {source}", "lower-cased" if lowercase else "cased", "the command says so")
+    log_choice(f"casing of {source}", "lower-cased" if lowercase else "cased", "the command says so")
     return Tokenizer.from_vocabulary(tokenizer.pieces, lowercase)
 
 
@@ -108,11 +108,11 @@ def _read_shape(path: Path, activation: str | None) -> BertConfig:
     shape = BertConfig.from_dict(values)
     for name in _WITH_DEFAULTS:
         if values.get(name) is None:
-            choose(f"{name} of {path}", str(getattr(shape, name)), "the file does not say; BERT's own value")
+            log_choice(f"{name} of {path}", str(getattr(shape, name)), "the file does not say; BERT's own value")
     if activation is None and shape.hidden_act == "gelu":
         activation = "gelu_pytorch_tanh"
         reason = "what they call gelu is computed with tanh; NVIDIA's PyTorch scripts once took erf: --activation gelu"
-        choose(f"activation of {path}", activation, reason)
+        log_choice(f"activation of {path}", activation, reason)
     return dataclasses.replace(shape, hidden_act=activation or shape.hidden_act)
 
 
@@ -138,7 +138,7 @@ def _with_rows_of(foreign: Foreign, shape: BertConfig, tokenizer: Tokenizer) -> 
     """
     rows = next((len(each) for name, each in foreign.tensors.items() if to_ours(name) == _WORD and each.dim()), None)
     if rows is not None and rows != shape.vocab_size and rows == _padded(shape.vocab_size):
-        choose(
+        log_choice(
             f"{foreign.where}: vocab_size",
             f"{rows:,}, as stored",
             f"NVIDIA's scripts pad {shape.vocab_size:,} to a multiple of 8",
@@ -198,7 +198,9 @@ def _contents(tensors: Mapping[str, Tensor], tokenizer: Tokenizer, where: Path) 
         names = [f"LABEL_{number}" for number in range(count)]
         labels = {"id2label": {str(number): name for number, name in enumerate(names)}}
         labels["label2id"] = {name: number for number, name in enumerate(names)}
-        choose(f"labels of {where}", ", ".join(names), "a checkpoint does not name them; config.json is the place to")
+        log_choice(
+            f"labels of {where}", ", ".join(names), "a checkpoint does not name them; config.json is the place to"
+        )
     elif "qa_outputs" in heads:
         architecture = "BertForQuestionAnswering"
     elif heads >= {"masked_head", "next_sentence"}:

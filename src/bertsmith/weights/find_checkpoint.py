@@ -9,7 +9,7 @@ from typing import Literal
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import choose
+from bertsmith.base.log import log_choice
 from bertsmith.weights.stored import ARCHIVE, CONFIG_FILE, stored_files
 from bertsmith.weights.tensorflow.table import is_table
 
@@ -63,13 +63,13 @@ def _in_folder(folder: Path) -> Place:
         # The path that it names is that of the machine that wrote it.
         prefix = folder / Path(match["path"]).name if match else folder
         if _index(prefix).is_file():
-            choose(f"checkpoint in {folder}", prefix.name, "its file `checkpoint` names it as the latest")
+            log_choice(f"checkpoint in {folder}", prefix.name, "its file `checkpoint` names it as the latest")
             return Place("tensorflow", prefix)
     there = _checkpoints(folder)
     if len(there) != 1:
         what = f"here are {len(there)} checkpoints, and none is named as the latest" if there else "no checkpoint here"
         raise BertsmithError(what, folder, _listed(folder) or _FIX)
-    choose(f"checkpoint in {folder}", there[0], "it is the only one")
+    log_choice(f"checkpoint in {folder}", there[0], "it is the only one")
     return find_checkpoint(folder / there[0])
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import choose, say, warn
+from bertsmith.base.log import log_choice, say, warn
 from bertsmith.base.streams import stream_key
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
@@ -109,9 +109,9 @@ def _tell(path: Path, fitted: Fit, tensors: Mapping[str, Tensor], warn_of_fresh:
     if fitted.fresh and warn_of_fresh:
         warn(f"{path}: {' and '.join(sorted(fitted.fresh))}: drawn at random (no weights for it were read)")
     elif fitted.fresh:
-        choose(f"{path}: {' and '.join(sorted(fitted.fresh))}", "drawn at random", "no weights for it were read")
+        log_choice(f"{path}: {' and '.join(sorted(fitted.fresh))}", "drawn at random", "no weights for it were read")
     if fitted.unused:
-        choose(f"{path}: {' and '.join(sorted(fitted.unused))}", "left out", "this model has no such part")
+        log_choice(f"{path}: {' and '.join(sorted(fitted.unused))}", "left out", "this model has no such part")
     tell_dtypes(path, tensors)
 
 
@@ -119,7 +119,13 @@ def tell_dtypes(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Says where weights are stored in another type than the fp32 that they are held in."""
     other = {str(each.dtype) for each in tensors.values() if each.is_floating_point() and each.dtype != torch.float32}
     if other:
-        choose(f"{path}: weights", "held as torch.float32", f"stored as {' and '.join(sorted(other))}")
+        log_choice(f"{path}: weights", "held as torch.float32", f"stored as {' and '.join(sorted(other))}")
+
+
+def model_folder(folder: Path) -> Path:
+    """A model folder, or the finished model of a run folder."""
+    inner = folder / "model"
+    return inner if (inner / CONFIG_FILE).is_file() and not (folder / CONFIG_FILE).is_file() else folder
 
 
 def read_config(folder: Path) -> BertConfig:
@@ -134,7 +140,7 @@ def read_config(folder: Path) -> BertConfig:
     except BertsmithError as error:
         raise BertsmithError(error.what, path, error.fix) from error
     for name in (each for each in _UNSEEN if values.get(each) is None):
-        choose(f"{name} of {path}", str(getattr(config, name)), "the file does not say; BERT's own value")
+        log_choice(f"{name} of {path}", str(getattr(config, name)), "the file does not say; BERT's own value")
     return config
 
 
@@ -181,7 +187,7 @@ def _copy_tokenizer(source: Path, target: Path) -> None:
     lacking = [name for name in TOKENIZER_FILES if not (source / name).is_file()]
     if lacking:
         Tokenizer.load(source).save(target)
-        choose(f"{' and '.join(lacking)} of the tokenizer", "made of its other files", f"not in {source}")
+        log_choice(f"{' and '.join(lacking)} of the tokenizer", "made of its other files", f"not in {source}")
     for name in (*TOKENIZER_FILES, *_OPTIONAL_FILES):
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)

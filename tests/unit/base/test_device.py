@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bertsmith.base import log, ranks
-from bertsmith.base.device import bf16_speed_ratio, choose_device
+from bertsmith.base import device as device_module
+from bertsmith.base import ranks
+from bertsmith.base.device import choose_device, cpu_precision
 from bertsmith.base.errors import BertsmithError
+from made_processors import WITH_AMX, WITH_BF16_OF_AMD, WITHOUT_BF16
 
 
 @pytest.mark.parametrize(
@@ -22,7 +24,7 @@ def test_what_is_asked_for_is_taken(precision, dtype, scales):
 
 def test_tf32_is_refused_where_it_is_not():
     with pytest.raises(
-        BertsmithError, match="tf32 needs an NVIDIA card of Ampere or newer, and this is a CPU"
+        BertsmithError, match="tf32 needs an NVIDIA GPU of the Ampere generation or newer, and this is a CPU"
     ) as caught:
         choose_device("cpu", "tf32")
     assert "--precision fp32" in caught.value.fix
@@ -32,7 +34,7 @@ def test_tf32_is_refused_where_it_is_not():
     ("capability", "native", "precision"),
     [((9, 0), True, "bf16"), ((7, 0), False, "fp16"), ((7, 5), False, "fp16"), ((6, 0), False, "fp32")],
 )
-def test_a_card_gets_the_fastest_that_it_has(monkeypatch, capability, native, precision):
+def test_a_gpu_gets_the_best_precision_that_it_has(monkeypatch, capability, native, precision):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
@@ -43,9 +45,9 @@ def test_a_card_gets_the_fastest_that_it_has(monkeypatch, capability, native, pr
 def test_tf32_is_switched_on_for_it_alone(monkeypatch, capability):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "an old card")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "an old GPU")
     if capability < (8, 0):
-        with pytest.raises(BertsmithError, match="this is an old card"):
+        with pytest.raises(BertsmithError, match="this is an old GPU"):
             choose_device("cuda", "tf32")
         return
     device = choose_device("cuda", "tf32")
@@ -55,13 +57,12 @@ def test_tf32_is_switched_on_for_it_alone(monkeypatch, capability):
     assert not torch.backends.cuda.matmul.allow_tf32
 
 
-def test_auto_follows_the_measured_speed_and_says_so(capsys):
-    log.configure()
-    log._said.clear()
-    device = choose_device("cpu", "auto")
-    log.configure(quiet=True)
-    assert device.compute == (torch.bfloat16 if bf16_speed_ratio() > 1.3 else torch.float32)
-    assert f"{bf16_speed_ratio():.1f}x the speed of fp32" in capsys.readouterr().err
+@pytest.mark.parametrize("processor", [WITH_AMX, WITH_BF16_OF_AMD, WITHOUT_BF16])
+def test_auto_follows_the_processor_and_says_so(monkeypatch, said, processor):
+    monkeypatch.setattr(device_module, "this_processor", lambda: processor)
+    precision, reason = cpu_precision(processor)
+    assert choose_device("cpu", "auto").precision == precision
+    assert f"precision: {precision} ({reason})" in said.messages
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_auto_follows_the_measured_speed_and_says_so(capsys):
         ("cpu", "fp8", "precision 'fp8' is not known"),
         ("gpu0", "fp32", "device 'gpu0' is not known"),
         ("meta", "fp32", "device 'meta' is not supported"),
-        ("cuda:99", "fp32", "device 'cuda:99' is not there"),
+        ("cuda:99", "fp32", "device 'cuda:99' does not exist"),
     ],
 )
 def test_what_is_not_there_is_said(device, precision, what):

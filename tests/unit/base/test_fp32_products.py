@@ -1,4 +1,4 @@
-"""oneDNN makes fp32 products only where it is faster and its products are fp32's; less than fp32 is refused."""
+"""oneDNN makes fp32 products only on AMD processors, and only where they are exact; less than fp32 is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import torch
 
 from bertsmith.base import fp32_products, log
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.fp32_products import DEFAULT, ONEDNN, VARIABLE, choose_fp32_products, fastest, largest_error
+from bertsmith.base.fp32_products import DEFAULT, ONEDNN, VARIABLE, choose_fp32_products, largest_error, suited_to
+from bertsmith.base.processor import Processor
+from made_processors import WITH_AMX, WITH_BF16_OF_AMD, WITHOUT_BF16
 
 matmul = torch.backends.mkldnn.matmul
 
@@ -22,17 +24,15 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing chosen or said before, and the process's switch back where it was."""
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(log, "_said", set())
-    fastest.cache_clear()
     before = matmul.fp32_precision
     yield
     matmul.fp32_precision = before
-    fastest.cache_clear()
 
 
-def exact(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
-    """A processor on which oneDNN computes in fp32, `ratio` times as fast as PyTorch's default."""
-    monkeypatch.setattr(fp32_products, "largest_error", lambda name: 0.2)
-    monkeypatch.setattr(fp32_products, "onednn_speed_ratio", lambda: ratio)
+def on(monkeypatch: pytest.MonkeyPatch, processor: Processor, error: float = 0.2) -> None:
+    """As if on such a processor, with such an error of oneDNN's products."""
+    monkeypatch.setattr(fp32_products, "largest_error", lambda name: error)
+    monkeypatch.setattr(fp32_products, "this_processor", lambda: processor)
 
 
 def test_pytorchs_own_products_are_fp32() -> None:
@@ -48,7 +48,7 @@ def cut(x: torch.Tensor, bits: int) -> torch.Tensor:
 @pytest.mark.parametrize(("what", "bits"), [("bf16", 16), ("tf32", 13)])
 @pytest.mark.parametrize("place", range(len(fp32_products._CASES)))
 def test_a_product_in_less_than_fp32_is_seen(monkeypatch, what: str, bits: int, place: int) -> None:
-    """Whichever of the products it is, and however fast."""
+    """Whichever of the products it is, on the processors that oneDNN is chosen for."""
     cases = list(fp32_products._CASES)
     make, shapes = cases[place]
 
@@ -57,59 +57,63 @@ def test_a_product_in_less_than_fp32_is_seen(monkeypatch, what: str, bits: int, 
 
     cases[place] = (cut_down, shapes)
     monkeypatch.setattr(fp32_products, "_CASES", cases)
-    monkeypatch.setattr(fp32_products, "onednn_speed_ratio", lambda: 10.0)
     assert largest_error(DEFAULT) > 30
-    name, reason = fastest()
+    name, reason = suited_to(WITH_BF16_OF_AMD)
     assert name == DEFAULT
     assert "less than fp32" in reason
 
 
-@pytest.mark.parametrize(("ratio", "name"), [(0.9, DEFAULT), (1.05, DEFAULT), (1.5, ONEDNN)])
-def test_the_faster_one_is_used_and_told(monkeypatch, caplog, ratio: float, name: str) -> None:
-    monkeypatch.setattr(log.logger, "propagate", True)
-    caplog.set_level("INFO", logger="bertsmith")
-    exact(monkeypatch, ratio)
+@pytest.mark.parametrize(
+    ("processor", "name", "reason"),
+    [
+        (WITH_BF16_OF_AMD, ONEDNN, "faster on an AMD processor, and its error is that of fp32"),
+        (WITH_AMX, DEFAULT, "oneDNN is faster on AMD processors only"),
+        (WITHOUT_BF16, DEFAULT, "oneDNN is faster on AMD processors only"),
+        (Processor("Linux", "x86_64", "AMD"), DEFAULT, "PyTorch hands fp32 products to oneDNN with AVX-512 only"),
+    ],
+)
+def test_the_processor_decides_and_the_reason_is_logged(monkeypatch, said, processor, name: str, reason: str) -> None:
+    on(monkeypatch, processor)
     assert choose_fp32_products() == name
     assert matmul.fp32_precision == ("bf16" if name == ONEDNN else "none")
-    told = "oneDNN" if name == ONEDNN else "PyTorch's default"
-    assert f"fp32 matrix products: {told} (oneDNN runs at {ratio:.2f}x its speed" in caplog.text
+    library = "oneDNN" if name == ONEDNN else "PyTorch's default"
+    assert f"fp32 matrix products: {library} ({reason})" in said.messages
     fp32_products.use(DEFAULT)
     assert matmul.fp32_precision == "none"
 
 
 def test_it_can_be_switched_off_and_on(monkeypatch) -> None:
-    exact(monkeypatch, 5.0)
+    on(monkeypatch, WITH_BF16_OF_AMD)
     monkeypatch.setenv(VARIABLE, "default")
     assert choose_fp32_products() == DEFAULT
-    exact(monkeypatch, 0.5)
+    on(monkeypatch, WITH_AMX)
     monkeypatch.setenv(VARIABLE, "onednn")
     assert choose_fp32_products() == ONEDNN
     monkeypatch.setenv(VARIABLE, "mkl")
-    with pytest.raises(BertsmithError, match="'mkl' is no way to make fp32 products"):
+    with pytest.raises(BertsmithError, match="'mkl' is not a way to make fp32 products"):
         choose_fp32_products()
     monkeypatch.setenv(VARIABLE, "onednn")
-    monkeypatch.setattr(fp32_products, "largest_error", lambda name: 700.0)
+    on(monkeypatch, WITH_AMX, error=700.0)
     with pytest.raises(BertsmithError, match="less than fp32 on this processor"):
         choose_fp32_products()
 
 
-def test_a_run_goes_on_with_what_it_was_begun_with(monkeypatch, caplog) -> None:
-    monkeypatch.setattr(log.logger, "propagate", True)
-    exact(monkeypatch, 0.5)
+def test_a_resumed_run_keeps_what_it_was_started_with(monkeypatch, said) -> None:
+    on(monkeypatch, WITH_AMX)
     assert choose_fp32_products(ONEDNN) == ONEDNN
-    exact(monkeypatch, 5.0)
+    on(monkeypatch, WITH_BF16_OF_AMD)
     assert choose_fp32_products(DEFAULT) == DEFAULT
-    assert not caplog.text
-    monkeypatch.setattr(fp32_products, "largest_error", lambda name: 700.0)
+    assert not any("warning" in line for line in said.messages)
+    on(monkeypatch, WITH_AMX, error=700.0)
     assert choose_fp32_products(ONEDNN) == DEFAULT
-    assert "begun with fp32 products by onednn and goes on with default" in caplog.text
+    assert "started with fp32 products by onednn and is resumed with default" in said.text
 
 
 # A layer's products, forward and backward, both ways; run where oneDNN is told to leave matrix units for bf16 alone.
 _PROGRAM = """
 import torch
 from bertsmith.base.device import choose_device
-from bertsmith.base.fp32_products import DEFAULT, ONEDNN, fastest, largest_error, using
+from bertsmith.base.fp32_products import DEFAULT, ONEDNN, largest_error, using
 device = choose_device("cpu", "fp32")
 assert device.facts() == {"device": "cpu", "precision": "fp32", "fp32_products": "onednn"}, device
 x, layer = torch.randn(256, 192), torch.nn.Linear(192, 384)

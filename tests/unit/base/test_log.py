@@ -42,7 +42,7 @@ def test_sizes(count, said):
 
 def test_a_choice_is_said_once(spoken):
     for _ in range(3):
-        log.choose("colour of the test", "blue", "it was first")
+        log.log_choice("colour of the test", "blue", "it was first")
     assert spoken() == ["colour of the test: blue (it was first)"]
 
 

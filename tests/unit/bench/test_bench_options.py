@@ -8,7 +8,7 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.run import NAMES, BenchOptions, run_bench
-from bertsmith.bench.text import cut_texts, said_sources, vocabulary_for
+from bertsmith.bench.text import cut_texts, name_sources, vocabulary_for
 
 
 def test_options_that_a_bench_does_not_use_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -28,7 +28,7 @@ def test_options_that_a_bench_does_not_use_are_warned_about(tmp_path: Path, capl
 def test_sources_are_named_by_their_place_in_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTSMITH_DATA", "/somewhere/data")
     named = ["/somewhere/data/wiki", "/somewhere/data", "/somewhere/data2/wiki", "mine"]
-    assert said_sources(named) == "$BERTSMITH_DATA/wiki, $BERTSMITH_DATA, /somewhere/data2/wiki, mine"
+    assert name_sources(named) == "$BERTSMITH_DATA/wiki, $BERTSMITH_DATA, /somewhere/data2/wiki, mine"
 
 
 def test_the_text_that_a_vocabulary_is_trained_on_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

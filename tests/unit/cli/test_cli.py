@@ -10,10 +10,10 @@ import pytest
 
 from bertsmith import __version__
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.cli import main
 from bertsmith.cli.verb import Verb
 from bertsmith.cli.verbs import VERBS
-from bertsmith.training.stopping import StoppedAfterSaving
 
 
 def test_the_overview_lists_the_verbs_in_river_order(capsys):

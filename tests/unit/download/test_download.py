@@ -174,7 +174,7 @@ def test_the_list_tells_size_checks_and_licence(capsys):
     assert "CC BY-SA 4.0" in rows["squad1"]
     assert "unverified" in rows["gutenberg"]
     assert "sha1 of upstream" in rows["wikipedia"]
-    assert "not to be had" in rows["bookcorpus"]
+    assert "unavailable" in rows["bookcorpus"]
     glue = catalogue()["glue"]
     assert total_bytes(glue) == sum(total_bytes(part) or 0 for part in parts(glue))
     assert checked_by(glue) == "sha256"

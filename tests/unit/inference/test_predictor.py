@@ -16,7 +16,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.tasks.classification import ARCHITECTURE, Classifier, config_labels
+from bertsmith.tasks.classify import Classifier, Classify, config_labels
 from bertsmith.tasks.records import Columns
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.weights.huggingface import FolderContents, save_encoder, save_model, save_pretraining_model
@@ -41,7 +41,7 @@ def classes(tmp_path, tokenizer):
     model = Classifier(CONFIG, 3)
     initialise(model, 0.3, seed=0)
     config = config_labels(["bad", "fair", "good"])
-    save_model(model, FolderContents(ARCHITECTURE, tokenizer.save, config), tmp_path / "classes")
+    save_model(model, FolderContents(Classify.architecture, tokenizer.save, config), tmp_path / "classes")
     return tmp_path / "classes"
 
 
@@ -125,7 +125,7 @@ def test_a_multi_label_model_is_refused(classes):
 def test_jsonl_in_and_out_keeps_rows_and_order(classes, tmp_path):
     source = tmp_path / "rows.jsonl"
     source.write_text("".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(TEXTS)))
-    assert predict_file(classes, source, tmp_path / "out.jsonl", device="cpu", precision="fp32") == len(TEXTS)
+    assert predict_file(classes, source, tmp_path / "out.jsonl", device="cpu", precision="fp32").rows == len(TEXTS)
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     expected = Predictor(classes, "cpu", precision="fp32")(TEXTS)
     assert [(line["id"], line["text"]) for line in lines] == list(enumerate(TEXTS))
@@ -147,7 +147,7 @@ def test_csv_in_and_out_adds_columns(classes, tmp_path):
 def test_standard_input_to_standard_output(masks, monkeypatch, capsys):
     rows = io.BytesIO(b'{"text": "a [MASK]"}\n{"text": "[MASK] b"}\n')
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(rows))
-    assert predict_file(masks, "-", "-", device="cpu") == 2
+    assert predict_file(masks, "-", "-", device="cpu").rows == 2
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["text"] for line in lines] == ["a [MASK]", "[MASK] b"]
     assert all(len(line["prediction"]["guesses"][0]) == 5 for line in lines)
@@ -175,7 +175,7 @@ def test_a_file_without_the_models_column_is_told_which_one_it_reads(classes, tm
     (tmp_path / "rows.csv").write_text("body,id\na,1\n")
     with pytest.raises(BertsmithError, match="no column 'text'") as caught:
         predict_file(classes, tmp_path / "rows.csv", tmp_path / "out.jsonl", device="cpu")
-    assert caught.value.fix == "found are: body, id; rename one, for this model reads 'text'"
+    assert caught.value.fix == "found: body, id; name one with --columns.text, in Python Columns(text=...)"
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused(masks):

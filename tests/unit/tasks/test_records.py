@@ -75,7 +75,7 @@ def test_mrpc_keeps_lone_quotes_and_drops_the_byte_order_mark(real_data):
 def test_what_json_writes_is_read_back(rows):
     lines = [json.dumps({"text": f"t{text}", "label": f"l{label}"}) for text, label in rows]
     with patch("sys.stdin", typed("\n".join(lines) + "\n")):
-        assert parts(read_records("-")) == [(f"t{text}", None, f"l{label}") for text, label in rows]
+        assert parts(read_records("-")) == [(f"t{text}", None, f"l{label}".strip()) for text, label in rows]
 
 
 def test_standard_input_may_be_csv_and_stays_open(monkeypatch):
@@ -152,13 +152,13 @@ def test_what_cannot_be_read_is_named_by_line(tmp_path, name, text, what, line):
     [
         (Columns(), "no column 'text'", "--columns.text, in Python Columns(text=...)"),
         (Columns("body", label="mark"), "no column 'mark'", "--columns.label"),
-        (Columns("body", text_b="other"), "no column 'other'", "--columns.text_b"),
+        (Columns("body", text_b="other"), "no column 'other'", "--columns.text-b"),
     ],
 )
 def test_a_wrong_column_lists_those_found_and_the_flag_that_names_one(tmp_path, columns, what, flag):
     error = failing(write(tmp_path / "rows.csv", "body,label\na,b\n"), columns)
     assert what in error.what
-    assert f"found are: body, label; name one with {flag}" in error.fix
+    assert f"found: body, label; name one with {flag}" in error.fix
     assert parts(read_records(tmp_path / "rows.csv", Columns("body"))) == [("a", None, "b")], "text_b may be missing"
 
 

@@ -38,7 +38,7 @@ def test_sequences_are_googles(a, b, max_length):
     assert sequences.ids[0].tolist() == [CLS, *kept_a, SEP, *second]
     assert sequences.first_segments.tolist() == [len(kept_a) + 2]
     lost = len(ids_a) + len(ids_b) - len(kept_a) - len(kept_b)
-    assert (sequences.truncated_tokens, sequences.truncated_rows) == (lost, int(lost > 0))
+    assert (sequences.truncated.tokens, sequences.truncated.rows) == (lost, int(lost > 0))
 
 
 def test_a_literal_special_is_text_unless_asked_for():

@@ -24,7 +24,7 @@ from bertsmith.tokens.vocabulary import train_vocabulary
 
 pytest.importorskip("nanotoken", reason="the extra 'fast' is not installed")
 
-SLOW, FAST = (f"{name} {fast_ids._version(name)}" for name in (fast_ids.TOKENIZERS, fast_ids.NANOTOKEN))
+SLOW, FAST = (f"{name} {fast_ids.version_of(name)}" for name in (fast_ids.TOKENIZERS, fast_ids.NANOTOKEN))
 SENTENCES = ["The quick brown fox jumps, again.", "Straße, café, naïve, Москва, 東京: words (1,234.5).", "ΑΣ İI ﬁ ①"]
 
 
@@ -168,7 +168,7 @@ def test_the_choice_is_said_and_held_to(caplog: pytest.LogCaptureFixture, monkey
         assert choose_library(tokenizer) == SLOW
     assert "differs in 1 code points, such as U+0416" in caplog.text
     fast_ids._compared.cache_clear()
-    monkeypatch.setattr(fast_ids, "_version", lambda name: None if name == "nanotoken" else "1")
+    monkeypatch.setattr(fast_ids, "version_of", lambda name: None if name == "nanotoken" else "1")
     with caplog.at_level("INFO", "bertsmith"):
         assert choose_library(tokenizer) == "tokenizers 1"
     assert "nanotoken is not installed" in caplog.text

@@ -12,7 +12,7 @@ from bertsmith.base.log import say, size
 from bertsmith.bench.batches.cases import GLOBAL_BATCH, MICRO_BATCH_TOKENS, STARTS
 from bertsmith.bench.machine import machine
 from bertsmith.bench.made_corpus import CorpusChoice, open_or_prepare
-from bertsmith.bench.process import CaseSpec, Measured, measure
+from bertsmith.bench.measure import CaseSpec, Measured, measure, measure_peer
 from bertsmith.bench.table import Report, Table
 from bertsmith.corpus.shards import Corpus
 
@@ -23,7 +23,7 @@ _PEER_SHARDS = 4
 
 @dataclass(frozen=True)
 class BatchesBench:
-    """What is read back, at which sequence lengths, and beside whom of `PEERS`."""
+    """What is read back, at which sequence lengths, and against which of `PEERS`."""
 
     corpus: CorpusChoice = field(default_factory=CorpusChoice)
     lengths: tuple[int, ...] = (128, 512)
@@ -43,15 +43,15 @@ class BatchCase:
         return {"case": self.what, "length": self.length, **asdict(self.measured)}
 
 
-def bench_batches(asked: BatchesBench, folder: Path, command: str) -> Report:
-    """Measures in `folder`, a case after the other. Raises BertsmithError for a peer that is not known,
+def bench_batches(settings: BatchesBench, folder: Path, command: str) -> Report:
+    """Measures one case after the other in `folder`. Raises BertsmithError for a peer that is not known,
     and as `Corpus.open` and `prepare` do."""
-    for name in asked.against:
+    for name in settings.against:
         if name not in PEERS:
             raise BertsmithError(f"there is no '{name}' to compare with", "bench batches", nearest(name, PEERS))
     before = machine()
-    corpus, what = open_or_prepare(asked.corpus, folder)
-    cases = [case for length in asked.lengths for case in _cases(corpus, length, folder, bool(asked.against))]
+    corpus, what = open_or_prepare(settings.corpus, folder)
+    cases = [case for length in settings.lengths for case in _cases(corpus, length, folder, bool(settings.against))]
     tokens, documents = corpus.tokens("train"), corpus.documents("train")
     about = [
         f"corpus: {what}, {tokens:,} tokens of {documents:,} documents in {len(corpus.shards('train'))} shards",
@@ -69,11 +69,10 @@ def _cases(corpus: Corpus, length: int, folder: Path, against_datasets: bool) ->
     cases = []
     for what in ("index", "epoch", "start", "agree", *(["collator"] if against_datasets else [])):
         say(f"measuring batches at length {length}: {what}")
-        options = {"length": length, "index": str(index), "shards": shards}
-        spec = CaseSpec(
-            f"batches-{what}", corpus.folder, folder / f"batches-{what}-{length}", corpus.folder / "tokenizer", options
-        )
-        cases.append(BatchCase(what, length, measure(spec)))
+        options = {"length": length, "index": index, "shards": shards}
+        out = folder / f"batches-{what}-{length}"
+        spec = CaseSpec("bertsmith.bench.batches.cases", what, corpus.folder, out, corpus.folder / "tokenizer", options)
+        cases.append(BatchCase(what, length, (measure_peer if what == "collator" else measure)(spec)))
     return cases
 
 
@@ -109,8 +108,8 @@ def _speed_rows(length: int, found: dict[str, Measured]) -> list[list[str]]:
     ours = f"bertsmith at {length}: pairs, masks and packing drawn afresh"
     rows = [[ours, f"{tokens:,}", f"{rate:,.0f}", "1", size(epoch.peak_bytes)]]
     theirs = f"datasets + transformers' collator, rows of {length}: masks only"
-    if peer is not None and peer.missing:
-        rows.append([theirs, f"{peer.missing} is not installed", "-", "-", "-"])
+    if peer is not None and peer.failed:
+        rows.append([theirs, peer.failed, "-", "-", "-"])
     elif peer is not None:
         tokens = peer.result["tokens"]
         ratio = f"{rate * peer.cpu_seconds / tokens:.1f}x as fast"

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bertsmith.bench.process import CaseSpec, Work
+from bertsmith.bench.measure import CaseSpec, Work, serve_cases
 
 GLOBAL_BATCH, MICRO_BATCH_TOKENS = 256, 16_384
 _SEED, _PHASE = 0, 1
@@ -19,7 +19,7 @@ _STEPS_COMPARED = 8
 
 
 def _orders(spec: CaseSpec) -> Callable[[Path], Any]:
-    """Opens the corpus in its order, given where the index lies. What that needs is imported now, and not measured."""
+    """Opens the corpus in its order, given the folder of the index. Imports happen now, unmeasured."""
     from bertsmith.batches.order import Order
     from bertsmith.corpus.shards import Corpus
 
@@ -43,7 +43,7 @@ def _index(spec: CaseSpec) -> Work:
 
 
 def _loaders(spec: CaseSpec) -> Callable[..., Any]:
-    """Loads an epoch whose index is there, given the steps at most and what the loader takes; imports as `_orders`."""
+    """Loads an epoch whose index is there, given the most steps and the loader's options; imports as `_orders` does."""
     from bertsmith.batches.loader import Loader
     from bertsmith.batches.masking import MaskingSettings
 
@@ -123,13 +123,13 @@ def _agree(spec: CaseSpec) -> Work:
 
 
 def sequence_hashes(batch: Any) -> list[str]:
-    """A hash of each sequence of a batch: what the model sees of it and what it is asked."""
+    """A hash of each sequence of a batch: its inputs and its labels."""
     hashes = []
     offsets = batch.layout.offsets
     for number, (begin, end) in enumerate(pairwise(offsets.tolist())):
-        asked = (batch.masked_positions >= begin) & (batch.masked_positions < end)
+        inside = (batch.masked_positions >= begin) & (batch.masked_positions < end)
         parts = [batch.input_ids[begin:end], batch.token_type_ids[begin:end], batch.position_ids[begin:end]]
-        parts += [batch.masked_positions[asked] - begin, batch.masked_labels[asked]]
+        parts += [batch.masked_positions[inside] - begin, batch.masked_labels[inside]]
         parts.append(batch.next_sentence_labels[number : number + 1])
         hashes.append(hashlib.blake2b(b"|".join(part.tobytes() for part in parts), digest_size=16).hexdigest())
     return hashes
@@ -163,9 +163,13 @@ def _collator(spec: CaseSpec) -> Work:
 
 
 SIDES: dict[str, Callable[[CaseSpec], Work]] = {
-    "batches-index": _index,
-    "batches-epoch": _epoch,
-    "batches-start": _start,
-    "batches-agree": _agree,
-    "batches-collator": _collator,
+    "index": _index,
+    "epoch": _epoch,
+    "start": _start,
+    "agree": _agree,
+    "collator": _collator,
 }
+
+
+if __name__ == "__main__":
+    serve_cases(SIDES)

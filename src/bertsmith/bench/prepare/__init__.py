@@ -1,1 +1,1 @@
-"""`bertsmith bench prepare`: our preparation of text beside that of others."""
+"""`bertsmith bench prepare`: our preparation of text against that of other libraries."""

@@ -1,4 +1,4 @@
-"""`bertsmith bench prepare`: our preparation beside three others, over the same text with the same vocabulary."""
+"""`bertsmith bench prepare`: our preparation against three others, over the same text with the same vocabulary."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say, size
 from bertsmith.bench.machine import machine
-from bertsmith.bench.process import CaseSpec, Measured, measure
+from bertsmith.bench.measure import CaseSpec, Measured, measure, measure_peer
 from bertsmith.bench.table import Report, Table
-from bertsmith.bench.text import Text, cut_texts, default_source, said_sources, vocabulary_for
+from bertsmith.bench.text import Text, cut_texts, default_source, name_sources, vocabulary_for
 from bertsmith.corpus.engines.local import default_workers
 
 OURS, PEERS = "ours", ("nvidia", "tokenizers", "datasets")
@@ -22,10 +22,10 @@ _SLOW_SHARE = 20
 
 @dataclass(frozen=True)
 class Side:
-    """One way to prepare text. said: what it is, in the table. slow: gets smaller texts, which is said."""
+    """One way to prepare text. label: its row in the tables. slow: gets smaller texts, as the report says."""
 
     name: str
-    said: str
+    label: str
     options: dict[str, Any]
     slow: bool = False
 
@@ -70,54 +70,55 @@ class Case:
 
     def row(self) -> dict[str, Any]:
         """The case as JSON can hold it."""
-        if self.measured.missing:
-            return {"side": self.side.name, "said": self.side.said, "missing": self.measured.missing}
+        if self.measured.failed:
+            return {"side": self.side.name, "label": self.side.label, "failed": self.measured.failed}
         counts = {"text_bytes": self.text.text_bytes, "documents": self.text.documents}
-        return {"side": self.side.name, "said": self.side.said, **counts, **asdict(self.measured)} | {
+        return {"side": self.side.name, "label": self.side.label, **counts, **asdict(self.measured)} | {
             "bytes_per_cpu_second": self.rate,
             "disk_bytes_per_token": self.measured.disk_bytes / max(self.measured.result["tokens"], 1),
         }
 
 
-def bench_prepare(asked: PrepareBench, folder: Path, command: str) -> Report:
+def bench_prepare(settings: PrepareBench, folder: Path, command: str) -> Report:
     """Measures every side at every size in `folder`, one after the other, and returns what was found.
 
     Raises BertsmithError for sizes that do not rise, a source without text, a side that fails, and a side that did not
     read what it was given.
     """
-    sizes = asked.sizes_bytes
+    sizes = settings.sizes_bytes
     if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
         raise BertsmithError(f"sizes are {list(sizes)}", "bench prepare", "give rising sizes, such as 10 40 160")
     before = machine()
-    workers = asked.workers or default_workers()
-    measured_sides = sides(workers, asked.against)
-    source = asked.source or (default_source(),)
+    workers = settings.workers or default_workers()
+    measured_sides = sides(workers, settings.against)
+    source = settings.source or (default_source(),)
     slow_sizes = [max(1, each // _SLOW_SHARE) for each in sizes]
     cut = cut_texts(source, sorted({*sizes, *slow_sizes}), folder)
     by_size = dict(zip(sorted({*sizes, *slow_sizes}), cut, strict=True))
-    vocabulary, what = vocabulary_for(asked.tokenizer, cut[-1], folder / "tokenizer")
+    vocabulary, what = vocabulary_for(settings.tokenizer, cut[-1], folder / "tokenizer")
     cases: list[Case] = []
     for side in measured_sides:
         for each in slow_sizes if side.slow else sizes:
             case = _measured(side, by_size[each], vocabulary, folder / f"{side.name}-{each}")
             cases.append(case)
-            if case.measured.missing:
+            if case.measured.failed:
                 break
     about = [
-        f"text: {said_sources(source)}, one file, a document a line; vocabulary: {what}",
+        f"text: {name_sources(source)}, one file, a document a line; vocabulary: {what}",
         f"slow sides get 1/{_SLOW_SHARE} of each text, its beginning",
         "CPU time is user and system of all processes, without the imports of the main one; peak memory is the most "
-        "that all processes held at one time, what they share counted once",
+        "that all processes held at one time, shared memory counted once",
     ]
     return Report(command, before, about, [case.row() for case in cases], [_speed(cases), _memory(cases)])
 
 
 def _measured(side: Side, text: Text, vocabulary: Path, out: Path) -> Case:
-    say(f"measuring {side.said}: {size(text.text_bytes)}")
-    measured = measure(CaseSpec(side.name, text.path, out, vocabulary, side.options))
+    say(f"measuring {side.label}: {size(text.text_bytes)}")
+    spec = CaseSpec("bertsmith.bench.prepare.sides", side.name, text.path, out, vocabulary, side.options)
+    measured = (measure if side.name == OURS else measure_peer)(spec)
     read = measured.result
-    if not measured.missing and (read["text_bytes"], read["documents"]) != (text.text_bytes, text.documents):
-        what = f"{side.said} read {read['documents']:,} documents of {read['text_bytes']:,} bytes"
+    if not measured.failed and (read["text_bytes"], read["documents"]) != (text.text_bytes, text.documents):
+        what = f"{side.label} read {read['documents']:,} documents of {read['text_bytes']:,} bytes"
         given = f"it was given {text.documents:,} of {text.text_bytes:,} bytes"
         raise BertsmithError(f"{what}; {given}: the comparison would not be one", text.path, "report this")
     return Case(side, text, measured)
@@ -134,12 +135,12 @@ def _speed(cases: Sequence[Case]) -> Table:
     rows = []
     for case in _last(cases):
         found = case.measured
-        if found.missing:
-            rows.append([case.side.said, f"{found.missing} is not installed", *["-"] * (len(head) - 2)])
+        if found.failed:
+            rows.append([case.side.label, found.failed, *["-"] * (len(head) - 2)])
             continue
         rows.append(
             [
-                case.side.said,
+                case.side.label,
                 size(case.text.text_bytes),
                 f"{found.cpu_seconds:.1f}",
                 f"{case.rate / 1e6:.2f}",
@@ -155,15 +156,12 @@ def _speed(cases: Sequence[Case]) -> Table:
 def _memory(cases: Sequence[Case]) -> Table:
     by_side: dict[str, list[Case]] = {}
     for case in cases:
-        by_side.setdefault(case.side.said, []).append(case)
+        by_side.setdefault(case.side.label, []).append(case)
     most = max(len(each) for each in by_side.values())
     rows = []
-    for said, each in by_side.items():
+    for label, each in by_side.items():
         cells = [
-            "not installed"
-            if case.measured.missing
-            else f"{size(case.measured.peak_bytes)} ({size(case.text.text_bytes)})"
-            for case in each
+            case.measured.failed or f"{size(case.measured.peak_bytes)} ({size(case.text.text_bytes)})" for case in each
         ]
-        rows.append([said, *cells, *["-"] * (most - len(cells))])
+        rows.append([label, *cells, *["-"] * (most - len(cells))])
     return Table("Peak memory (and the text it was for)", ["", *(["small", "middle", "large"] * most)[:most]], rows)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bertsmith.bench.process import CaseSpec, Work
+from bertsmith.bench.measure import CaseSpec, Work, serve_cases
 
 _ROWS = 1000
 
@@ -135,3 +135,7 @@ SIDES: dict[str, Callable[[CaseSpec], Work]] = {
     "tokenizers": _tokenizers,
     "datasets": _datasets,
 }
+
+
+if __name__ == "__main__":
+    serve_cases(SIDES)

@@ -1,1 +1,1 @@
-"""`bertsmith bench pretrain-step`: a training step, ours beside that of others."""
+"""`bertsmith bench pretrain-step`: a training step, ours against transformers."""

@@ -1,4 +1,4 @@
-"""`bertsmith bench pretrain-step`: what training does for an update, beside transformers, on a CPU or a card.
+"""`bertsmith bench pretrain-step`: a training step against transformers, on a CPU or a GPU.
 
 Rules of the comparison: the same instances on both sides; train mode; AdamW with gradients clipped at 1; every side in
 a process of its own; turns of both sides one after the other, after one that is not counted; the figures are those of
@@ -17,14 +17,14 @@ from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.bench.machine import machine
 from bertsmith.bench.made_corpus import CorpusChoice, open_or_prepare
-from bertsmith.bench.step.flop import FORMULA
 from bertsmith.bench.step.instances import real_batches
-from bertsmith.bench.step.plan import VOCABULARY, CardSizes, CpuSizes, Plan, card_plan, cpu_plan
+from bertsmith.bench.step.plan import VOCABULARY, CpuSizes, GpuSizes, Plan, cpu_plan, gpu_plan
 from bertsmith.bench.step.race import FEWEST_ROUNDS, MOST_ROUNDS
 from bertsmith.bench.step.results import ladder_table, steps_table, time_table, with_gains
 from bertsmith.bench.step.run import LADDER, TIME, StepRun
 from bertsmith.bench.step.wikipedia_lengths import PERCENTILES
 from bertsmith.bench.table import Report
+from bertsmith.model.flop import FORMULA
 
 PEERS = ("transformers",)
 _TEXT_BYTES, _QUICK_TEXT_BYTES = 20_000_000, 1_000_000
@@ -35,8 +35,8 @@ _BATCHES = {128: 2, 512: 1}
 @dataclass(frozen=True)
 class PretrainStepBench:
     """device: auto, cpu, cuda or cuda:N. text: where real pairs come from. against: of `PEERS`; None is all of them.
-    only: cases whose name holds this, all where it is empty. minutes: after which nothing more is measured. quick: a
-    tiny model and few sequences."""
+    only: cases whose name contains this; empty for all. minutes: after which nothing more is measured. quick: a tiny
+    model and few sequences."""
 
     device: str = "auto"
     text: CorpusChoice = field(default_factory=CorpusChoice)
@@ -47,48 +47,48 @@ class PretrainStepBench:
     quick: bool = False
 
 
-def bench_pretrain_step(asked: PretrainStepBench, folder: Path, command: str) -> Report:
-    """Measures in `folder`. Raises BertsmithError for a device that is not there, for an `only` that no case has, and
-    where a side fails."""
+def bench_pretrain_step(settings: PretrainStepBench, folder: Path, command: str) -> Report:
+    """Measures in `folder`. Raises BertsmithError for a missing device, for an `only` that no case matches, and if a
+    side ends by itself."""
     before = machine()
-    deadline = float("inf") if asked.minutes is None else time.monotonic() + 60 * asked.minutes
-    peers = PEERS if asked.against is None else asked.against
+    deadline = float("inf") if settings.minutes is None else time.monotonic() + 60 * settings.minutes
+    peers = PEERS if settings.against is None else settings.against
     for name in peers:
         if name not in PEERS:
             raise BertsmithError(f"there is no '{name}' to compare with", "bench pretrain-step", nearest(name, PEERS))
-    device = choose_device(asked.device, "fp32")
-    plan, source = _plan(asked, device, folder)
-    run = StepRun(plan if peers else plan.alone(), folder, deadline, asked.only)
+    device = choose_device(settings.device, "fp32")
+    plan, source = _plan(settings, device, folder)
+    run = StepRun(plan if peers else plan.alone(), folder, deadline, settings.only)
     run.all()
     return report(run, command, before, source)
 
 
-def _plan(asked: PretrainStepBench, device: Device, folder: Path) -> tuple[Plan, str]:
+def _plan(settings: PretrainStepBench, device: Device, folder: Path) -> tuple[Plan, str]:
     if device.is_cpu:
-        sizes = CpuSizes("tiny", sequences=4, seconds=0.5) if asked.quick else CpuSizes()
-        real, vocabulary, source = _real(asked, folder, dict.fromkeys(asked.lengths, sizes.sequences))
+        sizes = CpuSizes("tiny", sequences=4, seconds=0.5) if settings.quick else CpuSizes()
+        real, vocabulary, source = _real(settings, folder, dict.fromkeys(settings.lengths, sizes.sequences))
         return cpu_plan(sizes, real, vocabulary), source
-    card = CardSizes(str(device.torch_device), lengths=asked.lengths)
-    if asked.quick:
-        card = replace(card, models=("tiny",), tokens=2048, passes=1, seconds=0.5, compiled=False)
-    if asked.text.corpus is None:
-        unknown = sorted({*asked.lengths} - {*PERCENTILES})
+    gpu = GpuSizes(str(device.torch_device), lengths=settings.lengths)
+    if settings.quick:
+        gpu = replace(gpu, models=("tiny",), tokens=2048, passes=1, seconds=0.5, compiled=False)
+    if settings.text.corpus is None:
+        unknown = sorted({*settings.lengths} - {*PERCENTILES})
         if unknown:
             what = f"how long Wikipedia's pairs are is not known at {', '.join(map(str, unknown))}"
             raise BertsmithError(what, "--lengths", f"use {' or '.join(map(str, PERCENTILES))}, or give a --corpus")
-        return card_plan(card, {}), "made-up pieces in pairs as long as those of English Wikipedia"
-    real, vocabulary, source = _real(asked, folder, {each: max(1, card.tokens // each) for each in asked.lengths})
-    return card_plan(replace(card, vocabulary=vocabulary), real), source
+        return gpu_plan(gpu, {}), "made-up pieces in pairs as long as those of English Wikipedia"
+    real, vocabulary, source = _real(settings, folder, {each: max(1, gpu.tokens // each) for each in settings.lengths})
+    return gpu_plan(replace(gpu, vocabulary=vocabulary), real), source
 
 
 def _real(
-    asked: PretrainStepBench, folder: Path, sequences: Mapping[int, int]
+    settings: PretrainStepBench, folder: Path, sequences: Mapping[int, int]
 ) -> tuple[dict[int, list[PretrainBatch]], int, str]:
     """Batches of real pairs by length, the rows that a vocabulary must have, and where they come from."""
-    text = replace(asked.text, size_bytes=_QUICK_TEXT_BYTES if asked.quick else _TEXT_BYTES)
+    text = replace(settings.text, size_bytes=_QUICK_TEXT_BYTES if settings.quick else _TEXT_BYTES)
     corpus, source = open_or_prepare(text, folder)
     real = {
-        length: real_batches(corpus, length, count, 1 if asked.quick else _BATCHES.get(length, 1), folder / "order")
+        length: real_batches(corpus, length, count, 1 if settings.quick else _BATCHES.get(length, 1), folder / "order")
         for length, count in sequences.items()
     }
     return real, max(VOCABULARY, corpus.special.vocabulary_size), f"real pairs of {source}"
@@ -101,13 +101,13 @@ def report(run: StepRun, command: str, before: dict[str, str], source: str) -> R
     rungs = with_gains([rung.row(run.peaks) for rung in run.rungs])
     if not rows and not rungs and not run.profiles:
         cases = "; ".join([*(match.case(name) for match in plan.matches for name in match.sets), TIME, LADDER])
-        what = f"nothing was measured: {run.left_out[0]}" if run.left_out else f"no case holds '{run.only}'"
+        what = f"nothing was measured: {run.left_out[0]}" if run.left_out else f"no case contains '{run.only}'"
         raise BertsmithError(what, "bench pretrain-step", f"cases are: {cases}")
     peaks = ", ".join(f"{precision} {flops / 1e12:.2f} TFLOP/s" for precision, flops in run.peaks.items())
     about = [
         f"batches: those not called real are of made-up pieces; {source}",
         *plan.about,
-        "both sides take the same instances, in train mode, with dropout 0.1 where nothing else is said, and clip "
+        "both sides take the same instances, in train mode, with dropout 0.1 unless a row says otherwise, and clip "
         "gradients at a norm of 1; each is a process of its own",
         "ours decays matrices alone, with epsilon 1e-6, as BERT does; transformers' side all parameters, with 1e-8, as "
         "PyTorch's AdamW does by itself: the same work",
@@ -119,7 +119,7 @@ def report(run: StepRun, command: str, before: dict[str, str], source: str) -> R
         *(f"left out: {case}" for case in run.left_out),
     ]
     tables = [steps_table(rows)] if rows else []
-    tables += [time_table(run.profiles, f"{plan.model}, ours, {plan.profiled.said}")] if run.profiles else []
+    tables += [time_table(run.profiles, f"{plan.model}, ours, {plan.profiled.label}")] if run.profiles else []
     tables += [ladder_table(rungs, plan.model)] if rungs else []
     ran_on = {name: str(what) for name, what in run.ran_on.items() if what}
     profiles = [{"case": f"{TIME} {name}", **found} for name, found in run.profiles.items()]

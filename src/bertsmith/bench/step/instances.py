@@ -1,4 +1,4 @@
-"""The instances that both sides of a step bench take: made once, written to a file, read by every process.
+"""The instances of both sides of a step bench: made once, written to a file, read by every process.
 
 A file is an `.npz` with the arrays of each batch under its number.
 """

@@ -1,4 +1,4 @@
-"""Batches of random tokens with lengths of our choosing: what a step costs depends on lengths, not on words."""
+"""Batches of random tokens with chosen lengths: the cost of a step depends on lengths, not on words."""
 
 from __future__ import annotations
 

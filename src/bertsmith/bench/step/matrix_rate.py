@@ -1,4 +1,4 @@
-"""How fast this device multiplies matrices: what a step's speed is a share of."""
+"""How fast this device multiplies matrices: the rate that a step's speed is a share of."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bertsmith.base.layout import round_up
 Shape = tuple[int, int, int]
 """(m, n, k): [m, k] times [k, n]."""
 
-_CPU_SIDE, _CARD_SIDE = 2048, 8192
+_CPU_SIDE, _GPU_SIDE = 2048, 8192
 
 
 def wait(device: torch.device) -> None:
-    """Lets the device finish what was queued, so that the clock tells the truth."""
+    """Waits until the device has done what was queued, before a clock is read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -31,9 +31,10 @@ def step_shapes(hidden: int, intermediate: int, vocabulary: int, tokens: int, ma
 def matrix_rate(device: Device, shapes: list[Shape], repeats: int = 3) -> float:
     """The best FLOP/s of these products and of a large square one, in the device's dtype.
 
-    Random data, because a card multiplies zeros faster. Operands lie as a linear map has them, the second transposed.
+    Random data, because a GPU multiplies zeros faster. Operands are laid out as for a linear layer, the second
+    transposed.
     """
-    side = _CPU_SIDE if device.is_cpu else _CARD_SIDE
+    side = _CPU_SIDE if device.is_cpu else _GPU_SIDE
     return max(_rate(device, shape, repeats) for shape in {*shapes, (side, side, side)})
 
 

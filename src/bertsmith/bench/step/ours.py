@@ -28,10 +28,6 @@ RATE, WEIGHT_DECAY = 1e-4, 0.01
 FILLING_PIECE = 0
 
 
-class CannotHere(Exception):
-    """A side cannot do here what it is to do; the message says why, as a table shows it."""
-
-
 def device_of(side: StepSide) -> Device:
     """Our device and its precision. A processor has no tf32, which stands for fp32 there."""
     no_tf32 = side.device == "cpu" and side.precision == "tf32"

@@ -1,7 +1,7 @@
 """The peer of a step bench: transformers' `BertForPreTraining`, trained as its users write it.
 
 Padded batches, the loss of both heads, gradients clipped at a norm of 1 as its Trainer does, AdamW in torch's fused
-form. The batches are padded beforehand, as loader processes would; moving them to a card is part of the step.
+form. The batches are padded beforehand, as loader processes would; moving them to a GPU is part of the step.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from torch import Tensor
 from bertsmith.base import fp32_products
 from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.bench.step.ours import RATE, WEIGHT_DECAY, CannotHere, TakeStep
+from bertsmith.bench.child import CannotHere
+from bertsmith.bench.step.ours import RATE, WEIGHT_DECAY, TakeStep
 from bertsmith.bench.step.side import StepSide
 
 MAX_GRADIENT_NORM = 1.0
 
 
 def peer_steps(side: StepSide, batches: list[PretrainBatch]) -> TakeStep:
-    """A fresh model in train mode with its optimizer. CannotHere where transformers is not installed, and where oneDNN
-    is asked for and computes in less than fp32."""
-    try:
-        import transformers
-    except ModuleNotFoundError as error:
-        raise CannotHere(f"{(error.name or 'transformers').partition('.')[0]} is not installed") from error
+    """A fresh model in train mode with its optimizer. ModuleNotFoundError if transformers is not installed, CannotHere
+    if oneDNN is asked for and computes in less than fp32."""
+    import transformers
+
     # Nothing of the process is set that its user would not have set: it runs as shipped.
     device = torch.device(side.device)
     torch.backends.cuda.matmul.allow_tf32 = side.precision == "tf32"
@@ -64,8 +63,8 @@ def fp32_by_onednn() -> None:
 
 
 def padded_rows(batch: PretrainBatch, longest: int | None = None) -> dict[str, Tensor]:
-    """The batch as transformers wants it: int64[S, L] ids, types, mask and labels; L is `longest`, else the longest of
-    the batch. It has other words for the pairs: its 0 is ours, that the second segment follows."""
+    """The batch as transformers takes it: int64[S, L] ids, types, mask and labels; L is `longest`, else the longest of
+    the batch. Its pair label 0 means, as ours does, that the second segment follows."""
     layout = batch.layout
     columns = int(layout.lengths.max()) if longest is None else longest
     where = np.repeat(np.arange(layout.sequences), layout.lengths), layout.positions

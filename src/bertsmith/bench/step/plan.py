@@ -1,4 +1,4 @@
-"""What a step bench measures on a CPU, and what on a card: sides, batches, who runs against whom, in which order."""
+"""What a step bench measures on a CPU and on a GPU: sides, batches, matches and their order."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Match:
 
     def case(self, name: str) -> str:
         """What a row of this match is called."""
-        against = f" against transformers, {self.peer.said}" if self.peer else ""
-        return f"{self.model}, {name}: {self.ours.said}{against}"
+        against = f" against transformers, {self.peer.label}" if self.peer else ""
+        return f"{self.model}, {name}: {self.ours.label}{against}"
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Rung:
 
 @dataclass(frozen=True)
 class Plan:
-    """sets: batches by name. matches: those with the same `ours` lie together. ladder: of `model`. profiled: whose time
-    is looked into. passes: over a set in a turn. seconds: of the rounds of a match on a set."""
+    """sets: batches by name. matches: those with the same `ours` are adjacent. ladder: of `model`. profiled: the side
+    whose time is broken down. passes: over a set in a turn. seconds: of the rounds of a match on a set."""
 
     sets: Mapping[str, Sequence[PretrainBatch]]
     matches: tuple[Match, ...]
@@ -70,13 +70,13 @@ class Plan:
 
 
 def shape(model: str, vocabulary: int = VOCABULARY, **changes: float) -> dict[str, Any]:
-    """The fields of a `BertConfig`; dropout is 0.1 where `changes` does not say otherwise."""
+    """The fields of a `BertConfig`; dropout is 0.1 unless `changes` says otherwise."""
     return {**SHAPES[model], "vocab_size": vocabulary, **changes}
 
 
 @dataclass(frozen=True)
 class CpuSizes:
-    """What a CPU is given. sequences: of an update. seconds: of the rounds of a match on a set."""
+    """The sizes for a CPU. sequences: of an update. seconds: of the rounds of a match on a set."""
 
     model: str = "base"
     sequences: int = 16
@@ -117,8 +117,8 @@ def cpu_plan(sizes: CpuSizes, real: Mapping[int, Sequence[PretrainBatch]], vocab
 
 
 @dataclass(frozen=True)
-class CardSizes:
-    """What a card is given. tokens: slots of an update if all its sequences were full. passes, seconds: of `Plan`.
+class GpuSizes:
+    """The sizes for a GPU. tokens: slots of an update if all its sequences were full. passes, seconds: of `Plan`.
     compiled: both sides, by torch.compile. vocabulary: pieces of the models and of made-up batches."""
 
     device: str = "cuda"
@@ -131,10 +131,10 @@ class CardSizes:
     vocabulary: int = VOCABULARY
 
 
-def card_plan(sizes: CardSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> Plan:
-    """real: batches of real pairs by length; where there are none, pairs with Wikipedia's lengths are made up.
+def gpu_plan(sizes: GpuSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> Plan:
+    """real: batches of real pairs by length; without any, pairs with Wikipedia's lengths are made up.
 
-    Attention dropout is off on both sides, as in the fast recipes, but for one row; hidden dropout is 0.1 everywhere.
+    Attention dropout is off on both sides, as in the fast recipes, except in one row; hidden dropout is 0.1 everywhere.
     """
     sets: dict[str, Sequence[PretrainBatch]] = {}
     names: dict[int, tuple[str, str]] = {}
@@ -150,32 +150,32 @@ def card_plan(sizes: CardSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> 
     matches = []
     for length in sizes.lengths:
         for model in sizes.models:
-            ours, theirs = _card_sides(sizes, model, length, attention_dropout=0.0)
+            ours, theirs = _gpu_sides(sizes, model, length, attention_dropout=0.0)
             matches.append(Match(model, ours, theirs, names[length]))
     first, length = sizes.models[0], sizes.lengths[0]
-    matches.append(Match(first, *_card_sides(sizes, first, length, attention_dropout=0.1), names[length][1:]))
+    matches.append(Match(first, *_gpu_sides(sizes, first, length, attention_dropout=0.1), names[length][1:]))
     fewer = f"{max(1, sizes.tokens // length // 8):,} with Wikipedia's lengths at {length}"
     sets[fewer] = [
         pretrain_batch(lengths_of("wikipedia", max(1, sizes.tokens // length // 8), length), sizes.vocabulary)
     ]
     about = (
-        f"updates of {sizes.tokens:,} slots, in one micro-batch; attention dropout is 0 on both sides but where a row "
+        f"updates of {sizes.tokens:,} slots, in one micro-batch; attention dropout is 0 on both sides unless a row "
         "says otherwise, hidden dropout 0.1",
     )
-    ladder = _card_ladder(sizes, first, fewer, names[length][1])
-    # A compiled graph's kernels do not tell which part of the model they are of.
+    ladder = _gpu_ladder(sizes, first, fewer, names[length][1])
+    # The kernels of a compiled graph do not show which part of the model they belong to.
     profiled = replace(matches[0].ours, compiled=False)
     return Plan(sets, tuple(matches), first, ladder, profiled, sizes.passes, sizes.seconds, about)
 
 
-def _card_sides(sizes: CardSizes, model: str, length: int, attention_dropout: float) -> tuple[StepSide, StepSide]:
+def _gpu_sides(sizes: GpuSizes, model: str, length: int, attention_dropout: float) -> tuple[StepSide, StepSide]:
     dims = shape(model, sizes.vocabulary, attention_probs_dropout_prob=attention_dropout)
     ours = StepSide(model=dims, device=sizes.device, compiled=sizes.compiled, longest=length)
     return ours, replace(ours, side=TRANSFORMERS)
 
 
-def _card_ladder(sizes: CardSizes, model: str, fewer: str, all_of_them: str) -> tuple[Rung, ...]:
-    """From what everybody can do to what is best here, one thing more a rung."""
+def _gpu_ladder(sizes: GpuSizes, model: str, fewer: str, all_of_them: str) -> tuple[Rung, ...]:
+    """From what every setup can do to the fastest here, one change a rung."""
     bf16 = StepSide(model=shape(model, sizes.vocabulary, attention_probs_dropout_prob=0.0), device=sizes.device)
     padded = replace(bf16, padded=True, longest=sizes.lengths[0])
     compiled = replace(bf16, compiled=sizes.compiled, longest=sizes.lengths[0])

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: the time of every operator by itself, in groups that a reader of BERT knows.
+"""Where the time of a step goes: the self time of every operator, in groups named after the parts of BERT.
 
 An operator belongs to the first group of `GROUPS` whose pattern is found in its own name and those that it was called
 from, innermost first: "aten::bmm < _BlockAttention".
@@ -53,8 +53,8 @@ def group_of(names: Sequence[str], has_vocabulary: bool) -> str:
 def profile_steps(run: Callable[[], None], vocabulary: int, device: Device) -> dict[str, Any]:
     """Runs `run` once to warm up and once under PyTorch's profiler.
 
-    Returns {"seconds": of the clock, "groups": {group: seconds}}. On a card the seconds of groups are those of its
-    kernels; on a CPU those of operators by themselves, and what the clock has beyond them is Python's.
+    Returns {"seconds": wall time, "groups": {group: seconds}}. On a GPU the seconds of groups are those of its
+    kernels; on a CPU the self time of operators, and the rest of the wall time is Python's.
     """
     run()
     if device.is_cpu:

@@ -1,4 +1,4 @@
-"""What a step bench found, as rows for programs and tables for people."""
+"""The results of a step bench as rows for programs and tables for readers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertsmith.bench.table import Table
 
 @dataclass(frozen=True)
 class Work:
-    """What a turn goes through: real tokens, sequences, and operations by `flop_of_step`."""
+    """What a turn goes through: real tokens, sequences, and operations by `step_flop`."""
 
     tokens: int
     sequences: int
@@ -23,14 +23,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Result:
-    """A race over a set. precision: ours. memory: the most bytes that our side held, and the peer where it ran: of the
-    card, on a CPU of the process."""
+    """A race over a set. precision: ours. memory_bytes, peer_memory_bytes: the most that each side held, of the GPU or,
+    on a CPU, of the process; None without a peer."""
 
     case: str
     precision: str
     work: Work
     race: Race
-    memory: tuple[int, ...]
+    memory_bytes: int
+    peer_memory_bytes: int | None = None
 
     def row(self, peaks: Mapping[str, float]) -> dict[str, Any]:
         """As JSON can hold it; the figures are those of the median round, so that ratio = ours / peer.
@@ -50,8 +51,8 @@ class Result:
             "sequences_per_second": self.work.sequences / self.race.ours[at],
             "flop_per_second": self.work.flop / self.race.ours[at],
             "matrix_flop_per_second": peak,
-            "ours_memory_bytes": self.memory[0],
-            "peer_memory_bytes": self.memory[1] if self.race.peer else None,
+            "ours_memory_bytes": self.memory_bytes,
+            "peer_memory_bytes": self.peer_memory_bytes,
             "ours_seconds": self.race.ours,
             "peer_seconds": self.race.peer,
             "note": self.race.failed,
@@ -72,7 +73,7 @@ def steps_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def with_gains(rungs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a ladder with what each gave: `gain` over the one before, `gain_in_all` over the first."""
+    """The rows of a ladder with the gain of each: `gain` over the one before, `gain_in_all` over the first."""
     befores = [*rungs[:1], *rungs[:-1]]
     return [
         row | {"gain": row["ours"] / before["ours"], "gain_in_all": row["ours"] / rungs[0]["ours"]}

@@ -1,30 +1,33 @@
-"""Runs the plan of a step bench: matches, where the time goes, the ladder; as far as the time goes."""
+"""Runs the plan of a step bench: matches, where the time goes, the ladder; as far as time allows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertsmith.base.log import say
-from bertsmith.bench.step.flop import flop_of_step
+from bertsmith.bench.process import Child, OutOfTime, SideFailed
 from bertsmith.bench.step.instances import write_batches
 from bertsmith.bench.step.plan import Match, Plan, Rung
-from bertsmith.bench.step.race import OutOfTime, Race, SideFailed, SideProcess, race
+from bertsmith.bench.step.race import Race, race, start_side
 from bertsmith.bench.step.results import Result, Work
 from bertsmith.bench.step.side import StepSide
 from bertsmith.model.config import BertConfig
+from bertsmith.model.flop import step_flop
 
 LADDER, TIME = "ladder:", "time:"
-"""What the names of these cases begin with."""
+"""How the names of these cases begin."""
 
 
 @dataclass
 class StepRun:
-    """deadline: of time.monotonic(). only: cases whose name holds this. What is found: results of matches and of the
+    """deadline: of time.monotonic(). only: cases whose name contains this. Found: results of matches and of the
     ladder's rungs, profiles by set, the best FLOP/s of a matrix product by precision, what the sides ran on, and the
     cases that were left out, with the reason."""
 
@@ -44,94 +47,80 @@ class StepRun:
     def all(self) -> None:
         """Runs everything that `only` lets through and that there is time for."""
         for _, group in groupby(self.plan.matches, key=lambda match: match.ours):
-            self._meet([(match, self._wanted(match.sets, match.case)) for match in group])
-        self._look_into(self._wanted(self.plan.matches[0].sets, lambda name: f"{TIME} {name}"))
+            self._meet(list(group))
+        self._profile(self.plan.matches[0].sets)
         for rung in self.plan.ladder:
             if self.only in f"{LADDER} {rung.what}":
                 self._climb(rung)
 
-    def _wanted(self, names: Sequence[str], case: Callable[[str], str]) -> list[str]:
-        return [name for name in names if self.only in case(name)]
-
-    def _meet(self, matches: Sequence[tuple[Match, Sequence[str]]]) -> None:
+    def _meet(self, matches: Sequence[Match]) -> None:
         """Matches of one side of ours, whose process stays for all of them."""
-        cases = [(match, name) for match, names in matches for name in names]
-        if not cases:
+        wanted = [(match, [name for name in match.sets if self.only in match.case(name)]) for match in matches]
+        every_name = [name for _, names in wanted for name in names]
+        if not every_name:
             return
-        with self._in_time([match.case(name) for match, name in cases]) as done, ExitStack() as ours_alive:
-            ours: SideProcess | None = None
-            for match, names in matches:
-                if not names:
-                    continue
+        with self._side(matches[0].ours, every_name) as ours:
+            for match, names in wanted:
                 with ExitStack() as peer_alive:
-                    peer = None
-                    if match.peer:
-                        peer = peer_alive.enter_context(self._side(match.peer, names))
-                    if ours is None:
-                        sets = list(dict.fromkeys(name for _, name in cases))
-                        ours = ours_alive.enter_context(self._side(match.ours, sets))
-                        self.ran_on |= ours.ready()
-                        self._measure_peak(ours, sets[0])
+                    peer = peer_alive.enter_context(self._side(match.peer, names)) if match.peer and names else None
                     for name in names:
-                        self.results.append(self._race(match, ours, peer, name))
-                        done(match.case(name))
-            if ours is not None:
-                self._measure_peak(ours, cases[-1][1])
+                        with self._noting(match.case(name)):
+                            self._race(match, ours, peer, name)
 
-    def _race(self, match: Match, ours: SideProcess, peer: SideProcess | None, name: str) -> Result:
+    def _race(self, match: Match, ours: Child, peer: Child | None, name: str) -> None:
         say(f"measuring {match.case(name)}")
+        self._measure_peak(ours, match.ours, name)
         failed = ""
         if peer is not None:
             try:
                 peer.ready()
             except SideFailed as why:
-                peer, failed = None, str(why)
+                peer, failed = None, why.what
         found = race(ours, peer, name, self.plan.passes, self.plan.seconds)
         found = replace(found, failed=failed or found.failed)
-        return self._result(match.case(name), match.ours, name, found, [ours, *([peer] if found.peer and peer else [])])
+        self.results.append(self._result(match.case(name), match.ours, name, found, ours, peer))
 
-    def _result(self, case: str, ours: StepSide, name: str, found: Race, sides: Sequence[SideProcess]) -> Result:
-        """sides: whose memory is asked for, ours first."""
-        memory = tuple(int(side.ask("memory")["bytes"]) for side in sides)
-        return Result(case, ours.precision, self._work(ours, name), found, memory)
+    def _result(
+        self, case: str, side: StepSide, name: str, found: Race, ours: Child, peer: Child | None = None
+    ) -> Result:
+        held = int(ours.ask("memory")["bytes"])
+        peer_held = int(peer.ask("memory")["bytes"]) if peer and found.peer else None
+        return Result(case, side.precision, self._work(side, name), found, held, peer_held)
 
-    def _look_into(self, names: Sequence[str]) -> None:
+    def _profile(self, names: Sequence[str]) -> None:
         """Where the time of the profiled side goes, over these sets."""
+        names = [name for name in names if self.only in f"{TIME} {name}"]
         if not names:
             return
-        with self._in_time([f"{TIME} {name}" for name in names]) as done, self._side(self.plan.profiled, names) as side:
-            side.ready()
+        with self._side(self.plan.profiled, names) as side:
             for name in names:
-                say(f"looking into {name}")
-                self.profiles[name] = side.ask("profile", name=name)
-                done(f"{TIME} {name}")
+                with self._noting(f"{TIME} {name}"):
+                    say(f"profiling {name}")
+                    self.profiles[name] = side.ask("profile", name=name)
 
     def _climb(self, rung: Rung) -> None:
         case = f"{LADDER} {rung.what}"
-        with self._in_time([case]) as done, self._side(rung.side, [rung.set]) as side:
+        with self._noting(case), self._side(rung.side, [rung.set]) as side:
             say(f"measuring {case}")
-            self.ran_on |= side.ready()
-            self._measure_peak(side, rung.set)
+            self._measure_peak(side, rung.side, rung.set)
             found = race(side, None, rung.set, self.plan.passes, self.plan.seconds / 2)
-            self.rungs.append(self._result(case, rung.side, rung.set, found, [side]))
-            done(case)
+            self.rungs.append(self._result(case, rung.side, rung.set, found, side))
 
     @contextmanager
-    def _in_time(self, cases: Sequence[str]) -> Iterator[Callable[[str], None]]:
-        """Notes the cases that were not done when the time was over, or that our side could not do."""
-        left = dict.fromkeys(cases)
+    def _noting(self, case: str) -> Iterator[None]:
+        """Notes a case that is left out because the time is over or our side cannot do it; the next ones go on."""
         try:
-            yield lambda case: left.pop(case)
+            yield
         except OutOfTime:
-            self.left_out += [f"{case}: no time was left" for case in left]
+            self.left_out.append(f"{case}: no time was left")
         except SideFailed as why:
-            self.left_out += [f"{case}: {why}" for case in left]
+            self.left_out.append(f"{case}: {why.what}")
 
-    def _side(self, side: StepSide, names: Sequence[str]) -> SideProcess:
-        """Starts a side; it is ready later."""
+    def _side(self, side: StepSide, names: Sequence[str]) -> Child:
+        """Starts a side with these sets; it is ready later."""
         self._sides += 1
         sets = {name: self._file(name) for name in names}
-        return SideProcess(side, sets, self.folder / f"side-{self._sides}", self.deadline)
+        return start_side(side, sets, self.folder / f"side-{self._sides}", self.deadline)
 
     def _file(self, name: str) -> Path:
         if name not in self._files:
@@ -141,15 +130,16 @@ class StepRun:
 
     def _work(self, side: StepSide, name: str) -> Work:
         """Of a turn."""
-        batches, config = self.plan.sets[name], BertConfig(**side.model)
-        return Work(
-            self.plan.passes * sum(batch.layout.tokens for batch in batches),
-            self.plan.passes * sum(batch.layout.sequences for batch in batches),
-            self.plan.passes * sum(flop_of_step(config, batch) for batch in batches),
+        lengths = np.concatenate([batch.layout.lengths for batch in self.plan.sets[name]]).astype(np.float64)
+        masked = sum(len(batch.masked_positions) for batch in self.plan.sets[name])
+        flop = step_flop(
+            BertConfig(**side.model), float(lengths.sum()), float((lengths**2).sum()), masked, len(lengths)
         )
+        passes = self.plan.passes
+        return Work(passes * int(lengths.sum()), passes * len(lengths), passes * flop)
 
-    def _measure_peak(self, process: SideProcess, name: str) -> None:
-        """Keeps the best matrix product that a process has reached in its precision."""
+    def _measure_peak(self, process: Child, side: StepSide, name: str) -> None:
+        """Keeps the best matrix product that a side has reached in its precision, and what it runs on."""
+        self.ran_on |= process.ready()
         found = float(process.ask("rate", name=name)["flops"])
-        precision = process.side.precision
-        self.peaks[precision] = max(found, self.peaks.get(precision, 0.0))
+        self.peaks[side.precision] = max(found, self.peaks.get(side.precision, 0.0))

@@ -1,4 +1,4 @@
-"""One side of a step bench: which model, on what, in which numbers, updated how; and what it is called."""
+"""One side of a step bench: model, device, precision, optimizer, and its label in the tables."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ TRANSFORMERS: SideName = "transformers"
 
 @dataclass(frozen=True)
 class StepSide:
-    """side: who computes. model: fields of a `BertConfig`, dropout among them. precision: fp32, tf32 or bf16, which for
-    transformers is autocast. onednn: fp32 products of the peer by oneDNN, a switch of the whole process. compiled: by
+    """side: ours or transformers. model: fields of a `BertConfig`, dropout included. precision: fp32, tf32 or bf16, for
+    transformers by autocast. onednn: fp32 products of the peer by oneDNN, a switch of the whole process. compiled: by
     torch.compile; ours in fixed shapes, the peer padded to `longest` and not to the longest of each batch. padded:
-    ours, with every sequence padded to `longest`. longest: where one of these two needs it."""
+    ours, with every sequence padded to `longest`. longest: for these two."""
 
     side: SideName = OURS
     model: dict[str, Any] = field(default_factory=dict)
@@ -28,8 +28,8 @@ class StepSide:
     longest: int = 0
 
     @property
-    def said(self) -> str:
-        """As a table names it: "bf16, AdamW"."""
+    def label(self) -> str:
+        """Its name in a table: "bf16, AdamW"."""
         numbers = (
             f"{self.precision} autocast" if (self.side, self.precision) == (TRANSFORMERS, "bf16") else self.precision
         )

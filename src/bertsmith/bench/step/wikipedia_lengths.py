@@ -1,4 +1,4 @@
-"""How long pairs of Wikipedia are: for a machine that has no text, where lengths are what a measurement needs."""
+"""How long pairs of Wikipedia are: for machines without text, where a measurement needs only lengths."""
 
 from __future__ import annotations
 

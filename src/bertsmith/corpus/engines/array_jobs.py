@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import alone_in, locked
-from bertsmith.base.log import choose
+from bertsmith.base.log import log_choice
 from bertsmith.corpus.engines.claims import Claims, all_asleep
 from bertsmith.corpus.engines.local import Finished, LocalEngine
 from bertsmith.corpus.engines.parts import WORK
@@ -63,7 +63,7 @@ class ArrayEngine:
         self._stages = 0
 
     def __enter__(self) -> Self:
-        choose("array", f"task {self._seat.number} of {self._seat.count}", f"{self._local.workers} worker(s) each")
+        log_choice("array", f"task {self._seat.number} of {self._seat.count}", f"{self._local.workers} worker(s) each")
         with ExitStack() as opened:
             opened.enter_context(self._local)
             opened.enter_context(self._claims.seated())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import platform
 import socket
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import bertsmith
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.versions import version_of
 
 # Whose versions decide what a part holds. Python's own does too, by its tables of Unicode.
 _DECIDING = ("numpy", "tokenizers", "sentencex", "mwparserfromhell", "nanotoken", "pyarrow", "datasketch", "zstandard")
@@ -39,14 +39,7 @@ class Common:
 def versions() -> tuple[tuple[str, str], ...]:
     """(name, version) of all that decides what a part holds; our own code by a hash of its text as well."""
     found = [("Python", platform.python_version()), ("bertsmith", f"{bertsmith.__version__}, code {_code()}")]
-    return (*found, *((name, _version(name)) for name in _DECIDING))
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:  # the optional ones
-        return "none"
+    return (*found, *((name, version_of(name) or "none") for name in _DECIDING))
 
 
 def _code() -> str:

@@ -17,7 +17,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import choose, warn
+from bertsmith.base.log import log_choice, warn
 from bertsmith.corpus.engines.local import Finished, LocalEngine, one_thread
 from bertsmith.corpus.engines.nodes import Common, check_node
 
@@ -47,7 +47,7 @@ class RayEngine:
             self._connect()
             self._started = True
         nodes = [node for node in self._ray.nodes() if node["Alive"]]
-        choose("engine", "ray", f"{len(nodes)} node(s), {self._cores()} core(s)")
+        log_choice("engine", "ray", f"{len(nodes)} node(s), {self._cores()} core(s)")
         token = secrets.token_hex(8)
         self._seen = self._folder / f".seen-{token}"
         common = Common.here(self._seen, token)

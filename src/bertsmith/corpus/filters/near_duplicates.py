@@ -14,8 +14,6 @@ drops.npy         int64[D, 5]: (part, document) of every near copy, those of wha
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +26,7 @@ from numpy.typing import NDArray
 
 from bertsmith.base import streams
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.versions import version_of
 from bertsmith.corpus.documents import batched
 from bertsmith.corpus.engines.parts import make_once
 from bertsmith.corpus.filters.duplicates import dropped_documents
@@ -50,10 +49,11 @@ LEADERS = 8
 
 def library() -> str:
     """Name and version of what makes signatures. Raises BertsmithError where it is not installed."""
-    if importlib.util.find_spec("datasketch") is None:
-        fix = "pip install 'bertsmith[near]', or leave --near-duplicates away"
-        raise BertsmithError("looking for near copies needs the package datasketch", "--near-duplicates", fix)
-    return f"datasketch {importlib.metadata.version('datasketch')}"
+    version = version_of("datasketch")
+    if version is None:
+        fix = "pip install 'bertsmith[near]', or omit --near-duplicates"
+        raise BertsmithError("finding near-duplicates needs the package datasketch", "--near-duplicates", fix)
+    return f"datasketch {version}"
 
 
 def signed_bytes(threshold: float) -> int:

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bertsmith.base.log import choose
+from bertsmith.base.log import log_choice
 from bertsmith.model.attention.blocks import block_attention
 from bertsmith.model.attention.packed import Offsets, Packed
 from bertsmith.model.attention.padded import padded_attention
@@ -74,7 +74,7 @@ def back_end(
 
 def tell(chosen: BackEnd) -> None:
     """Says the choice and its reason, once a process."""
-    choose("attention", chosen, _REASONS[chosen])
+    log_choice("attention", chosen, _REASONS[chosen])
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -6,7 +6,7 @@ import torch
 
 from bertsmith.base.allocator import keep_freed_memory
 from bertsmith.base.compiled_cpp import NotCompiledError
-from bertsmith.base.log import choose, warn
+from bertsmith.base.log import log_choice, warn
 from bertsmith.model.cpu import library
 from bertsmith.model.cpu.self_check import are_right
 
@@ -38,7 +38,7 @@ def prepare_training(compute: torch.dtype, may_compile: bool = True, started_wit
         found, reason = _load()
     if found == OPERATORS:
         library.unload()
-    choose(_WHAT, found, reason)
+    log_choice(_WHAT, found, reason)
     if started_with is not None and started_with != found:
         before = f"{started_with} of an earlier version" if started_with not in (KERNELS, OPERATORS) else started_with
         warn(

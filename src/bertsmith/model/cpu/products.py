@@ -10,6 +10,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from bertsmith.base.processor import this_processor
+
 
 def transposed_product(a: Tensor, b: Tensor) -> Tensor:
     """a [K, M] transposed times b [K, N], in their dtype.
@@ -23,6 +25,5 @@ def transposed_product(a: Tensor, b: Tensor) -> Tensor:
 
 @cache
 def _has_matrix_units() -> bool:
-    """Whether this processor has AMX; not where PyTorch cannot say."""
-    found = getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return found is not None and bool(found())
+    """Whether this processor has AMX."""
+    return this_processor().has("amx_bf16")

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Ints
-from bertsmith.base.log import choose, warn
+from bertsmith.base.log import log_choice, warn
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.attention.attend import BackEnd, back_end, tell
 from bertsmith.model.attention.packed import Offsets
@@ -46,15 +46,15 @@ def choose_compiled(setting: str, device: torch.device) -> bool:
     if setting == "false":
         return False
     if setting == "auto" and device.type == "cpu":
-        choose("steps", "as they come", "on a CPU exact sizes cost less than one compiled shape")
+        log_choice("steps", "as they come", "on a CPU exact sizes cost less than one compiled shape")
         return False
     missing = _missing(device)
     if missing and setting == "auto":
-        choose("steps", "as they come", f"{missing} is not here, which the compiler needs")
+        log_choice("steps", "as they come", f"{missing} is not here, which the compiler needs")
         return False
     if missing:
         raise BertsmithError(f"steps cannot be compiled without {missing}", "compile", "install it, or --compile false")
-    choose("steps", "compiled", "asked for" if setting == "true" else "fused kernels, one shape a phase")
+    log_choice("steps", "compiled", "asked for" if setting == "true" else "fused kernels, one shape a phase")
     return True
 
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.batches.packing import PretrainBatch
+from bertsmith.model.losses import Forward
 from bertsmith.model.pretraining import PretrainingModel, PretrainLosses
-from bertsmith.training.objective import Forward
 from bertsmith.training.pretraining.compiled import CompiledStep
 from bertsmith.training.pretraining.evaluate import Evaluation, baselines, evaluate
 from bertsmith.training.pretraining.inputs import to_inputs

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.batches.packing import PretrainBatch
@@ -18,15 +17,7 @@ from bertsmith.tokens.extension import new_rows
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.training.loop import Trainer
 from bertsmith.training.pretraining.objective import Pretraining
-from bertsmith.weights.huggingface import read_config
-from bertsmith.weights.stored import CONFIG_FILE, stored_files
 from bertsmith.weights.vocabulary import extend_vocabulary
-
-
-def start_identity(folder: Path) -> dict[str, str]:
-    """The checksums of a model that a run starts from: it is the same one wherever it lies."""
-    read_config(folder)  # says it where this is no model folder
-    return {f"init_from.{path.name}": files.sha256(path) for path in (folder / CONFIG_FILE, *stored_files(folder))}
 
 
 def tell_shape(wanted: BertConfig, found: BertConfig, folder: Path) -> None:

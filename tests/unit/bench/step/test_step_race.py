@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.bench.process import Child, OutOfTime, SideFailed
 from bertsmith.bench.step import race as step_race
 from bertsmith.bench.step.instances import write_batches
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.bench.step.plan import shape
-from bertsmith.bench.step.race import OutOfTime, Race, SideFailed, SideProcess, environment, goes_on, race
+from bertsmith.bench.step.race import Race, environment, goes_on, race, start_side
 from bertsmith.bench.step.results import Result, Work, with_gains
 from bertsmith.bench.step.side import TRANSFORMERS, StepSide
 
@@ -29,16 +30,22 @@ def sets(tmp_path) -> dict[str, Path]:
     return {"few": tmp_path / "set.npz"}
 
 
-def side(of: StepSide, sets: dict[str, Path], folder: Path, deadline: float = float("inf")) -> SideProcess:
-    return SideProcess(of, sets, folder, deadline)
+def side(of: StepSide, sets: dict[str, Path], folder: Path, deadline: float = float("inf")) -> Child:
+    return start_side(of, sets, folder, deadline)
 
 
 def test_a_peer_multiplies_as_it_is_shipped_and_ours_as_bertsmith_asks(monkeypatch):
-    """Both import `bertsmith.model`, which asks MKL for the same bits whatever the batch, unless somebody was first."""
+    """Ours asks MKL for the same bits whatever the batch, also where the command line has not."""
     code = "import os, bertsmith.model; print(os.environ['MKL_CBWR'])"
     monkeypatch.delenv("MKL_CBWR", raising=False)
     found = [
-        subprocess.run([sys.executable, "-c", code], env=environment(side), capture_output=True, text=True, check=True)
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | environment(side),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         for side in (OURS, StepSide(side=TRANSFORMERS))
     ]
     assert [each.stdout.strip() for each in found] == ["AUTO,STRICT", ""]
@@ -91,11 +98,11 @@ def test_rounds_are_odd_at_least_three_and_at_most_nine(seconds):
 
 def test_the_row_is_that_of_the_round_with_the_median_ratio():
     found = Race(ours=(1.0, 2.0, 8.0), peer=(4.0, 10.0, 16.0))
-    row = Result("a case", "bf16", Work(1000, 10, 5e9), found, (1, 2)).row({"bf16": 1e10})
+    row = Result("a case", "bf16", Work(1000, 10, 5e9), found, 1, 2).row({"bf16": 1e10})
     assert (row["ours"], row["peer"], row["ratio"]) == (1000.0, 250.0, 4.0)
     assert row["peak_share"] == pytest.approx(0.5)
     assert row["sequences_per_second"] == 10
-    alone = Result("alone", "bf16", Work(1000, 10, 5e9), Race(ours=(3.0, 1.0, 2.0)), (1,)).row({"bf16": 1e10})
+    alone = Result("alone", "bf16", Work(1000, 10, 5e9), Race(ours=(3.0, 1.0, 2.0)), 1).row({"bf16": 1e10})
     assert (alone["ours"], alone["peer"], alone["ratio"]) == (500.0, None, None)
 
 

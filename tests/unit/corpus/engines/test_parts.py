@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.locks import locked
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.engines.local import LocalEngine, check_engine
 from bertsmith.corpus.engines.parts import MARK, finished, make_once
@@ -69,13 +68,6 @@ def test_a_part_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
         make_once(folder, "b", fail)
     assert finished(folder, "a") == {"n": 1}
     assert [entry.name for entry in tmp_path.iterdir()] == ["part"]
-
-
-def test_a_folder_is_held_by_one_process(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(BertsmithError, match="another process"), locked(tmp_path):
-        pass
-    with locked(tmp_path):
-        pass
 
 
 @given(st.lists(st.tuples(st.integers(1, 300), st.booleans(), st.booleans()), min_size=1, max_size=20))

@@ -1,19 +1,25 @@
-"""The formula of a step's operations equals what PyTorch counts, and says what it leaves out."""
+"""The formula of a step's operations equals a count by hand and what PyTorch counts, and says what it leaves out."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from bertsmith.bench.step.flop import flop_of_step
 from bertsmith.bench.step.made_batches import pretrain_batch
 from bertsmith.model.config import BertConfig
+from bertsmith.model.flop import peak_flops, step_flop
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.training.pretraining.inputs import to_inputs
+
+
+def flop_of_batch(config: BertConfig, batch) -> float:
+    lengths = batch.layout.lengths
+    return step_flop(config, lengths.sum(), (lengths**2).sum(), len(batch.masked_positions), len(lengths))
 
 
 def counted(config: BertConfig, batch) -> int:
@@ -24,6 +30,22 @@ def counted(config: BertConfig, batch) -> int:
         masked, next_sentence = model.losses(to_inputs(batch, torch.device("cpu")))
         (masked.loss + next_sentence.loss).backward()
     return counter.get_total_flops()
+
+
+def test_a_count_by_hand():
+    """Two sequences of 3 and 5 tokens, two masked; every product is written out as 2 x rows x inputs x outputs."""
+    config = BertConfig(vocab_size=11, hidden_size=4, num_hidden_layers=1, num_attention_heads=2, intermediate_size=7)
+    query_key_value_output = 4 * (2 * 8 * 4 * 4)
+    feed_forward = 2 * (2 * 8 * 4 * 7)
+    scores_and_mixing = 2 * (2 * 3 * 3 * 4) + 2 * (2 * 5 * 5 * 4)
+    word_head = 2 * 2 * 4 * 4 + 2 * 2 * 4 * 11
+    pooler_and_pairs = 2 * 2 * 4 * 4 + 2 * 2 * 4 * 2
+    forward = query_key_value_output + feed_forward + scores_and_mixing + word_head + pooler_and_pairs
+    assert step_flop(config, tokens=8, squared_lengths=9 + 25, masked=2, sequences=2) == 3 * forward
+    encoder = query_key_value_output + feed_forward + scores_and_mixing
+    assert step_flop(config, tokens=8, squared_lengths=34) == 3 * encoder
+    three_classes = 2 * 2 * 4 * 4 + 2 * 2 * 4 * 3
+    assert step_flop(config, 8, 34, sequences=2, classes=3) == 3 * (encoder + three_classes)
 
 
 @settings(max_examples=6, deadline=None)
@@ -48,7 +70,7 @@ def test_the_formula_counts_every_product(layers, heads, inner, length, dropout)
     batch = pretrain_batch(np.full(sequences, length), config.vocab_size)
     masked = len(batch.masked_positions)
     assert masked % 16 == 0, "else the head would be filled up"
-    left_out = counted(config, batch) - flop_of_step(config, batch)
+    left_out = counted(config, batch) - flop_of_batch(config, batch)
     # Token types are looked up by a product with one-hot rows, forward and for their gradient.
     types = 2 * 2 * batch.layout.tokens * config.type_vocab_size * config.hidden_size
     assert left_out in (0, types)
@@ -59,8 +81,23 @@ def test_what_is_padded_is_computed_and_not_counted():
         vocab_size=160, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )
     ragged = pretrain_batch(np.array([17, 33, 60]), config.vocab_size)
-    assert counted(config, ragged) > 1.05 * flop_of_step(config, ragged)
+    assert counted(config, ragged) > 1.05 * flop_of_batch(config, ragged)
     alone = [pretrain_batch(np.array([length]), config.vocab_size) for length in (17, 33, 60)]
     together = sum(len(each.masked_positions) for each in alone)
     assert together == len(ragged.masked_positions)
-    assert flop_of_step(config, ragged) == sum(flop_of_step(config, each) for each in alone)
+    assert flop_of_batch(config, ragged) == sum(flop_of_batch(config, each) for each in alone)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "tflops"),
+    [
+        ("NVIDIA H100 80GB HBM3", "bf16", 989.5),
+        ("NVIDIA H100 PCIe", "bf16", 756.5),
+        ("NVIDIA A100-SXM4-80GB", "tf32", 156.0),
+        ("NVIDIA H200", "fp32", 67.0),
+        ("Tesla T4", "bf16", None),
+        ("NVIDIA GeForce RTX 4090", "bf16", None),
+    ],
+)
+def test_a_peak_is_known_by_the_name_of_the_gpu_or_not_at_all(gpu, precision, tflops):
+    assert peak_flops(gpu, precision) == (tflops and 1e12 * tflops)

@@ -1,0 +1,71 @@
+"""A polite stop: a signal is noted, and whoever works stops at the next point where it can save or finish."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from bertsmith.base.errors import EXIT_INTERRUPTED, EXIT_STOPPED_AFTER_SAVING
+from bertsmith.base.log import warn
+
+# By name, because Windows has no SIGUSR1; there SIGTERM comes only from this process itself.
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGINT") if hasattr(signal, name))
+
+
+class StoppedAfterSaving(Exception):
+    """The work was stopped by a signal, and everything up to here is saved.
+
+    status: exit status of the command line, 130 after Ctrl-C and 143 after another signal.
+    """
+
+    def __init__(self, message: str, interrupted: bool = False) -> None:
+        super().__init__(message)
+        self.status = EXIT_INTERRUPTED if interrupted else EXIT_STOPPED_AFTER_SAVING
+
+
+class StopSignal:
+    """Whether SIGTERM, SIGUSR1 or SIGINT (Ctrl-C) has come; interrupted: whether it was SIGINT.
+
+    answer: what is logged when a signal comes, about what happens next.
+    """
+
+    answer = "saving after this step, then stopping"
+
+    def __init__(self) -> None:
+        self.requested = self.interrupted = False
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """The signal handler. Raises KeyboardInterrupt at a SIGINT that follows another signal."""
+        del frame
+        if number == signal.SIGINT:
+            if self.requested:
+                raise KeyboardInterrupt
+            self.interrupted = True
+        self.requested = True
+        again = "; press Ctrl-C again to stop at once, without that" if self.interrupted else ""
+        warn(f"{signal.Signals(number).name} received: {self.answer}{again}")
+
+
+@contextmanager
+def stop_on_signals(answer: str = StopSignal.answer) -> Iterator[StopSignal]:
+    """Notes SIGTERM, SIGUSR1 and SIGINT for the length of the block, as far as the system has them.
+
+    Outside the main thread Python allows no signal handlers, so nothing is noted there. A SIGINT that is ignored, as in
+    a shell's background jobs, stays ignored. answer: as of `StopSignal`.
+    """
+    stop = StopSignal()
+    stop.answer = answer
+    previous = {}
+    try:
+        for number in _SIGNALS:
+            if number != signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
+                previous[number] = signal.signal(number, stop.note)
+    except ValueError:
+        previous = {}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,0 +1,82 @@
+"""The inside of a bench's child process: it loads a side by its spec, then answers, a JSON line for a JSON line.
+
+A process for each side, because libraries' switches, compilers' caches and peak memory belong to a whole process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Answer = dict[str, Any]
+Answering = Callable[[Answer], Answer]
+"""Does what a question says: {"do": "turn", "name": "...", ...}."""
+
+# As PyTorch on a CPU and on a GPU, C++ and oneDNN word it; PyTorch raises RuntimeError where a CPU has none left.
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "could not create a memory")
+
+
+class CannotHere(Exception):
+    """A side cannot run here; the message says why, as a table shows it."""
+
+
+def serve(start: Callable[[Answer], tuple[Answer, Answering]]) -> None:
+    """Starts a side with the spec that the command line names, says what `start` returned first, then answers.
+
+    Ends at the question "end", and kills its process group if the bench ends without that. What cannot run here and
+    what runs out of memory is answered by {"failed": why}; any other error ends the process. Whatever else is printed
+    goes to standard error.
+    """
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    questions: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+    threading.Thread(target=_read_questions, args=(questions,), daemon=True).start()
+
+    def say(answer: Answer) -> None:
+        print(json.dumps(answer), file=answers, flush=True)
+
+    spec = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    try:
+        first, answering = start(spec)
+    except (CannotHere, ModuleNotFoundError, MemoryError, RuntimeError) as error:
+        say(_failed(error))
+        return
+    say(first)
+    while (question := questions.get())["do"] != "end":
+        try:
+            say(answering(question))
+        except (CannotHere, MemoryError, RuntimeError) as error:
+            say(_failed(error))
+
+
+def _failed(error: Exception) -> Answer:
+    """The answer for an error that a table can show; raises any other one again."""
+    if isinstance(error, CannotHere):
+        return {"failed": str(error)}
+    if isinstance(error, ModuleNotFoundError):
+        missing = (error.name or "a package").partition(".")[0]
+        if missing != "bertsmith":
+            return {"failed": f"{missing} is not installed"}
+    if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
+        return {"failed": "out of memory"}
+    raise error
+
+
+def _read_questions(questions: queue.SimpleQueue[Answer]) -> None:
+    """Passes questions on; kills this process group when the bench is gone, so that no worker outlives it.
+
+    Reads without a buffer: its lock, held by this thread, would abort the interpreter's end.
+    """
+    rest = b""
+    while received := os.read(0, 1 << 16):
+        *lines, rest = (rest + received).split(b"\n")
+        for line in lines:
+            questions.put(json.loads(line))
+    os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,57 @@
+"""Labels as rows give them, made into the names of classes."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from bertsmith.base.errors import BertsmithError
+
+MOST_CLASSES = 100
+_WHOLE = re.compile(r"[+-]?\d+(\.0*)?$")
+
+
+def label_text(value: Any) -> str:
+    """A label as text, without white space around it. ValueError says why a value is no label."""
+    if isinstance(value, list | dict):
+        raise ValueError(f"the label is {json.dumps(value)[:60]}; a row has one label")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"the label is {value}, which is no class")
+    text = value.strip() if isinstance(value, str) else json.dumps(value)
+    if text.lower() == "nan":
+        raise ValueError(f"the label is '{text}', which stands for a missing value; write it out if it is a class")
+    return text
+
+
+def class_name(label: str) -> str:
+    """The class of a label: 1, 1.0 and +1 are one."""
+    return str(int(float(label))) if _WHOLE.fullmatch(label) else label
+
+
+def class_names(labels: Iterable[str], where: str, many: bool) -> list[str]:
+    """The classes of training labels, by value if all are whole numbers, else in alphabetical order.
+
+    many: whether the user said that many classes or numbers with fractions are meant. Raises BertsmithError where there
+    are fewer than two, and where the labels look like numbers to predict and `many` is not set.
+    """
+    names = {class_name(label) for label in labels}
+    if len(names) < 2:
+        raise BertsmithError(f"there is {len(names)} label, and a classifier needs two", where, "check --columns.label")
+    fractions = sorted(name for name in names if _is_number(name) and not _WHOLE.fullmatch(name))
+    if not many and (fractions or len(names) > MOST_CLASSES):
+        found = f"numbers with fractions, such as {fractions[0]}" if fractions else f"{len(names):,} different labels"
+        fix = "check --columns.label; if these are classes indeed, add --many-labels"
+        raise BertsmithError(f"the labels are {found}, which look like no classes", where, fix)
+    numbers = all(_WHOLE.fullmatch(name) for name in names)
+    return sorted(names, key=(lambda name: (int(name), name)) if numbers else None)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,86 @@
+"""Pieces for the [MASK]s of rows of text, from a pre-trained model: what it answers without fine-tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.model.config import BertConfig
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.tasks.records import Record
+from bertsmith.tasks.sequences import Sequences, by_length, pack
+from bertsmith.tasks.task import Answer, Answering, FolderFacts, Run
+from bertsmith.tokens.tokenizer import Tokenizer
+
+MASK = "[MASK]"
+
+
+@dataclass(frozen=True)
+class MaskedWords(Answering):
+    """top: how many guesses a mask gets."""
+
+    architectures = ("BertForPreTraining", "BertForMaskedLM")
+    may_be_fresh = ("encoder.pooler", "next_sentence")  # neither has a part in predicting words
+    literal_specials = True
+
+    tokenizer: Tokenizer
+    top: int
+
+    @classmethod
+    def of_folder(cls, facts: FolderFacts) -> Self:
+        return cls(facts.tokenizer, min(facts.top, facts.tokenizer.size))
+
+    def build(self, config: BertConfig, compute: torch.dtype | None) -> PretrainingModel:
+        return PretrainingModel(config, compute)
+
+    def answers(self, model: nn.Module, records: Sequence[Record], sequences: Sequences, run: Run) -> list[Answer]:
+        """{"guesses"} for each row: for each of its masks, in order, the likeliest pieces with their probabilities.
+
+        Raises BertsmithError at a row without a mask, and at one whose mask was truncated away.
+        """
+        assert isinstance(model, PretrainingModel)
+        self._check(records, sequences)
+        guesses: list[list[list[dict[str, Any]]]] = [[] for _ in records]
+        for members in by_length(sequences, run.budget_tokens):
+            rows, probabilities, pieces = self._guess(model, sequences, members, run.device)
+            for row, those_probabilities, those_pieces in zip(rows, probabilities, pieces, strict=True):
+                guesses[row].append(
+                    [
+                        {"piece": self.tokenizer.pieces[piece], "probability": float(probability)}
+                        for piece, probability in zip(those_pieces, those_probabilities, strict=True)
+                    ]
+                )
+        return [{"guesses": each} for each in guesses]
+
+    @torch.no_grad()
+    def _guess(
+        self, model: PretrainingModel, sequences: Sequences, members: np.ndarray[Any, Any], device: torch.device
+    ) -> tuple[Any, Any, Any]:
+        """Row, probabilities and pieces of every mask of a batch: int64[M], float32[M, top], int64[M, top]."""
+        inputs = pack(sequences, members, device)
+        slots = (inputs.input_ids[: inputs.asked.tokens] == self.tokenizer.special.mask).nonzero()[:, 0]
+        hidden = model.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
+        logits = model.masked_logits(hidden, slots)[:, : self.tokenizer.size]
+        top = logits.float().softmax(-1).topk(self.top)
+        rows = np.repeat(members, inputs.asked.lengths)[slots.cpu().numpy()]
+        return rows, top.values.cpu().numpy(), top.indices.cpu().numpy()
+
+    def _check(self, records: Sequence[Record], sequences: Sequences) -> None:
+        for record, ids in zip(records, sequences.ids, strict=True):
+            wanted = f"{record.text} {record.text_b or ''}".count(MASK)
+            if not wanted:
+                raise BertsmithError(f"there is no {MASK} in this row", record.where, f"put {MASK} for a word")
+            if int(np.sum(ids == self.tokenizer.special.mask)) < wanted:
+                raise BertsmithError(
+                    f"a {MASK} of this row lies past the tokens that the model reads", record.where, "shorten the text"
+                )
+
+    def cells(self, answer: Answer) -> dict[str, str]:
+        """The best guess of every mask."""
+        return {"predicted_pieces": " ".join(guesses[0]["piece"] for guesses in answer["guesses"])}

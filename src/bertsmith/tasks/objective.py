@@ -1,0 +1,147 @@
+"""The objective of fine-tuning, and its steps: what the training loop is given of a task and its rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from bertsmith.base.layout import Ints, deal_within
+from bertsmith.base.streams import generator, stream_key
+from bertsmith.model.losses import Forward
+from bertsmith.tasks.results import TEST
+from bertsmith.tasks.sequences import Sequences, pack
+from bertsmith.tasks.task import Run, Task
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Encoded rows. targets: [N], what the model is to say of each. wheres: "file:line" of each, for messages."""
+
+    sequences: Sequences
+    targets: NDArray[Any]
+    wheres: list[str]
+
+
+@dataclass(frozen=True)
+class TaskObjective:
+    """An `Objective`. metric: the one that a person is told."""
+
+    task: Task
+    model: nn.Module
+    train: Examples
+    metric: str
+    run: Run
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.task.kind,)
+
+    def forward(self, batch: Ints, device: torch.device) -> Forward:
+        """The summed loss of the training rows `batch`, int64[S]."""
+        inputs = pack(self.train.sequences, batch, device)
+        targets = torch.from_numpy(self.train.targets[batch]).to(device)
+        loss = self.task.loss(self.model, inputs, targets)
+        tokens = int(self.train.sequences.lengths[batch].sum())
+        return Forward({self.task.kind: loss}, tokens, inputs.packed.tokens, inputs.packed.attended_slots)
+
+    def evaluate(self, held_out: Mapping[str, Examples]) -> dict[str, float]:
+        """Every metric on the rows "dev" and, with `TEST` before its name, "test"."""
+        training = self.model.training
+        self.model.eval()
+        figures: dict[str, float] = {}
+        for part, examples in held_out.items():
+            scores = self.run.scores(self.model, examples.sequences)
+            found = self.task.evaluate(scores, examples.targets)
+            figures |= {(TEST if part == "test" else "") + name: value for name, value in found.items()}
+        self.model.train(training)
+        return figures
+
+    def training_line(self, record: Mapping[str, float]) -> str:
+        return f"loss {record['loss']:.4f}"
+
+    def evaluation_line(self, when: str, figures: Mapping[str, float]) -> str:
+        return f"{when}: dev {self.metric} {figures[self.metric]:.4f}"
+
+
+@dataclass(frozen=True)
+class RowStep:
+    """One optimizer step. number: from 0. micro_batches: rows, int64[S] each. where: the rows, for messages."""
+
+    number: int
+    micro_batches: tuple[Ints, ...]
+    counts: Mapping[str, int]
+    tokens: int
+    where: str
+
+
+@dataclass(frozen=True)
+class Order:
+    """In which order rows are taken: drawn anew for each epoch. seed: of the run. batch: rows of a step. budget_tokens:
+    the most that go through the model at once. kind: the name of the loss."""
+
+    examples: Examples
+    kind: str
+    seed: int
+    epochs: int
+    batch: int
+    budget_tokens: int
+
+    @property
+    def epoch_steps(self) -> int:
+        """Steps of an epoch; the last one may have fewer rows."""
+        return math.ceil(len(self.examples.targets) / self.batch)
+
+    @property
+    def steps(self) -> int:
+        """Of all epochs."""
+        return self.epochs * self.epoch_steps
+
+    def rows(self, epoch: int) -> Ints:
+        """The rows of an epoch, counted from 1, in its order: int64[N]."""
+        order = generator(stream_key(self.seed, "finetune", epoch, "order"))
+        return np.asarray(order.permutation(len(self.examples.targets)), dtype=np.int64)
+
+    def step(self, number: int, rows: Ints) -> RowStep:
+        """Step `number` from 0, out of the `rows` of its epoch."""
+        place = number % self.epoch_steps * self.batch
+        members = rows[place : place + self.batch]
+        lengths = self.examples.sequences.lengths[members]
+        micro = tuple(members[each] for each in deal_within(lengths, 1, self.budget_tokens))
+        shown = ", ".join(self.examples.wheres[member] for member in members[:_SHOWN])
+        more = f" and {len(members) - _SHOWN} more rows" if len(members) > _SHOWN else ""
+        return RowStep(number, micro, {self.kind: len(members)}, int(lengths.sum()), f"rows {shown}{more}")
+
+
+class RowSteps:
+    """The steps of one seed after the first `done`, in order. Rows lie in memory, so nothing is waited for."""
+
+    waited_seconds = 0.0
+
+    def __init__(self, order: Order, done: int) -> None:
+        self._order, self._done = order, done
+
+    def __iter__(self) -> Iterator[RowStep]:
+        order = self._order
+        for epoch in range(1 + self._done // order.epoch_steps, 1 + order.epochs):
+            rows = order.rows(epoch)
+            first = (epoch - 1) * order.epoch_steps
+            for number in range(max(first, self._done), first + order.epoch_steps):
+                yield order.step(number, rows)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass

@@ -1,0 +1,315 @@
+"""Promises of a fine-tuning run: a folder as pre-training makes it, resumed to the bit, and faults that are named."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+import yaml
+
+import bertsmith
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.classify import Classify
+from bertsmith.tasks.results import FinetuneResult
+from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.run_folder import Run
+from made_rows import QUICK, made_model, rows
+from made_runs import OF_THE_CLOCK
+
+TRAIN, DEV, TEST = rows(96, 1), rows(40, 2), rows(40, 3)
+SETTINGS = replace(QUICK, epochs=3, seeds=2, log_every=2, save_every=2, keep=2, dropout=0.2)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_model(tmp_path_factory.mktemp("encoder"))
+
+
+def write(folder: Path) -> list[str]:
+    """The rows as files, and the command line that trains on them."""
+    for name, made in (("train", TRAIN), ("dev", DEV), ("test", TEST)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+    return [f"--{name}={folder / name}.jsonl" for name in ("train", "dev", "test")]
+
+
+FLAGS = {
+    "epochs": 3, "seeds": 2, "log-every": 2, "save-every": 2, "keep": 2, "dropout": 0.2, "learning-rate": 6e-3,
+    "batch": 16, "max-length": 32, "device": "cpu", "precision": "fp32",
+}  # fmt: skip
+
+
+def command(model: Path, folder: Path, out: Path) -> list[str]:
+    return [
+        "finetune",
+        "classify",
+        "--model",
+        str(model),
+        *write(folder),
+        "--out",
+        str(out),
+        *(f"--{name}={value}" for name, value in FLAGS.items()),
+    ]
+
+
+def figures(run: Run) -> list[dict[str, object]]:
+    return [{name: each for name, each in record.items() if name not in OF_THE_CLOCK} for record in run.metrics()]
+
+
+def weights(run: Run) -> bytes:
+    return (run.model / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def unbroken(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("unbroken")
+    assert main(command(model, folder, folder / "run")) == 0
+    return Run(folder / "run")
+
+
+def test_the_folder_is_a_run_folder(unbroken: Run, model: Path) -> None:
+    recipe = yaml.safe_load((unbroken.folder / "recipe.yaml").read_text())
+    assert (recipe["task"], recipe["model"]) == ("classify", str(model))
+    assert recipe["train"].endswith("train.jsonl")
+    assert (recipe["learning_rate"], recipe["seeds"], recipe["positive"]) == (6e-3, 2, None)
+    known = json.loads((unbroken.folder / "run.json").read_text())
+    assert known["begun_on"]["device"] == "cpu"
+    assert known["begun_on"]["precision"] == "fp32"
+    steps = [each["step"] for each in unbroken.metrics()]
+    assert steps == sorted(steps), "one step count rises through both seeds"
+    assert {each["seed"] for each in unbroken.metrics("train")} == {42, 43}
+    assert len(unbroken.metrics("evaluation")) == 6
+    assert [each.name for each in step_folders(unbroken.folder)] == ["step-00000034", "step-00000036"]
+    assert unbroken.is_finished()
+    written = json.loads((unbroken.folder / "finetune.json").read_text())
+    assert written == {**written, "train_rows": 96, "dev_rows": 40, "test_rows": 40, "truncated_rows": 0}
+    assert written["truncated"]["dev"] == {"rows": 0, "tokens": 0}
+    assert len(written["test_scores"]) == len(written["last_epoch_scores"]) == 2
+    assert FinetuneResult.from_dict(written, unbroken.folder).to_dict() == written
+
+
+def test_the_kept_weights_are_those_of_the_best_epoch_of_all_seeds(unbroken: Run) -> None:
+    scores = [each["accuracy"] for each in unbroken.metrics("evaluation")]
+    for part, made, name in (("dev", DEV, "accuracy"), ("test", TEST, "test_accuracy")):
+        answers = Predictor(unbroken.folder, "cpu", precision="fp32")(made)
+        right = sum(each["label"] == row["label"] for each, row in zip(answers, made, strict=True)) / len(made)
+        best = unbroken.metrics("evaluation")[scores.index(max(scores))]
+        assert right == pytest.approx(best[name]), part
+
+
+def test_a_seed_gives_the_same_alone_as_behind_another(unbroken: Run, model: Path, tmp_path: Path) -> None:
+    call = [*command(model, tmp_path, tmp_path / "run"), "--seeds", "1", "--seed", "43"]
+    assert main(call) == 0
+    alone = [each["accuracy"] for each in Run(tmp_path / "run").metrics("evaluation")]
+    losses = [each["loss"] for each in Run(tmp_path / "run").metrics("train")]
+    behind = [each for each in unbroken.metrics() if each.get("seed") == 43]
+    assert alone == [each["accuracy"] for each in behind if each["kind"] == "evaluation"]
+    assert losses == [each["loss"] for each in behind if each["kind"] == "train"]
+
+
+def killed_after(call: list[str], run: Path, step: int, draw: random.Random) -> None:
+    """Runs the command and kills it at a random moment some time after a step was logged."""
+    process = subprocess.Popen([sys.executable, "-m", "bertsmith", *call, "--quiet"], stderr=subprocess.PIPE)
+    try:
+        end = time.monotonic() + 120
+        while last_step(run) < step and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.001)
+        time.sleep(draw.random() * 0.1)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def last_step(run: Path) -> int:
+    return max((each["step"] for each in Run(run).metrics()), default=0)
+
+
+def killed_and_resumed(model: Path, folder: Path, moments: list[int]) -> Run:
+    call = command(model, folder, folder / "run")
+    draw = random.Random()
+    for step in moments:
+        killed_after([*call, "--resume"], folder / "run", step, draw)
+    assert main([*call, "--resume"]) == 0
+    return Run(folder / "run")
+
+
+def test_killed_in_both_seeds_and_resumed_is_unbroken(unbroken: Run, model: Path, tmp_path: Path) -> None:
+    draw = random.Random()
+    resumed = killed_and_resumed(model, tmp_path, [draw.randint(1, 17), draw.randint(18, 34)])
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+    assert not list(resumed.folder.glob(".*.part"))
+
+
+@pytest.mark.slow
+def test_killed_at_ten_random_moments_over_two_seeds_is_unbroken(unbroken: Run, model: Path, tmp_path: Path) -> None:
+    draw = random.Random()
+    resumed = killed_and_resumed(model, tmp_path, sorted(draw.randint(0, 36) for _ in range(10)))
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+
+
+def test_sigterm_saves_and_the_rest_is_as_unbroken(unbroken: Run, model: Path, tmp_path: Path) -> None:
+    call = command(model, tmp_path, tmp_path / "run")
+
+    def stop() -> None:
+        while last_step(tmp_path / "run") < 5:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    watcher = threading.Thread(target=stop)
+    watcher.start()
+    assert main(call) == 143
+    watcher.join()
+    run = Run(tmp_path / "run")
+    assert not run.is_finished()
+    assert step_folders(run.folder)
+    assert main([*call, "--resume"]) == 0
+    assert figures(run) == figures(unbroken)
+    assert weights(run) == weights(unbroken)
+
+
+def test_a_finished_run_is_not_trained_again(unbroken: Run, model: Path, tmp_path: Path) -> None:
+    before = weights(unbroken)
+    call = command(model, unbroken.folder.parent, unbroken.folder)
+    assert main([*call, "--resume"]) == 0
+    assert weights(unbroken) == before
+    assert main(call) == 2
+
+
+def test_other_rows_or_settings_are_another_run(unbroken: Run, model: Path, tmp_path: Path, capsys) -> None:
+    call = [*command(model, tmp_path, unbroken.folder), "--resume"]
+    assert main([*call, "--learning-rate", "1e-3"]) == 2
+    assert "settings.learning_rate was 0.006, is 0.001" in capsys.readouterr().err
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in TRAIN[1:]))
+    assert main(call) == 2
+    assert "train_rows was" in capsys.readouterr().err
+
+
+def test_two_processes_cannot_work_in_one_run_folder(model: Path, tmp_path: Path, capsys) -> None:
+    call = command(model, tmp_path, tmp_path / "run")
+    first = subprocess.Popen(
+        [sys.executable, "-m", "bertsmith", *call, "--epochs", "200", "--quiet"], stderr=subprocess.PIPE
+    )
+    try:
+        while last_step(tmp_path / "run") < 2:
+            assert first.poll() is None, first.communicate()[1]
+            time.sleep(0.01)
+        assert main([*call, "--epochs", "200", "--resume"]) == 2
+        assert "another process is training in this folder" in capsys.readouterr().err
+        assert first.poll() is None
+    finally:
+        first.kill()
+        first.communicate()
+
+
+def test_a_gradient_that_is_not_finite_stops_it_and_names_the_rows(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss = Classify.loss
+    calls = [0]
+
+    def broken(self, model, inputs, targets):  # type: ignore[no-untyped-def]
+        found = loss(self, model, inputs, targets)
+        calls[0] += 1
+        return replace(found, loss=found.loss * float("nan")) if calls[0] == 3 else found
+
+    monkeypatch.setattr(Classify, "loss", broken)
+    with pytest.raises(BertsmithError, match="not finite") as caught:
+        bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=SETTINGS)
+    assert "seed 42, step 3" in caught.value.where
+    assert "rows row " in caught.value.where
+    assert "8 more rows" in caught.value.where
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_no_extra_model_stays_in_memory_between_seeds(model: Path, tmp_path: Path, monkeypatch) -> None:
+    import gc
+
+    from bertsmith.tasks import finetune as module
+    from bertsmith.tasks.classify import Classifier
+
+    held = []
+    really = module.results_of
+
+    def counting(*arguments):  # type: ignore[no-untyped-def]
+        gc.collect()
+        held.append(sum(isinstance(each, Classifier) for each in gc.get_objects()))
+        return really(*arguments)
+
+    monkeypatch.setattr(module, "results_of", counting)
+    gc.collect()
+    before = sum(isinstance(each, Classifier) for each in gc.get_objects())
+    bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=SETTINGS)
+    assert held == [before + 1]
+
+
+def test_best_weights_are_whole_before_the_step_folder_that_refers_to_them(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bertsmith.training import loop
+
+    save = loop.save_checkpoint
+    seen = []
+
+    def looking(run, position, *rest):  # type: ignore[no-untyped-def]
+        if position.best is not None:
+            path = run / f"best-{position.best.step:08d}" / "weights.safetensors"
+            seen.append(len(safetensors.torch.load_file(path)))
+        return save(run, position, *rest)
+
+    monkeypatch.setattr(loop, "save_checkpoint", looking)
+    bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=SETTINGS)
+    assert len(seen) > 4
+    referred = {
+        json.loads((each / "position.json").read_text())["best"]["step"] for each in step_folders(tmp_path / "run")
+    }
+    assert {each.name for each in (tmp_path / "run").glob("best-*")} == {f"best-{step:08d}" for step in referred}
+
+
+def test_several_processes_are_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(BertsmithError, match="one of 2 processes"):
+        bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=SETTINGS)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_score_that_chose_the_epoch_is_said_to_have_done_so(unbroken: Run, model: Path, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, seeds=1)
+    line = bertsmith.finetune("classify", model, TRAIN, DEV, None, test=TEST, settings=settings).line()
+    assert "best of 3 epochs on dev; last epoch 0." in line or "last epoch 1.0000" in line
+    assert "; test accuracy " in line
+
+
+def test_unused_columns_and_three_rows_are_shown(model: Path, said: pytest.LogCaptureFixture) -> None:
+    train = [{"sentence1": row["text"], "sentence2": "word1", "label": row["label"]} for row in TRAIN]
+    columns = bertsmith_columns(text="sentence1")
+    settings = replace(SETTINGS, seeds=1, epochs=1, columns=columns)
+    bertsmith.finetune("classify", model, train, train[:20], None, settings=settings)
+    assert "columns of the training rows that are not used: sentence2" in said.text
+    assert sum(line.startswith("  row ") and "[CLS]" in line for line in said.messages) == 3
+
+
+def bertsmith_columns(**names: str):  # type: ignore[no-untyped-def]
+    from bertsmith.tasks.records import Columns
+
+    return Columns(**names)
+
+
+def test_a_run_leaves_the_callers_random_state_alone(model: Path, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=replace(SETTINGS, epochs=1))
+    assert torch.equal(torch.get_rng_state(), before)

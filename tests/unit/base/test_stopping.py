@@ -1,0 +1,81 @@
+"""Signals are noted for the length of a block, handlers are put back, and a system may lack a signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
+
+
+def test_handlers_are_put_back_and_an_ignored_sigint_stays_ignored() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with stop_on_signals() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert (stop.requested, stop.interrupted) == (True, True)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == before
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with stop_on_signals() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert not stop.requested
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_is_noted_and_answered(number: int, said: pytest.LogCaptureFixture) -> None:
+    before = signal.getsignal(number)
+    with stop_on_signals("finishing the requests that have come") as stop:
+        assert not stop.requested
+        os.kill(os.getpid(), number)
+        assert (stop.requested, stop.interrupted) == (True, False)
+    assert signal.getsignal(number) == before
+    name = signal.Signals(number).name
+    assert said.messages == [f"warning: {name} received: finishing the requests that have come"]
+
+
+def test_without_an_answer_it_is_the_one_of_training(said: pytest.LogCaptureFixture) -> None:
+    with stop_on_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert said.messages == ["warning: SIGTERM received: saving after this step, then stopping"]
+
+
+def test_a_thread_gets_no_handlers_and_no_error() -> None:
+    before, seen = signal.getsignal(signal.SIGTERM), []
+
+    def work() -> None:
+        with stop_on_signals() as stop:
+            seen.append((stop.requested, signal.getsignal(signal.SIGTERM)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(False, before)]
+
+
+def test_the_exit_status_tells_ctrl_c_from_another_signal() -> None:
+    assert (StoppedAfterSaving("", interrupted=True).status, StoppedAfterSaving("").status) == (130, 143)
+
+
+_WITHOUT = """
+import os, signal
+del signal.SIGUSR1  # as on Windows
+from bertsmith.base.stopping import stop_on_signals
+with stop_on_signals() as stop:
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.requested
+"""
+
+
+def test_a_system_may_lack_a_signal() -> None:
+    done = subprocess.run([sys.executable, "-c", _WITHOUT], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,149 @@
+"""The child processes of a bench: out of memory is an answer, what dies is quoted, and nothing outlives a bench."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.bench.process import Child, OutOfTime, SideFailed
+
+MODULE = """
+import os, subprocess, sys, time
+from bertsmith.bench.child import CannotHere, serve
+
+def start(spec):
+    print("this is no answer")
+    if spec["fails"] == "missing":
+        import no_such_package.inside
+    if spec["fails"] == "here":
+        raise CannotHere("not on a Tuesday")
+    if spec["fails"] == "bug":
+        raise RuntimeError("a bug of ours")
+    return {"pid": os.getpid()}, answer
+
+def answer(question):
+    do = question["do"]
+    if do == "list":
+        return {"bytes": len(bytearray(1 << 62))}
+    if do == "tensor":
+        import torch
+        return {"bytes": torch.empty(1 << 60).nbytes}
+    if do == "array":
+        import numpy
+        return {"bytes": numpy.empty(1 << 56).nbytes}
+    if do == "family":
+        return {"pid": subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid}
+    if do == "burn":
+        end = time.process_time() + question["seconds"]
+        while time.process_time() < end:
+            pass
+    if do == "sleep":
+        time.sleep(question["seconds"])
+    if do == "exit":
+        print("these are my last words", file=sys.stderr)
+        os._exit(3)
+    return question
+
+if __name__ == "__main__":
+    serve(start)
+"""
+
+
+@pytest.fixture
+def places(tmp_path) -> dict[str, str]:
+    """An environment in which a process finds the module above."""
+    (tmp_path / "odd_side.py").write_text(MODULE)
+    return {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
+def child(tmp_path: Path, places: dict[str, str], fails: str = "", deadline: float = float("inf")) -> Child:
+    return Child("odd_side", {"fails": fails}, tmp_path / "child", places, deadline)
+
+
+def is_gone(pid: int, seconds: float = 20.0) -> bool:
+    """Whether the process has ended, or is about to; a zombie has."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.parametrize("taken", ["list", "tensor", "array"])
+def test_running_out_of_memory_is_an_answer_and_the_next_question_is_answered(tmp_path, places, taken):
+    with child(tmp_path, places) as side:
+        with pytest.raises(SideFailed) as raised:
+            side.ask(taken)
+        assert raised.value.what == "out of memory"
+        assert side.ask("echo", more=[1, 2]) == {"do": "echo", "more": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("fails", "said"), [("missing", "no_such_package is not installed"), ("here", "not on a Tuesday")]
+)
+def test_what_cannot_start_here_says_why_as_often_as_it_is_asked(tmp_path, places, fails, said):
+    with child(tmp_path, places, fails) as side:
+        for _ in range(2):
+            with pytest.raises(SideFailed) as raised:
+                side.ask("echo")
+            assert raised.value.what == said
+
+
+@pytest.mark.parametrize(("fails", "said"), [("bug", "RuntimeError: a bug of ours"), ("", "these are my last words")])
+def test_a_side_that_ends_by_itself_is_quoted(tmp_path, places, fails, said):
+    with child(tmp_path, places, fails) as side, pytest.raises(BertsmithError, match=r"ended with status") as raised:
+        side.ask("exit")
+    assert not isinstance(raised.value, SideFailed)
+    assert said in raised.value.what
+    assert raised.value.where == "odd_side"
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(tmp_path, places):
+    deadline = time.monotonic() + 3600
+    with child(tmp_path, places, deadline=deadline) as side:
+        side.ready()
+        side._deadline = time.monotonic() + 0.1
+        with pytest.raises(OutOfTime):
+            side.ask("sleep", seconds=0.3)
+        time.sleep(0.5)
+        with pytest.raises(OutOfTime):
+            side.ask("echo")
+
+
+def test_the_processor_time_is_that_of_the_work(tmp_path, places):
+    with child(tmp_path, places) as side:
+        side.ask("burn", seconds=0.5)
+        assert 0.5 < side.finish() < 20
+        assert is_gone(side.pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_side_and_what_it_started_end_when_the_bench_is_killed(tmp_path, places):
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom bertsmith.bench.process import Child\n"
+        "side = Child('odd_side', {'fails': ''}, Path(sys.argv[1]))\n"
+        "print(side.pid, side.ask('family')['pid'], flush=True)\nside.ask('sleep', seconds=600)\n"
+    )
+    bench = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "child")], stdout=subprocess.PIPE, env=os.environ | places
+    )
+    try:
+        assert bench.stdout is not None
+        pids = [int(each) for each in bench.stdout.readline().split()]
+        assert len(pids) == 2
+    finally:
+        bench.send_signal(signal.SIGKILL)
+        bench.communicate()
+    assert all(is_gone(pid) for pid in pids)

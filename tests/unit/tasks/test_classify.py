@@ -1,0 +1,168 @@
+"""Labels, and the task model's arithmetic."""
+
+import numpy as np
+import pytest
+import torch
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.model.config import BertConfig
+from bertsmith.model.initial import initialise
+from bertsmith.tasks.classify import Classifier, Classify, config_labels, names_of_config
+from bertsmith.tasks.labels import class_names, label_text
+from bertsmith.tasks.records import Record
+from bertsmith.tasks.sequences import encode, pack
+from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tasks.task import Run
+from bertsmith.tokens.tokenizer import Tokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+CONFIG = BertConfig(
+    vocab_size=16, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+    max_position_embeddings=16,
+)  # fmt: skip
+
+
+def records(*labels):
+    return [Record("a", None, label, f"rows.csv:{line}") for line, label in enumerate(labels, start=2)]
+
+
+@pytest.fixture
+def classifier():
+    model = Classifier(CONFIG, 3)
+    initialise(model, 0.3, seed=0)
+    return model.eval()
+
+
+def task_of(*labels, **settings):
+    return Classify.of_records(records(*labels), FinetuneSettings(**settings))
+
+
+def test_labels_are_ordered_as_numbers_or_words():
+    assert task_of("10", "9", "-1", "9").names == ("-1", "9", "10")
+    assert task_of("b", "10", "a").names == ("10", "a", "b")
+    with pytest.raises(BertsmithError, match="1 label"):
+        task_of("a", "a")
+
+
+def test_an_unknown_label_is_named_by_its_row():
+    with pytest.raises(BertsmithError) as caught:
+        Classify(("cat", "dog")).targets(records("cat", "dgo"))
+    assert (caught.value.where, caught.value.fix) == ("rows.csv:3", "did you mean 'dog'?")
+    assert Classify(("a", "b")).targets(records("b", "a")).tolist() == [1, 0]
+
+
+def test_labels_go_through_a_config_and_back():
+    names = [f"label {number}" for number in range(12)]
+    assert names_of_config(config_labels(names)) == names
+    with pytest.raises(BertsmithError, match="id2label"):
+        names_of_config({"id2label": {"0": "a", "2": "b"}})
+
+
+def test_two_labels_without_names_are_called_as_transformers_calls_them():
+    assert names_of_config({}) == ["LABEL_0", "LABEL_1"]
+
+
+def test_counts_put_the_most_frequent_first():
+    assert list(task_of("a", "b", "b").counts.items()) == [("b", 2), ("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(" x\n", "x"), (1, "1"), (True, "true"), (0.5, "0.5"), ("two words", "two words")]
+)
+def test_a_label_is_its_text_without_space_around_it(value, text):
+    assert label_text(value) == text
+
+
+@pytest.mark.parametrize("value", [["x", "y"], {"x": 1}, float("nan"), float("inf"), "NaN", " nan "])
+def test_what_is_no_label_is_refused(value):
+    with pytest.raises(ValueError, match="label"):
+        label_text(value)
+
+
+def test_one_number_is_one_class_however_it_is_written():
+    task = task_of("1", "1.0", "0", "+1")
+    assert task.names == ("0", "1")
+    assert task.targets(records("1.00", "0.0")).tolist() == [1, 0]
+
+
+def test_numbers_with_fractions_and_hundreds_of_labels_need_the_users_word():
+    with pytest.raises(BertsmithError, match=r"fractions, such as 2\.5") as caught:
+        task_of("1", "2.5", "3")
+    assert caught.value.where == "rows.csv:2"
+    assert "--many-labels" in caught.value.fix
+    assert task_of("1", "2.5", "3", many_labels=True).names == ("1", "2.5", "3")
+    many = [f"label {number}" for number in range(101)]
+    with pytest.raises(BertsmithError, match="101 different labels"):
+        class_names(many, "rows.csv", many=False)
+    assert len(class_names(many[:100], "rows.csv", many=False)) == 100
+    assert len(class_names(many, "rows.csv", many=True)) == 101
+
+
+def test_the_positive_label_is_the_one_named_or_sorts_last_and_is_said():
+    assert task_of("no", "yes").positive == "yes"
+    task = task_of("entailment", "not_entailment", positive="entailment", metric="binary_f1")
+    assert task.positive == "entailment"
+    scores = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
+    assert task.evaluate(scores, np.array([0, 1, 1]))["binary_f1"] == pytest.approx(2 / 3)
+    other = task_of("entailment", "not_entailment", metric="binary_f1")
+    assert other.evaluate(scores, np.array([0, 0, 1]))["binary_f1"] == pytest.approx(1.0)
+    assert any("'not_entailment'" in line and "sorts last" in line for line in other.description())
+    with pytest.raises(BertsmithError, match="no training row has the label 'maybe'"):
+        task_of("no", "yes", positive="maybe")
+    with pytest.raises(BertsmithError, match="with 3 labels"):
+        task_of("a", "b", "c", positive="a")
+    assert "binary_f1" not in task_of("a", "b", "c").evaluate(np.eye(3, dtype=np.float32), np.arange(3))
+
+
+def test_an_unknown_metric_is_named_before_any_work():
+    with pytest.raises(BertsmithError, match="metric 'f1' is not known"):
+        FinetuneSettings(metric="f1")
+
+
+@pytest.mark.parametrize(("pairs", "text_b"), [(True, None), (False, "b")])
+def test_one_text_where_two_are_wanted_is_refused_and_the_reverse(pairs, text_b):
+    tokenizer = Tokenizer.from_vocabulary(PIECES, lowercase=True)
+    with pytest.raises(BertsmithError, match="and the training rows have") as caught:
+        Classify(("a", "b"), pairs).encode([Record("a", text_b, None, "rows.csv:2")], tokenizer, 16)
+    assert caught.value.where == "rows.csv:2"
+
+
+def test_the_loss_is_a_sum_over_rows_however_they_are_batched(classifier):
+    tokenizer = Tokenizer.from_vocabulary(PIECES, lowercase=True)
+    sequences = encode([Record(text, None, None, "") for text in ("a b c d", "e", "f g")], tokenizer, 16)
+    labels, cpu = torch.tensor([0, 2, 1]), torch.device("cpu")
+
+    def gradients(batches):
+        classifier.zero_grad()
+        losses = [
+            Classify(tuple("abc")).loss(classifier, pack(sequences, np.array(each), cpu), labels[each])
+            for each in batches
+        ]
+        sum(each.loss for each in losses).backward()
+        return losses, {name: each.grad.clone() for name, each in classifier.named_parameters()}
+
+    (whole,), at_once = gradients([[0, 1, 2]])
+    parts, in_parts = gradients([[0, 2], [1]])
+    assert int(whole.count) == 3
+    torch.testing.assert_close(whole.loss, sum(each.loss for each in parts))
+    for name, gradient in at_once.items():
+        torch.testing.assert_close(gradient, in_parts[name], rtol=1e-4, atol=1e-6)
+
+
+def test_scores_keep_the_order_of_the_rows(classifier):
+    tokenizer = Tokenizer.from_vocabulary(PIECES, lowercase=True)
+    texts = ["a", "a b c d e f", "c d", "b " * 9, "h g"]
+    sequences = encode([Record(text, None, None, "") for text in texts], tokenizer, 16)
+    cpu = torch.device("cpu")
+    together = Run(cpu, budget_tokens=12).scores(classifier, sequences)
+    with torch.no_grad():
+        alone = [classifier(pack(sequences, np.array([row]), cpu))[0].numpy() for row in range(len(texts))]
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"epochs": 0}, {"warmup": 1.5}, {"learning_rate": 0.0}, {"dropout": 1.0}, {"max_length": 4}]
+)
+def test_settings_out_of_range_are_named(wrong):
+    with pytest.raises(BertsmithError, match=next(iter(wrong))):
+        FinetuneSettings(**wrong)
