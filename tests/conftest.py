@@ -85,7 +85,7 @@ def closed_network() -> Iterator[None]:
 def no_kernels_left_behind() -> Iterator[None]:
     """Training loads C++ kernels into the process; the next test begins without them."""
     yield
-    module = sys.modules.get("bertsmith.model.cpu.kernels")
+    module = sys.modules.get("bertsmith.model.cpu.library")
     if module is not None:
         module.unload()
 
@@ -93,11 +93,11 @@ def no_kernels_left_behind() -> Iterator[None]:
 @pytest.fixture
 def kernels() -> None:
     """Loads the C++ kernels; skips where there is no compiler for them, and fails where they do not compile."""
-    from bertsmith.model.cpu import kernels as cpu_kernels
+    from bertsmith.model.cpu.prepare import load
 
-    if sys.platform != "linux" or shutil.which("g++") is None:
-        pytest.skip("the C++ kernels need Linux and g++")
-    assert cpu_kernels.load()
+    if sys.platform != "linux" or not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("the C++ kernels need Linux and a C++ compiler")
+    assert load()
 
 
 @pytest.fixture
