@@ -200,6 +200,6 @@ def test_a_fault_in_their_source_is_found(
 ) -> None:
     plant(FAULTS[fault], tmp_path, monkeypatch)
     # Compiled in half the time.
-    monkeypatch.setattr("bertsmith.base.compiled_cpp._FLAGS", ("-std=c++17", "-O0", "-fPIC"))
+    monkeypatch.setattr("bertsmith.model.cpu.compiled_cpp._FLAGS", ("-std=c++17", "-O0", "-fPIC"))
     with threads(2), kernels_unused():  # what threads add up can be wrong with more than one alone
         check_that_they_are_warned_about(said)
