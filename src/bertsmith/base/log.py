@@ -1,4 +1,4 @@
-"""What the user reads: one line per fact on standard error, a progress bar on a terminal and plain lines elsewhere."""
+"""Output for the user: one line per fact on standard error, a progress bar on a terminal and plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _AboveBars(logging.Handler):
 
 
 def configure(quiet: bool = False, debug: bool = False) -> None:
-    """Sends our log to standard error. quiet: warnings only. debug: everything. Called by the command line once."""
+    """Sends our log to standard error. quiet: warnings only. debug: everything. The command line calls it once."""
     logger.handlers = [_AboveBars()]
     logger.handlers[0].setFormatter(logging.Formatter("%(message)s"))
     logger.propagate = False
@@ -48,17 +48,17 @@ def as_details() -> Iterator[None]:
 
 
 def say(message: str) -> None:
-    """A fact the user should see."""
+    """Logs a fact that the user should see."""
     logger.log(_level, message)
 
 
 def warn(message: str) -> None:
-    """Something that may be wrong. Shown even under --quiet."""
+    """Logs something that may be wrong; shown even with --quiet."""
     logger.warning(f"warning: {message}")
 
 
 def log_choice(what: str, choice: str, reason: str) -> None:
-    """Says an automatic choice and its reason, once a process."""
+    """Logs an automatic choice and its reason, once per process."""
     message = f"{what}: {choice} ({reason})"
     if message not in _said:
         _said.add(message)
@@ -66,7 +66,7 @@ def log_choice(what: str, choice: str, reason: str) -> None:
 
 
 class Progress:
-    """Counts work towards `total` (None: unknown): a bar with rate and time left on a terminal, else some lines."""
+    """Reports progress towards `total` (None: unknown): a bar with rate and time left on a terminal, else lines."""
 
     def __init__(self, what: str, total: int | None, unit: str = "it", every_seconds: float = 15.0) -> None:
         self._what, self._total, self._unit = what, total, unit
@@ -77,14 +77,14 @@ class Progress:
         self._bar = _bar(what, total, unit) if sys.stderr.isatty() and self._shown else None
 
     def skip(self, count: int) -> None:
-        """Counts units that were done before, in an earlier run: they do not enter the rate."""
+        """Counts units that an earlier run did: they do not enter the rate."""
         self._skipped = count
         if self._bar is not None:
             self._bar.update(count)
             self._bar.unpause()
 
     def advance(self, count: int, note: str = "") -> None:
-        """Counts `count` units as done; `note` is shown behind the bar or the line."""
+        """Counts `count` units as done; `note` is shown after the bar or the line."""
         self.done += count
         if self._bar is not None:
             if note:
@@ -101,8 +101,8 @@ class Progress:
         done = self._skipped + self.done
         of = f"/{self._total:,}" if self._total is not None else ""
         left = f", {duration((self._total - done) / rate)} left" if self._total and rate > 0 else ""
-        behind = f"; {note}" if note else ""
-        return f"  {self._what}: {done:,}{of} {self._unit}, {rate:,.1f} {self._unit}/s{left}{behind}"
+        suffix = f"; {note}" if note else ""
+        return f"  {self._what}: {done:,}{of} {self._unit}, {rate:,.1f} {self._unit}/s{left}{suffix}"
 
     def __enter__(self) -> Self:
         return self
@@ -115,14 +115,14 @@ class Progress:
 
 
 def _bar(what: str, total: int | None, unit: str) -> tqdm[Any]:
-    # Imported when first drawn: it is a sixth of what a worker of `prepare` would import.
+    # Imported when first needed: it would be a sixth of the import time of a worker of `prepare`.
     from tqdm import tqdm
 
     return tqdm(total=total, desc=what, unit=unit, unit_scale=True, leave=False)
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: 0.8 s, 42 s, 3 min 5 s, 2 h 14 min."""
+    """Seconds in a readable form: 0.8 s, 42 s, 3 min 5 s, 2 h 14 min."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -134,7 +134,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count_bytes: float) -> str:
-    """Bytes as a person says them, in powers of 1000: 812 B, 4.1 MB."""
+    """Bytes in a readable form, in powers of 1000: 812 B, 4.1 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count_bytes < 1000:
             return f"{count_bytes:.0f} {unit}" if unit == "B" else f"{count_bytes:.1f} {unit}"

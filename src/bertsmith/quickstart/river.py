@@ -16,7 +16,8 @@ from bertsmith.base.log import as_details, duration, log_choice, logger, say, si
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
-from bertsmith.corpus.sources.find import PYTHON_DOCS, find_files
+from bertsmith.corpus.sources.find import find_files
+from bertsmith.corpus.sources.kept import PYTHON_DOCS
 from bertsmith.quickstart.figures import Figure, classifier_figures, pretraining_figures, table
 from bertsmith.quickstart.labels import Labelled, RowCounts, Unlabelled, rows_of_docstrings, rows_of_sources
 from bertsmith.quickstart.samples import guess_masked_words, show_classes, show_masked_words
@@ -76,7 +77,7 @@ class Quickstart:
 
     def __init__(self, sources: Sequence[str], out: Path, budget: Budget) -> None:
         self.sources, self.out, self.budget = list(sources) or [PYTHON_DOCS], out, budget
-        self.own_text = bool(sources)
+        self.own_text = self.sources != [PYTHON_DOCS]
         self.prepare_options = self._prepare_options()
         self._stages_path = out / "stages.json"
         self._stages: dict[str, dict[str, Any]] = {}

@@ -19,7 +19,7 @@ from bertsmith.bench.step.matrix_rate import wait
 
 PRODUCT = (
     r"^(aten::copy_ < )?(aten::(mm|addmm|bmm|baddbmm|_addmm_activation|mkldnn_linear|_mkldnn_linear\w*)"
-    r"|mkldnn::_linear_pointwise|turned|turned_product)\b"
+    r"|mkldnn::\w+)\b"
 )
 _ATTENTION = r"[Aa]ttention|varlen|softmax|Softmax"
 CASTS = "casts of weights, sums of gradients"
