@@ -16,6 +16,15 @@ from typing import Any
 
 import pytest
 
+try:
+    from hypothesis import settings
+except ModuleNotFoundError:  # a machine with a GPU may lack it; its tests do without
+    pass
+else:
+    # No test depends on a clock: on a busy machine an example takes many times as long.
+    settings.register_profile("no deadline", deadline=None)
+    settings.load_profile("no deadline")
+
 # Set before torch or a tokenizer is imported anywhere, and inherited by the processes that tests start. One thread: for
 # tiny models more of them cost time, and on a busy machine many times as much.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -85,7 +94,7 @@ def closed_network() -> Iterator[None]:
 def no_kernels_left_behind() -> Iterator[None]:
     """Training loads C++ kernels into the process; the next test begins without them."""
     yield
-    module = sys.modules.get("bertsmith.model.cpu.kernels")
+    module = sys.modules.get("bertsmith.model.cpu.library")
     if module is not None:
         module.unload()
 
@@ -93,11 +102,11 @@ def no_kernels_left_behind() -> Iterator[None]:
 @pytest.fixture
 def kernels() -> None:
     """Loads the C++ kernels; skips where there is no compiler for them, and fails where they do not compile."""
-    from bertsmith.model.cpu import kernels as cpu_kernels
+    from bertsmith.model.cpu.prepare import load
 
-    if sys.platform != "linux" or shutil.which("g++") is None:
-        pytest.skip("the C++ kernels need Linux and g++")
-    assert cpu_kernels.load()
+    if sys.platform != "linux" or not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("the C++ kernels need Linux and a C++ compiler")
+    assert load()
 
 
 @pytest.fixture

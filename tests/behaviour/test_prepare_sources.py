@@ -142,7 +142,7 @@ def test_a_killed_run_goes_on_without_its_standard_input(tmp_path: Path, tokeniz
     assert process.wait() != 0, "the preparation ended before it could be killed"
     done = run(arguments, b"", tmp_path)
     assert done.returncode == 0, done.stderr.decode()
-    assert b"are gone on with" in done.stderr
+    assert b"resuming with the" in done.stderr
     assert tokens(Corpus.open(tmp_path / "corpus")) == expected
     assert not (tmp_path / "corpus" / ".work").exists()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bertsmith")
 _said: set[str] = set()
+_level = logging.INFO
+_DETAILS_EVERY_SECONDS = 60.0
 
 
 class _AboveBars(logging.Handler):
@@ -32,9 +36,20 @@ def configure(quiet: bool = False, debug: bool = False) -> None:
     logger.setLevel(logging.WARNING if quiet else logging.DEBUG if debug else logging.INFO)
 
 
+@contextmanager
+def as_details() -> Iterator[None]:
+    """Shows messages from inside the block under --debug only; warnings, bars and a line of progress a minute stay."""
+    global _level
+    before, _level = _level, logging.DEBUG
+    try:
+        yield
+    finally:
+        _level = before
+
+
 def say(message: str) -> None:
     """Logs a fact that the user should see."""
-    logger.info(message)
+    logger.log(_level, message)
 
 
 def warn(message: str) -> None:
@@ -54,7 +69,8 @@ class Progress:
     """Reports progress towards `total` (None: unknown): a bar with rate and time left on a terminal, else lines."""
 
     def __init__(self, what: str, total: int | None, unit: str = "it", every_seconds: float = 15.0) -> None:
-        self._what, self._total, self._unit, self._every = what, total, unit, every_seconds
+        self._what, self._total, self._unit = what, total, unit
+        self._every = every_seconds if _level == logging.INFO else max(every_seconds, _DETAILS_EVERY_SECONDS)
         self._start = self._told = time.monotonic()
         self._shown = logger.isEnabledFor(logging.INFO)
         self.done = self._skipped = 0
@@ -78,7 +94,7 @@ class Progress:
         now = time.monotonic()
         if self._shown and now - self._told >= self._every:
             self._told = now
-            say(self._line(now, note))
+            logger.info(self._line(now, note))
 
     def _line(self, now: float, note: str) -> str:
         rate = self.done / max(now - self._start, 1e-9)

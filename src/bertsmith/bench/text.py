@@ -13,9 +13,9 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
-from bertsmith.corpus.sources import python_docs as pydocs
-from bertsmith.corpus.sources.find import PYTHON_DOCS, SourceFile, find_files
+from bertsmith.corpus.sources.find import SourceFile, find_files
 from bertsmith.corpus.sources.formats import read_documents
+from bertsmith.corpus.sources.kept import PYTHON_DOCS, keep
 from bertsmith.corpus.stages.clean import plan_parts
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import train_vocabulary
@@ -61,7 +61,7 @@ def cut_texts(source: Sequence[str], sizes_bytes: Sequence[int], folder: Path) -
     duplicate; the log says so. Raises BertsmithError for a source without text.
     """
     texts: list[Text] = []
-    documents = _rounds(source)
+    documents = _rounds(source, folder)
     text_bytes = written = 0
     for number, wanted in enumerate(sizes_bytes):
         path = folder / f"text-{number}.txt"
@@ -77,8 +77,10 @@ def cut_texts(source: Sequence[str], sizes_bytes: Sequence[int], folder: Path) -
     return texts
 
 
-def _rounds(source: Sequence[str]) -> Iterator[str]:
-    found, _ = find_files(source, ReadOptions())
+def _rounds(source: Sequence[str], folder: Path) -> Iterator[str]:
+    options = ReadOptions()
+    kept, _ = keep(source, folder, options.text_field)
+    found, _ = find_files(source, options, kept)
     for number in count():
         lines = 0
         for line in _lines(found):
@@ -93,13 +95,9 @@ def _lines(found: Sequence[SourceFile]) -> Iterator[str]:
     """Every document of these files as one line, its paragraphs joined."""
     options = ReadOptions()
     for file in found:
-        if file.kind == PYTHON_DOCS:
-            texts: Iterator[str] = (document.text for document in pydocs.collect().documents())
-        else:
-            slices = (part for part_slices in plan_parts([file], max(file.size_bytes, 1)) for part in part_slices)
-            texts = (document.text for part in slices for document in read_documents(part, options, Account()))
-        for text in texts:
-            line = " ".join(text.split())
+        slices = (part for part_slices in plan_parts([file], max(file.size_bytes, 1)) for part in part_slices)
+        for document in (each for part in slices for each in read_documents(part, options, Account())):
+            line = " ".join(document.text.split())
             if len(line) >= _FEWEST_CHARACTERS:
                 yield line
 

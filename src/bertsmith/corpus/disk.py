@@ -30,8 +30,8 @@ from bertsmith.corpus.filters.near_duplicates import signed_bytes
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.sources.find import SourceFile
 from bertsmith.corpus.sources.formats import KINDS, read_documents
+from bertsmith.corpus.sources.unpack import is_unpacked
 from bertsmith.corpus.stages.clean import CleanedPart, CleanTask, clean_into
-from bertsmith.corpus.unpack import is_unpacked
 from bertsmith.rows.compressed import open_bytes
 from bertsmith.rows.lines import Slice
 from bertsmith.rows.parquet import text_bytes
@@ -47,8 +47,6 @@ _HEADS_BYTES = 512 << 10
 _PACKED_HEAD_BYTES = 4 << 20
 _PACKED_HEADS = 4
 _MOST_UNPACKED = 20
-# The documentation that comes with Python and a few packages.
-_PYTHON_DOCS_BYTES = 12_000_000
 _TOKENISED_BYTES = 1 << 20
 # Pieces a word by size of the vocabulary, between what English Wikipedia and old books gave.
 _PIECES_A_WORD = ((512, 2.1), (2048, 1.5), (8192, 1.17), (30528, 1.04))
@@ -161,9 +159,6 @@ def _sample(group: Sequence[SourceFile], how: _Reading, folder: Path) -> _Sample
     """One sort of source, as its sample has it."""
     options = how.options
     total, kind, codec = sum(file.size_bytes for file in group), group[0].kind, group[0].codec
-    if kind not in KINDS:
-        text = _PYTHON_DOCS_BYTES
-        return _Sample(text, text, 10_000, text / 4, text)
     folder.mkdir()
     # A head ends anywhere, which is no damage; what is damaged stops the preparation itself, which reads all of it.
     reading = replace(options.reading, strict=False)
@@ -194,7 +189,7 @@ def _sample(group: Sequence[SourceFile], how: _Reading, folder: Path) -> _Sample
     written = sum(arrays) + (part / "texts.bin").stat().st_size
     free = how.free_of_evaluation(part)
     tokens = float(cleaned.lengths[free, 1].sum()) * _tokens_a_byte(cleaned, how.tokenizer, options)
-    packed = sum(file.size_bytes for file in group if is_unpacked(file, options))
+    packed = sum(file.size_bytes for file in group if is_unpacked(file, options.reading, options.part_bytes))
     sampled = (float(cleaned.lengths[:, 1].sum()), written, float(free.sum()), tokens, read * packed / total)
     return _Sample(*(value * times for value in sampled))
 

@@ -15,6 +15,7 @@ from bertsmith.corpus.engines.local import check_engine
 from bertsmith.corpus.engines.open import EngineOptions
 from bertsmith.corpus.filters.evaluation_texts import content_hash
 from bertsmith.corpus.filters.near_duplicates import library
+from bertsmith.corpus.filters.searches import FilterOptions
 from bertsmith.tokens.vocabulary import SMALLEST
 
 ExcludeAction = Literal["drop", "report"]
@@ -83,6 +84,11 @@ class PrepareOptions:
     @property
     def running(self) -> EngineOptions:
         return EngineOptions(self.engine, self.address, self.array_task, self.workers)
+
+    @property
+    def filters(self) -> FilterOptions:
+        near = (self.near_duplicates, self.near_threshold, self.near_shingle)
+        return FilterOptions(self.exclude, self.exclude_action, *near)
 
     def deciding(self) -> dict[str, Any]:
         """The options that decide what the corpus holds; of files of evaluation text, name and content.

@@ -14,25 +14,23 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, duration, log_choice, say, size, warn
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.engines.local import Engine
-from bertsmith.corpus.engines.parts import fingerprint, make_once
+from bertsmith.corpus.engines.parts import fingerprint, make_once, part_folder
+from bertsmith.corpus.filters.searches import Searches, Selection
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.reading import NOT_UTF8
-from bertsmith.corpus.searches import Searches, Selection
 from bertsmith.corpus.shards import SPLITS, ShardInfo
-from bertsmith.corpus.sources import python_docs as pydocs
-from bertsmith.corpus.sources.find import PYTHON_DOCS, SourceFile
+from bertsmith.corpus.sources.find import SourceFile
+from bertsmith.corpus.sources.unpack import unpack_where_needed
 from bertsmith.corpus.stages.assemble import ShardTask, assemble_shard, plan_shards
 from bertsmith.corpus.stages.clean import TIMES_AS_LONG, CleanTask, clean_again, clean_part, plan_parts
 from bertsmith.corpus.stages.publish import put_together
 from bertsmith.corpus.stages.tokenise import TextTask, TokensTask, WordsTask, count_part_words, tokenise_part
 from bertsmith.corpus.stages.totals import corpus_account, kept_accounts
-from bertsmith.corpus.unpack import unpack_where_needed
 from bertsmith.corpus.wiki.page_time import why_polled
 from bertsmith.tokens.bulk_ids import choose_library
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -61,15 +59,16 @@ class Pipeline:
     def run(self, found: Sequence[SourceFile], passed: Tally, tokenizer: Tokenizer | None) -> None:
         """All stages. passed: files that were passed over, for the account. Raises BertsmithError."""
         account = Account(changed=passed)
-        found, faults = unpack_where_needed(found, self._work, self._options, self._engine)
+        reading, part_bytes = self._options.reading, self._options.part_bytes
+        found, faults = unpack_where_needed(found, self._work, reading, part_bytes, self._engine)
         account.changed.add(faults)
-        cleaned = self._clean([self._written_out(file, account.changed) for file in found], account)
+        cleaned = self._clean(found, account)
         tokenizer = self._save(tokenizer) if tokenizer else self._train(cleaned)
         library = choose_library(tokenizer)
         tasks, results = self._tokenise(cleaned, tokenizer, library)
         shards = self._assemble(tasks, results)
         listed = {split: [info for _, info in made] for split, made in shards.items()}
-        accounts = kept_accounts(task.text.folder for task in tasks)
+        accounts = kept_accounts(task.folder for task in tasks)
         values = corpus_account(self._made_of, cleaned.account, accounts, listed, tokenizer)
         values["tokenizer"]["ids_by"] = library
         values["searches"] = cleaned.selection.account
@@ -82,7 +81,7 @@ class Pipeline:
         def make() -> None:
             unigrams = np.zeros(tokenizer.size, np.int64)
             for task in tasks:
-                unigrams += np.load(task.text.folder / "unigrams.npy", allow_pickle=False)
+                unigrams += np.load(task.folder / "unigrams.npy", allow_pickle=False)
             put_together(self._work / "corpus", values, shards, tokenizer, unigrams)
 
         self._engine.once("corpus", make)
@@ -93,16 +92,6 @@ class Pipeline:
         """Runs one stage with a progress bar over the bytes of its parts."""
         with Progress(what, sum(weights), "B") as progress:
             return self._engine.run(function, tasks, lambda number, _: progress.advance(weights[number]))
-
-    def _written_out(self, file: SourceFile, changed: Tally) -> SourceFile:
-        """The embedded documentation as a file of JSON lines; any other file as it is."""
-        if file.kind != PYTHON_DOCS:
-            return file
-        collection = pydocs.collect(self._engine.nearby)
-        changed.add(collection.counts)
-        path, field = self._work / f"{PYTHON_DOCS}.jsonl", self._options.text_field
-        self._engine.once(PYTHON_DOCS, lambda: collection.write(path, field))
-        return SourceFile(str(path), PYTHON_DOCS, "jsonl", "", path.stat().st_size, files.sha256(path))
 
     def _clean(self, found: Sequence[SourceFile], account: Account) -> _Cleaned:
         started = time.monotonic()
@@ -128,7 +117,7 @@ class Pipeline:
             raise BertsmithError(what, ", ".join(self._made_of["sources"]), "give a source with more text in it")
         whole = fingerprint([task.made_of for task in tasks], account.slow)
         broken, part_bytes = account.dropped.count, [result["bytes"] for result in results]
-        searches = Searches(self._work, self._engine, self._stage, self._options)
+        searches = Searches(self._work, self._engine, self._stage, self._options.filters)
         selection = searches.run([task.folder for task in tasks], part_bytes, documents, whole)
         account.dropped.add(selection.dropped)
         account.changed.add(selection.changed)
@@ -145,7 +134,7 @@ class Pipeline:
         for number, slices in enumerate(plan_parts(found, self._options.part_bytes)):
             listed = [[dataclasses.asdict(part), stamps[part.path]] for part in slices]
             made_of = fingerprint(self._made_of["version"], listed, reading.deciding(), shortest)
-            folder = self._work / "cleaned" / f"{number:05d}"
+            folder = part_folder(self._work / "cleaned", number)
             tasks.append(CleanTask(folder, made_of, tuple(slices), reading, shortest))
         if any(file.kind == "mediawiki" for file in found) and (why := why_polled()):
             log_choice("time a page may take", "looked at between paragraphs only", why)
@@ -181,7 +170,7 @@ class Pipeline:
         options = self._options
         share = min(1.0, options.sample_bytes / max(cleaned.text_bytes, 1))
         texts = self._texts("words", cleaned, share, options.lowercase)
-        tasks = [WordsTask(text, share, options.lowercase) for text in texts]
+        tasks = [WordsTask(**vars(text), share=share, lowercase=options.lowercase) for text in texts]
         results = self._stage("counting words", count_part_words, tasks, cleaned.part_bytes)
         sample_bytes = sum(result["bytes"] for result in results)
         left_out = Tally()
@@ -223,7 +212,12 @@ class Pipeline:
         started = time.monotonic()
         texts = self._texts("tokens", cleaned, tokenizer.sha256, self._options.language)
         folder, language = self._work / "tokenizer", self._options.language
-        tasks = [TokensTask(text, folder, tokenizer.sha256, language, library) for text in texts]
+        tasks = [
+            TokensTask(
+                **vars(text), tokenizer=folder, tokenizer_sha256=tokenizer.sha256, language=language, library=library
+            )
+            for text in texts
+        ]
         results = self._stage("sentences and tokens", tokenise_part, tasks, cleaned.part_bytes)
         tokens = sum(count for result in results for count in result["tokens"].values())
         words, unknown = (sum(result[name] for result in results) for name in ("words", "unknown"))
@@ -238,10 +232,10 @@ class Pipeline:
     ) -> dict[str, list[tuple[Path, ShardInfo]]]:
         """The shards of each split with the folder that each was written into."""
         tasks = []
-        whole = fingerprint([task.text.made_of for task in parts], self._options.shard_tokens)
+        whole = fingerprint([task.made_of for task in parts], self._options.shard_tokens)
         for split in SPLITS:
             tokens = sum(result["tokens"][split] for result in results)
-            folders = [task.text.folder for task in parts]
+            folders = [task.folder for task in parts]
             for number, pieces in enumerate(plan_shards(folders, split, tokens, self._options.shard_tokens)):
                 folder = self._work / "shards" / f"{split}-{number:05d}"
                 tasks.append(ShardTask(folder, fingerprint(whole, split), split, f"{number:05d}", tuple(pieces)))

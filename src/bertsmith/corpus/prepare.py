@@ -26,7 +26,7 @@ from bertsmith.corpus.options import OF_TRAINING, PrepareOptions
 from bertsmith.corpus.pipeline import Pipeline
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.sources.find import SourceFile, find_files
-from bertsmith.corpus.sources.standard_input import NAME, STANDARD_INPUT, forget, spool
+from bertsmith.corpus.sources.kept import PYTHON_DOCS, STANDARD_INPUT, Kept, forget, keep
 from bertsmith.corpus.stages.publish import PUBLISHED, publish
 from bertsmith.corpus.stages.sentences import has_rules
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -62,28 +62,31 @@ def prepare(
         what = f"the splitter of sentences has no rules for language '{options.language}'"
         warn(f"{what}, so English ones are used: abbreviations may end sentences (check the code: en, de, pt)")
     named = [sources] if isinstance(sources, str | Path) else list(sources)
-    found, passed, spooled = _find(named, out, options)
+    found, passed, kept = _find(named, out, options)
     try:
         return _prepare(named, found, passed, out, tokenizer=tokenizer, options=options)
     finally:
-        if spooled is not None and (out / "corpus.json").is_file():
-            forget(spooled.parent)
+        if (out / "corpus.json").is_file():
+            forget(kept)
 
 
 def _find(
     named: Sequence[str | Path], out: Path, options: PrepareOptions
-) -> tuple[list[SourceFile], Tally, Path | None]:
-    """As `find_files`, and where standard input was written if it is a source. A fault leaves no folder behind."""
-    if STANDARD_INPUT not in map(str, named):
-        return *find_files(named, options.reading, own=out), None
-    if options.array_task is not None:
+) -> tuple[list[SourceFile], Tally, dict[str, Kept]]:
+    """As `find_files`, and the sources that were written to files first. A fault leaves no folder behind."""
+    given = set(map(str, named))
+    if not given & {STANDARD_INPUT, PYTHON_DOCS}:
+        return *find_files(named, options.reading, own=out), {}
+    if STANDARD_INPUT in given and options.array_task is not None:
         fix = "write it to a file that all tasks see, and name that"
         raise BertsmithError("the tasks of an array job have no standard input in common", STANDARD_INPUT, fix)
     new = not out.exists()
     try:
         with _held(options, out):
-            spooled = spool(out / WORK / NAME, sys.stdin.buffer)
-        return *find_files(named, options.reading, spooled, out), spooled
+            kept, left_out = keep(named, out / WORK, options.text_field, sys.stdin.buffer)
+        found, passed = find_files(named, options.reading, kept, own=out)
+        passed.add(left_out)
+        return found, passed, kept
     except BertsmithError:
         if new:
             shutil.rmtree(out, ignore_errors=True)
@@ -100,7 +103,7 @@ def _prepare(
     options: PrepareOptions,
 ) -> Corpus:
     made_of = _made_of(named, found, tokenizer, options)
-    found = [dataclasses.replace(file, path=os.path.abspath(file.path)) if file.path else file for file in found]
+    found = [dataclasses.replace(file, path=os.path.abspath(file.path)) for file in found]
     with _held(options, out):
         if (out / "corpus.json").is_file():
             corpus = Corpus.open(out)

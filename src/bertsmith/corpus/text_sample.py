@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ from bertsmith.base.log import Progress, say, size
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.engines.local import LocalEngine
-from bertsmith.corpus.sources import python_docs as pydocs
-from bertsmith.corpus.sources.find import PYTHON_DOCS, SourceFile, find_files
+from bertsmith.corpus.sources.find import find_files
 from bertsmith.corpus.sources.formats import read_documents
+from bertsmith.corpus.sources.kept import keep
+from bertsmith.corpus.sources.unpack import plain_bytes
 from bertsmith.corpus.stages.clean import plan_parts
 from bertsmith.corpus.stages.normalise import clean_text, text_hash
-from bertsmith.corpus.unpack import plain_bytes
 from bertsmith.rows.lines import Slice
 from bertsmith.tokens.vocabulary import count_stretches
 
@@ -73,10 +73,11 @@ def sample_text(
 
     Raises BertsmithError for sources that are missing or hold no text.
     """
-    found, passed = find_files(sources, options)
-    account, stretches, size_bytes = Account(changed=passed), Counter[str](), 0
     with tempfile.TemporaryDirectory() as folder, LocalEngine(workers) as engine:
-        found = [_written_out(file, Path(folder), options, engine) for file in found]
+        kept, left_out = keep(sources, Path(folder), options.text_field)
+        found, passed = find_files(sources, options, kept)
+        passed.add(left_out)
+        account, stretches, size_bytes = Account(changed=passed), Counter[str](), 0
         whole = sum(plain_bytes(file, options.text_field) for file in found)
         share = min(1.0, most_bytes / max(whole, 1))
         tasks = [SampleTask(tuple(slices), options, share) for slices in plan_parts(found, _PART_BYTES)]
@@ -91,12 +92,3 @@ def sample_text(
     for line in (*account.dropped.lines(), *account.changed.lines()):
         say(f"  {line}")
     return TextSample(stretches, size_bytes, share)
-
-
-def _written_out(file: SourceFile, folder: Path, options: ReadOptions, engine: LocalEngine) -> SourceFile:
-    """The embedded documentation as a file of JSON lines; any other file as it is."""
-    if file.kind != PYTHON_DOCS:
-        return file
-    path = folder / f"{PYTHON_DOCS}.jsonl"
-    pydocs.collect(engine).write(path, options.text_field)
-    return replace(file, path=str(path), kind="jsonl", size_bytes=path.stat().st_size)

@@ -12,7 +12,7 @@ from bertsmith.base.log import size
 from bertsmith.base.streams import generator, stream_key
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
-from bertsmith.corpus.sources import python_docs as pydocs
+from bertsmith.corpus.sources import python_docs
 from bertsmith.corpus.sources.find import SourceFile, find_files
 from bertsmith.corpus.sources.formats import read_documents
 
@@ -89,7 +89,7 @@ class Unlabelled:
 def rows_of_docstrings(rows: RowCounts, seed: int) -> Labelled | Unlabelled:
     """Docstrings of at least 20 words with the package that they are from, package names masked, parted by module."""
     passages, hidden = [], 0
-    for docstring in pydocs.docstrings():
+    for docstring in python_docs.collect().docstrings:
         text, names = _NAMES.subn("[MASK]", docstring.text)
         if len(text.split()) >= WORDS_AT_LEAST:
             passages.append(Passage(_clip(text), docstring.package, docstring.module))

@@ -19,8 +19,8 @@ from bertsmith.corpus.disk import Need, check_disk, foretell
 from bertsmith.corpus.options import ExcludeAction, PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.sources.find import find_files
+from bertsmith.corpus.sources.unpack import is_unpacked
 from bertsmith.corpus.stages.publish import publish
-from bertsmith.corpus.unpack import is_unpacked
 from bertsmith.tokens.tokenizer import Tokenizer
 
 
@@ -142,7 +142,7 @@ def test_parquet_is_foretold_within_a_tenth(tmp_path: Path, group_rows: int, par
     parquet.write_table(arrow.table({"text": text(4000).split("\n")}), source, row_group_size=group_rows)
     options = PrepareOptions(vocabulary_size=2048, workers=1, part_bytes=part_bytes)
     found, _ = find_files([source], options.reading)
-    assert is_unpacked(found[0], options) == (group_rows > 4000)
+    assert is_unpacked(found[0], options.reading, options.part_bytes) == (group_rows > 4000)
     prepare(source, tmp_path / "first", options=options)
     tokenizer = tmp_path / "first" / "tokenizer"
     need = foretell(found, options, Tokenizer.load(tokenizer), tmp_path / "work")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.corpus.documents import ReadOptions
-from bertsmith.corpus.sources import python_docs as pydocs
+from bertsmith.corpus.sources import python_docs
 from bertsmith.quickstart.labels import Labelled, RowCounts, Unlabelled, rows_of_docstrings, rows_of_sources
 
 OPTIONS = ReadOptions("file", "text", False)
@@ -64,7 +64,7 @@ def test_docstrings_of_a_module_are_on_one_side(docstrings: Labelled) -> None:
     def bare(text: str) -> str:
         return " ".join(word for word in hide.split(text) if word and word != "MASK")[:120]
 
-    for each in pydocs.docstrings():
+    for each in python_docs.collect().docstrings:
         modules.setdefault(bare(each.text), set()).add(f"{each.package}/{each.module}")
     sides = []
     for rows in (docstrings.train, docstrings.dev):

@@ -87,11 +87,6 @@ class ArrayEngine:
                 "give every task the same command or another --out; after an array was stopped, wait a minute",
             )
 
-    @property
-    def nearby(self) -> LocalEngine:
-        """See Engine."""
-        return self._local
-
     def once(self, name: str, make: Callable[[], object]) -> None:
         """See Engine: by the first to claim it."""
         stage = f"once-{name}"

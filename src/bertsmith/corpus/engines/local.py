@@ -54,11 +54,6 @@ class Engine(Protocol):
         """
         ...
 
-    @property
-    def nearby(self) -> LocalEngine:
-        """The worker processes of this very machine, for what depends on it."""
-        ...
-
     def __enter__(self) -> Self: ...
 
     def __exit__(
@@ -122,11 +117,6 @@ class LocalEngine:
     def once(self, name: str, make: Callable[[], object]) -> None:
         """See Engine."""
         make()
-
-    @property
-    def nearby(self) -> LocalEngine:
-        """See Engine."""
-        return self
 
     def _together(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], results: dict[int, Result], told: Finished

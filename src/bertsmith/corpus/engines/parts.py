@@ -8,6 +8,7 @@ whole part, whoever is first.
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import json
 import secrets
@@ -15,8 +16,9 @@ import shutil
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bertsmith.base import files
 
@@ -28,6 +30,32 @@ WORK = ".work"
 def fingerprint(*values: Any) -> str:
     """A hash of values that JSON can hold: equal values, equal hash."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a part is made of, and where; further fields say how. made_of: a fingerprint of all that decides."""
+
+    folder: Path
+    made_of: str
+
+
+AnyPart = TypeVar("AnyPart", bound=Part)
+
+
+def part_folder(parts: Path, number: int) -> Path:
+    """The folder of a part of a stage."""
+    return parts / f"{number:05d}"
+
+
+def makes_part(make: Callable[[AnyPart, Path], dict[str, Any]]) -> Callable[[AnyPart], dict[str, Any]]:
+    """Of a function that writes a part's files into the folder it is given, one that makes the part once."""
+
+    @functools.wraps(make)
+    def made(part: AnyPart) -> dict[str, Any]:
+        return make_once(part.folder, part.made_of, lambda folder: make(part, folder))
+
+    return made
 
 
 def make_once(folder: Path, made_of: str, make: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice, warn
-from bertsmith.corpus.engines.local import Finished, LocalEngine, one_thread
+from bertsmith.corpus.engines.local import Finished, one_thread
 from bertsmith.corpus.engines.nodes import Common, check_node
 
 Task = TypeVar("Task")
@@ -83,11 +83,6 @@ class RayEngine:
     def once(self, name: str, make: Callable[[], object]) -> None:
         """See Engine: the driver does it."""
         make()
-
-    @property
-    def nearby(self) -> LocalEngine:
-        """See Engine."""
-        return LocalEngine(1)
 
     def run(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished | None = None

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.tally import Tally, excerpt
 from bertsmith.corpus.documents import Document, batched
-from bertsmith.corpus.engines.parts import fingerprint, make_once
-from bertsmith.corpus.filters.duplicates import dropped_documents
+from bertsmith.corpus.engines.parts import Part, fingerprint, makes_part
+from bertsmith.corpus.filters.duplicates import kept_documents
 from bertsmith.corpus.filters.evaluation_texts import READ, content_hash, evaluation_file
 from bertsmith.corpus.filters.ngrams import Ints, Words, words_of
 from bertsmith.corpus.stages.clean import CleanedPart
@@ -36,11 +36,9 @@ _FEWEST_BITS = 16
 
 
 @dataclass(frozen=True)
-class IndexTask:
+class IndexTask(Part):
     """Makes the index of files of evaluation text."""
 
-    folder: Path
-    made_of: str
     files: tuple[Path, ...]
 
     @classmethod
@@ -54,37 +52,34 @@ class IndexTask:
         return f"reading evaluation texts of {', '.join(path.name for path in self.files)}"
 
 
-def make_index(task: IndexTask) -> dict[str, Any]:
+@makes_part
+def make_index(task: IndexTask, folder: Path) -> dict[str, Any]:
     """Writes the index; returns {"files": what it holds of each}: sha256, texts, ngrams, and
 
     read_as: what kind of file it was taken for. labels: values of less than two words, no text. short: texts of less
     than 13 words, which cannot be checked.
     Raises BertsmithError for a file that cannot be read or holds nothing to check.
     """
-
-    def make(folder: Path) -> dict[str, Any]:
-        figures, found = [], []
-        for path in task.files:
-            counts, hashes = _read(path)
-            if not len(hashes):
-                what = f"no text of this file has {NGRAM_WORDS} words, so nothing of it can be excluded"
-                raise BertsmithError(what, path, f"leave it away, or name another; {READ}")
-            figures.append(counts)
-            found.append(hashes)
-        ngrams = np.concatenate(found)
-        owners = np.repeat(np.arange(len(found)), [len(hashes) for hashes in found]).astype(np.uint16)
-        order = np.lexsort((owners, ngrams))
-        ngrams = ngrams[order]
-        np.save(folder / "ngrams.npy", ngrams)
-        np.save(folder / "files.npy", owners[order])
-        size = max(_FEWEST_BITS, int(_BITS_A_RUN * len(ngrams) - 1).bit_length())
-        bits = np.zeros(1 << (size - 3), np.uint8)
-        places = ngrams >> np.uint64(64 - size)
-        np.bitwise_or.at(bits, places >> np.uint64(3), _bit(places))
-        np.save(folder / "bits.npy", bits)
-        return {"files": figures}
-
-    return make_once(task.folder, task.made_of, make)
+    figures, found = [], []
+    for path in task.files:
+        counts, hashes = _read(path)
+        if not len(hashes):
+            what = f"no text of this file has {NGRAM_WORDS} words, so nothing of it can be excluded"
+            raise BertsmithError(what, path, f"leave it away, or name another; {READ}")
+        figures.append(counts)
+        found.append(hashes)
+    ngrams = np.concatenate(found)
+    owners = np.repeat(np.arange(len(found)), [len(hashes) for hashes in found]).astype(np.uint16)
+    order = np.lexsort((owners, ngrams))
+    ngrams = ngrams[order]
+    np.save(folder / "ngrams.npy", ngrams)
+    np.save(folder / "files.npy", owners[order])
+    size = max(_FEWEST_BITS, int(_BITS_A_RUN * len(ngrams) - 1).bit_length())
+    bits = np.zeros(1 << (size - 3), np.uint8)
+    places = ngrams >> np.uint64(64 - size)
+    np.bitwise_or.at(bits, places >> np.uint64(3), _bit(places))
+    np.save(folder / "bits.npy", bits)
+    return {"files": figures}
 
 
 def _read(path: Path) -> tuple[dict[str, Any], NDArray[np.uint64]]:
@@ -144,11 +139,9 @@ class Index:
 
 
 @dataclass(frozen=True)
-class ExcludeTask:
+class ExcludeTask(Part):
     """Searches a cleaned part. drops: folders of what was dropped before. names: of the files, for examples."""
 
-    folder: Path
-    made_of: str
     part: int
     cleaned: Path
     drops: tuple[Path, ...]
@@ -159,22 +152,18 @@ class ExcludeTask:
         return f"looking for evaluation texts in part {self.part}"
 
 
-def search_part(task: ExcludeTask) -> dict[str, Any]:
+@makes_part
+def search_part(task: ExcludeTask, folder: Path) -> dict[str, Any]:
     """Writes drops.npy, int64[D, 2]: (part, document) of every document that holds evaluation text, and found.npy,
     int64[R], rows of the index that stand in the part. Returns a tally of the documents, and one a file."""
-
-    def make(folder: Path) -> dict[str, Any]:
-        cleaned, index = CleanedPart.open(task.cleaned), Index.open(task.index)
-        kept = np.ones(len(cleaned.lengths), np.bool_)
-        kept[dropped_documents(task.drops, task.part)] = False
-        search = _Search(index, task.names, cleaned)
-        for batch in batched(cleaned.documents(kept), lambda each: len(each[1].text), _BATCH_CHARACTERS):
-            search.add(batch)
-        np.save(folder / "drops.npy", np.array([(task.part, each) for each in search.hit], np.int64).reshape(-1, 2))
-        np.save(folder / "found.npy", np.array(sorted(search.rows), np.int64))
-        return {"all": search.all.to_json(), "files": search.files.to_json()}
-
-    return make_once(task.folder, task.made_of, make)
+    cleaned, index = CleanedPart.open(task.cleaned), Index.open(task.index)
+    kept = kept_documents(cleaned, task.drops, task.part)
+    search = _Search(index, task.names, cleaned)
+    for batch in batched(cleaned.documents(kept), lambda each: len(each[1].text), _BATCH_CHARACTERS):
+        search.add(batch)
+    np.save(folder / "drops.npy", np.array([(task.part, each) for each in search.hit], np.int64).reshape(-1, 2))
+    np.save(folder / "found.npy", np.array(sorted(search.rows), np.int64))
+    return {"all": search.all.to_json(), "files": search.files.to_json()}
 
 
 class _Search:

@@ -28,8 +28,8 @@ from bertsmith.base import streams
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.versions import version_of
 from bertsmith.corpus.documents import batched
-from bertsmith.corpus.engines.parts import make_once
-from bertsmith.corpus.filters.duplicates import dropped_documents
+from bertsmith.corpus.engines.parts import Part, makes_part
+from bertsmith.corpus.filters.duplicates import kept_documents
 from bertsmith.corpus.filters.ngrams import Ints, words_of
 from bertsmith.corpus.filters.ranges import RangeTask
 from bertsmith.corpus.stages.clean import CleanedPart
@@ -79,11 +79,9 @@ def recall(agreement: float, rows: int) -> float:
 
 
 @dataclass(frozen=True)
-class SignTask:
+class SignTask(Part):
     """Signs the documents of a cleaned part but those in `drops`. shingle: words of a run. rows: values of a band."""
 
-    folder: Path
-    made_of: str
     part: int
     cleaned: Path
     drops: tuple[Path, ...]
@@ -94,27 +92,23 @@ class SignTask:
         return f"signing part {self.part}"
 
 
-def sign_part(task: SignTask) -> dict[str, Any]:
+@makes_part
+def sign_part(task: SignTask, folder: Path) -> dict[str, Any]:
     """Writes signatures.npy, documents.npy and bands.npy; returns the count of documents."""
-
-    def make(folder: Path) -> dict[str, Any]:
-        cleaned = CleanedPart.open(task.cleaned)
-        kept = np.ones(len(cleaned.lengths), np.bool_)
-        kept[dropped_documents(task.drops, task.part)] = False
-        texts = (document.text for _, document in cleaned.documents(kept))
-        signed = [signatures_of(some, task.shingle) for some in batched(texts, len, _BATCH_CHARACTERS)]
-        signatures = np.concatenate([np.zeros((0, PERMUTATIONS), np.uint32), *signed])
-        np.save(folder / "signatures.npy", signatures)
-        np.save(folder / "documents.npy", np.flatnonzero(kept).astype(np.int64))
-        # A text without a word has an empty sketch, which says nothing about it.
-        with_words = np.flatnonzero((signatures != np.iinfo(np.uint32).max).any(axis=1))
-        hashes = band_hashes(signatures[with_words], task.rows)
-        owners = np.repeat(with_words.astype(np.uint64), hashes.shape[1])
-        order = np.argsort(hashes, axis=None, kind="stable")
-        np.save(folder / "bands.npy", np.column_stack([hashes.ravel()[order], owners[order]]))
-        return {"documents": len(signatures)}
-
-    return make_once(task.folder, task.made_of, make)
+    cleaned = CleanedPart.open(task.cleaned)
+    kept = kept_documents(cleaned, task.drops, task.part)
+    texts = (document.text for _, document in cleaned.documents(kept))
+    signed = [signatures_of(some, task.shingle) for some in batched(texts, len, _BATCH_CHARACTERS)]
+    signatures = np.concatenate([np.zeros((0, PERMUTATIONS), np.uint32), *signed])
+    np.save(folder / "signatures.npy", signatures)
+    np.save(folder / "documents.npy", np.flatnonzero(kept).astype(np.int64))
+    # A text without a word has an empty sketch, which says nothing about it.
+    with_words = np.flatnonzero((signatures != np.iinfo(np.uint32).max).any(axis=1))
+    hashes = band_hashes(signatures[with_words], task.rows)
+    owners = np.repeat(with_words.astype(np.uint64), hashes.shape[1])
+    order = np.argsort(hashes, axis=None, kind="stable")
+    np.save(folder / "bands.npy", np.column_stack([hashes.ravel()[order], owners[order]]))
+    return {"documents": len(signatures)}
 
 
 def signatures_of(texts: list[str], shingle: int) -> Signatures:
@@ -154,29 +148,24 @@ def band_hashes(signatures: Signatures, rows: int) -> NDArray[np.uint64]:
     return np.array(hashes)
 
 
-def find_buckets(task: RangeTask) -> dict[str, Any]:
+@makes_part
+def find_buckets(task: RangeTask, folder: Path) -> dict[str, Any]:
     """Writes members.npy; returns how many buckets of two documents or more there are."""
-
-    def make(folder: Path) -> dict[str, Any]:
-        table = task.table("bands.npy")
-        _, bucket, counts = np.unique(table[:, 0], return_inverse=True, return_counts=True)
-        shared = counts > 1
-        numbers = np.cumsum(shared) - 1
-        chosen = shared[bucket]
-        members = np.column_stack([table[chosen][:, [2, 1]].astype(np.int64), numbers[bucket[chosen]]])
-        members = members.astype(np.int64)
-        np.save(folder / "members.npy", members[np.lexsort((members[:, 2], members[:, 1], members[:, 0]))])
-        return {"buckets": int(shared.sum())}
-
-    return make_once(task.folder, task.made_of, make)
+    table = task.table("bands.npy")
+    _, bucket, counts = np.unique(table[:, 0], return_inverse=True, return_counts=True)
+    shared = counts > 1
+    numbers = np.cumsum(shared) - 1
+    chosen = shared[bucket]
+    members = np.column_stack([table[chosen][:, [2, 1]].astype(np.int64), numbers[bucket[chosen]]])
+    members = members.astype(np.int64)
+    np.save(folder / "members.npy", members[np.lexsort((members[:, 2], members[:, 1], members[:, 0]))])
+    return {"buckets": int(shared.sum())}
 
 
 @dataclass(frozen=True)
-class NearTask:
+class NearTask(Part):
     """The pass over all documents that share a band. ranges: folders of buckets. buckets: how many each has."""
 
-    folder: Path
-    made_of: str
     signed: tuple[Path, ...]
     ranges: tuple[Path, ...]
     buckets: tuple[int, ...]
@@ -186,19 +175,16 @@ class NearTask:
         return "comparing near copies"
 
 
-def find_near_copies(task: NearTask) -> dict[str, Any]:
+@makes_part
+def find_near_copies(task: NearTask, folder: Path) -> dict[str, Any]:
     """Writes drops.npy; returns how many documents share a band with another, and how many are dropped."""
-
-    def make(folder: Path) -> dict[str, Any]:
-        leaders_file = folder / "leaders.bin"
-        search = _Search(task, leaders_file)
-        drops = np.concatenate([search.part(part) for part in range(len(task.signed))])
-        search.leaders = None
-        leaders_file.unlink(missing_ok=True)
-        np.save(folder / "drops.npy", drops)
-        return {"compared": search.compared, "dropped": len(drops)}
-
-    return make_once(task.folder, task.made_of, make)
+    leaders_file = folder / "leaders.bin"
+    search = _Search(task, leaders_file)
+    drops = np.concatenate([search.part(part) for part in range(len(task.signed))])
+    search.leaders = None
+    leaders_file.unlink(missing_ok=True)
+    np.save(folder / "drops.npy", drops)
+    return {"compared": search.compared, "dropped": len(drops)}
 
 
 class _Search:

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.corpus.engines.parts import Part
+
 RANGE_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
-class RangeTask:
+class RangeTask(Part):
     """One range of hashes, number `index` of `ranges` equal ones, over the parts. what: is looked for in it."""
 
-    folder: Path
-    made_of: str
     what: str
     index: int
     ranges: int

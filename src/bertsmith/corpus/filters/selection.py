@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.base.tally import EXAMPLES, Tally, excerpt
-from bertsmith.corpus.engines.parts import make_once
+from bertsmith.corpus.engines.parts import Part, makes_part, part_folder
 from bertsmith.corpus.filters.duplicates import dropped_documents, dropped_rows
 from bertsmith.corpus.stages.clean import CleanedPart
 
@@ -22,11 +22,9 @@ NEAR_COPY = "near copy of an earlier document"
 
 
 @dataclass(frozen=True)
-class ChooseTask:
+class ChooseTask(Part):
     """One cleaned part. copies, excluded, near: folders of what the searches drop. parts: where cleaned parts are."""
 
-    folder: Path
-    made_of: str
     part: int
     parts: Path
     copies: tuple[Path, ...]
@@ -37,27 +35,19 @@ class ChooseTask:
         return f"choosing documents of part {self.part}"
 
 
-def part_folder(parts: Path, number: int) -> Path:
-    """The folder of a part of a stage."""
-    return parts / f"{number:05d}"
-
-
-def choose_documents(task: ChooseTask) -> dict[str, Any]:
+@makes_part
+def choose_documents(task: ChooseTask, folder: Path) -> dict[str, Any]:
     """Writes kept.npy; returns a tally of copies and near copies with what they are copies of."""
-
-    def make(folder: Path) -> dict[str, Any]:
-        cleaned = CleanedPart.open(part_folder(task.parts, task.part))
-        kept = np.ones(len(cleaned.lengths), np.bool_)
-        dropped = Tally()
-        for reason, folders in ((COPY, task.copies), (NEAR_COPY, task.near)):
-            rows = dropped_rows(folders, task.part)
-            kept[rows[:, 1]] = False
-            _note(rows, cleaned, task, reason, dropped)
-        kept[dropped_documents(task.excluded, task.part)] = False
-        np.save(folder / "kept.npy", kept)
-        return {"dropped": dropped.to_json()}
-
-    return make_once(task.folder, task.made_of, make)
+    cleaned = CleanedPart.open(part_folder(task.parts, task.part))
+    kept = np.ones(len(cleaned.lengths), np.bool_)
+    dropped = Tally()
+    for reason, folders in ((COPY, task.copies), (NEAR_COPY, task.near)):
+        rows = dropped_rows(folders, task.part)
+        kept[rows[:, 1]] = False
+        _note(rows, cleaned, task, reason, dropped)
+    kept[dropped_documents(task.excluded, task.part)] = False
+    np.save(folder / "kept.npy", kept)
+    return {"dropped": dropped.to_json()}
 
 
 def _note(rows: NDArray[np.int64], cleaned: CleanedPart, task: ChooseTask, reason: str, dropped: Tally) -> None:

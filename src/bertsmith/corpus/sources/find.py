@@ -5,21 +5,21 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say, size
 from bertsmith.base.tally import Tally
 from bertsmith.corpus.documents import ReadOptions
-from bertsmith.corpus.sources import python_docs as pydocs
 from bertsmith.corpus.sources.formats import KINDS
+from bertsmith.corpus.sources.kept import NAME, PYTHON_DOCS, STANDARD_INPUT, Kept
 from bertsmith.corpus.sources.recognise import Unread, form_of
-from bertsmith.corpus.sources.standard_input import NAME, STANDARD_INPUT
 from bertsmith.rows.lines import Slice
 
-PYTHON_DOCS = "python-docs"
+_ORIGINS = {NAME: "from standard input", PYTHON_DOCS: "the documentation that comes with Python"}
 _READ = (
     "read are text, JSON lines, csv, tsv, parquet, WikiExtractor output and MediaWiki XML dumps, each plain or packed "
     "as gz, bz2, xz or zst"
@@ -48,12 +48,15 @@ class SourceFile:
 
 
 def find_files(
-    sources: Sequence[str | Path], options: ReadOptions, spooled: Path | None = None, own: Path | None = None
+    sources: Sequence[str | Path],
+    options: ReadOptions,
+    kept: Mapping[str, Kept] = MappingProxyType({}),
+    own: Path | None = None,
 ) -> tuple[list[SourceFile], Tally]:
     """The files of all sources in the order given, those of a folder sorted; and a tally of files passed over.
 
-    Sub-folders and symbolic links are followed. spooled: where standard input, the source "-", was written. own: the
-    folder that is written into, which is no source of itself. Says what was recognised. Raises BertsmithError for a
+    Sub-folders and symbolic links are followed. kept: by `kept.keep`, of sources that are no files. own: the folder
+    that is written into, which is no source of itself. Says what was recognised. Raises BertsmithError for a
     source that is missing, holds nothing to read, or is a file of a kind that is not read, and for a wrong name of the
     text field.
     """
@@ -64,7 +67,8 @@ def find_files(
     seen: set[str] = set()
     for source in sources:
         before = len(found)
-        for path, name in _paths(str(source), passed, spooled, own):
+        of_kept = kept.get(str(source))
+        for path, name in [(of_kept.path, of_kept.name)] if of_kept else _paths(str(source), passed, own):
             real = os.path.realpath(path)
             if real in seen:
                 passed.note("files named twice, read once", example=name)
@@ -72,18 +76,16 @@ def find_files(
             seen.add(real)
             recognised = recognise(path, options)
             if isinstance(recognised, SourceFile):
-                stamp = path.name if path == spooled else recognised.stamp
+                stamp = of_kept.stamp if of_kept else recognised.stamp
                 found.append(replace(recognised, name=name, stamp=stamp))
-            elif str(path) == str(source) or path == spooled:
+            elif str(path) == str(source) or of_kept:
                 raise BertsmithError(f"this file is not read: {recognised.reason}", source, _READ)
             elif recognised.damaged and options.strict:
                 fix = "copy or write it again, or leave --strict away to have it passed over and counted"
                 raise BertsmithError(f"this file cannot be read: {recognised.reason}", path, fix)
             else:
                 passed.note(f"files passed over: {recognised.reason}", 1, path.stat().st_size, name)
-        if str(source) == PYTHON_DOCS and not Path(PYTHON_DOCS).exists():
-            found.append(SourceFile("", PYTHON_DOCS, PYTHON_DOCS, "", 0, pydocs.stamp()))
-        elif len(found) == before:
+        if len(found) == before:
             raise BertsmithError("this source holds no file to read", source, _nothing(passed))
     _tell(found, passed, options)
     return found, passed
@@ -99,16 +101,12 @@ def recognise(path: Path, options: ReadOptions) -> SourceFile | Unread:
     return SourceFile(str(path), path.name, form.kind, form.codec, status.st_size, stamp, form.encoding, form.cells)
 
 
-def _paths(source: str, passed: Tally, spooled: Path | None, own: Path | None) -> Iterator[tuple[Path, str]]:
+def _paths(source: str, passed: Tally, own: Path | None) -> Iterator[tuple[Path, str]]:
     """The files of one source, and how each is called: from the named folder on."""
     path = Path(source)
     if source == STANDARD_INPUT:
-        if spooled is None:
-            fix = (
-                "of all that reads sources only `prepare` takes it: write it to a file (... > text.txt), and name that"
-            )
-            raise BertsmithError("standard input cannot be read here", source, fix)
-        yield spooled, NAME
+        fix = "only `prepare` takes it as a source: write it to a file (... > text.txt), and name that"
+        raise BertsmithError("standard input cannot be read here", source, fix)
     elif path.is_dir():
         for file in _walk(path, passed, own):
             yield file, f"{path.resolve().name}/{file.relative_to(path).as_posix()}"
@@ -117,10 +115,10 @@ def _paths(source: str, passed: Tally, spooled: Path | None, own: Path | None) -
     elif glob.has_magic(source):
         for match in sorted(glob.glob(source, recursive=True)):
             if Path(match).is_dir():
-                yield from _paths(match, passed, spooled, own)
+                yield from _paths(match, passed, own)
             else:
                 yield Path(match), Path(match).name
-    elif source != PYTHON_DOCS:
+    else:
         siblings = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
         fix = nearest(path.name, siblings) if 0 < len(siblings) < 50 else "check the path"
         raise BertsmithError("there is nothing at this path", path, fix)
@@ -180,8 +178,6 @@ def _tell(found: Sequence[SourceFile], passed: Tally, options: ReadOptions) -> N
 
 def _said(file: SourceFile, options: ReadOptions) -> str:
     """A file's kind as the user is told it."""
-    if file.kind not in KINDS:
-        return "the documentation that comes with Python"
     kind = KINDS[file.kind]
     parts = [kind.said]
     if kind.has_field:
@@ -193,6 +189,6 @@ def _said(file: SourceFile, options: ReadOptions) -> str:
         parts.append(f"{file.encoding.upper()} by its byte order mark")
     if file.codec:
         parts.append(f"packed as {file.codec}")
-    if file.name == NAME:
-        parts.append("from standard input")
+    if file.name in _ORIGINS:
+        parts.append(_ORIGINS[file.name])
     return ", ".join(parts)

@@ -1,6 +1,6 @@
 """The English documentation that comes with Python: docstrings read with `ast`, nothing imported, and the help topics.
 
-Read are the standard library and whichever of a few scientific packages are installed. A document is a module (its
+The standard library is read, and whichever of a few scientific packages are installed. A document is a module (its
 docstrings in the order of the source) or a topic. A docstring that was met before is left out.
 """
 
@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import platform
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from bertsmith.base import files
 from bertsmith.base.log import say, size
 from bertsmith.base.tally import Tally
-from bertsmith.corpus.documents import Document, batched
-from bertsmith.corpus.engines.local import Engine, LocalEngine
+from bertsmith.base.versions import version_of
+from bertsmith.corpus.documents import Document
 
 STANDARD_LIBRARY = "python"
 PACKAGES = ("numpy", "torch", "scipy", "sklearn", "matplotlib", "sympy", "networkx")
@@ -35,7 +33,6 @@ _LEFT_OUT = {
     *("externals", "_external", "_vendor", "ensurepip", "_inductor", "_dynamo", "_refs", "_decomp"),
 }
 _RUN = re.compile(r"([^\w\s])\1{3,}")
-_BATCH_BYTES = 1_500_000
 _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -65,51 +62,26 @@ class Collection:
         for module, texts in by_module.items():
             yield Document(module, "\n\n".join(texts))
 
-    def write(self, path: Path, text_field: str) -> None:
-        """Writes the documents as JSON lines, the text in `text_field`. Raises BertsmithError when the disk refuses."""
+    def as_json_lines(self, text_field: str) -> str:
+        """The documents as JSON lines, the text in `text_field`."""
         rows = ({"id": document.id, text_field: document.text} for document in self.documents())
-        files.write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+        return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 @dataclass(frozen=True)
 class _Module:
     name: str
     package: str
-    path: str
+    path: Path
     size_bytes: int
 
 
-def docstrings() -> Iterator[Docstring]:
-    """Every docstring once, by package and module, in the order of the source."""
-    yield from collect().docstrings
-
-
-def collect(engine: Engine | None = None) -> Collection:
-    """Reads all there is, once a process: some 10 MB of text in a few seconds. engine: who reads; else this process."""
-    if not _collected:
-        with LocalEngine(workers=1) as alone:
-            _collected.append(_collect(engine or alone))
-    return _collected[0]
-
-
-_collected: list[Collection] = []
-
-
 @cache
-def stamp() -> str:
-    """Changes when what would be read may have: the versions of Python and of the packages."""
-    versions = [f"{name} {_version(name)}" for name in PACKAGES if _folder(name)]
-    return ", ".join([f"Python {platform.python_version()}", *versions])
-
-
-def _collect(engine: Engine) -> Collection:
+def collect() -> Collection:
+    """Reads all there is, once a process: some 10 MB of text in some seconds. What is left out is said."""
     counts = Tally()
-    batches = list(batched(_modules(counts), lambda module: module.size_bytes, _BATCH_BYTES))
-    found = engine.run(_read_batch, batches)
-    for _, unread in found:
-        counts.add(unread)
     kept, seen = list[Docstring](), set[bytes]()
-    for docstring, runs in (item for items, _ in found for item in items):
+    for docstring, runs in (found for module in _modules(counts) for found in _read(module, counts)):
         digest = hashlib.blake2b(" ".join(docstring.text.split()).encode(), digest_size=16).digest()
         if digest in seen:
             counts.note("docstrings met before, left out", 1, len(docstring.text.encode()), docstring.module)
@@ -120,7 +92,9 @@ def _collect(engine: Engine) -> Collection:
             counts.note(_RUNS, runs, example=docstring.module)
     topics = tuple(_topics(counts))
     total = sum(len(docstring.text) for docstring in kept) + sum(len(topic.text) for topic in topics)
-    say(f"documentation of {stamp()}: {len(kept):,} docstrings, {len(topics)} topics, {size(total)}")
+    named = [f"{name} {version_of(name) or 'of unknown version'}" for name in PACKAGES if _folder(name)]
+    versions = ", ".join([f"Python {platform.python_version()}", *named])
+    say(f"documentation of {versions}: {len(kept):,} docstrings, {len(topics)} topics, {size(total)}")
     for line in counts.lines():
         say(f"  {line}")
     return Collection(tuple(kept), topics, counts)
@@ -159,7 +133,7 @@ def _modules_under(folder: Path, package: str, counts: Tally) -> Iterator[_Modul
         parts = [*inside.parts[:-1], *([] if inside.stem == "__init__" else [inside.stem])]
         name = ".".join(parts if package == STANDARD_LIBRARY else [package, *parts])
         try:
-            yield _Module(name, package, str(path), path.stat().st_size)
+            yield _Module(name, package, path, path.stat().st_size)
         except OSError as error:  # a link to nothing
             counts.note(_UNREAD, example=f"{name} ({type(error).__name__})")
 
@@ -172,26 +146,16 @@ def _folder(package: str) -> Path | None:
     return Path(found.origin).parent if found and found.origin else None
 
 
-def _version(package: str) -> str:
+def _read(module: _Module, counts: Tally) -> Iterator[tuple[Docstring, int]]:
+    """Each docstring of a module with the runs of punctuation that were cut in it."""
     try:
-        return importlib.metadata.version({"sklearn": "scikit-learn"}.get(package, package))
-    except importlib.metadata.PackageNotFoundError:
-        return "of unknown version"
-
-
-def _read_batch(modules: Sequence[_Module]) -> tuple[list[tuple[Docstring, int]], Tally]:
-    """Each docstring with the runs of punctuation that were cut in it; and a tally of modules that cannot be read."""
-    found, unread = [], Tally()
-    for module in modules:
-        try:
-            texts = _docstrings_of(Path(module.path))
-        except _FAULTS as error:
-            unread.note(_UNREAD, 1, module.size_bytes, f"{module.name} ({type(error).__name__})")
-            continue
-        for text in texts:
-            cut, runs = cut_runs(text)
-            found.append((Docstring(module.name, module.package, cut), runs))
-    return found, unread
+        texts = _docstrings_of(module.path)
+    except _FAULTS as error:
+        counts.note(_UNREAD, 1, module.size_bytes, f"{module.name} ({type(error).__name__})")
+        return
+    for text in texts:
+        cut, runs = cut_runs(text)
+        yield Docstring(module.name, module.package, cut), runs
 
 
 def _docstrings_of(path: Path) -> list[str]:

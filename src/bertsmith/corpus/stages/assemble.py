@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.corpus.engines.parts import make_once
+from bertsmith.corpus.engines.parts import Part, makes_part
 from bertsmith.corpus.shards import ARRAYS, shard_file, write_shard
 
 # A shard of one document could draw no random second sentence.
@@ -28,11 +28,9 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class ShardTask:
+class ShardTask(Part):
     """One shard of a split, out of pieces of parts that follow each other."""
 
-    folder: Path
-    made_of: str
     split: str
     name: str
     pieces: tuple[Piece, ...]
@@ -71,15 +69,12 @@ def _extend(pieces: list[Piece], part: Path, first: int, last: int) -> None:
         pieces.append(Piece(part, first, last))
 
 
-def assemble_shard(task: ShardTask) -> dict[str, Any]:
+@makes_part
+def assemble_shard(task: ShardTask, folder: Path) -> dict[str, Any]:
     """Writes the shard's files; returns its ShardInfo as JSON."""
-
-    def make(folder: Path) -> dict[str, Any]:
-        pieces = [_arrays(piece, task.split) for piece in task.pieces]
-        joined = [np.concatenate(arrays) for arrays in zip(*pieces, strict=True)]
-        return dataclasses.asdict(write_shard(folder, task.name, joined))
-
-    return make_once(task.folder, task.made_of, make)
+    pieces = [_arrays(piece, task.split) for piece in task.pieces]
+    joined = [np.concatenate(arrays) for arrays in zip(*pieces, strict=True)]
+    return dataclasses.asdict(write_shard(folder, task.name, joined))
 
 
 def _load(part: Path, split: str) -> list[NDArray[Any]]:

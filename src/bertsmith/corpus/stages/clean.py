@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bertsmith.base.tally import excerpt
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import LINE_BREAKS, Document, ReadOptions
-from bertsmith.corpus.engines.parts import fingerprint, finished, make_once
+from bertsmith.corpus.engines.parts import Part, fingerprint, finished, make_once
 from bertsmith.corpus.sources.find import SourceFile
 from bertsmith.corpus.sources.formats import edges_of, read_documents
 from bertsmith.corpus.stages.normalise import HASH_BYTES, clean_text, text_hash
@@ -34,11 +34,9 @@ TIMES_AS_LONG = 10
 
 
 @dataclass(frozen=True)
-class CleanTask:
+class CleanTask(Part):
     """One part. made_of: fingerprint of the slices, the files' stamps and the options, but for their limit of time."""
 
-    folder: Path
-    made_of: str
     slices: tuple[Slice, ...]
     options: ReadOptions
     min_characters: int

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bertsmith.base.tally import Tally, excerpt
 from bertsmith.corpus.documents import Document, batched
-from bertsmith.corpus.engines.parts import make_once
+from bertsmith.corpus.engines.parts import Part, makes_part
 from bertsmith.corpus.shards import LONGEST_SENTENCE, SPLITS, write_arrays
 from bertsmith.corpus.stages.clean import CleanedPart
 from bertsmith.corpus.stages.sentences import sentences_of
@@ -36,18 +36,13 @@ HISTOGRAM_PLACES = 33
 
 
 @dataclass(frozen=True)
-class TextTask:
+class TextTask(Part):
     """One cleaned part. chosen: the folder of its selection. held_out: the share never trained on."""
 
-    folder: Path
-    made_of: str
     part: int
     cleaned: Path
     chosen: Path
     held_out: float
-
-    def __str__(self) -> str:
-        return f"part {self.part}"
 
     def kept(self) -> NDArray[np.bool_]:
         """bool[N]: the documents that no search dropped."""
@@ -55,46 +50,41 @@ class TextTask:
 
 
 @dataclass(frozen=True)
-class WordsTask:
+class WordsTask(TextTask):
     """Counts the words of a sample of a part."""
 
-    text: TextTask
     share: float
     lowercase: bool
 
     def __str__(self) -> str:
-        return f"counting words of {self.text}"
+        return f"counting words of part {self.part}"
 
 
 @dataclass(frozen=True)
-class TokensTask:
+class TokensTask(TextTask):
     """Turns a part into ids by the tokenizer in the folder `tokenizer`, whose hash is `tokenizer_sha256`.
 
-    library: what makes the ids, of `fast_ids.choose_library`; the ids are the same by any.
+    library: what makes the ids, of `bulk_ids.choose_library`; the ids are the same by any.
     """
 
-    text: TextTask
     tokenizer: Path
     tokenizer_sha256: str
     language: str
     library: str
 
     def __str__(self) -> str:
-        return f"tokenising {self.text}"
+        return f"tokenising part {self.part}"
 
 
-def count_part_words(task: WordsTask) -> dict[str, Any]:
+@makes_part
+def count_part_words(task: WordsTask, folder: Path) -> dict[str, Any]:
     """Writes words.json, {word: count}; returns how many bytes of text were sampled, and a tally of words left out."""
-
-    def make(folder: Path) -> dict[str, Any]:
-        cleaned = CleanedPart.open(task.text.cleaned)
-        chosen = task.text.kept() & ~cleaned.held_out(task.text.held_out) & cleaned.sampled(task.share)
-        left_out = Tally()
-        words = count_words((document.text for _, document in cleaned.documents(chosen)), task.lowercase, left_out)
-        (folder / "words.json").write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")
-        return {"bytes": int(cleaned.lengths[chosen, 1].sum()), "left_out": left_out.to_json()}
-
-    return make_once(task.text.folder, task.text.made_of, make)
+    cleaned = CleanedPart.open(task.cleaned)
+    chosen = task.kept() & ~cleaned.held_out(task.held_out) & cleaned.sampled(task.share)
+    left_out = Tally()
+    words = count_words((document.text for _, document in cleaned.documents(chosen)), task.lowercase, left_out)
+    (folder / "words.json").write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")
+    return {"bytes": int(cleaned.lengths[chosen, 1].sum()), "left_out": left_out.to_json()}
 
 
 @dataclass(frozen=True)
@@ -140,34 +130,31 @@ class _Split:
             self.longest, self.longest_id = int(tokens[first]), batch.names[first]
 
 
-def tokenise_part(task: TokensTask) -> dict[str, Any]:
+@makes_part
+def tokenise_part(task: TokensTask, folder: Path) -> dict[str, Any]:
     """Makes the part's ids; returns counts of tokens, words, unknown pieces. Its account stays there: see `totals`."""
-
-    def make(folder: Path) -> dict[str, Any]:
-        tokenizer, encoder = _tokenizer(task.tokenizer, task.tokenizer_sha256, task.library)
-        cleaned = CleanedPart.open(task.text.cleaned)
-        kept, held_out = task.text.kept(), cleaned.held_out(task.text.held_out)
-        splits, dropped, changed = {split: _Split() for split in SPLITS}, Tally(), Tally()
-        read_bytes = cleaned.lengths[:, 2]
-        split_up = _split_up(cleaned, kept, task.language, changed)
-        for texts in batched(split_up, lambda each: len(each[1].text), _BATCH_CHARACTERS):
-            batch = _encode(texts, encoder, changed)
-            empty = batch.documents == 0
-            for place in np.flatnonzero(empty).tolist():
-                index, document, _ = texts[place]
-                example = excerpt(document.id, document.text)
-                dropped.note("nothing left after tokenising", 1, int(read_bytes[index]), example)
-            for name, chosen in (("train", ~held_out[batch.indexes]), ("held_out", held_out[batch.indexes])):
-                chosen &= ~empty
-                splits[name].add(batch, chosen, int(read_bytes[batch.indexes[chosen]].sum()))
-        figures = {name: _write(folder, name, split, tokenizer) for name, split in splits.items()}
-        keep_account(folder, {"dropped": dropped.to_json(), "changed": changed.to_json(), "splits": figures})
-        return {
-            "tokens": {name: split["tokens"] for name, split in figures.items()},
-            **{name: sum(split[name] for split in figures.values()) for name in ("words", "unknown")},
-        }
-
-    return make_once(task.text.folder, task.text.made_of, make)
+    tokenizer, encoder = _tokenizer(task.tokenizer, task.tokenizer_sha256, task.library)
+    cleaned = CleanedPart.open(task.cleaned)
+    kept, held_out = task.kept(), cleaned.held_out(task.held_out)
+    splits, dropped, changed = {split: _Split() for split in SPLITS}, Tally(), Tally()
+    read_bytes = cleaned.lengths[:, 2]
+    split_up = _split_up(cleaned, kept, task.language, changed)
+    for texts in batched(split_up, lambda each: len(each[1].text), _BATCH_CHARACTERS):
+        batch = _encode(texts, encoder, changed)
+        empty = batch.documents == 0
+        for place in np.flatnonzero(empty).tolist():
+            index, document, _ = texts[place]
+            example = excerpt(document.id, document.text)
+            dropped.note("nothing left after tokenising", 1, int(read_bytes[index]), example)
+        for name, chosen in (("train", ~held_out[batch.indexes]), ("held_out", held_out[batch.indexes])):
+            chosen &= ~empty
+            splits[name].add(batch, chosen, int(read_bytes[batch.indexes[chosen]].sum()))
+    figures = {name: _write(folder, name, split, tokenizer) for name, split in splits.items()}
+    keep_account(folder, {"dropped": dropped.to_json(), "changed": changed.to_json(), "splits": figures})
+    return {
+        "tokens": {name: split["tokens"] for name, split in figures.items()},
+        **{name: sum(split[name] for split in figures.values()) for name in ("words", "unknown")},
+    }
 
 
 def _split_up(

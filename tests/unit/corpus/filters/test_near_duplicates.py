@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -142,7 +141,7 @@ def test_of_many_equal_documents_one_stays(kinds: list[int], parts: int) -> None
 
 def test_a_missing_library_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     assert library().startswith("datasketch 2.")
-    monkeypatch.setitem(sys.modules, "datasketch", None)
+    monkeypatch.setattr("bertsmith.corpus.filters.near_duplicates.version_of", lambda package: None)
     with pytest.raises(BertsmithError, match="datasketch") as caught:
         library()
     assert "bertsmith[near]" in caught.value.fix

@@ -10,7 +10,10 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.documents import ReadOptions
-from bertsmith.corpus.sources.find import PYTHON_DOCS, SourceFile, Unread, find_files, recognise
+from bertsmith.corpus.sources import python_docs
+from bertsmith.corpus.sources.find import SourceFile, Unread, find_files, recognise
+from bertsmith.corpus.sources.kept import PYTHON_DOCS, forget, keep
+from bertsmith.corpus.sources.python_docs import Collection, Docstring
 
 OPTIONS = ReadOptions()
 PLAIN = "Some text that is long enough to be a document.\n"
@@ -98,12 +101,23 @@ def test_folders_are_walked_sorted_links_followed_loops_left(tmp_path: Path) -> 
     assert passed["links to nothing and special files, passed over"].count == 1
 
 
-def test_globs_and_the_embedded_documentation(tmp_path: Path) -> None:
+def test_globs_and_the_documentation_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("1.txt", "2.txt", "3.md"):
         (tmp_path / name).write_text(PLAIN + name)
-    files, _ = find_files([f"{tmp_path}/*.txt", PYTHON_DOCS], OPTIONS)
-    assert [file.name for file in files] == ["1.txt", "2.txt", PYTHON_DOCS]
-    assert "Python" in files[2].stamp
+    monkeypatch.setattr(python_docs, "collect", lambda: Collection((Docstring("os", "python", "Miscellaneous."),), ()))
+    kept, _ = keep([PYTHON_DOCS], tmp_path / "work", "body")
+    named = [f"{tmp_path}/*.txt", PYTHON_DOCS]
+    files, _ = find_files(named, ReadOptions(text_field="body"), kept)
+    assert [(file.name, file.kind) for file in files] == [("1.txt", "file"), ("2.txt", "file"), (PYTHON_DOCS, "jsonl")]
+    again, _ = keep([PYTHON_DOCS], tmp_path / "other work", "body")
+    assert find_files(named, ReadOptions(text_field="body"), again)[0][2].stamp == files[2].stamp
+    forget(kept)
+    assert not (tmp_path / "work").exists()
+    with pytest.raises(BertsmithError, match="nothing at this path"):
+        find_files(named, OPTIONS)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / PYTHON_DOCS).write_text(PLAIN)
+    assert keep([PYTHON_DOCS], tmp_path / "work", "body")[0] == {}, "a file of that name comes first"
 
 
 def test_missing_and_empty_sources(tmp_path: Path) -> None:

@@ -17,11 +17,10 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import Document, ReadOptions
 from bertsmith.corpus.engines.local import LocalEngine
-from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.sources import row_documents as parquet
 from bertsmith.corpus.sources.find import find_files
 from bertsmith.corpus.sources.formats import edges_of, read_documents
-from bertsmith.corpus.unpack import is_unpacked, unpack_where_needed
+from bertsmith.corpus.sources.unpack import is_unpacked, unpack_where_needed
 from bertsmith.rows.lines import Slice
 
 OPTIONS = ReadOptions()
@@ -114,18 +113,18 @@ def test_a_row_group_too_large_for_one_worker_is_written_again_in_smaller_ones(
     path = tmp_path / "a.parquet"
     texts = [*TEXTS[:-1], None]
     pq.write_table(pa.table({"text": texts} | ({"id": names} if names else {})), path)
-    options = PrepareOptions(part_bytes=500)
+    part_bytes = 500
     files, _ = find_files([path], OPTIONS)
-    assert is_unpacked(files[0], options)
-    assert not is_unpacked(files[0], PrepareOptions())
+    assert is_unpacked(files[0], OPTIONS, part_bytes)
+    assert not is_unpacked(files[0], OPTIONS, 4 << 20)
     with LocalEngine(1) as engine:
-        (smaller,), faults = unpack_where_needed(files, tmp_path / "work", options, engine)
+        (smaller,), faults = unpack_where_needed(files, tmp_path / "work", OPTIONS, part_bytes, engine)
     assert not faults
     account, documents = Account(), []
-    edges = edges_of(smaller.whole(), smaller.size_bytes, options.part_bytes)
+    edges = edges_of(smaller.whole(), smaller.size_bytes, part_bytes)
     for begin, end in itertools.pairwise(edges):
         some = list(read_documents(replace(smaller.whole(), begin=begin or 0, end=end), OPTIONS, account))
-        assert sum(len(document.text) for document in some) < 3 * options.part_bytes
+        assert sum(len(document.text) for document in some) < 3 * part_bytes
         documents += some
     assert (documents, account) == read(found(path))
     assert Path(smaller.path).stat().st_size < 3 * sum(map(len, TEXTS))
@@ -141,10 +140,10 @@ def test_a_damaged_row_group_is_counted_where_it_is_written_again(tmp_path: Path
     path.write_bytes(content)
     files, _ = find_files([path], OPTIONS)
     with LocalEngine(1) as engine:
-        _, faults = unpack_where_needed(files, tmp_path / "work", PrepareOptions(part_bytes=500), engine)
+        _, faults = unpack_where_needed(files, tmp_path / "work", OPTIONS, 500, engine)
         assert faults["row groups that are damaged, read up to the damage"].count == 1
         with pytest.raises(BertsmithError, match="this row group cannot be read"):
-            unpack_where_needed(files, tmp_path / "work", PrepareOptions(part_bytes=500, strict=True), engine)
+            unpack_where_needed(files, tmp_path / "work", ReadOptions(strict=True), 500, engine)
 
 
 def test_a_file_cut_short_is_passed_over_or_refused(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.log import logger
-from bertsmith.corpus.engines.local import LocalEngine
-from bertsmith.corpus.sources import python_docs as pydocs
+from bertsmith.corpus.sources import python_docs
 from bertsmith.corpus.sources.python_docs import Collection, cut_runs
 
 
@@ -20,14 +19,13 @@ from bertsmith.corpus.sources.python_docs import Collection, cut_runs
 def found() -> Collection:
     """The standard library and numpy, which is enough to see every rule at work."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(pydocs, "PACKAGES", ("numpy", "a_package_that_is_not_installed"))
-    patch.setattr(pydocs, "MOST_SOURCE_BYTES", 1_500_000)
-    patch.setattr(pydocs, "_collected", [])
+    patch.setattr(python_docs, "PACKAGES", ("numpy", "a_package_that_is_not_installed"))
+    patch.setattr(python_docs, "MOST_SOURCE_BYTES", 1_500_000)
+    python_docs.collect.cache_clear()
     loaded = set(sys.modules)
-    with LocalEngine(1) as engine:
-        collection = pydocs.collect(engine)
+    collection = python_docs.collect()
     patch.undo()
-    pydocs.stamp.cache_clear()
+    python_docs.collect.cache_clear()
     assert not {
         name for name in set(sys.modules) - loaded if name.split(".")[0] in ("turtle", "tkinter", "antigravity")
     }
@@ -60,9 +58,8 @@ def test_a_document_is_a_module_or_a_topic(found: Collection) -> None:
     assert documents[module] == "\n\n".join(own)
 
 
-def test_documents_are_written_as_json_lines(found: Collection, tmp_path: Path) -> None:
-    found.write(tmp_path / "docs.jsonl", "body")
-    rows = [json.loads(line) for line in (tmp_path / "docs.jsonl").read_text(encoding="utf-8").split("\n")[:-1]]
+def test_documents_are_written_as_json_lines(found: Collection) -> None:
+    rows = [json.loads(line) for line in found.as_json_lines("body").split("\n")[:-1]]
     assert rows == [{"id": document.id, "body": document.text} for document in found.documents()]
 
 
@@ -91,11 +88,13 @@ x = """not a docstring"""
 '''
     path = tmp_path / "module.py"
     path.write_text(source)
-    texts = pydocs._docstrings_of(path)
+    texts = python_docs._docstrings_of(path)
     assert texts == ["Module.", "Class.", "Method.", "Inner.", "In try.", "In except.", "In if.", "In else."]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        every = [ast.get_docstring(node) for node in ast.walk(ast.parse(source)) if isinstance(node, pydocs._SCOPES)]
+        every = [
+            ast.get_docstring(node) for node in ast.walk(ast.parse(source)) if isinstance(node, python_docs._SCOPES)
+        ]
     assert {text for text in every if text and text.strip()} == set(texts)
     path.write_text("def broken(:")
 
@@ -113,12 +112,11 @@ def test_modules_that_cannot_be_read_are_counted_and_named(tmp_path: Path, monke
         (folder / f"{name}.py").write_text(source)
     (folder / "link.py").symlink_to(folder / "nothing")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(pydocs, "PACKAGES", ("odd_package",))
-    monkeypatch.setattr(pydocs, "MOST_SOURCE_BYTES", 100_000)
-    monkeypatch.setattr(pydocs, "_collected", [])
-    with LocalEngine(1) as engine:
-        collection = pydocs.collect(engine)
-    pydocs.stamp.cache_clear()
+    monkeypatch.setattr(python_docs, "PACKAGES", ("odd_package",))
+    monkeypatch.setattr(python_docs, "MOST_SOURCE_BYTES", 100_000)
+    python_docs.collect.cache_clear()
+    collection = python_docs.collect()
+    python_docs.collect.cache_clear()
     assert [each.text for each in collection.docstrings if each.package == "odd_package"] == [sources["__init__"][3:-3]]
     unread = collection.counts["modules that cannot be read or parsed, left out"]
     assert unread.count == 4

@@ -14,7 +14,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.sources.find import find_files
-from bertsmith.corpus.sources.standard_input import forget, spool
+from bertsmith.corpus.sources.kept import forget, keep, spool
 
 TEXT = b"Some text that is long enough to be a document.\n"
 
@@ -43,21 +43,21 @@ def test_an_earlier_input_is_taken_up_where_nothing_comes(tmp_path: Path) -> Non
 
 
 def test_forgetting_leaves_what_others_wrote(tmp_path: Path) -> None:
-    path = spool(tmp_path / "work" / "in", io.BytesIO(TEXT))
-    forget(path.parent)
-    assert not path.parent.parent.exists()
-    path = spool(tmp_path / "work" / "in", io.BytesIO(TEXT))
+    kept, _ = keep(["-"], tmp_path / "work", "text", io.BytesIO(TEXT))
+    forget(kept)
+    assert not (tmp_path / "work").exists()
+    kept, _ = keep(["-"], tmp_path / "work", "text", io.BytesIO(TEXT))
     (tmp_path / "work" / "parts").mkdir()
-    forget(path.parent)
+    forget(kept)
     assert [entry.name for entry in (tmp_path / "work").iterdir()] == ["parts"]
 
 
 def test_it_is_recognised_like_a_file(tmp_path: Path) -> None:
-    path = spool(tmp_path / "in", io.BytesIO(b'{"text": "x"}\n'))
-    (file,), _ = find_files(["-"], ReadOptions(), path)
-    assert (file.kind, file.name, file.stamp) == ("jsonl", "standard-input", path.name)
+    kept, _ = keep(["-"], tmp_path / "in", "text", io.BytesIO(b'{"text": "x"}\n'))
+    (file,), _ = find_files(["-"], ReadOptions(), kept)
+    assert (file.kind, file.name, file.stamp) == ("jsonl", "standard-input", kept["-"].path.name)
     with pytest.raises(BertsmithError, match="holds no file to read"):
-        find_files(["-", "-"], ReadOptions(), path)
+        find_files(["-", "-"], ReadOptions(), kept)
 
 
 @pytest.mark.parametrize("verb", [["vocab", "-"], ["quickstart", "--source", "-"]])

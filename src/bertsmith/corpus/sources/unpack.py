@@ -16,8 +16,7 @@ from bertsmith.base.tally import Tally
 from bertsmith.corpus.accounting import Account
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.engines.local import Engine
-from bertsmith.corpus.engines.parts import fingerprint, make_once
-from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.engines.parts import Part, fingerprint, makes_part, part_folder
 from bertsmith.corpus.reading import Reading
 from bertsmith.corpus.sources.find import SourceFile
 from bertsmith.corpus.sources.formats import KINDS
@@ -32,12 +31,10 @@ _MANY_PARTS = 16
 
 
 @dataclass(frozen=True)
-class UnpackTask:
+class UnpackTask(Part):
     """One file to unpack into `folder`. made_of: fingerprint of the file's stamp and the options. part_bytes: of the
     row groups of a parquet file."""
 
-    folder: Path
-    made_of: str
     file: Slice
     options: ReadOptions
     part_bytes: int
@@ -46,22 +43,19 @@ class UnpackTask:
         return f"unpacking {self.file.name}"
 
 
-def unpack(task: UnpackTask) -> dict[str, Any]:
+@makes_part
+def unpack(task: UnpackTask, folder: Path) -> dict[str, Any]:
     """Writes the file's bytes, in UTF-8, up to any damage, or its row groups; returns a tally of what was wrong.
 
     Raises BertsmithError for a damaged file under `strict`.
     """
-
-    def make(folder: Path) -> dict[str, Any]:
-        reading = Reading(task.file, task.options, Account())
-        if task.file.kind == "parquet":
-            regroup(reading, folder / _NAME, task.part_bytes)
-        else:
-            with open(folder / _NAME, "wb") as file:
-                file.writelines(line for _, line in reading.lines(None, cut=False))
-        return {"changed": reading.account.changed.to_json()}
-
-    return make_once(task.folder, task.made_of, make)
+    reading = Reading(task.file, task.options, Account())
+    if task.file.kind == "parquet":
+        regroup(reading, folder / _NAME, task.part_bytes)
+    else:
+        with open(folder / _NAME, "wb") as file:
+            file.writelines(line for _, line in reading.lines(None, cut=False))
+    return {"changed": reading.account.changed.to_json()}
 
 
 def plain_bytes(file: SourceFile, text_field: str) -> int:
@@ -71,13 +65,13 @@ def plain_bytes(file: SourceFile, text_field: str) -> int:
     return file.size_bytes * (UNPACKED if file.codec else 1)
 
 
-def _parts_if_plain(file: SourceFile, options: PrepareOptions) -> int:
-    """The parts that would be gained by unpacking a file; 0 for one that is cut as it is, or is none the wiser."""
-    kind, part_bytes = KINDS.get(file.kind), options.part_bytes
+def _parts_if_plain(file: SourceFile, options: ReadOptions, part_bytes: int) -> int:
+    """The parts that would be gained by unpacking a file; 0 for one that is cut as it is, or gains nothing."""
+    kind = KINDS[file.kind]
     if file.kind == "parquet":
         groups = text_bytes(file.path, options.text_field)
         return sum(groups) // part_bytes if max(groups, default=0) > _MANY_PARTS * part_bytes else 0
-    if kind is None or (kind.edges is None and kind.is_start is None):
+    if kind.edges is None and kind.is_start is None:
         return 0
     if file.encoding or (file.codec and file.codec not in kind.cut_packed):
         parts = 1 + plain_bytes(file, options.text_field) // part_bytes
@@ -85,12 +79,12 @@ def _parts_if_plain(file: SourceFile, options: PrepareOptions) -> int:
     return 0
 
 
-def is_unpacked(file: SourceFile, options: PrepareOptions) -> bool:
+def is_unpacked(file: SourceFile, options: ReadOptions, part_bytes: int) -> bool:
     """Whether a file is unpacked before it is read."""
-    return _parts_if_plain(file, options) > 1
+    return _parts_if_plain(file, options, part_bytes) > 1
 
 
-def _said(file: SourceFile, options: PrepareOptions) -> str:
+def _said(file: SourceFile, options: ReadOptions) -> str:
     """Why a file is unpacked, and to how much."""
     if file.kind == "parquet":
         held = text_bytes(file.path, options.text_field)
@@ -105,7 +99,7 @@ def _said(file: SourceFile, options: PrepareOptions) -> str:
 
 
 def unpack_where_needed(
-    found: Sequence[SourceFile], work: Path, options: PrepareOptions, engine: Engine
+    found: Sequence[SourceFile], work: Path, options: ReadOptions, part_bytes: int, engine: Engine
 ) -> tuple[list[SourceFile], Tally]:
     """The files, those that are unpacked first replaced by what they held; and a tally of what was wrong with these.
 
@@ -115,11 +109,11 @@ def unpack_where_needed(
     """
     tasks = {}
     for number, file in enumerate(found):
-        if is_unpacked(file, options):
-            rows = [options.text_field, options.part_bytes] if file.kind == "parquet" else []
+        if is_unpacked(file, options, part_bytes):
+            rows = [options.text_field, part_bytes] if file.kind == "parquet" else []
             made_of = fingerprint(file.stamp, file.codec, file.encoding, options.strict, *rows)
-            folder = work / "unpacked" / f"{number:05d}"
-            tasks[number] = UnpackTask(folder, made_of, file.whole(), options.reading, options.part_bytes)
+            folder = part_folder(work / "unpacked", number)
+            tasks[number] = UnpackTask(folder, made_of, file.whole(), options, part_bytes)
             say(_said(file, options))
     changed, files = Tally(), list(found)
     results = engine.run(unpack, list(tasks.values())) if tasks else []

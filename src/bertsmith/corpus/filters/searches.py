@@ -14,7 +14,7 @@ import numpy as np
 from bertsmith.base.log import duration, say
 from bertsmith.base.tally import Entry, Tally
 from bertsmith.corpus.engines.local import Engine
-from bertsmith.corpus.engines.parts import fingerprint
+from bertsmith.corpus.engines.parts import fingerprint, part_folder
 from bertsmith.corpus.filters.contamination import HOLDS, NGRAM_WORDS, ExcludeTask, IndexTask, make_index, search_part
 from bertsmith.corpus.filters.duplicates import find_duplicates
 from bertsmith.corpus.filters.near_duplicates import (
@@ -29,8 +29,7 @@ from bertsmith.corpus.filters.near_duplicates import (
     sign_part,
 )
 from bertsmith.corpus.filters.ranges import RangeTask, ranges_for
-from bertsmith.corpus.filters.selection import ChooseTask, choose_documents, part_folder
-from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.filters.selection import ChooseTask, choose_documents
 
 # Runs a stage with a progress bar: (what it is called, function, tasks, bytes of each part) -> results.
 Stage = Callable[[str, Callable[[Any], dict[str, Any]], Sequence[Any], Sequence[int]], list[dict[str, Any]]]
@@ -50,10 +49,21 @@ class Selection:
     fingerprint: str
 
 
+@dataclass(frozen=True)
+class FilterOptions:
+    """See PrepareOptions, whose fields these are."""
+
+    exclude: tuple[Path, ...]
+    exclude_action: str
+    near_duplicates: bool
+    near_threshold: float
+    near_shingle: int
+
+
 class Searches:
     """Runs the searches over the cleaned parts, in `work`, by `engine`, those over text by `stage`."""
 
-    def __init__(self, work: Path, engine: Engine, stage: Stage, options: PrepareOptions) -> None:
+    def __init__(self, work: Path, engine: Engine, stage: Stage, options: FilterOptions) -> None:
         self._work, self._engine, self._stage, self._options = work, engine, stage, options
 
     def run(self, parts: Sequence[Path], part_bytes: Sequence[int], documents: int, whole: str) -> Selection:
