@@ -84,7 +84,7 @@ def _beside(what: str, folder: Path, named: str | Path | None, names: tuple[str,
         return Path(named)
     found = next((folder / name for name in names if (folder / name).is_file()), None)
     if found is not None:
-        log_choice(what, str(found), "it lies beside the checkpoint")
+        log_choice(what, str(found), "found beside the checkpoint")
     return found
 
 
