@@ -50,7 +50,7 @@ PATTERNS = {
 
 # Rooms, files and pages that were not gone through yet. An entry in which nothing is found any more has to be removed.
 NOT_YET = {
-    *("src/corpus", "src/rows", "src/tokens", "src/download", "src/model", "src/weights", "src/bench", "src/cli"),
+    *("src/corpus", "src/rows", "src/tokens", "src/download", "src/bench", "src/cli"),
     *("src/training", "src/tasks"),
     *("README.md", "docs/architecture.md", "docs/attention.md", "docs/compiled-steps.md", "docs/speed.md"),
     *("docs/decisions/009-cpu-step.md", "docs/decisions/010-cpu-kernels.md"),
