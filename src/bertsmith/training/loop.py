@@ -193,7 +193,7 @@ class Trainer:
         if is_first() and skipped > self._skipped_warned:
             warn(
                 f"{skipped - self._skipped_warned:,.0f} updates were skipped up to step {self.position.step:,}, "
-                f"because gradients overflowed fp16; the loss scale is {scale:g} now ({skipped:,.0f} skipped since the start)"
+                f"because gradients overflowed fp16; the loss scale is now {scale:g} ({skipped:,.0f} skipped in all)"
             )
         self._skipped_warned = skipped
         return {"loss_scale": scale, "skipped_updates": skipped}
