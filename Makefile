@@ -6,7 +6,7 @@ ARGS ?=
 PYTHON ?=
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 .PHONY: setup check test quickstart bench gpu-check
 .DELETE_ON_ERROR:
@@ -16,11 +16,11 @@ setup: $(READY)
 # Torch comes first and capped: a later `pip install` then finds it there, and takes no other wheel of several GB.
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || { \
-	  for each in $(or $(PYTHON),python3 python3.12 python3.11); do \
+	  for each in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
 	    if $$each -c '$(FITS)' 2>/dev/null; then python=$$each; break; fi; \
 	  done; \
 	  if [ -z "$${python:-}" ]; then \
-	    echo "Bertsmith needs Python 3.11 or 3.12, and none was found: install one, or name it with make PYTHON=..." >&2; exit 2; \
+	    echo "Bertsmith needs Python 3.11, 3.12 or 3.13, and none was found: install one, or name it with make PYTHON=..." >&2; exit 2; \
 	  fi; \
 	  if ! $$python -c 'import ensurepip, venv' 2>/dev/null; then \
 	    echo "$$python cannot make virtual environments: install its venv package (Debian: apt-get install python3-venv)" >&2; exit 2; \

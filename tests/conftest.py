@@ -10,10 +10,20 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+try:
+    from hypothesis import settings
+except ModuleNotFoundError:  # a machine with a GPU may lack it; its tests do without
+    pass
+else:
+    # No test depends on a clock: on a busy machine an example takes many times as long.
+    settings.register_profile("no deadline", deadline=None)
+    settings.load_profile("no deadline")
 
 # Set before torch or a tokenizer is imported anywhere, and inherited by the processes that tests start. One thread: for
 # tiny models more of them cost time, and on a busy machine many times as much.
@@ -24,6 +34,13 @@ os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
 # Started in the background by a shell, tests would inherit an ignored SIGINT, and so would the processes that they end
 # with it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A test must pass on a busy machine too, so nothing may depend on how long an example takes.
+with suppress(ImportError):  # tests/gpu runs where it is not installed, too
+    import hypothesis
+
+    hypothesis.settings.register_profile("bertsmith", deadline=None)
+    hypothesis.settings.load_profile("bertsmith")
 
 ROOT = Path(__file__).resolve().parent.parent
 _LOCAL_NAMES = {None, "", "localhost", "localhost.localdomain", "ip6-localhost"}
@@ -77,7 +94,7 @@ def closed_network() -> Iterator[None]:
 def no_kernels_left_behind() -> Iterator[None]:
     """Training loads C++ kernels into the process; the next test begins without them."""
     yield
-    module = sys.modules.get("bertsmith.model.cpu.kernels")
+    module = sys.modules.get("bertsmith.model.cpu.library")
     if module is not None:
         module.unload()
 
@@ -85,11 +102,11 @@ def no_kernels_left_behind() -> Iterator[None]:
 @pytest.fixture
 def kernels() -> None:
     """Loads the C++ kernels; skips where there is no compiler for them, and fails where they do not compile."""
-    from bertsmith.model.cpu import kernels as cpu_kernels
+    from bertsmith.model.cpu.prepare import load
 
-    if sys.platform != "linux" or shutil.which("g++") is None:
-        pytest.skip("the C++ kernels need Linux and g++")
-    assert cpu_kernels.load()
+    if sys.platform != "linux" or not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("the C++ kernels need Linux and a C++ compiler")
+    assert load()
 
 
 @pytest.fixture

@@ -1,28 +1,32 @@
-"""The C++ kernels left out for a while, or with a fault planted in their source; and another number of threads."""
+"""What tests of the C++ kernels share: the kernels left out or with a planted fault, threads, and numbers for them.
+
+Legend: T token slots, H width.
+"""
 
 from __future__ import annotations
 
+import math
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
+from torch import Tensor
 
-from bertsmith.model.cpu import kernels as cpu_kernels
-from bertsmith.model.cpu import weight_gradients
+from bertsmith.model.cpu import library
 
 
 @contextmanager
 def kernels_unused() -> Iterator[None]:
     """Leaves all to PyTorch's operators, until something loads the kernels."""
-    kept = cpu_kernels._library, weight_gradients._library
-    cpu_kernels.unload()
+    kept = library._kernels
+    library.unload()
     try:
         yield
     finally:
-        cpu_kernels._library, weight_gradients._library = kept
+        library._kernels = kept
 
 
 @contextmanager
@@ -36,11 +40,34 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def plant(module: ModuleType, fault: tuple[str, str], folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Has `module` compile its source with the first text of the fault, which stands there once, made the second."""
-    source, (right, wrong) = module._SOURCE.read_text(encoding="utf-8"), fault
-    assert source.count(right) == 1
-    planted = folder / module._SOURCE.name
-    planted.write_text(source.replace(right, wrong), encoding="utf-8")
+def plant(fault: tuple[str, str], folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Has the kernels compiled with the first text of the fault, which stands there once, replaced by the second."""
+    right, wrong = fault
+    planted = Path(shutil.copytree(library._SOURCE.parent, folder / "planted"))
+    texts = {path: path.read_text(encoding="utf-8") for path in planted.iterdir() if path.suffix in (".cpp", ".h")}
+    assert sum(text.count(right) for text in texts.values()) == 1
+    for path, text in texts.items():
+        path.write_text(text.replace(right, wrong), encoding="utf-8")
     patch.setenv("XDG_CACHE_HOME", str(folder))
-    patch.setattr(module, "_SOURCE", planted)
+    patch.setattr(library, "_SOURCE", planted / library._SOURCE.name)
+
+
+def draw(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def rows_for(seed: int, rows: int, columns: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """x fp32[T, H], y [T, H] of the dtype, bias, weight and shift fp32[H]."""
+    x, y = draw(seed, rows, columns), draw(seed + 1, rows, columns, dtype=dtype)
+    return x, y, *draw(seed + 2, 3, columns)
+
+
+def exact_derivative(name: str, x: Tensor) -> Tensor:
+    """The derivative as it is written down, with nothing lost where terms almost cancel."""
+    if name == "relu":
+        return (x > 0).double()
+    if name == "gelu":
+        return torch.special.erfc(-x / math.sqrt(2)) / 2 + x * torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    steep = math.sqrt(8 / math.pi)
+    share = torch.sigmoid(steep * (x + 0.044715 * x**3))
+    return share + x * share * (1 - share) * steep * (1 + 3 * 0.044715 * x * x)

@@ -30,6 +30,8 @@ from bertsmith.training.pretrain import Run, pretrain
 OF_THE_CLOCK = {
     "tokens_per_second",
     "seconds_per_step",
+    "flop_per_second",
+    "peak_share",
     "data_wait_share",
     "memory_bytes",
     "seconds_left_in_phase",

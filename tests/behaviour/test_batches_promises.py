@@ -100,7 +100,7 @@ def test_a_steps_content_does_not_depend_on_micro_batches(
 def test_steps_do_not_depend_on_workers(source: MemorySource) -> None:
     alone, two = run(source), run(source, workers=2)
     for one, other in zip(alone, two, strict=True):
-        assert (one.number, one.totals, one.begun) == (other.number, other.totals, other.begun)
+        assert (one.number, one.totals, one.started_epochs) == (other.number, other.totals, other.started_epochs)
         for a, b in zip(one.micro_batches, other.micro_batches, strict=True):
             assert list(sequences(a)) == list(sequences(b))
 

@@ -52,7 +52,7 @@ def test_the_run_folder_that_is_claimed_has_its_folder_again(model: Path, caplog
     claim(model.parent, RunFacts({"seed": 1}, "", {}), None)
     assert (model / "weights").read_text() == "old"
     assert left_behind(model.parent) == ["model"]
-    assert f"{model} was put back" in caplog.text
+    assert f"{model} was restored" in caplog.text
 
 
 def test_a_run_resumes_from_the_checkpoint_that_was_about_to_be_replaced(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Training in bf16 on a CPU with the C++ kernels and without: as near to fp32, resumed to the bit, and said."""
+"""Training on a CPU with the C++ kernels and without: as near to fp32, resumed to the bit, and said."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertsmith.model.cpu import kernels as cpu_kernels
+from bertsmith.model.cpu.library import is_loaded
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.training.pretrain import Run, pretrain
@@ -19,7 +20,8 @@ from made_kernels import kernels_unused
 from made_pretraining import batch_of, fresh_model
 from made_runs import corpus, figures, small_recipe, stopped_after, weights
 
-OPTIONS = {"precision": "bf16", "phase1__steps": 4, "phase2__steps": 2, "model__layers": 2}
+OPTIONS = {"phase1__steps": 4, "phase2__steps": 2, "model__layers": 2}
+both_precisions = pytest.mark.parametrize("precision", ["fp32", "bf16"])
 
 
 def trained(folder: Path, patch: pytest.MonkeyPatch, in_two_parts: bool, **options: object) -> Run:
@@ -32,48 +34,96 @@ def trained(folder: Path, patch: pytest.MonkeyPatch, in_two_parts: bool, **optio
     return pretrain(recipe, corpus(), folder)
 
 
+@both_precisions
 @pytest.mark.parametrize("compile_", ["auto", "false"])
 def test_a_resumed_run_is_the_unbroken_one_and_says_what_it_uses(
-    kernels: None, said: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compile_: str
+    kernels: None,
+    said: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    compile_: str,
+    precision: str,
 ) -> None:
+    options = {"compile": compile_, "precision": precision}
     with kernels_unused():
-        unbroken = trained(tmp_path / "unbroken", monkeypatch, in_two_parts=False, compile=compile_)
-        assert cpu_kernels.can_take(torch.zeros(1, dtype=torch.bfloat16)) == (compile_ == "auto")
-    lines = [line for line in said.messages if line.startswith("what stands between a CPU's products")]
+        unbroken = trained(tmp_path / "unbroken", monkeypatch, in_two_parts=False, **options)
+        assert is_loaded() == (compile_ == "auto")
+    lines = [line for line in said.messages if line.startswith("between matrix products")]
     assert len(lines) == 1
     assert ("C++ kernels" in lines[0], "PyTorch's operators" in lines[0]) == (compile_ == "auto", compile_ == "false")
     with kernels_unused():
-        resumed = trained(tmp_path / "resumed", monkeypatch, in_two_parts=True, compile=compile_)
+        resumed = trained(tmp_path / "resumed", monkeypatch, in_two_parts=True, **options)
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
 
 
+@both_precisions
 def test_a_run_without_a_compiler_is_one_without_kernels(
-    kernels: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernels: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
     with kernels_unused():
-        with_kernels = trained(tmp_path / "kernels", monkeypatch, in_two_parts=False)
+        with_kernels = trained(tmp_path / "kernels", monkeypatch, in_two_parts=False, precision=precision)
     with kernels_unused():
-        asked = trained(tmp_path / "asked", monkeypatch, in_two_parts=False, compile="false")
+        told = trained(tmp_path / "told", monkeypatch, in_two_parts=False, compile="false", precision=precision)
         monkeypatch.setenv("CXX", "no-such-compiler")
-        unable = trained(tmp_path / "unable", monkeypatch, in_two_parts=False)
-    assert weights(unable) == weights(asked)
+        unable = trained(tmp_path / "unable", monkeypatch, in_two_parts=False, precision=precision)
+    assert weights(unable) == weights(told)
     assert weights(unable) != weights(with_kernels)
     losses = [[record["loss"] for record in run.metrics("train")] for run in (unable, with_kernels)]
     assert losses[0] == pytest.approx(losses[1], rel=0.02), "the same training but for what is dropped"
 
 
-def test_a_run_that_goes_on_without_its_kernels_is_warned_about(
-    kernels: None, said: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_in_fp32_without_dropout_a_run_is_the_same_with_kernels_within_rounding(
+    kernels: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped_after(2, monkeypatch, small_recipe(**OPTIONS), tmp_path / "run")
-    assert not any("this run was started with" in line for line in said.messages)
+    options = {"precision": "fp32", "model__hidden_dropout": 0, "model__attention_dropout": 0}
+    runs = []
+    for compile_ in ("auto", "false"):
+        with kernels_unused():
+            runs.append(pretrain(small_recipe(**OPTIONS, **options, compile=compile_), corpus(), tmp_path / compile_))
+    losses = [[record["loss"] for record in run.metrics("train")] for run in runs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert weights(runs[0]) != weights(runs[1])
+
+
+@both_precisions
+def test_a_run_that_goes_on_without_its_kernels_is_warned_about(
+    kernels: None,
+    said: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+) -> None:
+    recipe = small_recipe(**OPTIONS, precision=precision)
+    stopped_after(2, monkeypatch, recipe, tmp_path / "run")
+    assert not any("was started with" in line for line in said.messages)
     monkeypatch.setenv("CXX", "no-such-compiler")
     with kernels_unused():  # as in a new process
-        pretrain(small_recipe(**OPTIONS), corpus(), tmp_path / "run", resume=True)
-    (warning,) = [line for line in said.messages if "this run was started with" in line]
-    assert "started with kernels" in warning
-    assert "resumed with operators" in warning
+        pretrain(recipe, corpus(), tmp_path / "run", resume=True)
+    (warning,) = [line for line in said.messages if "was started with" in line]
+    assert "started with C++ kernels between matrix products" in warning
+    assert "resumed with PyTorch's operators" in warning
+
+
+def test_a_run_of_a_version_without_kernels_in_fp32_goes_on_with_operators_to_the_bit(
+    kernels: None, said: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a run has no record of them in `run.json`."""
+    recipe = small_recipe(**OPTIONS, precision="fp32")
+    with kernels_unused():
+        unbroken = pretrain(small_recipe(**OPTIONS, precision="fp32", compile="false"), corpus(), tmp_path / "unbroken")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with kernels_unused():
+        stopped_after(2, monkeypatch, recipe, tmp_path / "run")
+    monkeypatch.delenv("CXX")
+    known = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
+    assert known["begun_on"].pop("between_products") == "PyTorch's operators"
+    (tmp_path / "run" / "run.json").write_text(json.dumps(known), encoding="utf-8")
+    resumed = pretrain(recipe, corpus(), tmp_path / "run", resume=True)
+    assert not is_loaded()
+    assert not [record for record in said.records if record.levelname == "WARNING" and "started" in record.message]
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
 
 
 SHAPE = {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 128}
@@ -91,9 +141,9 @@ def gradients_of_a_step(compute: torch.dtype | None) -> dict[str, Tensor]:
 
 
 def test_gradients_of_a_step_are_as_near_to_fp32_with_kernels(kernels: None) -> None:
-    exact, with_them = gradients_of_a_step(None), gradients_of_a_step(torch.bfloat16)
+    with_them = gradients_of_a_step(torch.bfloat16)
     with kernels_unused():
-        without = gradients_of_a_step(torch.bfloat16)
+        exact, without = gradients_of_a_step(None), gradients_of_a_step(torch.bfloat16)
     assert exact.keys() == with_them.keys() == without.keys()
 
     def distance(found: dict[str, Tensor], names: list[str]) -> float:

@@ -13,7 +13,7 @@ import torch
 from bertsmith.base import device, fp32_products, log
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.processor import Processor
-from bertsmith.model.cpu import kernels as cpu_kernels
+from bertsmith.model.cpu.prepare import prepare_training
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.training import pretrain as pretrain_module
@@ -37,9 +37,9 @@ def test_a_resumed_run_keeps_its_precision(
     unbroken = pretrain(AUTO, corpus(), tmp_path / "unbroken")
     stopped_after(1, monkeypatch, AUTO, tmp_path / "run")
     known = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
-    between = cpu_kernels.prepare_training(torch.bfloat16)
-    products = {"fp32_products": "default"} if precision == "fp32" else {"between_products": between}
-    assert known["begun_on"] == {"device": "cpu", "precision": precision, **products}
+    products = {"fp32_products": "default"} if precision == "fp32" else {}
+    between = {"between_products": prepare_training(torch.float32)}
+    assert known["begun_on"] == {"device": "cpu", "precision": precision, **products, **between}
     runs_on(later, monkeypatch)
     resumed = pretrain(AUTO, corpus(), tmp_path / "run", resume=True)
     assert figures(resumed) == figures(unbroken)

@@ -1,1 +1,1 @@
-"""What every stage stands on: errors, device, ranks, random streams, files, log, layout. Imports nothing of ours."""
+"""What all stages use: errors, device, ranks, random streams, files, log, layout. Imports nothing of ours."""

@@ -22,7 +22,7 @@ _TENSOR_CORES, _AMPERE = (7, 0), (8, 0)
 
 @dataclass(frozen=True)
 class Device:
-    """A device and the dtype that activations and matrix products have on it; parameters stay fp32 masters.
+    """A device and the dtype of activations and matrix products on it; parameters stay fp32 masters.
 
     tf32: whether fp32 products are made from numbers cut to 10 bits of mantissa. fp32_products: the library that makes
     them on a CPU, from `choose_fp32_products`; "" where none was chosen.

@@ -1,4 +1,4 @@
-"""One kind of error for everything a user can get wrong: what happened, where, and how to mend it."""
+"""One kind of error for everything a user can get wrong: what happened, where, and how to fix it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ EXIT_STOPPED_AFTER_SAVING = 143
 
 
 class BertsmithError(Exception):
-    """Wrong input, said in one message and without a traceback; the command line ends with status 2.
+    """Wrong input, reported in one message without a traceback; the command line exits with status 2.
 
-    what: the fact, as a sentence without its full stop. where: file, line, key or tensor it was found at.
+    what: the fact, as a sentence without a full stop. where: the file, line, key or tensor where it was found.
     fix: what the user can do about it.
     """
 
@@ -34,7 +34,7 @@ class BertsmithError(Exception):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A phrase that names the known word most like `word`, or lists what there is: for the `fix` of an error."""
+    """A phrase for the `fix` of an error: names the known word that is most like `word`, or lists all known ones."""
     names = sorted(known)
     match = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     return f"did you mean '{match[0]}'?" if match else f"known are: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the one message for a disk that refuses."""
+"""Files that are written whole or not at all, and one message for a disk that cannot be written to."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _DISK_FIXES = {
     errno.ENOSPC: "free some space or choose another folder, then run the command again; what was finished is intact",
     errno.EDQUOT: "your quota is used up; free some space or choose another folder, then run the command again",
     errno.EROFS: "choose a folder on a disk that can be written to",
-    errno.EACCES: "choose a folder that you may write to, or mend its permissions",
+    errno.EACCES: "choose a folder that you may write to, or fix its permissions",
 }
-# What `whole_folder` calls the folder that it replaces, until that is done.
+# The name that `whole_folder` gives the folder that it replaces, until it is done.
 _OLD_FOLDER = re.compile(r"\.(?P<name>.+)\.\d+\.old")
 
 
@@ -42,7 +42,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def read_errors(path: str | Path) -> Iterator[None]:
-    """Turns what the system has against reading `path` into a BertsmithError that names it; a missing file is left."""
+    """Turns an error of reading `path` into a BertsmithError that names it, except for a missing file."""
     try:
         yield
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def read_errors(path: str | Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Calls `write` on a file beside `path`, syncs it and renames it into place: readers see the old file or the new.
+    """Calls `write` on a file beside `path`, syncs it and renames it into place: readers see the old or the new file.
 
     Raises BertsmithError when the disk is full or read-only; the old file, if any, is then untouched.
     """
@@ -76,12 +76,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes JSON whole or not at all, readable by people: indented, keys in the order given."""
+    """Writes JSON whole or not at all, indented for people, keys in the given order."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path, fix: str = "") -> Any:
-    """Reads JSON. Raises BertsmithError when the file is missing, may not be read, or is broken."""
+    """Reads JSON. Raises BertsmithError when the file is missing, not readable, or not valid JSON."""
     try:
         with read_errors(path):
             return json.loads(path.read_text(encoding="utf-8"))
@@ -93,13 +93,13 @@ def read_json(path: Path, fix: str = "") -> Any:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Gives a folder to write into that replaces `path` at the end; on an error `path` is as it was.
+    """Yields a folder to write into, which replaces `path` at the end; on an error `path` stays as it was.
 
-    A folder takes two renames to replace, so a kill between them leaves the old one under a hidden name: the next call
-    for the same path, or `put_back`, returns it. Where the process works in the folder, it does so in the new one
+    Replacing a folder takes two renames, so a kill between them leaves the old one under a hidden name: the next call
+    for the same path, or `put_back`, restores it. If the folder is the process's working directory, the new one is
     afterwards. Raises BertsmithError when the disk is full or read-only.
     """
-    if path.name in ("", ".."):  # "." and the like, which have no name to put another beside
+    if path.name in ("", ".."):  # "." and the like have no name to put another folder beside
         path = path.resolve()
     works_there = path.exists() and path.samefile(".")
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -117,7 +117,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(aside, ignore_errors=True)
     if works_there:
         os.chdir(path)
-        warn(f"the folder you are in, {path}, was replaced by the finished one: type `cd .` to see it")
+        warn(f"the folder you are in, {path}, was replaced by the finished one: run `cd .` to see it")
 
 
 def _replace_folder(new: Path, path: Path) -> None:
@@ -128,7 +128,7 @@ def _replace_folder(new: Path, path: Path) -> None:
             os.replace(path, old)
         os.replace(new, path)
         sync(path.parent)
-        if old.exists():  # renamed before it is removed, so what bears the hidden name is always whole
+        if old.exists():  # renamed before it is removed, so a folder with the hidden name is always whole
             os.replace(old, new)
     except BaseException:
         if not new.exists():
@@ -139,9 +139,9 @@ def _replace_folder(new: Path, path: Path) -> None:
 
 
 def put_back(parent: Path, name: str | None = None) -> None:
-    """Ends what a killed `whole_folder` left undone in `parent`, for the folder `name` or for all of them.
+    """Finishes what a killed `whole_folder` left undone in `parent`, for the folder `name` or for all of them.
 
-    An old folder returns to its place where that is empty, and it is said; else it was replaced and is removed.
+    An old folder is moved back, with a warning, if nothing is in its place; otherwise it was replaced and is removed.
     """
     for old in sorted(parent.glob(".*.old")):
         match = _OLD_FOLDER.fullmatch(old.name)
@@ -152,11 +152,11 @@ def put_back(parent: Path, name: str | None = None) -> None:
             shutil.rmtree(old, ignore_errors=True)
         else:
             os.replace(old, path)
-            warn(f"{path} was put back: a command that was to replace it was killed")
+            warn(f"{path} was restored: a command was killed while it replaced it")
 
 
 def sync(path: Path) -> None:
-    """Asks the system to put a file, or the entries of a folder, on the disk; Windows has no such call for a folder."""
+    """Makes the system write a file, or the entries of a folder, to the disk; Windows has no such call for a folder."""
     if sys.platform == "win32" and path.is_dir():
         return
     # Windows refuses it for a file that is open for reading only.

@@ -1,4 +1,4 @@
-"""How sequences lie in a packed batch, the one type that data and model share, and how they are dealt to batches.
+"""How sequences are laid out in a packed batch, the type that data and model share, and how they are dealt to batches.
 
 Legend: S sequences, T token slots, L slots of a padded row.
 """
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Ints = NDArray[np.int64]
 IGNORED_LABEL = -100
-"""Stands where nothing is asked of the model; takes no part in losses or counts."""
+"""The label of positions without a target; they do not enter losses or counts."""
 
 # Rows of a padded block are at least this share of its longest row.
 _BLOCK_FILL = 0.8
@@ -25,10 +25,10 @@ _BLOCK_COLUMNS = 16
 
 @dataclass(frozen=True)
 class Layout:
-    """S sequences one behind the other: sequence s takes the slots offsets[s] to offsets[s + 1]. No slot is padding.
+    """S sequences one after another: sequence s takes the slots offsets[s] to offsets[s + 1]. No slot is padding.
 
-    offsets: int64[S + 1], rising, from 0 to T. longest: the most slots a sequence takes, or an upper bound of it that
-    stays the same from batch to batch where shapes must not change.
+    offsets: int64[S + 1], ascending, from 0 to T. longest: the length of the longest sequence in slots, or an upper
+    bound that stays the same from batch to batch where shapes must not change.
     """
 
     offsets: Ints
@@ -50,7 +50,7 @@ class Layout:
 
     @property
     def tokens(self) -> int:
-        """T, the slots in all."""
+        """T, the number of slots."""
         return int(self.offsets[-1])
 
     @property
@@ -60,16 +60,16 @@ class Layout:
 
     @property
     def first_slots(self) -> Ints:
-        """int64[S]: where each sequence begins, its [CLS]."""
+        """int64[S]: the first slot of each sequence, its [CLS]."""
         return self.offsets[:-1]
 
     @cached_property
     def positions(self) -> Ints:
-        """int64[T]: each slot's place in its sequence, from 0."""
+        """int64[T]: each slot's position in its sequence, from 0."""
         return np.arange(self.tokens) - np.repeat(self.first_slots, self.lengths)
 
     def filled(self) -> Layout:
-        """The layout with sequences behind it, none longer than the longest here, that make T a round size."""
+        """The layout with sequences appended, none longer than `longest`, to make T a round size."""
         missing = round_up(self.tokens) - self.tokens
         if not missing or not self.tokens:
             return self
@@ -79,7 +79,7 @@ class Layout:
 
     @cached_property
     def blocks(self) -> Blocks:
-        """The sequences as a few padded blocks of like lengths, longest first: for attention without varlen."""
+        """The sequences as a few padded blocks of similar lengths, longest first: for attention without varlen."""
         order = np.argsort(-self.lengths, kind="stable")
         order = order[self.lengths[order] > 0]
         shapes, slots, real = [], [], []
@@ -101,10 +101,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Padded blocks of a layout, laid flat one behind the other; P padded places in all.
+    """Padded blocks of a layout, flattened one after another; P padded positions in all.
 
-    shapes: (rows, L) of each block. slots: int64[P], the slot that each place shows; a place that is padding shows its
-    sequence's first slot. real: bool[P], False for padding.
+    shapes: (rows, L) of each block. slots: int64[P], the slot at each position; padding refers to the first slot of its
+    sequence. real: bool[P], False for padding.
     """
 
     shapes: tuple[tuple[int, int], ...]
@@ -119,10 +119,10 @@ class Blocks:
 
 
 def deal(lengths: ArrayLike, bins: int) -> list[Ints]:
-    """Deals sequences to `bins` bins of about equal token counts: longest first, each to the bin that has least.
+    """Deals sequences to `bins` bins of about equal token counts: longest first, each to the least filled bin.
 
-    Returns the indices of every bin in rising order (their order among themselves does not matter to the sums that a
-    step takes, and a fixed one makes it repeatable). Bins may be empty where there are fewer sequences than bins.
+    Returns the indices of each bin in ascending order: the sums of a step do not depend on the order, and a fixed one
+    makes it reproducible. Bins may be empty if there are fewer sequences than bins.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     heap = [(0, number) for number in range(bins)]
@@ -135,25 +135,25 @@ def deal(lengths: ArrayLike, bins: int) -> list[Ints]:
 
 
 def round_up(count: int) -> int:
-    """The next of a few sizes, at most a thirty-second larger, or 15 slots: batches then come in few shapes.
+    """Rounds up to one of a few sizes, by at most 1/32 or 15 slots, so that batches have few different shapes.
 
-    A CPU's matrix kernels are generated anew for every shape, which cost a sixth of a step's time where each step had
-    a shape of its own.
+    A CPU's matrix kernels are generated for each new shape, which took a sixth of a step's time when every step had its
+    own shape.
     """
     grain = max(16, 1 << max(count.bit_length() - 6, 0))
     return -(-count // grain) * grain
 
 
 def bins_for_budget(lengths: Sequence[int] | Ints, budget_tokens: int) -> int:
-    """The fewest bins for which no bin is expected to pass `budget_tokens`; at least 1."""
+    """The smallest number of bins, at least 1, for which no bin is expected to exceed `budget_tokens`."""
     return max(1, -(-int(np.sum(lengths)) // budget_tokens))
 
 
 def deal_within(lengths: ArrayLike, ranks: int, budget_tokens: int) -> list[Ints]:
-    """Deals sequences to ranks x A bins of about even token counts, A the least for which no bin of several sequences
-    passes the budget. Bins of a rank lie together: rank r has bins r * A to (r + 1) * A."""
+    """Deals sequences to ranks x A bins of about equal token counts, with the smallest A for which no bin of several
+    sequences exceeds the budget. The bins of a rank are adjacent: rank r has bins r * A to (r + 1) * A."""
     lengths = np.asarray(lengths, dtype=np.int64)
-    # Where a sequence is longer than the budget the tokens would ask for more bins than there are sequences.
+    # If a sequence is longer than the budget, the token count alone would give more bins than there are sequences.
     each = max(1, min(bins_for_budget(lengths, budget_tokens * ranks), -(-len(lengths) // ranks)))
     while True:
         bins = deal(lengths, ranks * each)

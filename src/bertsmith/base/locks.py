@@ -29,7 +29,7 @@ _REFUSED = (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
 def locked(folder: Path, shared: bool = False, doing: str = "preparing a corpus here") -> Iterator[None]:
     """Holds a folder, which it makes if it is not there, for this process; shared: together with others that share it.
 
-    doing: what the holders of such a folder do, for the message to whoever comes second. Raises BertsmithError when
+    doing: what the holders of such a folder do, for the message that a second process gets. Raises BertsmithError when
     others hold the folder, naming process and host if they are known. Where the file system has no locks, warns and
     continues.
     """
@@ -93,7 +93,7 @@ def _holder(file: IO[bytes]) -> str:
 if sys.platform == "win32":
     import msvcrt
 
-    # Nobody can read a locked byte, so it is one behind the holder's name.
+    # Nobody can read a locked byte, so it is one after the name of the holder.
     _LOCKED_BYTE = 1 << 20
 
     def _lock(handle: int, shared: bool) -> None:

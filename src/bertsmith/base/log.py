@@ -1,10 +1,12 @@
-"""What the user reads: one line per fact on standard error, a progress bar on a terminal and plain lines elsewhere."""
+"""Output for the user: one line per fact on standard error, a progress bar on a terminal and plain lines elsewhere."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bertsmith")
 _said: set[str] = set()
+_level = logging.INFO
+_DETAILS_EVERY_SECONDS = 60.0
 
 
 class _AboveBars(logging.Handler):
@@ -25,25 +29,36 @@ class _AboveBars(logging.Handler):
 
 
 def configure(quiet: bool = False, debug: bool = False) -> None:
-    """Sends our log to standard error. quiet: warnings only. debug: everything. Called by the command line once."""
+    """Sends our log to standard error. quiet: warnings only. debug: everything. The command line calls it once."""
     logger.handlers = [_AboveBars()]
     logger.handlers[0].setFormatter(logging.Formatter("%(message)s"))
     logger.propagate = False
     logger.setLevel(logging.WARNING if quiet else logging.DEBUG if debug else logging.INFO)
 
 
+@contextmanager
+def as_details() -> Iterator[None]:
+    """Shows messages from inside the block under --debug only; warnings, bars and a line of progress a minute stay."""
+    global _level
+    before, _level = _level, logging.DEBUG
+    try:
+        yield
+    finally:
+        _level = before
+
+
 def say(message: str) -> None:
-    """A fact the user should see."""
-    logger.info(message)
+    """Logs a fact that the user should see."""
+    logger.log(_level, message)
 
 
 def warn(message: str) -> None:
-    """Something that may be wrong. Shown even under --quiet."""
+    """Logs something that may be wrong; shown even with --quiet."""
     logger.warning(f"warning: {message}")
 
 
 def log_choice(what: str, choice: str, reason: str) -> None:
-    """Says an automatic choice and its reason, once a process."""
+    """Logs an automatic choice and its reason, once per process."""
     message = f"{what}: {choice} ({reason})"
     if message not in _said:
         _said.add(message)
@@ -51,24 +66,25 @@ def log_choice(what: str, choice: str, reason: str) -> None:
 
 
 class Progress:
-    """Counts work towards `total` (None: unknown): a bar with rate and time left on a terminal, else some lines."""
+    """Reports progress towards `total` (None: unknown): a bar with rate and time left on a terminal, else lines."""
 
     def __init__(self, what: str, total: int | None, unit: str = "it", every_seconds: float = 15.0) -> None:
-        self._what, self._total, self._unit, self._every = what, total, unit, every_seconds
+        self._what, self._total, self._unit = what, total, unit
+        self._every = every_seconds if _level == logging.INFO else max(every_seconds, _DETAILS_EVERY_SECONDS)
         self._start = self._told = time.monotonic()
         self._shown = logger.isEnabledFor(logging.INFO)
         self.done = self._skipped = 0
         self._bar = _bar(what, total, unit) if sys.stderr.isatty() and self._shown else None
 
     def skip(self, count: int) -> None:
-        """Counts units that were done before, in an earlier run: they do not enter the rate."""
+        """Counts units that an earlier run did: they do not enter the rate."""
         self._skipped = count
         if self._bar is not None:
             self._bar.update(count)
             self._bar.unpause()
 
     def advance(self, count: int, note: str = "") -> None:
-        """Counts `count` units as done; `note` is shown behind the bar or the line."""
+        """Counts `count` units as done; `note` is shown after the bar or the line."""
         self.done += count
         if self._bar is not None:
             if note:
@@ -78,15 +94,15 @@ class Progress:
         now = time.monotonic()
         if self._shown and now - self._told >= self._every:
             self._told = now
-            say(self._line(now, note))
+            logger.info(self._line(now, note))
 
     def _line(self, now: float, note: str) -> str:
         rate = self.done / max(now - self._start, 1e-9)
         done = self._skipped + self.done
         of = f"/{self._total:,}" if self._total is not None else ""
         left = f", {duration((self._total - done) / rate)} left" if self._total and rate > 0 else ""
-        behind = f"; {note}" if note else ""
-        return f"  {self._what}: {done:,}{of} {self._unit}, {rate:,.1f} {self._unit}/s{left}{behind}"
+        suffix = f"; {note}" if note else ""
+        return f"  {self._what}: {done:,}{of} {self._unit}, {rate:,.1f} {self._unit}/s{left}{suffix}"
 
     def __enter__(self) -> Self:
         return self
@@ -99,14 +115,14 @@ class Progress:
 
 
 def _bar(what: str, total: int | None, unit: str) -> tqdm[Any]:
-    # Imported when first drawn: it is a sixth of what a worker of `prepare` would import.
+    # Imported when first needed: it would be a sixth of the import time of a worker of `prepare`.
     from tqdm import tqdm
 
     return tqdm(total=total, desc=what, unit=unit, unit_scale=True, leave=False)
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: 0.8 s, 42 s, 3 min 5 s, 2 h 14 min."""
+    """Seconds in a readable form: 0.8 s, 42 s, 3 min 5 s, 2 h 14 min."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -118,7 +134,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count_bytes: float) -> str:
-    """Bytes as a person says them, in powers of 1000: 812 B, 4.1 MB."""
+    """Bytes in a readable form, in powers of 1000: 812 B, 4.1 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count_bytes < 1000:
             return f"{count_bytes:.0f} {unit}" if unit == "B" else f"{count_bytes:.1f} {unit}"

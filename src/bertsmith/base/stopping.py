@@ -1,4 +1,4 @@
-"""A polite stop: a signal is noted, and whoever works stops at the next point where it can save or finish."""
+"""A polite stop: a signal is noted, and the work stops at the next point where it can save or finish."""
 
 from __future__ import annotations
 

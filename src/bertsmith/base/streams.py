@@ -1,7 +1,7 @@
-"""Random numbers as pure functions of named keys, so that any worker can draw any of them, at any time, again.
+"""Random numbers as pure functions of named keys, so that any worker can reproduce any of them at any time.
 
-A key is a 64-bit integer hashed from (seed, phase, epoch, what it is for, where). Numbers come from a key in two ways:
-`generator` for draws made one after the other, and `bits`/`uniform`/`below` for arrays of counters drawn at once.
+A key is a 64-bit integer hashed from (seed, phase, epoch, purpose, place). Numbers come from a key in two ways:
+`generator` for one draw after another, and `bits`/`uniform`/`below` for whole arrays of counters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _30, _27, _31, _11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 
 def stream_key(seed: int, *names: str | int) -> int:
-    """A 64-bit key for the stream that (seed, *names) names. Equal arguments, equal key, on every machine."""
+    """A 64-bit key for the stream named by (seed, *names). Equal arguments give an equal key on every machine."""
     text = "\x1f".join(f"{type(name).__name__}:{name}" for name in (seed, *names))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 

@@ -1,4 +1,4 @@
-"""Rows of cells as lines of text whose columns stand below each other."""
+"""Rows of cells as lines of text with aligned columns."""
 
 from __future__ import annotations
 

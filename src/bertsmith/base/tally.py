@@ -1,4 +1,4 @@
-"""Counts of what happened, the bytes it concerned, and a few examples of where."""
+"""Counts of events, the bytes that they affected, and a few examples of where."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _EXCERPT = 60
 
 
 def excerpt(name: str, text: str) -> str:
-    """A document as an example shows it: its id and how it begins, on one line."""
+    """A document as an example: its id and its first words, on one line."""
     return f"{name}: {' '.join(text[: 2 * _EXCERPT].split())[:_EXCERPT]}"
 
 
 @dataclass
 class Entry:
-    """How often something happened, the bytes it concerned, and where it happened first."""
+    """How often something happened, the bytes it affected, and where it happened first."""
 
     count: int = 0
     bytes: int = 0
@@ -25,7 +25,7 @@ class Entry:
 
 
 class Tally(dict[str, Entry]):
-    """Entries by what happened. Tallies of parts, added in source order, give the same examples for any parts."""
+    """Entries by event. Tallies of parts, added in source order, give the same examples however the source was cut."""
 
     def note(self, what: str, count: int = 1, size_bytes: int = 0, example: str = "") -> None:
         """Counts `what`; keeps the first three examples."""
@@ -44,7 +44,7 @@ class Tally(dict[str, Entry]):
             entry.examples += theirs.examples[: EXAMPLES - len(entry.examples)]
 
     def lines(self) -> list[str]:
-        """The entries as the user is told them: how often, what, and where first."""
+        """The entries as lines for the user: how often, what, and where first."""
         return [
             f"{entry.count:,} {what}" + (f"; such as {entry.examples[0]}" if entry.examples else "")
             for what, entry in self.items()

@@ -1,7 +1,7 @@
-"""Who builds steps ahead: a thread of this process, or processes of their own.
+"""Builders of steps ahead of their use: a thread of this process, or separate processes.
 
-Each process has a pipe of its own and nothing is shared, so one that is killed takes no lock with it. A process ends
-when its pipe is closed, and so when the run ends in whatever way.
+Each process has its own pipe and nothing is shared, so a killed one leaves no lock behind. A process ends when its pipe
+is closed, and so when the run ends, however it ends.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Protocol
 from bertsmith.base.errors import BertsmithError
 from bertsmith.batches.steps import Step, StepBuilder
 
-# A process that is in the middle of a step is given this long to finish it.
+# How long a process in the middle of a step has to finish it.
 _LEAVE_SECONDS = 5.0
 
 
 class Builders(Protocol):
-    """Builds the steps that are submitted. `submit` returns at once; what it returns waits for the step."""
+    """Builds submitted steps. `submit` returns at once; the function that it returns waits for the step."""
 
     def submit(self, number: int) -> Callable[[], Step]: ...
 
@@ -46,11 +46,11 @@ class BuilderThread:
 
 
 class FailedInProcess(Exception):
-    """The traceback of an error in a process that builds steps: the cause of the error raised here."""
+    """Carries the traceback of an error in a builder process, as the cause of the error raised here."""
 
 
 class BuilderProcesses:
-    """Processes that take the steps in turn. Steps are to be waited for in the order in which they were submitted."""
+    """Processes that build steps in turn. Wait for the steps in the order in which they were submitted."""
 
     def __init__(self, builder: StepBuilder, processes: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -89,7 +89,7 @@ class BuilderProcesses:
         return BertsmithError(
             "a process that builds batches was killed",
             f"workers = {len(self._pipes)}",
-            "memory may have run out: use fewer workers, or 0 for a thread of the run itself",
+            "memory may have run out: use fewer workers, or 0 for a thread of the main process",
         )
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class BuilderProcesses:
 
 
 def _serve(builder: StepBuilder, pipe: Connection) -> None:
-    """Builds the steps whose numbers come through the pipe, until it is closed."""
+    """Builds the steps whose numbers arrive in the pipe, until it is closed."""
     # Ctrl-C and a scheduler's SIGTERM reach the whole group; the run still needs its steps until it has saved.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -117,10 +117,10 @@ def _serve(builder: StepBuilder, pipe: Connection) -> None:
 
 
 def _build(builder: StepBuilder, number: int) -> Step | tuple[Exception, str]:
-    """The step, or an error that can be sent and its traceback."""
+    """The step, or an error that can be pickled and its traceback."""
     try:
         return builder.build(number)
     except BertsmithError as error:
         return error, traceback.format_exc()
-    except Exception as error:  # any: the run waits for this step, and not every error can be sent
+    except Exception as error:  # any error: the run waits for this step, and not every error can be pickled
         return RuntimeError(f"step {number} could not be built: {error!r}"), traceback.format_exc()

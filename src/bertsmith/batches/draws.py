@@ -1,4 +1,4 @@
-"""The random draws that pairs are made with, behind a protocol so that a test can put another generator in."""
+"""The random draws for sentence pairs, behind a protocol so that a test can use another generator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BUFFER = 4096
 
 
 class Draws(Protocol):
-    """Draws made one after the other. Their order is that of Google's `create_pretraining_data.py`."""
+    """Draws in sequence. Their order is that of Google's `create_pretraining_data.py`."""
 
     def uniform(self) -> float:
         """A number in [0, 1)."""
@@ -19,11 +19,11 @@ class Draws(Protocol):
         """A whole number from low to high, both included."""
 
     def tosses(self, count: int) -> int:
-        """`count` fair coins: bit i of the result is toss i. Bits from `count` on mean nothing."""
+        """`count` fair coin tosses: bit i of the result is toss i. Bits from `count` on are undefined."""
 
 
 class KeyedDraws:
-    """The draws of one stream: equal keys give equal draws. Numbers are drawn some thousands at once and handed out."""
+    """The draws of one stream: equal keys give equal draws. Numbers are drawn in batches of a few thousand."""
 
     def __init__(self, key: int) -> None:
         self._generator = streams.generator(key)

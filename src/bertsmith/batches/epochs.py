@@ -1,7 +1,7 @@
-"""The index of an epoch: how many instances each shard gives, how long each is, and in which order they come.
+"""The index of an epoch: the number of instances of each shard, their lengths, and their order.
 
-An epoch visits its shards in a drawn order. Windows of successive shards, of some 200,000 instances together at most,
-are shuffled as one. With the index any place of the epoch is found at once, and every rank knows all lengths.
+An epoch visits its shards in a random order. Windows of successive shards, with at most some 200,000 instances in all,
+are shuffled as one. With the index any position of the epoch is found at once, and every rank knows all lengths.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Stream:
     epoch: int
 
     def key(self, purpose: str, where: int = 0) -> int:
-        """The key of what the numbers are for (pairs, masks, ...) and where (a shard, a window)."""
+        """The key of a purpose (pairs, masks, ...) and a place (a shard, a window)."""
         return streams.stream_key(self.seed, self.phase, self.epoch, purpose, where)
 
 
 @dataclass(frozen=True)
 class References:
-    """n instances by name. epochs, shards, instances (the number within the shard), lengths in slots: int64[n]."""
+    """References to n instances. epochs, shards, instances (numbers within the shard), lengths in slots: int64[n]."""
 
     epochs: Ints
     shards: Ints
@@ -51,14 +51,14 @@ class References:
 
     @classmethod
     def join(cls, parts: Sequence[References]) -> References:
-        """All references of `parts`, one part behind the other."""
+        """The references of all `parts`, concatenated."""
         return cls(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)))
 
 
 @dataclass(frozen=True)
 class EpochIndex:
     """table: int64[shards, 7], the account of each shard, fields in the order of `Account`. lengths: uint16[instances],
-    slots of every instance, shard by shard in the order of the corpus."""
+    length in slots of every instance, shard by shard in the order of the corpus."""
 
     stream: Stream
     table: NDArray[np.int64]
@@ -77,7 +77,7 @@ class EpochIndex:
 
     @cached_property
     def account(self) -> Account:
-        """What the epoch shows of the corpus."""
+        """What part of the corpus the epoch visits."""
         return Account(*(int(total) for total in self.table.sum(axis=0)))
 
     @cached_property
@@ -86,7 +86,7 @@ class EpochIndex:
 
     @cached_property
     def _shard_starts(self) -> Ints:
-        """Where the lengths of each shard begin."""
+        """The index of the first length of each shard."""
         return np.cumsum(self._counts) - self._counts
 
     @cached_property
@@ -105,7 +105,7 @@ class EpochIndex:
 
     @cached_property
     def _window_starts(self) -> Ints:
-        """Where each window begins in the epoch, and where the epoch ends."""
+        """The position of the first instance of each window in the epoch, and the end of the epoch."""
         return np.concatenate(([0], np.cumsum([int(self._counts[members].sum()) for members in self.windows])))
 
     @cached_property
@@ -113,7 +113,7 @@ class EpochIndex:
         return {}
 
     def _shuffled(self, window: int) -> Ints:
-        """The order of a window's instances. The last two are kept: a step lies in one window or on an edge of two."""
+        """The order of a window's instances. The last two are kept: a step is in one window or spans two."""
         if window not in self._shuffles:
             count = int(self._window_starts[window + 1] - self._window_starts[window])
             order = streams.generator(self.stream.key("window", window)).permutation(count)

@@ -1,7 +1,7 @@
-"""Epoch indices on disk, beside the corpus: a file each, two bytes an instance, written whole, memory-mapped back.
+"""Epoch indices on disk, beside the corpus: one file each, two bytes per instance, written atomically, memory-mapped.
 
-The file is one `.npy` array of uint16: 8 of checksum, the table of shard accounts, the lengths. Its name holds a hash
-of everything that the index depends on, so an index of another corpus or other settings is never taken for this one.
+The file is one `.npy` array of uint16: 8 words of checksum, the table of shard accounts, the lengths. Its name has a
+hash of everything that the index depends on, so an index of another corpus or other settings is never used by mistake.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _TABLE_WORDS = 4 * len(ACCOUNT_FIELDS)
 
 
 def index_path(folder: Path, fingerprint: str, epoch: int) -> Path:
-    """The file of an epoch's index. fingerprint: of corpus, seed, phase and pair settings."""
+    """The path of an epoch's index. fingerprint: of corpus, seed, phase and pair settings."""
     return folder / f"epoch-{epoch}-{hashlib.blake2b(fingerprint.encode(), digest_size=8).hexdigest()}.npy"
 
 
 def read_index(path: Path, stream: Stream, shards: int) -> EpochIndex | None:
-    """The index in the file, or None where there is none. A damaged file counts as none, and is said."""
+    """The index in the file, or None if there is none. For a damaged file it warns and returns None."""
     try:
         words = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
@@ -36,20 +36,20 @@ def read_index(path: Path, stream: Stream, shards: int) -> EpochIndex | None:
         words = np.zeros(0, dtype=np.uint16)
     body = words[_CHECKSUM_WORDS:]
     if words.dtype != np.uint16 or words.ndim != 1 or not np.array_equal(words[:_CHECKSUM_WORDS], _checksum(body)):
-        warn(f"the epoch index {path} is damaged; it is built again")
+        warn(f"the epoch index {path} is damaged and will be rebuilt")
         return None
     table = np.array(body[: shards * _TABLE_WORDS]).view(np.int64).reshape(shards, len(ACCOUNT_FIELDS))
     return EpochIndex(stream, table, np.asarray(body[shards * _TABLE_WORDS :]))
 
 
 def write_index(path: Path, index: EpochIndex) -> None:
-    """Writes the index whole. Where the folder cannot be written to, training goes on without, and that is said."""
+    """Writes the index. If the folder cannot be written to, it warns, and training continues without the cache."""
     body = np.concatenate((np.ascontiguousarray(index.table).view(np.uint16).ravel(), index.lengths))
     words = np.concatenate((_checksum(body), body))
     try:
         files.write_whole(path, lambda file: np.save(file, words, allow_pickle=False))
     except BertsmithError as error:
-        warn(f"the epoch index is not kept and will be built again on every start: {error.what} ({error.where})")
+        warn(f"the epoch index was not saved and will be rebuilt at every start: {error.what} ({error.where})")
 
 
 def _checksum(body: NDArray[np.uint16]) -> NDArray[np.uint16]:

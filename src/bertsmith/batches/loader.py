@@ -23,13 +23,12 @@ _AHEAD = 2
 
 @dataclass
 class Loader:
-    """Gives steps `start_step` to `stop_step` (from 0 on, the last one excluded) once, in order, built ahead.
+    """Iterates once over steps `start_step` to `stop_step` (from 0, the last one excluded), built ahead of time.
 
-    workers: 0 builds in a thread of this process, N in N processes of their own; the steps are the same. At most two
-    steps for every builder lie ready or are being built. waited_seconds: how long the steps given so far were waited
-    for. shapes: of `StepBuilder`. Use it in a `with` block, or call `close`: what builds ahead then ends. An error
-    while a step is built is raised where the step would have come. The first rank says the account of each epoch that
-    begins.
+    workers: 0 builds in a thread of this process, N in N separate processes; the steps are the same. At most two steps
+    per builder are ready or being built. waited_seconds: the total time that the caller has waited for steps. shapes:
+    as in `StepBuilder`. Use it in a `with` block, or call `close`, to end the builders. An error during the building of
+    a step is raised in place of that step. The first rank logs the account of each epoch that starts.
     """
 
     order: Order
@@ -67,34 +66,34 @@ class Loader:
         self.close()
 
     def close(self) -> None:
-        """Ends the thread or the processes; no further step is given. A second call does nothing."""
+        """Ends the thread or the processes and the iteration. A second call does nothing."""
         self._steps.close()
 
     def _start(self) -> Builders:
         if not self.workers:
             return BuilderThread(self._builder)
-        # The processes then find the index in the cache folder.
+        # Builds the index, so that the processes find it in the cache folder.
         self.order.instances(self.start_step * self.global_batch, 1)
         return BuilderProcesses(self._builder, self.workers)
 
     def _run(self) -> Generator[Step, None, None]:
         numbers = iter(range(self.start_step, self.stop_step))
         waiting: deque[Callable[[], Step]] = deque()
-        began = time.perf_counter()
+        start = time.perf_counter()
         builders = self._start()
         try:
             waiting.extend(map(builders.submit, islice(numbers, _AHEAD * max(self.workers, 1))))
             while waiting:
                 step = waiting.popleft()()
                 waiting.extend(map(builders.submit, islice(numbers, 1)))
-                self.waited_seconds += time.perf_counter() - began
-                self._tell(step)
+                self.waited_seconds += time.perf_counter() - start
+                self._log_epochs(step)
                 yield step
-                began = time.perf_counter()
+                start = time.perf_counter()
         finally:
             builders.close()
 
-    def _tell(self, step: Step) -> None:
+    def _log_epochs(self, step: Step) -> None:
         if self.rank == 0:
-            for epoch, account in step.begun:
+            for epoch, account in step.started_epochs:
                 say(f"epoch {epoch} (phase {self.order.phase}): {account}")

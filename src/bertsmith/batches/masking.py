@@ -1,6 +1,6 @@
-"""Which pieces a batch hides and what stands in their place: BERT's 80/10/10, for a whole micro-batch at once.
+"""Masking: which pieces of a batch are hidden and what replaces them, BERT's 80/10/10, for a whole micro-batch at once.
 
-Every draw is keyed by the instance and the place in it, so an instance is masked alike in any batch, on any rank.
+Every draw is keyed by the instance and the position in it, so an instance has the same mask in any batch, on any rank.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from bertsmith.base.layout import Ints, Layout
 from bertsmith.batches.pairs import SPECIAL_PIECES
 from bertsmith.tokens.special_ids import SpecialIds
 
-# The 64-bit word that sorts a slot: row of the batch, random bits, place in the sequence.
+# The 64-bit sort key of a slot: row of the batch, random bits, position in the sequence.
 _PLACE_BITS, _RANDOM_BITS = 16, 28
 _ROWS = 1 << (64 - _PLACE_BITS - _RANDOM_BITS)
-# Counters of the three draws that a place may need; places are below 2**16.
+# Counters of the three draws that a position may need; positions are below 2**16.
 _ACTION, _PIECE = np.uint64(1 << 16), np.uint64(2 << 16)
 
 
 @dataclass(frozen=True)
 class MaskingSettings:
-    """rate: the share of an instance's slots to predict, special ones counted. Of those, mask_share become [MASK],
-    random_share a random piece of the whole vocabulary (special pieces included, as Google has it), the rest stay."""
+    """rate: the share of an instance's slots to predict, special pieces included. Of those, mask_share become [MASK],
+    random_share a random piece of the whole vocabulary (special pieces too, as in Google's code), the rest stay."""
 
     rate: float = 0.15
     mask_share: float = 0.8
@@ -45,15 +45,15 @@ class MaskingSettings:
             )
 
     def predictions(self, lengths: Ints) -> Ints:
-        """int64[S]: how many pieces are hidden in instances of these lengths: round(length x rate), half to even, at
-        least 1 and at most what is not special. 128 slots give 19, 512 give 77."""
+        """int64[S]: the number of pieces to hide in instances of these lengths: round(length x rate), half to even, at
+        least 1 and at most the number that are not special. 128 slots give 19, 512 give 77."""
         rounded = np.rint(lengths * self.rate).astype(np.int64)
         counts: Ints = np.minimum(np.maximum(rounded, 1), lengths - SPECIAL_PIECES)
         return counts
 
     def max_predictions(self, sequence_length: int) -> int:
-        """Room that is enough for any instance: ceil(128 x rate) for every 128 slots, the 20 and 80 of Google and
-        NVIDIA. `predictions` never passes it, so it limits nothing; it is the size of fixed-shape batches."""
+        """Room for the predictions of any instance: ceil(128 x rate) per 128 slots, the 20 and 80 of Google and NVIDIA.
+        `predictions` never exceeds it, so it limits nothing; it is the size of fixed-shape batches."""
         return max(1, math.ceil(sequence_length * math.ceil(128 * self.rate) / 128))
 
 
@@ -67,8 +67,8 @@ def mask(
 ) -> tuple[Ints, Ints, Ints]:
     """Hides pieces of a micro-batch.
 
-    ids: int64[T]. hideable: bool[T], False for [CLS] and [SEP]. keys: uint64[S], one of each instance. Returns the ids
-    that the model sees (int64[T]), the slots to predict in rising order (int64[M]) and what stood there (int64[M]).
+    ids: int64[T]. hideable: bool[T], False for [CLS] and [SEP]. keys: uint64[S], one per instance. Returns the ids
+    that the model sees (int64[T]), the slots to predict in ascending order (int64[M]) and their true ids (int64[M]).
     """
     slots = np.flatnonzero(hideable)
     places = layout.positions[slots]
@@ -85,10 +85,10 @@ def mask(
 
 
 def choose_slots(layout: Layout, rows: Ints, places: Ints, priorities: streams.UInt64s, counts: Ints) -> Ints:
-    """The slots with the lowest priorities, counts[s] of each sequence s; int64[M], rising.
+    """The slots with the lowest priorities, counts[s] of each sequence s; int64[M], ascending.
 
-    rows, places: int64[C], sequence and place of the slots to choose from. priorities: uint64[C], below 2**28; equal
-    ones go by place. Each sequence has at least counts[s] such slots.
+    rows, places: int64[C], sequence and position of the candidate slots. priorities: uint64[C], below 2**28; ties are
+    broken by position. Each sequence has at least counts[s] candidates.
     """
     assert layout.sequences <= _ROWS, "a micro-batch has fewer than a million sequences"
     words = rows.astype(np.uint64) << np.uint64(_RANDOM_BITS)
@@ -104,6 +104,6 @@ def choose_slots(layout: Layout, rows: Ints, places: Ints, priorities: streams.U
 def replacements(
     labels: Ints, actions: NDArray[np.float64], pieces: Ints, settings: MaskingSettings, special: SpecialIds
 ) -> Ints:
-    """int64[M]: what stands in place of `labels`. actions: float64[M] in [0, 1), rising: [MASK], piece, itself."""
+    """int64[M]: what replaces `labels`. actions: float64[M] in [0, 1); from low to high: [MASK], piece, unchanged."""
     kept_or_random = np.where(actions < settings.mask_share + settings.random_share, pieces, labels)
     return np.where(actions < settings.mask_share, special.mask, kept_or_random)

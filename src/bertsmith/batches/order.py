@@ -1,7 +1,7 @@
-"""The order of a phase: which instance stands at which position of the run, as a pure function of its settings.
+"""The order of a phase: which instance is at which position of the run, as a pure function of its settings.
 
-Epochs follow one another without a gap; each cuts the documents into new pairs. Nothing is stored but the epoch
-indices: the instances of a shard are cut again where they are needed, and the last ones are kept.
+Epochs follow one another without a gap; each cuts the documents into new pairs. Only the epoch indices are stored: the
+instances of a shard are cut again when they are needed, and the most recent ones are kept in memory.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from bertsmith.batches.pairs import Account, Instances, PairSettings, check_sequ
 from bertsmith.corpus.shards import Shard, ShardInfo
 from bertsmith.tokens.special_ids import SpecialIds
 
-# Raise when the same settings come to give other instances or another order: old indices are then not taken.
+# Increase it when the same settings give other instances or another order, so that old indices are not used.
 _VERSION = 1
 
 
 class ShardSource(Protocol):
-    """Where shards come from; `corpus.shards.Corpus` is one."""
+    """A source of shards, such as `corpus.shards.Corpus`."""
 
     @property
     def special(self) -> SpecialIds: ...
@@ -48,10 +48,10 @@ class DrawnShard:
 
 
 class Order:
-    """The instances of one phase, by their position in the run from 0 on.
+    """The instances of one phase, by their position in the run, from 0.
 
-    Memory: two epoch indices (two bytes an instance, memory-mapped where cached), the shuffles of two windows, and the
-    instances of some 400,000 places (25 bytes each) or of two shards, whichever is more.
+    Memory: two epoch indices (two bytes per instance, memory-mapped if cached), the shuffles of two windows, and some
+    400,000 instances (25 bytes each) or those of two shards, whichever is more.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class Order:
         pairs: PairSettings | None = None,
         cache_folder: Path | None = None,
     ) -> None:
-        """cache_folder: where epoch indices are kept; None builds them again on every start.
+        """cache_folder: where epoch indices are stored; with None they are rebuilt at every start.
 
-        Raises BertsmithError for a split without documents and for a sequence length that pairs cannot have.
+        Raises BertsmithError for a split without documents and for an impossible sequence length.
         """
         check_sequence_length(sequence_length)
         self.source, self.split, self.seed, self.phase = source, split, seed, phase
@@ -82,7 +82,7 @@ class Order:
         self._held_instances = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Goes to another process as its settings, without what is held in memory."""
+        """Pickles the settings only, without what is held in memory."""
         names = ("split", "seed", "phase", "sequence_length", "pairs", "cache_folder")
         return partial(Order, self.source, **{name: getattr(self, name) for name in names}), ()
 
@@ -119,7 +119,7 @@ class Order:
         return index
 
     def _fingerprint(self) -> str:
-        """Everything that an epoch's index depends on, but the epoch."""
+        """Everything that an epoch's index depends on, except the epoch."""
         corpus = [
             (each.name, each.documents, each.sentences, each.tokens, sorted(each.sha256.items()))
             for each in self._shards
@@ -127,18 +127,18 @@ class Order:
         return repr((_VERSION, self.split, self.seed, self.phase, self.sequence_length, asdict(self.pairs), corpus))
 
     def account(self, epoch: int) -> Account:
-        """What an epoch shows of the corpus: visited = corpus - truncated + repeated."""
+        """What an epoch visits of the corpus: visited = corpus - truncated + repeated."""
         return self.epoch(epoch).account
 
     def epoch_start(self, epoch: int) -> int:
-        """The position at which an epoch begins. Needs the indices of the epochs before it."""
+        """The position of the first instance of an epoch. Needs the indices of all earlier epochs."""
         with self._lock:
             while len(self._starts) <= epoch:
                 self._starts.append(self._starts[-1] + self.epoch(len(self._starts) - 1).size)
             return self._starts[epoch]
 
     def instances(self, first: int, count: int) -> References:
-        """The `count` instances from position `first` of the run on."""
+        """The `count` instances from position `first` of the run."""
         epoch = 0
         while self.epoch_start(epoch + 1) <= first:
             epoch += 1
@@ -150,7 +150,7 @@ class Order:
         return References.join(parts)
 
     def drawn(self, epoch: int, shard: int) -> DrawnShard:
-        """A shard's tokens and its instances in an epoch, cut now or kept from before."""
+        """A shard's tokens and its instances in an epoch, cut now or taken from memory."""
         with self._lock:
             drawn = self._drawn.get((epoch, shard))
             if drawn is None:

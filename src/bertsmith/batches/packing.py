@@ -1,4 +1,4 @@
-"""Instances to a packed batch: sequences one behind the other, no slot lost to padding.
+"""From instances to a packed batch: sequences one after another, no slot lost to padding.
 
 Legend: S sequences, T slots, M masked slots.
 """
@@ -25,9 +25,9 @@ class PretrainBatch:
     """A micro-batch of masked pairs, unpadded.
 
     input_ids, token_type_ids (0 for [CLS] A [SEP], 1 for B [SEP]), position_ids: int64[T]. layout: where the sequences
-    lie. masked_positions: int64[M], distinct slots of the batch, rising. masked_labels: int64[M], the pieces that stood
-    there. next_sentence_labels: int64[S], 0 is next, 1 random. filling: slots at the end that nothing is asked of, and
-    that stand there for the batch's shape alone; the labels of what fills are -100, and its positions do not rise.
+    are. masked_positions: int64[M], distinct slots of the batch, ascending. masked_labels: int64[M], the true pieces.
+    next_sentence_labels: int64[S], 0 is next, 1 random. filling: the number of slots at the end that only fill up the
+    shape; their labels are -100, and masked positions among them are not ascending.
     """
 
     input_ids: Ints
@@ -41,15 +41,15 @@ class PretrainBatch:
 
     @property
     def tokens(self) -> int:
-        """Slots that are not filling."""
+        """The number of slots that are not filling."""
         return self.layout.tokens - self.filling
 
 
 @dataclass(frozen=True)
 class Part:
-    """Instances of one shard and the rows of the batch that they take.
+    """Instances of one shard and the rows of the batch that they occupy.
 
-    tokens: those of the shard. chosen: int64[n], numbers of the instances. rows: int64[n]. keys: uint64[n], of masks.
+    tokens: of the shard. chosen: int64[n], numbers of the instances. rows: int64[n]. keys: uint64[n], for the masks.
     """
 
     tokens: NDArray[np.unsignedinteger[Any]]
@@ -60,7 +60,7 @@ class Part:
 
 
 def pack(parts: Sequence[Part], special: SpecialIds, masking: MaskingSettings) -> PretrainBatch:
-    """Builds the batch of all parts; their rows together are 0 to S - 1, each once. One gather of tokens a part."""
+    """Builds the batch of all parts, whose rows together are 0 to S - 1, each once. One gather of tokens per part."""
     sequences = sum(len(part.rows) for part in parts)
     a_length, b_length, labels = np.zeros((3, sequences), dtype=np.int64)
     keys = np.zeros(sequences, dtype=np.uint64)
@@ -89,7 +89,7 @@ def pack(parts: Sequence[Part], special: SpecialIds, masking: MaskingSettings) -
 
 
 def fill(batch: PretrainBatch) -> PretrainBatch:
-    """The batch with sequences behind it that nothing is asked of, so that its T and M are round (`round_up`)."""
+    """The batch with unlabelled sequences appended, so that T and M are round sizes (`round_up`)."""
     filled, masked = batch.layout.filled(), len(batch.masked_positions)
     if not batch.layout.tokens or filled.tokens - batch.layout.tokens + round_up(masked) == masked:
         return batch
@@ -97,39 +97,39 @@ def fill(batch: PretrainBatch) -> PretrainBatch:
 
 
 def fill_fixed(batch: PretrainBatch, shapes: FixedShapes, piece: int) -> PretrainBatch:
-    """The batch in a fixed shape that holds it. piece: what the filling slots show."""
+    """The batch filled up to a fixed shape. piece: the id in the filling slots."""
     return _filled(batch, shapes.filled(batch.layout), shapes.masked, piece)
 
 
 def fix_shapes(batches: Sequence[PretrainBatch], longest: int, piece: int) -> list[PretrainBatch]:
-    """Batches that are all at hand, in the smallest shape that holds each of them. longest: of any sequence."""
+    """A list of batches, filled up to the smallest shape that holds all of them. longest: of any sequence."""
     layouts = [batch.layout for batch in batches]
     shapes = FixedShapes.around(layouts, [len(batch.masked_positions) for batch in batches], longest)
     return [fill_fixed(batch, shapes, piece) for batch in batches]
 
 
 def _filled(batch: PretrainBatch, filled: Layout, masked: int, piece: int) -> PretrainBatch:
-    """The batch with what `filled` has more, and with `masked` masked slots. What is added takes no part in loss or
-    counts: it is labelled -100. Positions that fill are slots of their own, so that no two gradients go to one."""
+    """The batch filled up to the layout `filled` and to `masked` masked slots. What is added is labelled -100, so it
+    enters no loss or count. Added masked positions are distinct slots, so that no two gradients go to the same one."""
     tokens = batch.layout.tokens
-    missing, unasked = filled.tokens - tokens, masked - len(batch.masked_positions)
+    missing, unlabelled = filled.tokens - tokens, masked - len(batch.masked_positions)
     free = np.ones(filled.tokens, np.bool_)
     free[batch.masked_positions] = False
-    positions = np.flatnonzero(free)[::-1][:unasked]
+    positions = np.flatnonzero(free)[::-1][:unlabelled]
     return PretrainBatch(
         np.concatenate((batch.input_ids, np.full(missing, piece))),
         np.concatenate((batch.token_type_ids, np.zeros(missing, np.int64))),
         np.concatenate((batch.position_ids, filled.positions[tokens:])),
         filled,
         np.concatenate((batch.masked_positions, positions)),
-        np.concatenate((batch.masked_labels, np.full(unasked, IGNORED_LABEL))),
+        np.concatenate((batch.masked_labels, np.full(unlabelled, IGNORED_LABEL))),
         np.concatenate((batch.next_sentence_labels, np.full(filled.sequences - batch.layout.sequences, IGNORED_LABEL))),
         batch.filling + missing,
     )
 
 
 def ranges(starts: Ints, lengths: Ints) -> Ints:
-    """The integers of all ranges starts[i] to starts[i] + lengths[i], one range behind the other."""
+    """The integers of all ranges starts[i] to starts[i] + lengths[i], concatenated."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total) + np.repeat(starts - ends + lengths, lengths)

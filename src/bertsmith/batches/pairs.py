@@ -1,12 +1,12 @@
-"""Documents to instances of two segments, as Google's `create_pretraining_data.py` cuts them, for one shard at a time.
+"""From documents to instances of two segments, as in Google's `create_pretraining_data.py`, one shard at a time.
 
-A document is cut into chunks of whole sentences that reach a target length. The front of a chunk is segment A. Segment
-B is the rest of the chunk ("is next", label 0), or sentences from a random place of another document of the same shard
-("random", label 1), and then the unused rest of the chunk goes back to be cut again. Pairs that are too long lose
-single tokens from the longer segment. Two rules where the references differ:
+A document is cut into chunks of whole sentences that reach a target length. The start of a chunk is segment A. Segment
+B is the rest of the chunk ("is next", label 0), or sentences from a random position in another document of the same
+shard ("random", label 1); then the unused rest of the chunk is cut again. Pairs that are too long lose single tokens
+from the longer segment. Two rules where the reference implementations differ:
 
-- a random document is tried for at most ten times; where all ten were the document itself its label is "is next", as
-  NVIDIA's code has it. In a shard of one document that is every such draw, so it is counted (`Account.same_document`).
+- up to ten draws are made for a random document; if all ten give the document itself, the label is "is next", as in
+  NVIDIA's code. In a shard of one document every draw does, so it is counted (`Account.same_document`).
 - random documents come from the same shard, as in NVIDIA's and LDDL's preparation.
 """
 
@@ -31,8 +31,8 @@ IS_NEXT, IS_RANDOM = 0, 1
 
 @dataclass(frozen=True)
 class PairSettings:
-    """random_next: the chance of a random second segment. short_sequences: the share of documents that are cut to a
-    random shorter target."""
+    """random_next: the probability of a random second segment. short_sequences: the share of documents that are cut to
+    a random shorter target."""
 
     random_next: float = 0.5
     short_sequences: float = 0.1
@@ -45,11 +45,11 @@ class PairSettings:
 
 @dataclass(frozen=True)
 class Account:
-    """What became of the tokens of a shard, or of all shards of an epoch: visited = corpus - truncated + repeated.
+    """What happened to the tokens of a shard, or of all shards of an epoch: visited = corpus - truncated + repeated.
 
-    corpus: tokens there are. visited: tokens that the instances show. truncated: tokens cut off in their own place.
-    repeated: tokens shown once more, as random second segments. random: instances with label 1. same_document:
-    instances whose second segment was drawn at random and fell into the same document (label 0).
+    corpus: all tokens. visited: tokens in the instances. truncated: tokens cut off. repeated: tokens used once more, in
+    random second segments. random: instances with label 1. same_document: instances whose second segment was drawn at
+    random from the same document (label 0).
     """
 
     instances: int = 0
@@ -70,7 +70,9 @@ class Account:
             f" {self.random:,} pairs are random"
         )
         if self.same_document:
-            line += f"; {self.same_document:,} random seconds fell into the same document and are labelled is-next"
+            line += (
+                f"; {self.same_document:,} random second segments are from the same document and are labelled is-next"
+            )
         return line
 
 
@@ -94,7 +96,7 @@ class Instances:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """int64[n]: slots that each takes in a batch, [CLS] and both [SEP] included."""
+        """int64[n]: the slots of each in a batch, with [CLS] and both [SEP]."""
         return self.a_length.astype(np.int64) + self.b_length + SPECIAL_PIECES
 
 
@@ -103,8 +105,8 @@ def draw_pairs(
 ) -> Instances:
     """Cuts a shard into instances of at most `sequence_length` slots; a pure function of the shard and the key.
 
-    draws: used instead of the key's own (tests feed Google's generator). Raises BertsmithError for a length that no
-    pair fits into.
+    draws: used instead of those of the key (tests use Google's generator). Raises BertsmithError for a length too
+    short for a pair.
     """
     check_sequence_length(sequence_length)
     cutter = _Cutter(shard, draws or KeyedDraws(key), sequence_length - SPECIAL_PIECES, random_next)
@@ -117,17 +119,17 @@ def draw_pairs(
 
 
 def check_sequence_length(sequence_length: int) -> None:
-    """Raises BertsmithError for a sequence length that pairs cannot have."""
+    """Raises BertsmithError for a sequence length that is impossible for pairs."""
     if not SHORTEST_SEQUENCE <= sequence_length <= LONGEST_SEQUENCE:
         raise BertsmithError(
             f"sequence length {sequence_length} is not possible for pairs",
             "sequence_length",
-            f"use a number from {SHORTEST_SEQUENCE} to {LONGEST_SEQUENCE}: [CLS] A [SEP] B [SEP] needs five at least",
+            f"use a number from {SHORTEST_SEQUENCE} to {LONGEST_SEQUENCE}: [CLS] A [SEP] B [SEP] needs at least five",
         )
 
 
 class _Cutter:
-    """Cuts one document after another, on plain lists by bisection: some microseconds an instance of any length."""
+    """Cuts one document after another, on plain lists by bisection: a few microseconds per instance of any length."""
 
     def __init__(self, shard: Shard, draws: Draws, limit: int, random_next: float) -> None:
         self.sentences: list[int] = shard.sentence_offsets.tolist()
@@ -137,7 +139,7 @@ class _Cutter:
         self.rows: list[tuple[int, int, int, int, int, int, int, int, bool, int]] = []
 
     def cut(self, document: int, target: int) -> None:
-        """Adds the instances of a document, each of which aims at `target` tokens."""
+        """Adds the instances of a document, each with a target of `target` tokens."""
         sentences, draws = self.sentences, self.draws
         sentence, last = self.documents[document], self.documents[document + 1]
         while sentence < last:
@@ -171,7 +173,7 @@ class _Cutter:
         return start, self.sentences[bisect_left(self.sentences, start + target, first + 1, last)], other
 
     def instances(self) -> Instances:
-        """All that was cut, with its account."""
+        """All instances that were cut, with their account."""
         columns = np.array(self.rows, dtype=np.int64).reshape(-1, 10).T
         whole_a, whole_b = columns[1] - columns[0], columns[3] - columns[2]
         a_length, b_length = columns[5] - columns[4], columns[7] - columns[6]
@@ -192,10 +194,10 @@ class _Cutter:
 def truncated(
     a_start: int, a_end: int, b_start: int, b_end: int, limit: int, draws: Draws
 ) -> tuple[int, int, int, int]:
-    """Takes single tokens from the longer segment (from B where they are equal), at its front or back by a coin each.
+    """Removes single tokens from the longer segment (from B if equal), from its start or end by a coin toss each.
 
-    Which segment loses depends on the lengths alone: first the longer one down to the other's length, then B and A in
-    turn. So the coins can be tossed at once and counted. A set bit takes from the front.
+    Which segment loses a token depends on the lengths alone: first the longer one, down to the other's length, then B
+    and A in turn. So all coins can be tossed at once and counted. A set bit removes from the start.
     """
     a_length, b_length = a_end - a_start, b_end - b_start
     excess = a_length + b_length - limit

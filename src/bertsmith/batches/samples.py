@@ -1,4 +1,4 @@
-"""Instances of a corpus as text, exactly as a model sees them: both segments, what is masked, and what is asked."""
+"""Instances of a corpus as text, exactly as a model sees them: both segments, what is masked, and the labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEGEND = "  {seen|true} is a piece to predict: hidden behind [MASK], replaced a
 
 @dataclass(frozen=True)
 class _OneShard:
-    """A corpus of one shard of another, so that no index of a whole epoch is built for a few instances."""
+    """One shard of a corpus as a source, so that no index of a whole epoch is built for a few instances."""
 
     corpus: Corpus
     number: int
@@ -37,9 +37,9 @@ class _OneShard:
 
 
 def show_instances(corpus: Corpus, count: int = 3, sequence_length: int = 128, seed: int = 0) -> str:
-    """`count` instances of the middle shard of the train split (of the held-out one where all documents are held out).
+    """`count` instances of the middle shard of the train split (of the held-out split if all documents are held out).
 
-    Raises BertsmithError for a sequence length that pairs cannot have.
+    Raises BertsmithError for a sequence length that is impossible for pairs.
     """
     split = "train" if corpus.documents("train") else "held_out"
     source = _OneShard(corpus, len(corpus.shards(split)) // 2)
@@ -47,7 +47,7 @@ def show_instances(corpus: Corpus, count: int = 3, sequence_length: int = 128, s
     count = min(count, order.epoch(0).size)
     batch = build_batch(order, order.instances(0, count), MaskingSettings())
     name = source.shards(split)[0].name
-    heading = f"sample instances of {split}/{name} at sequence length {sequence_length}, drawn afresh in every epoch"
+    heading = f"sample instances of {split}/{name} at sequence length {sequence_length}, drawn anew in every epoch"
     lines = [heading, _LEGEND] if count else []
     tokenizer = corpus.tokenizer()
     for sequence in range(count):
@@ -56,20 +56,20 @@ def show_instances(corpus: Corpus, count: int = 3, sequence_length: int = 128, s
 
 
 def _shown(batch: PretrainBatch, sequence: int, tokenizer: Tokenizer) -> list[str]:
-    """One sequence: a line that says what is asked, then each segment with its special pieces."""
+    """One sequence: a line about its labels, then each segment with its special pieces."""
     begin, end = (int(edge) for edge in batch.layout.offsets[sequence : sequence + 2])
     true = dict(zip(batch.masked_positions.tolist(), batch.masked_labels.tolist(), strict=True))
     segments: tuple[list[str], list[str]] = ([], [])
-    asked = 0
+    predicted = 0
     for slot in range(begin, end):
         piece = tokenizer.pieces[batch.input_ids[slot]]
         if slot in true:
             piece = f"{{{piece}|{tokenizer.pieces[true[slot]]}}}"
-            asked += 1
+            predicted += 1
         segments[batch.token_type_ids[slot]].append(piece)
     label = int(batch.next_sentence_labels[sequence])
     meaning = "B follows A" if label == IS_NEXT else "B is random"
-    lines = [f"  {end - begin} pieces, {asked} of them to predict; next sentence label {label}: {meaning}"]
+    lines = [f"  {end - begin} pieces, {predicted} of them to predict; next sentence label {label}: {meaning}"]
     for letter, pieces in zip("AB", segments, strict=True):
         lines += textwrap.wrap(
             " ".join(pieces),

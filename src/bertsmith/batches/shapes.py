@@ -1,4 +1,4 @@
-"""The one shape that all micro-batches of a phase have where a step is compiled, and dealing that keeps to it.
+"""The one shape of all micro-batches of a phase with compiled steps, and how sequences are dealt into it.
 
 Legend: T token slots, S sequence slots, M masked slots.
 """
@@ -16,18 +16,18 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Ints, Layout, deal
 from bertsmith.batches.masking import MaskingSettings
 
-# Token slots and masked slots are multiples of this: matrix products like whole tiles.
+# Token slots and masked slots are multiples of this: matrix products are fastest on whole tiles.
 _TILE = 128
-# Room above what is expected: the mean, and standard deviations of a step's tokens.
+# Room above the expectation: a factor on the mean, and standard deviations of a step's tokens.
 _MARGIN, _DEVIATIONS = 1.01, 3.0
 _MOST_MICRO_BATCHES = 1 << 20
 
 
 @dataclass(frozen=True)
 class FixedShapes:
-    """tokens: T. sequences: S. masked: M. longest: the most slots that a sequence may take. micro_batches: A, how many
-    of them a step takes on each rank; one whose sequences do not fit takes more. expected_fill: the share of A x T
-    slots that real tokens are expected to take."""
+    """tokens: T. sequences: S. masked: M. longest: the most slots of a sequence. micro_batches: A, per step and
+    rank; a step whose sequences do not fit has more. expected_fill: the expected share of real tokens in the A x T
+    slots."""
 
     tokens: int
     sequences: int
@@ -49,8 +49,8 @@ class FixedShapes:
     ) -> Self:
         """The shape for steps of `global_batch` sequences whose lengths are drawn from `lengths` (int[n], n above 0).
 
-        A is the least for which T stays within the budget; T is 1.01 times a micro-batch's share of the expected
-        tokens, plus three standard deviations. Raises BertsmithError where the longest sequence passes the budget.
+        A is the smallest number for which T stays within the budget; T is 1.01 times a micro-batch's share of the
+        expected tokens, plus three standard deviations. Raises BertsmithError if the longest sequence exceeds it.
         """
         counts = np.bincount(lengths)
         lengths, weights = np.arange(len(counts)), counts / counts.sum()
@@ -60,7 +60,7 @@ class FixedShapes:
         least = _tiles(longest)
         if least > budget_tokens:
             raise BertsmithError(
-                f"micro_batch_tokens {budget_tokens} has no room for a sequence of {longest} in slots of {_TILE}",
+                f"micro_batch_tokens {budget_tokens} has no room for a sequence of {longest} in multiples of {_TILE}",
                 "micro_batch_tokens",
                 f"use at least {least}, or compile: false",
             )
@@ -85,7 +85,7 @@ class FixedShapes:
 
     @classmethod
     def around(cls, layouts: list[Layout], masked: list[int], longest: int) -> Self:
-        """The smallest shape that holds each of these micro-batches (`masked` slots each)."""
+        """The smallest shape that holds all of these micro-batches (`masked` slots each)."""
         tokens = max([_tiles(layout.tokens) for layout in layouts], default=_TILE)
         tokens = max(tokens, _TILE)
         sequences = [layout.sequences + _filling_sequences(tokens - layout.tokens, longest) for layout in layouts]
@@ -94,7 +94,7 @@ class FixedShapes:
         return cls(tokens, _eights(max(sequences, default=1)), _tiles(max(masked, default=1)), longest, 1, fill)
 
     def holds(self, sequences: int, tokens: int, masked: int) -> bool:
-        """Whether a micro-batch of so many sequences, tokens and masked slots fits, with what fills it up."""
+        """Whether a micro-batch of so many sequences, tokens and masked slots fits, filling included."""
         return (
             tokens <= self.tokens
             and masked <= self.masked
@@ -102,7 +102,7 @@ class FixedShapes:
         )
 
     def filled(self, layout: Layout) -> Layout:
-        """The layout with unlabelled sequences behind it up to T slots, and empty ones up to S; `longest` is ours."""
+        """The layout with unlabelled sequences appended up to T slots, and empty ones up to S; `longest` as here."""
         whole, rest = divmod(self.tokens - layout.tokens, self.longest)
         more = np.zeros(self.sequences - layout.sequences, np.int64)
         more[:whole] = self.longest
@@ -112,9 +112,9 @@ class FixedShapes:
 
 
 def deal_fixed(lengths: Ints, masked: Ints, ranks: int, shapes: FixedShapes) -> list[Ints]:
-    """Deals sequences (their slots and masked slots: int64[n]) to ranks x A bins that the shape holds.
+    """Deals sequences (lengths and masked slots: int64[n]) to ranks x A bins that fit the shape.
 
-    A is the shape's, and one more on every rank as long as some bin does not fit. Bins of a rank lie together.
+    A is the shape's, increased by one on every rank while some bin does not fit. The bins of a rank are adjacent.
     """
     each = shapes.micro_batches
     while True:

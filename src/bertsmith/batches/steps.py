@@ -1,6 +1,6 @@
 """The content of a step: the next B instances, dealt to ranks and micro-batches, packed and masked.
 
-Which instances a step has, and how each is masked, depends on the order alone; ranks and budgets only deal them out.
+Which instances a step has, and how each is masked, depends on the order alone; ranks and budgets only distribute them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bertsmith.batches.shapes import FixedShapes, deal_fixed
 
 @dataclass(frozen=True)
 class StepTotals:
-    """Counts of a whole step over all ranks: every rank knows them without asking the others. tokens: slots, special
+    """Counts of a whole step over all ranks, which every rank knows without communication. tokens: slots, special
     pieces included. masked: pieces to predict."""
 
     sequences: int
@@ -35,14 +35,14 @@ class StepTotals:
 class Step:
     """One optimizer step of one rank.
 
-    number: from 0 on. micro_batches: as many on every rank; one may have no sequence where a step has fewer sequences
-    than there are micro-batches on all ranks. begun: the epochs that begin in this step, with their accounts.
+    number: from 0. micro_batches: the same number on every rank; one may be empty if a step has fewer sequences than
+    all ranks have micro-batches. started_epochs: the epochs that start in this step, with their accounts.
     """
 
     number: int
     micro_batches: tuple[PretrainBatch, ...]
     totals: StepTotals
-    begun: tuple[tuple[int, Account], ...]
+    started_epochs: tuple[tuple[int, Account], ...]
 
     @property
     def tokens(self) -> int:
@@ -56,16 +56,16 @@ class Step:
 
     @property
     def where(self) -> str:
-        """Its instances, for messages."""
+        """The step's instances, for messages."""
         first = self.number * self.totals.sequences
         return f"instances {first:,} to {first + self.totals.sequences - 1:,} of the phase"
 
 
 @dataclass(frozen=True)
 class StepBuilder:
-    """Builds any step of a run for one rank. global_batch: sequences of a step over all ranks. micro_batch_tokens: the
-    most slots of a micro-batch (a single sequence longer than that makes one alone). shapes: what every micro-batch is
-    filled up to instead, where steps are compiled."""
+    """Builds any step of a run for one rank. global_batch: sequences per step over all ranks. micro_batch_tokens: the
+    most slots of a micro-batch (a longer sequence gets its own). shapes: with compiled steps, the shape that every
+    micro-batch is filled up to instead."""
 
     order: Order
     global_batch: int
@@ -97,7 +97,7 @@ class StepBuilder:
             number,
             tuple(self._micro_batch(references[members]) for members in ours),
             totals(references, self.masking),
-            self._begun(references, first),
+            self._started_epochs(references, first),
         )
 
     def _deal(self, lengths: Ints) -> list[Ints]:
@@ -109,13 +109,13 @@ class StepBuilder:
         batch = build_batch(self.order, references, self.masking)
         return batch if self.shapes is None else fill_fixed(batch, self.shapes, self.order.source.special.cls)
 
-    def _begun(self, references: References, first: int) -> tuple[tuple[int, Account], ...]:
+    def _started_epochs(self, references: References, first: int) -> tuple[tuple[int, Account], ...]:
         epochs = np.unique(references.epochs).tolist()
         return tuple((epoch, self.order.account(epoch)) for epoch in epochs if self.order.epoch_start(epoch) >= first)
 
 
 def totals(references: References, masking: MaskingSettings) -> StepTotals:
-    """Counts that follow from the lengths alone."""
+    """The counts, which follow from the lengths alone."""
     lengths = references.lengths
     return StepTotals(len(lengths), int(lengths.sum()), int(masking.predictions(lengths).sum()))
 
@@ -142,10 +142,10 @@ def held_out_batches(
     seed: int,
     pairs: PairSettings | None = None,
 ) -> list[PretrainBatch]:
-    """The held-out instances of an evaluation, the same at every call: the first ones of an order of their own.
+    """The held-out instances of an evaluation, the same at every call: the first ones of a separate order.
 
-    Where the held-out documents give fewer than `instances`, all of them are taken, once each, and that is said.
-    Raises BertsmithError where no document was held out.
+    If the held-out documents give fewer than `instances`, all of them are used, once each, with a warning.
+    Raises BertsmithError if no document was held out.
     """
     order = Order(source, split="held_out", seed=seed, phase="held out", sequence_length=sequence_length, pairs=pairs)
     there = order.epoch(0).size

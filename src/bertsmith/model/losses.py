@@ -1,4 +1,4 @@
-"""Losses as sums with counts: whoever averages divides once, over all micro-batches and ranks.
+"""Losses as sums with counts, divided once, over all micro-batches and ranks.
 
 Legend: N labels, C classes.
 """
@@ -15,7 +15,8 @@ from torch.autograd.function import once_differentiable
 
 from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.model.checks import check_labels
-from bertsmith.model.cpu import kernels as cpu_kernels
+from bertsmith.model.cpu import kernels
+from bertsmith.model.cpu.library import can_take
 
 # Scores worked on at once: few enough to stay in a core's cache, many enough that calls cost nothing.
 _CHUNK_ELEMENTS = 1 << 19
@@ -35,19 +36,21 @@ class Forward:
     """A micro-batch after its forward pass.
 
     losses: by name, in the order in which they are added up. tokens: real ones. slots: tokens and filling.
-    attention_places: slots that attention worked on, padding included.
+    attention_places: slots that attention worked on, padding included. flop: floating-point operations of its matrix
+    products, forward and backward, without padding.
     """
 
     losses: Mapping[str, LossSum]
     tokens: int
     slots: int
     attention_places: int
+    flop: float = 0.0
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> LossSum:
     """Cross entropy of logits[N, C] against labels int64[N], in fp32 or wider; labels of -100 do not count.
 
-    Raises BertsmithError for any other label that is no class; not on a card, where to look at them costs a wait.
+    Raises BertsmithError for any other label that is no class; not on a GPU, where looking at them would wait for it.
     """
     if torch.compiler.is_compiling():  # it makes one visit of the plain words, and knows all scores at once
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -66,8 +69,8 @@ class _CrossEntropySum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         as_usual = labels.dtype == torch.int64 and labels.shape == logits.shape[:1]
-        if as_usual and cpu_kernels.can_take(logits, labels):
-            loss, right, ctx.gradient = cpu_kernels.cross_entropy(logits, labels, ctx.needs_input_grad[0])
+        if as_usual and can_take(logits, labels):
+            loss, right, ctx.gradient = kernels.cross_entropy(logits, labels, ctx.needs_input_grad[0])
             ctx.mark_non_differentiable(right)
             return loss, right
         wide = torch.promote_types(logits.dtype, torch.float32)
@@ -80,27 +83,27 @@ class _CrossEntropySum(torch.autograd.Function):
             highest, guess = scores.max(-1)
             scores = scores - highest[:, None]
             score = scores.gather(1, label[:, None])[:, 0]
-            odds = scores.exp_()
-            total = odds.sum(-1)
+            powers = scores.exp_()
+            total = powers.sum(-1)
             loss += ((total.log() - score) * counted).sum()
             right += ((guess == label) & counted).sum()
             if gradient is not None:
-                odds *= (counted / total)[:, None]
-                odds.scatter_add_(1, label[:, None], -counted[:, None].to(wide))
-                gradient[part] = odds
+                powers *= (counted / total)[:, None]
+                powers.scatter_add_(1, label[:, None], -counted[:, None].to(wide))
+                gradient[part] = powers
         ctx.gradient = gradient
         ctx.mark_non_differentiable(right)
         return loss, right
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_loss: Tensor, by_right: Tensor) -> tuple[Tensor, None]:
-        del by_right
+    def backward(ctx: Any, grad_loss: Tensor, grad_right: Tensor) -> tuple[Tensor, None]:
+        del grad_right
         # The factor is one over a count. Rounded to half precision it would weigh this loss up to 0.4% more or less
         # than the one beside it; a number of Python is not.
-        if by_loss.device.type == "cpu":
-            return ctx.gradient * by_loss.item(), None
-        return (ctx.gradient.to(by_loss.dtype) * by_loss).to(ctx.gradient.dtype), None
+        if grad_loss.device.type == "cpu":
+            return ctx.gradient * grad_loss.item(), None
+        return (ctx.gradient.to(grad_loss.dtype) * grad_loss).to(ctx.gradient.dtype), None
 
 
 def _chunks(scores: Tensor) -> Iterator[slice]:

@@ -1,18 +1,21 @@
-"""What ends each half of a block: a linear map, dropped out, added to what the half was given, and normalised.
+"""What ends each half of a block: a linear map and dropout, added to what the half was given, and normalised.
 
 Legend: T token slots, H hidden width, W width of what is mapped.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from bertsmith.model.cpu import kernels as cpu_kernels
+from bertsmith.model.cpu import kernels
 from bertsmith.model.cpu.dropout import add_dropped
+from bertsmith.model.cpu.library import can_take
+from bertsmith.model.cpu.masks import Dropped
 from bertsmith.model.linear import Linear, is_plain
 
 
@@ -30,34 +33,43 @@ def add_mapped(x: Tensor, given: Tensor, linear: Linear, norm: LayerNorm, dropou
     """
     vectors = (norm.weight, norm.bias)
     wide = is_plain(linear) and all(each.dtype == torch.float32 for each in (x, *vectors))
-    if wide and cpu_kernels.can_take(given, x, linear.bias, *vectors):
+    if wide and can_take(given, x, linear.bias, *vectors):
         y = linear.without_bias(given)  # whose sum with the bias would be rounded
-        out, narrow = _AddNormalised.apply((norm.eps, dropout), x, y, linear.bias, *vectors)  # type: ignore[no-untyped-call]
+        settings = _Settings(norm.eps, Dropped.draw(dropout))
+        out, narrow = _AddNormalised.apply(settings, x, y, linear.bias, *vectors)  # type: ignore[no-untyped-call]
         return out, narrow
     y = linear(given)
     out = norm(add_dropped(x, y, dropout, training=dropout > 0))
     return out, out.to(y.dtype)
 
 
+@dataclass(frozen=True)
+class _Settings:
+    """epsilon: of the norm. dropped: of what is added."""
+
+    epsilon: float
+    dropped: Dropped
+
+
 class _AddNormalised(torch.autograd.Function):
-    """In one visit; the places that were dropped are drawn again on the way back."""
+    """In one visit to memory; the places that were dropped are drawn again for the backward pass."""
 
     @staticmethod
     def forward(
-        ctx: Any, how: tuple[float, float], x: Tensor, y: Tensor, bias: Tensor, weight: Tensor, shift: Tensor
+        ctx: Any, settings: _Settings, x: Tensor, y: Tensor, bias: Tensor, weight: Tensor, shift: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """how: the norm's epsilon, and the probability of dropout."""
         ctx.set_materialize_grads(False)
-        ctx.dropped = cpu_kernels.Dropped.draw(how[1])
-        made = cpu_kernels.add_normalise(x, y, bias, weight, shift, how[0], ctx.dropped)
+        ctx.dropped, ctx.dtype = settings.dropped, y.dtype
+        made = kernels.add_normalise(x, y, bias, weight, shift, settings.epsilon, settings.dropped)
         ctx.save_for_backward(made.sum, made.moments, weight)
-        return made.out, made.narrow
+        # In fp32 both are one tensor, under two names so that each has a gradient of its own.
+        return made.out, made.narrow.detach() if made.narrow is made.out else made.narrow
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_out: Tensor | None, by_narrow: Tensor | None) -> tuple[Tensor | None, ...]:
-        sums, moments, weight = ctx.saved_tensors
-        given = [None if each is None else each.contiguous() for each in (by_out, by_narrow)]
-        if given == [None, None]:
+    def backward(ctx: Any, grad_out: Tensor | None, grad_narrow: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad_out is None and grad_narrow is None:
             return (None,) * 6
-        return None, *cpu_kernels.add_normalise_back(given[0], given[1], sums, moments, weight, ctx.dropped)
+        sums, moments, weight = ctx.saved_tensors
+        given = kernels.Gradients(*(None if each is None else each.contiguous() for each in (grad_out, grad_narrow)))
+        return None, *kernels.add_normalise_backward(given, ctx.dtype, sums, moments, weight, ctx.dropped)

@@ -1,1 +1,1 @@
-"""From gradients to an update: LAMB and AdamW over fp32 masters, parameter groups, learning-rate curves."""
+"""From gradients to an update: LAMB and AdamW over fp32 masters, parameter groups, learning-rate schedules."""

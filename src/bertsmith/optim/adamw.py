@@ -1,4 +1,4 @@
-"""AdamW (Loshchilov and Hutter, 2019) behind the same surface as LAMB."""
+"""AdamW (Loshchilov and Hutter, 2019) with the same interface as LAMB."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertsmith.optim.clipped import Clip, ClippedOptimizer
 class AdamW(ClippedOptimizer):
     """AdamW over fp32 masters, with clipping by global norm and a guard against non-finite gradients.
 
-    groups: of `parameter_groups`. bias_correction=False is the Adam of Google's BERT. The learning rate is set before
+    groups: from `parameter_groups`. bias_correction=False is the Adam of Google's BERT. The learning rate is set before
     every step by `set_learning_rate`.
     """
 

@@ -1,6 +1,6 @@
-"""What every optimizer here does around its update: loss scale, clipping, the guard against non-finite gradients, rate.
+"""What all optimizers here share: loss scale, clipping, the guard against non-finite gradients, learning rate.
 
-Nothing in it reads a tensor on the host, so a step on a CUDA device leaves no gap in the device's queue.
+No tensor is read on the host, so a step on a CUDA device does not stall the device's queue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bertsmith.optim.plain_adam import AdamSettings, plain_adam
 
 @dataclass(frozen=True)
 class Clip:
-    """Scalars on the device. divisor: what the gradients are divided by. finite: 1 where their norm is, else 0."""
+    """Scalars on the device. divisor: of the gradients. finite: 1 if their norm is finite, else 0."""
 
     divisor: Tensor
     finite: Tensor
@@ -30,16 +30,15 @@ class Clip:
 class ClippedOptimizer(torch.optim.Optimizer):
     """Clips by global norm, skips a non-finite update, and leaves the update itself to `_update`.
 
-    The gradients must already be divided by the counts of the whole step, and are of `scaled` losses. `step` divides
-    them by the loss scale, and scales them by max_gradient_norm / N where their global norm N is larger
-    (max_gradient_norm 0: never); where it is not compiled, in place. Where N is not finite no parameter, no moment and
-    no step count changes. After a step these lie on the device as scalar tensors: `gradient_norm` (N, without the loss
-    scale, before clipping), `finite` (bool) and `sound` (bool: finite, or skipped for the sake of a smaller loss
-    scale).
+    The gradients must already be divided by the counts of the whole step, and come from `scaled` losses. `step` divides
+    them by the loss scale, and multiplies them by max_gradient_norm / N if their global norm N is larger
+    (max_gradient_norm 0: never), in place unless it is compiled. If N is not finite, no parameter, moment or step count
+    changes. After a step there are scalar tensors on the device: `gradient_norm` (N, without the loss scale, before
+    clipping), `finite` (bool) and `sound` (bool: finite, or skipped because the loss scale is being lowered).
 
     loss_scale: for fp16; None leaves losses as they are. The moments, the step count, the learning rate and the loss
     scale are tensors too, so `state_dict` loads with `weights_only=True`.
-    ValueError for parameters in half precision: these are the fp32 masters.
+    ValueError for parameters in half precision: an optimizer updates the fp32 masters.
     """
 
     gradient_norm: Tensor
@@ -81,27 +80,27 @@ class ClippedOptimizer(torch.optim.Optimizer):
             group["lr"].fill_(rate)
 
     def reset_step_count(self) -> None:
-        """Begins the bias correction anew and keeps the moments: what NVIDIA's recipe does between its phases."""
+        """Restarts the bias correction and keeps the moments, as NVIDIA's recipe does between its phases."""
         for group in self.param_groups:
             group["step"].zero_()
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """What to call `backward` on: the loss times the loss scale, where there is one."""
+        """The tensor to call `backward` on: the loss, times the loss scale if there is one."""
         return loss if self.loss_scale is None else loss * self.loss_scale.scale
 
     def state_dict(self) -> dict[str, Any]:
-        """PyTorch's, and "loss_scale" where there is one."""
+        """PyTorch's, plus "loss_scale" if there is one."""
         scale = {} if self.loss_scale is None else {"loss_scale": self.loss_scale.state_dict()}
         return {**super().state_dict(), **scale}
 
     def make_moments(self) -> None:
-        """Makes every moment that the first step would make, so that a compiled step finds all at its first run."""
+        """Creates all moments that the first step would create, so that a compiled step finds them at its first run."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 self._moments(parameter)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes a state back, to the device of the parameters. KeyError where the loss scale is missing."""
+        """Loads a state, onto the device of the parameters. KeyError if the loss scale is missing."""
         super().load_state_dict(state_dict)
         if self.loss_scale is not None:
             self.loss_scale.load_state_dict(state_dict["loss_scale"])
@@ -114,7 +113,7 @@ class ClippedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def move(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What `step` does, but that it returns `gradient_norm`, `finite` and `sound`, so that it can be compiled."""
+        """Does what `step` does, but returns `gradient_norm`, `finite` and `sound`, so that it can be compiled."""
         norm = global_norm([p.grad for group in self.param_groups for p in group["params"] if p.grad is not None])
         scale = torch.ones_like(norm) if self.loss_scale is None else self.loss_scale.scale.clone()
         finite = torch.isfinite(norm)
@@ -130,7 +129,7 @@ class ClippedOptimizer(torch.optim.Optimizer):
 
     @abstractmethod
     def _update(self, group: dict[str, Any], parameters: list[Tensor], clip: Clip) -> None:
-        """Updates some parameters of a group from their gradients / clip.divisor, and none where clip.finite is 0."""
+        """Updates some parameters of a group from their gradients / clip.divisor, or none if clip.finite is 0."""
 
     def _adam(
         self,
@@ -141,13 +140,13 @@ class ClippedOptimizer(torch.optim.Optimizer):
         rate: Tensor,
         decay: float,
     ) -> None:
-        """Moves the moments of `parameters`, and `targets` by -rate (m / (sqrt(v) + epsilon) + decay target).
+        """Updates the moments of `parameters`, and `targets` by -rate (m / (sqrt(v) + epsilon) + decay target).
 
         PyTorch's fused kernel does it in one pass over memory; its gradient scale and its overflow flag, made for loss
-        scaling, are what clipping by a device-side norm and a device-side guard need.
+        scaling, also serve clipping by a norm on the device and a guard on the device.
         """
         states = [self._moments(parameter) for parameter in parameters]
-        # A step count without end makes both corrections, 1 - beta ** step, exactly 1.
+        # With an infinite step count both corrections, 1 - beta ** step, are exactly 1.
         step = group["step"] if self.bias_correction else torch.full_like(group["step"], math.inf)
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         means, mean_squares = [state["mean"] for state in states], [state["mean_square"] for state in states]
@@ -172,7 +171,7 @@ class ClippedOptimizer(torch.optim.Optimizer):
             grad_scale=clip.divisor,
             found_inf=1 - clip.finite,
         )
-        # The kernel does not count its writes, by which the model knows when its half-precision copies are old.
+        # The kernel does not count its writes, from which the model knows that its half-precision copies are stale.
         torch.autograd.graph.increment_version(targets)
 
     def _moments(self, parameter: Tensor) -> dict[str, Tensor]:

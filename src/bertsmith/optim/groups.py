@@ -1,4 +1,4 @@
-"""Which parameters decay."""
+"""Which parameters have weight decay."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import nn
 def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Two groups for an optimizer: matrices (weights, embeddings) with weight decay; vectors without.
 
-    The vectors of a BERT are its biases and the gains and shifts of its LayerNorms, which neither Google nor NVIDIA
-    decays. Every parameter that is trained is in one group, once; a tensor that two modules share counts once; a group
-    without parameters is left out.
+    The vectors of a BERT are its biases and the weights and biases of its LayerNorms, which neither Google nor NVIDIA
+    decays. Every trained parameter is in exactly one group; a tensor that two modules share counts once; an empty group
+    is omitted.
     """
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     groups = [

@@ -1,11 +1,11 @@
-"""LAMB as NVIDIA's BERT trains with it (NVLAMB: `multi_tensor_lamb.cu`): Adam's direction, scaled per tensor.
+"""LAMB as in NVIDIA's BERT training (NVLAMB: `multi_tensor_lamb.cu`): Adam's direction, scaled per tensor.
 
     g = g / max(1, N / max_gradient_norm), N the global norm of all gradients
     m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
     u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon) + weight_decay w
     w = w - rate r u, where r = |w| / |u| if both are above zero, else 1
 
-The code that NVIDIA ships gives r only to tensors that decay; its paper (You et al., 2020) gives it to all.
+NVIDIA's code applies r only to tensors with weight decay; the paper (You et al., 2020) applies it to all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TrustRatio = Literal["decayed", "all", "none"]
 class Lamb(ClippedOptimizer):
     """LAMB over fp32 masters, with clipping by global norm and a guard against non-finite gradients.
 
-    groups: of `parameter_groups`. trust_ratio: which tensors are scaled by r, those of groups with weight decay
+    groups: from `parameter_groups`. trust_ratio: which tensors are scaled by r, those of groups with weight decay
     ("decayed"), "all" or "none". The learning rate is set before every step by `set_learning_rate`.
     """
 
@@ -54,7 +54,7 @@ class Lamb(ClippedOptimizer):
     def _update(self, group: dict[str, Any], parameters: list[Tensor], clip: Clip) -> None:
         decay = group["weight_decay"]
         updates = [torch.zeros_like(parameter) for parameter in parameters]
-        # A rate of -1 from zero leaves Adam's direction itself in `updates`.
+        # Starting from zero, a rate of -1 puts Adam's direction itself into `updates`.
         self._adam(group, updates, parameters, clip, rate=-torch.ones_like(group["lr"]), decay=0.0)
         if decay:
             torch._foreach_add_(updates, parameters, alpha=decay)

@@ -1,4 +1,4 @@
-"""The loss scale of fp16: found by trial, kept on the device, and never read by the host between log lines."""
+"""The dynamic loss scale of fp16: kept on the device, and never read by the host between log lines."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 class LossScale:
-    """A factor on the loss that lifts small gradients into what fp16 can hold (Micikevicius et al., 2018).
+    """A factor on the loss that moves small gradients into the range of fp16 (Micikevicius et al., 2018).
 
-    It doubles after `grow_every` updates in a row without an overflow, unless that passes `ceiling`. An overflow halves
-    it, and the update is skipped and counted; one at `floor` or under cannot be mended by halving. All its numbers are
-    powers of two, so that dividing by it is exact.
+    It doubles after `grow_every` updates in a row without an overflow, unless that exceeds `ceiling`. An overflow
+    halves it, and the update is skipped and counted; halving does not help against one at `floor` or below. The scale
+    is always a power of two, so that dividing by it is exact.
 
     scale: fp32. good_updates: int64, since the scale last changed. skipped_updates: int64, of the whole run. Scalars on
     the device, changed in place.
@@ -35,9 +35,9 @@ class LossScale:
 
     @torch.no_grad()
     def update(self, finite: Tensor) -> Tensor:
-        """Takes note of an update. finite: bool, whether its gradients were, the same on all ranks.
+        """Adapts the scale to an update. finite: bool scalar, whether its gradients were finite, the same on all ranks.
 
-        Returns whether training can go on: a bool scalar, False after an overflow that halving cannot mend.
+        Returns whether training can continue: a bool scalar, False after an overflow that halving cannot fix.
         """
         sound = finite | (self.scale > self.floor)
         good = (self.good_updates + 1) * finite
@@ -49,7 +49,7 @@ class LossScale:
         return sound
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Its numbers by name."""
+        """Its tensors by name."""
         return {
             "scale": self.scale,
             "good_updates": self.good_updates,
@@ -57,6 +57,6 @@ class LossScale:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Takes the numbers of `state_dict` back. KeyError where one is missing."""
+        """Loads what `state_dict` returned. KeyError if a tensor is missing."""
         for name, tensor in self.state_dict().items():
             tensor.copy_(state[name])

@@ -1,4 +1,4 @@
-"""Adam's update in plain words, for a compiler to fuse: PyTorch's fused kernel cannot be traced.
+"""Adam's update in basic operations, for a compiler to fuse: PyTorch's fused kernel cannot be traced.
 
 The same sums as `torch._fused_adamw_`, up to the rounding of single operations.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AdamSettings:
-    """rate, step, divisor, finite: scalars on the device. divisor: of the gradients. finite: 0 leaves all as it is."""
+    """rate, step, divisor, finite: scalars on the device. divisor: of the gradients. finite: 0 changes nothing."""
 
     rate: Tensor
     step: Tensor
@@ -32,9 +32,9 @@ def plain_adam(
     mean_squares: Sequence[Tensor],
     settings: AdamSettings,
 ) -> None:
-    """Moves means and mean squares, and targets by -rate (m / (sqrt(v) + epsilon) + decay target), all in place.
+    """Updates means and mean squares, and targets by -rate (m / (sqrt(v) + epsilon) + decay target), all in place.
 
-    The gradients stay as they are.
+    The gradients are not changed.
     """
     beta1, beta2 = settings.betas
     go = settings.finite > 0

@@ -1,17 +1,17 @@
-"""Learning rates as pure functions of the update's number k = 1, 2, ..., steps. None of them is zero at any update.
+"""Learning-rate schedules as pure functions of the update's number k = 1, 2, ..., steps. No update has a rate of zero.
 
 A warm-up of `warmup_share` of the steps rises linearly from base / warm-up to base, at its last update. NVIDIA's and
-Google's curves fall to zero at the last update, which then changes nothing; here the decay is read at the progress
-*before* the update, (k - 1) / steps, so the last one still moves the weights.
+Google's schedules reach zero at the last update, which then changes nothing; here the decay uses the progress *before*
+the update, (k - 1) / steps, so the last one still changes the weights.
 """
 
 from __future__ import annotations
 
 
 def polynomial(update: int, steps: int, warmup_share: float, power: float, base: float) -> float:
-    """NVIDIA's curve: a warm-up, then base (1 - progress) ** power with progress counted from the run's start.
+    """NVIDIA's schedule: a warm-up, then base (1 - progress) ** power with progress counted from the run's start.
 
-    So the rate drops at the end of the warm-up, from base to base (1 - warmup_share) ** power, as it does there.
+    So the rate drops at the end of the warm-up, from base to base (1 - warmup_share) ** power, as in NVIDIA's code.
     power 0.5 is NVIDIA's, 1 is Google's.
     """
     warmup = _warmup_updates(steps, warmup_share)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_json, write_json, write_text
-from bertsmith.base.log import duration, log_choice, say, size
+from bertsmith.base.log import as_details, duration, log_choice, logger, say, size
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
@@ -28,9 +29,14 @@ from bertsmith.training.curves import draw_curves
 from bertsmith.training.pretrain import Run, pretrain
 
 SAMPLE_SENTENCES = 20
-# Of text in a few large documents a larger share is held out, so that about this many of them are. Which ones is drawn
-# by hash, so of fewer than twice as many it might be all.
-_HELD_OUT_DOCUMENTS = 4
+SHOWN = 4
+"""Of the sample predictions; all of them under --debug."""
+HELD_OUT_DOCUMENTS = 40
+"""With fewer held-out documents the bounds would move with a handful of them."""
+# Documents are held out by their hash, so their number varies by its square root: this many are expected.
+_EXPECTED_HELD_OUT = 55
+# Of few documents a fifth is held out, or about four, if these are at most half of them.
+_LARGEST_SHARE, _FEWEST_HELD_OUT = 0.2, 4
 
 
 @dataclass(frozen=True)
@@ -43,9 +49,10 @@ class Budget:
     rows: RowCounts
 
 
+_EXPECTED = {"normal": "less than five minutes", "tiny": "less than a minute"}
 BUDGETS = {
     "normal": Budget(
-        PrepareOptions(vocabulary_size=4096, held_out=0.01, sample_bytes=8_000_000),
+        PrepareOptions(vocabulary_size=4096, held_out=0.04, sample_bytes=8_000_000),
         (),
         FinetuneSettings(
             epochs=2, batch=16, learning_rate=2e-4, seeds=3, dropout=0.0, attention_dropout=0.0, max_length=96
@@ -81,11 +88,14 @@ class Quickstart:
         options = self.budget.prepare
         if not self.own_text:
             return options
-        found, _ = find_files(self.sources, options.reading)
-        share = _HELD_OUT_DOCUMENTS / len(found)
-        if not options.held_out < share <= 0.5 or any(file.kind != "file" for file in found):
+        with as_details():
+            found, _ = find_files(self.sources, options.reading)
+        if any(file.kind != "file" for file in found):  # the number of documents in them is not known yet
             return options
-        log_choice("held-out share", f"{share:.1%}", f"there are {len(found)} documents, and some must be held out")
+        share = max(min(_EXPECTED_HELD_OUT / len(found), _LARGEST_SHARE), _FEWEST_HELD_OUT / len(found))
+        if share > 0.5:
+            return options
+        log_choice("held-out share", f"{share:.1%}", f"there are {len(found)} documents")
         return replace(options, held_out=share)
 
     def _claim(self) -> None:
@@ -106,16 +116,17 @@ class Quickstart:
             write_json(self._stages_path, self._stages)
 
     def stage(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Runs a stage unless it is finished, and says its line: what went in, what came out, how long it took."""
+        """Runs a stage unless it is finished, and logs a line: what went in, what came out, how long it took."""
         known = self._stages.get(name)
+        when = "" if known is None else "finished before, in "
         if known is None:
             start = time.monotonic()
-            known = {**work(), "seconds": time.monotonic() - start}
+            with as_details():
+                known = work()
+            known["seconds"] = time.monotonic() - start
             self._stages[name] = known
             write_json(self._stages_path, self._stages)
-            say(f"== {name}: {known['said']}; {duration(known['seconds'])}")
-        else:
-            say(f"== {name}: {known['said']}; finished before, in {duration(known['seconds'])}")
+        say(f"== {name}: {known['summary']}; {when}{duration(known['seconds'])}")
         return known
 
     def prepare(self) -> dict[str, Any]:
@@ -123,7 +134,7 @@ class Quickstart:
         corpus = prepare(self.sources, self.out / "corpus", options=self.prepare_options)
         read, kept = corpus.counts["read"], corpus.counts["kept"]
         return {
-            "said": f"{size(read['bytes'])} in {read['documents']:,} documents, "
+            "summary": f"{size(read['bytes'])} in {read['documents']:,} documents, "
             f"{read['documents'] - kept['documents']:,} dropped -> {corpus.special.vocabulary_size:,} pieces, "
             f"{corpus.tokens('train'):,} tokens in {corpus.documents('train'):,} documents, "
             f"{corpus.tokens('held_out'):,} in {corpus.documents('held_out'):,} held out"
@@ -148,7 +159,7 @@ class Quickstart:
         train, end = run.metrics("train"), run.metrics("end")[0]
         rate = sum(each["tokens"] for each in train) / sum(each["seconds_per_step"] * each["steps"] for each in train)
         return {
-            "said": f"{end['step']:,} steps on {end['tokens']:,.0f} tokens at {rate:,.0f} tokens/s -> {run.model}",
+            "summary": f"{end['step']:,} steps on {end['tokens']:,.0f} tokens at {rate:,.0f} tokens/s -> {run.model}",
             "figures": [each.as_record() for final in run.metrics("final")[:1] for each in pretraining_figures(final)],
         }
 
@@ -161,20 +172,22 @@ class Quickstart:
         else:
             rows = rows_of_docstrings(self.budget.rows, seed)
         if isinstance(rows, Unlabelled):
-            return {"said": f"no classifier is trained: {rows.reason}", "rows": 0}
+            return {"summary": f"no classifier is trained: {rows.reason}", "rows": 0}
         for name, part in (("train", rows.train), ("dev", rows.dev)):
             text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in part)
             write_text(self.out / "classifier" / f"{name}.jsonl", text)
         labels = len({row["label"] for row in rows.train})
-        said = f"{len(rows.train):,} rows to train on, {len(rows.dev):,} to evaluate on, {labels} classes; {rows.rule}"
-        return {"said": f"{rows.question} {said}", "rows": len(rows.train), "question": rows.question}
+        summary = (
+            f"{len(rows.train):,} rows to train on, {len(rows.dev):,} to evaluate on, {labels} classes; {rows.rule}"
+        )
+        return {"summary": f"{rows.question} {summary}", "rows": len(rows.train), "question": rows.question}
 
     def _finetune(self, from_scratch: bool) -> dict[str, Any]:
         settings = replace(self.budget.finetune, from_scratch=from_scratch)
         rows = self.out / "classifier"
         train, dev, out = rows / "train.jsonl", rows / "dev.jsonl", None if from_scratch else rows
         result = finetune("classify", self.run.model, train, dev, out, settings=settings, resume=True)
-        return {"said": result.line(), "scores": result.scores, "majority": result.baseline}
+        return {"summary": result.line(), "scores": result.scores, "majority": result.baseline}
 
     def finetune(self) -> dict[str, Any]:
         """The classifier, from the pre-trained model."""
@@ -189,19 +202,20 @@ class Quickstart:
         guesses = guess_masked_words(self.corpus, self.run.model, SAMPLE_SENTENCES)
         right = sum(each["true"] == each["guesses"][0] for each in guesses)
         among = sum(each["true"] in each["guesses"] for each in guesses)
-        said = f"{len(guesses)} held-out sentences with a masked word: {right} right, {among} among the best five"
-        return {"said": said, "guesses": guesses}
+        summary = f"{len(guesses)} held-out sentences with a masked word: {right} right, {among} among the best five"
+        return {"summary": summary, "guesses": guesses}
 
 
 def quickstart(sources: Sequence[str], out: str | Path, budget: Literal["tiny", "normal"] = "normal") -> list[Figure]:
-    """Runs the whole river and prints what was learned.
+    """Runs everything from text to predictions and prints what was learned.
 
     sources: files, folders or globs; none for the documentation that comes with Python. out: a folder for everything;
-    called again, what is finished there is not done again. Returns the figures of the table.
+    called again, finished stages are not repeated. Returns the figures of the table.
     Raises BertsmithError for sources that cannot be read and a folder that belongs to something else.
     """
     start = time.monotonic()
     work = Quickstart([str(each) for each in sources], Path(out), BUDGETS[budget])
+    say(f"quickstart into {out}: {_EXPECTED[budget]} on two cores; add --debug to see every message on the way")
     work.stage("prepare", work.prepare)
     trained = work.stage("pre-train", work.pretrain)
     labelled = work.stage("label", work.label)
@@ -211,9 +225,12 @@ def quickstart(sources: Sequence[str], out: str | Path, budget: Literal["tiny", 
         control = work.stage("control", work.control)
         figures += classifier_figures(tuned["scores"], control["scores"], tuned["majority"])
     samples = work.stage("predict", work.predict)
-    print(show_masked_words(samples["guesses"]))
+    everything = logger.isEnabledFor(logging.DEBUG)
+    print(show_masked_words(samples["guesses"][: None if everything else SHOWN]))
     if labelled["rows"]:
-        print(show_classes(work.out / "classifier" / "model", work.out / "classifier" / "dev.jsonl"))
+        rows = work.out / "classifier"
+        with as_details():
+            print(show_classes(rows / "model", rows / "dev.jsonl", SAMPLE_SENTENCES if everything else SHOWN))
     write_json(work.out / "figures.json", [each.as_record() for each in figures])
     print(table(figures))
     print(_ending(work, budget, figures, bool(labelled["rows"]), time.monotonic() - start))
@@ -225,19 +242,22 @@ def _figure(record: dict[str, Any]) -> Figure:
 
 
 def _ending(work: Quickstart, budget: str, figures: Sequence[Figure], classified: bool, seconds: float) -> str:
+    held_out = work.corpus.documents("held_out")
     missed = sum(not each.reached for each in figures)
     if budget == "tiny":
         verdict = "The tiny budget shows that everything runs; it learns next to nothing, and is not expected to."
-    elif not work.corpus.documents("held_out"):
+    elif not held_out:
         verdict = "No document was held out, so what the encoder learned was not measured: give it more documents."
     elif missed:
-        verdict = f"{missed} of {len(figures)} bounds were not reached: see the curves for what training did."
+        verdict = f"{missed} of {len(figures)} bounds were not reached: the curves show what training did."
     else:
         verdict = "Every bound was reached: the encoder has learned from this text."
-    own = work.out / "classifier"
+    if 0 < held_out < HELD_OUT_DOCUMENTS:
+        verdict += f" Only {held_out} documents were held out, so another {held_out} may give other figures."
+    rows = work.out / "classifier"
     tries = [
         f"bertsmith inspect {work.out / 'corpus'}",
-        f"bertsmith predict {own / 'model'} {own / 'dev.jsonl'} --out {own / 'predictions.jsonl'}"
+        f"bertsmith predict {rows / 'model'} {rows / 'dev.jsonl'} --out {rows / 'predictions.jsonl'}"
         if classified
         else f"bertsmith pretrain bert-mini --corpus {work.out / 'corpus'} --out runs/mini",
         "bertsmith quickstart --source YOUR_TEXTS --out runs/mine",
@@ -248,5 +268,5 @@ def _ending(work: Quickstart, budget: str, figures: Sequence[Figure], classified
         *([("curves", work.out / "curves.png")] if (work.out / "curves.png").exists() else []),
         ("figures", work.out / "figures.json"),
     ]
-    lines = [f"\n{verdict} ({duration(seconds)})\n", *(f"{name + ':':14}{path}" for name, path in paths), "\nTry next:"]
+    lines = [f"\n{verdict} ({duration(seconds)})", *(f"{name + ':':14}{path}" for name, path in paths), "Try next:"]
     return "\n".join([*lines, *(f"  {each}" for each in tries)])

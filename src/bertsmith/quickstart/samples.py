@@ -18,7 +18,7 @@ from bertsmith.tokens.tokenizer import Tokenizer
 
 SHORTEST, LONGEST = 12, 48
 GUESSES = 5
-_AROUND = 44
+_AROUND = 30
 
 
 def guess_masked_words(corpus: Corpus, model: Path, count: int) -> list[dict[str, Any]]:
@@ -61,20 +61,20 @@ def _mask(tokenizer: Tokenizer, sentences: Iterator[NDArray[np.int64]]) -> Itera
 
 def show_masked_words(guesses: Sequence[dict[str, Any]]) -> str:
     """A line a sentence: the masked word's surroundings, the true word, the best five guesses."""
-    lines = ["", "Masked words of held-out sentences (* where the first guess is right):"]
+    lines = ["", "Masked words of held-out sentences (* where the first guess is right), and the best guesses:"]
     for each in guesses:
         before, after = each["text"].split("[MASK]", 1)
         shown = f"{before[-_AROUND:]:>{_AROUND}}[{each['true']}]{after[:_AROUND]}"
-        lines.append(f" {'*' if each['true'] == each['guesses'][0] else ' '} {shown}")
-        lines.append(f"{'':{_AROUND + 4}}{', '.join(each['guesses'])}")
+        right = "*" if each["true"] == each["guesses"][0] else " "
+        lines.append(f" {right} {shown:{2 * _AROUND + 14}} | {', '.join(each['guesses'])}")
     return "\n".join(lines)
 
 
-def show_classes(model: Path, rows: Path, count: int = 8) -> str:
+def show_classes(model: Path, rows: Path, count: int) -> str:
     """A line a row: the text's beginning, the true class, the predicted one with its probability."""
     read = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
     chosen = [read[index] for index in np.linspace(0, len(read) - 1, min(count, len(read))).astype(int)]
-    lines = ["", "Classes of held-out rows:"]
+    lines = ["Classes of held-out rows:"]
     for row, found in zip(chosen, Predictor(model)([{"text": row["text"]} for row in chosen]), strict=True):
         right = "*" if found["label"] == row["label"] else " "
         text = " ".join(row["text"].split())[:60]

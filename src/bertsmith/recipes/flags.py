@@ -1,4 +1,4 @@
-"""A dataclass read from command-line flags by tyro, with our one message where a flag is wrong."""
+"""Dataclasses read from command-line flags by tyro, with a BertsmithError if a flag is wrong."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def flag(name: str) -> str:
 
 
 def named_by(token: str) -> str:
-    """The dotted field name that a flag such as --phase1.global-batch=64 means; "" where the token is no flag."""
+    """The dotted field name of a flag such as --phase1.global-batch=64; "" if the token is not a flag."""
     return token[2:].split("=", 1)[0].replace("-", "_") if token.startswith("--") else ""
 
 
 def split_flags(args: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Takes the flags of one-valued fields out of `args`: ({dotted name: text}, what is left, in its order).
+    """Takes the flags of one-valued fields out of `args`: ({dotted name: text}, the other arguments in order).
 
-    The last of equal flags counts. BertsmithError where a flag has no value behind it.
+    The last of several equal flags counts. BertsmithError if a flag has no value after it.
     """
     taken: dict[str, str] = {}
     rest: list[str] = []
@@ -65,7 +65,7 @@ def wants_help(args: Sequence[str]) -> bool:
 
 
 def parse_flags(kind: type[T], args: Sequence[str], *, prog: str, description: str = "") -> T:
-    """Reads `kind` from `args`; prints help and raises SystemExit(0) where it is asked for.
+    """Reads `kind` from `args`; with --help prints help and raises SystemExit(0).
 
     Raises BertsmithError for an unknown flag (with the nearest one), a missing or a wrong value.
     """
@@ -73,7 +73,7 @@ def parse_flags(kind: type[T], args: Sequence[str], *, prog: str, description: s
 
 
 def parse_two(own: type[T], settings: U, args: Sequence[str], *, prog: str, description: str = "") -> tuple[T, U]:
-    """Reads two dataclasses whose flags stand side by side; the second has its defaults from `settings`.
+    """Reads two dataclasses from the same flags; the defaults of the second come from `settings`.
 
     Raises BertsmithError as `parse_flags` does.
     """
@@ -96,14 +96,14 @@ def _parse(kind: type[T], args: Sequence[str], prog: str, description: str, know
     if wants_help(args):
         return read()
     _refuse_unknown(known, args, prog)
-    # tyro draws for the terminal it finds; in UTF-8 and without colours its message can be taken apart.
-    spoken = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    # tyro formats for the terminal that it finds; in UTF-8 and without colours its message can be parsed.
+    output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     try:
-        with contextlib.redirect_stdout(spoken), contextlib.redirect_stderr(spoken):
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             return read()
     except SystemExit:
-        spoken.seek(0)
-        raise BertsmithError(_plain(spoken.read()), prog, f"see {prog} --help") from None
+        output.seek(0)
+        raise BertsmithError(_plain(output.read()), prog, f"see {prog} --help") from None
 
 
 def _refuse_unknown(known: set[str], args: Sequence[str], prog: str) -> None:
@@ -123,7 +123,7 @@ def _flag_names(kind: type[Any]) -> Iterator[str]:
 
 
 def _plain(box: str) -> str:
-    """The first paragraph of tyro's boxed message, as one sentence; of missing arguments the names alone."""
+    """The first paragraph of tyro's boxed message, as one sentence; for missing arguments only their names."""
     body = [line[2:].rstrip(" │") for line in box.splitlines() if line.startswith("│")]
     rule = next((number for number, line in enumerate(body) if line and set(line) == {"─"}), len(body))
     body = body[:rule]

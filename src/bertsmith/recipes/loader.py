@@ -17,11 +17,11 @@ from bertsmith.recipes.ranges import validate
 from bertsmith.recipes.schema import Recipe
 
 FIELDS: tuple[str, ...] = tuple(name for name, _ in leaves(Recipe))
-"""The dotted name of every field of a recipe: model.layers, phase1.steps, seed."""
+"""The dotted names of all fields of a recipe: model.layers, phase1.steps, seed."""
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """Safe YAML that refuses a key given twice, where plain YAML would let the last one win in silence."""
+    """Safe YAML that refuses a duplicate key, where plain YAML would silently use the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
@@ -35,7 +35,7 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 def presets() -> dict[str, str]:
-    """The recipes that come with Bertsmith: name and the first line of their file, which says what they are for."""
+    """The recipes that come with Bertsmith: name and the first line of their file, which describes them."""
     found = {}
     for entry in sorted(_presets_folder().iterdir(), key=lambda each: each.name):
         if entry.name.endswith(".yaml"):
@@ -45,17 +45,17 @@ def presets() -> dict[str, str]:
 
 
 def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Reads a preset or a YAML file and puts the user's flags over it; both get the same type and range checks.
+    """Reads a preset or a YAML file and applies the user's flags; both get the same type and range checks.
 
-    name_or_path: a name that `presets()` lists, else a YAML file whose keys are the fields of `Recipe`; fields that it
-    leaves out keep their defaults, which is said. overrides: flags such as ["--phase1.steps", "100"].
+    name_or_path: a name that `presets()` lists, or a YAML file whose keys are the fields of `Recipe`; missing fields
+    keep their defaults, which is logged. overrides: flags such as ["--phase1.steps", "100"].
     Raises BertsmithError for an unknown name or key (with the nearest one), a wrong value or a contradiction.
     """
     where, text = _read(name_or_path)
     given = _flatten(_parse(text, where), where)
     flags, stray = split_flags(overrides, FIELDS)
     for token in stray:
-        raise BertsmithError(f"'{token}' is no field of a recipe", token, _nearest_flag(token))
+        raise BertsmithError(f"'{token}' is not a field of a recipe", token, _nearest_flag(token))
     origins = {name: f"{where}, {name}" for name in given} | {name: flag(name) for name in flags}
     recipe = _typed(given | flags, origins)
     validate(recipe, origins)
@@ -66,12 +66,12 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
-    """Writes the whole recipe as YAML, every field spelled out, such that `load_recipe` reads the same one back."""
+    """Writes the whole recipe as YAML with every field, so that `load_recipe` reads the same one back."""
     files.write_text(path, as_yaml(dataclasses.asdict(recipe)))
 
 
 def as_yaml(settings: Mapping[str, Any]) -> str:
-    """Resolved settings as `recipe.yaml` holds them, in the order given."""
+    """Resolved settings in the format of `recipe.yaml`, in the given order."""
     return yaml.safe_dump(dict(settings), sort_keys=False)
 
 
@@ -80,7 +80,7 @@ def _presets_folder() -> resources.abc.Traversable:
 
 
 def _read(name_or_path: str | Path) -> tuple[str, str]:
-    """(what to call it in messages, its text)."""
+    """(name for messages, text)."""
     known = presets()
     if str(name_or_path) in known:
         name = str(name_or_path)
@@ -88,7 +88,7 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
     path = Path(name_or_path)
     if not path.is_file():
         hint = nearest(str(name_or_path), known)
-        fix = f"{hint} A YAML file's path will do too"
+        fix = f"{hint} Or give the path of a YAML file"
         raise BertsmithError("this is neither a preset nor a YAML file", str(name_or_path), fix)
     try:
         return str(path), path.read_text(encoding="utf-8")
@@ -103,29 +103,29 @@ def _parse(text: str, where: str) -> Mapping[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise BertsmithError(
-            f"this recipe is not readable: {getattr(error, 'problem', error)}", where + line, "mend the YAML there"
+            f"this recipe is not valid YAML: {getattr(error, 'problem', error)}", where + line, "fix the YAML there"
         ) from error
     if not isinstance(values, dict) or not values:
-        raise BertsmithError("this recipe has no keys", where, f"begin with one of: {', '.join(_sections())}")
+        raise BertsmithError("this recipe has no keys", where, f"start with one of: {', '.join(_sections())}")
     return values
 
 
 def _flatten(values: Mapping[str, Any], where: str, prefix: str = "") -> dict[str, str]:
-    """YAML as flags would give it: {"phase1.steps": "100"}."""
+    """YAML in the form of flags: {"phase1.steps": "100"}."""
     flat: dict[str, str] = {}
     for key, value in values.items():
         name = prefix + key
         if name in FIELDS:
             if value is None or isinstance(value, dict | list):
-                what = f"{name} takes one value, and has {'none' if value is None else 'several'}"
+                what = f"{name} takes one value, but has {'none' if value is None else 'several'}"
                 raise BertsmithError(what, f"{where}, {name}", f"write {key}: VALUE")
-            # YAML reads a bare true as a truth value, also where a field takes it as one word of several.
+            # YAML reads a bare true as a boolean, also for a field in which it is one of several words.
             is_word = isinstance(value, bool) and "true" in getattr(dict(leaves(Recipe))[name], "__args__", ())
             flat[name] = str(value).lower() if is_word else str(value)
         elif any(field.startswith(name + ".") for field in FIELDS):
             if not isinstance(value, dict):
                 inside = ", ".join(field.rsplit(".", 1)[1] for field in FIELDS if field.startswith(name + "."))
-                raise BertsmithError(f"{name} is a section, not a value", f"{where}, {name}", f"give it keys: {inside}")
+                raise BertsmithError(f"{name} is a section, not a value", f"{where}, {name}", f"use the keys: {inside}")
             flat |= _flatten(value, where, name + ".")
         else:
             fix = nearest(name, FIELDS) if prefix else nearest(name, {*_sections(), *FIELDS})
@@ -147,7 +147,7 @@ def _typed(given: Mapping[str, str], origins: Mapping[str, str]) -> Recipe:
     try:
         return parse(given)
     except BertsmithError:
-        for name, value in given.items():  # one at a time, to name the one that is wrong and where it was given
+        for name, value in given.items():  # one at a time, to name the wrong one and where it came from
             try:
                 parse({name: value})
             except BertsmithError as error:

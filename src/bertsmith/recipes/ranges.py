@@ -1,4 +1,4 @@
-"""What the numbers of a recipe may be, checked before anything starts."""
+"""Valid ranges of the numbers of a recipe, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertsmith.recipes.schema import Recipe
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`; `below` leaves `high` itself out, `above` leaves `low` itself out."""
+    """Numbers from `low` to `high`; `below` excludes `high` itself, `above` excludes `low` itself."""
 
     low: float
     high: float = math.inf
@@ -22,7 +22,7 @@ class Range:
     below: bool = False
 
     def holds(self, value: float) -> bool:
-        """Whether `value` lies in the range; NaN lies in none."""
+        """Whether `value` is in the range; NaN never is."""
         over = value > self.low if self.above else value >= self.low
         under = value < self.high if self.below else value <= self.high
         return over and under and math.isfinite(value)
@@ -37,9 +37,9 @@ class Range:
 _SHARE = Range(0, 1)
 _ONE_UP = Range(1)
 _ZERO_UP = Range(0)
-_CHANCE_BELOW_ONE = Range(0, 1, below=True)
+_PROBABILITY_BELOW_ONE = Range(0, 1, below=True)
 _PHASE = {
-    "sequence_length": Range(8, 65_535),  # lengths travel as uint16
+    "sequence_length": Range(8, 65_535),  # lengths are stored as uint16
     "steps": _ZERO_UP,
     "global_batch": _ONE_UP,
     "learning_rate": Range(0, 10, above=True),
@@ -52,8 +52,8 @@ RANGES: Mapping[str, Range] = {
     "model.heads": _ONE_UP,
     "model.intermediate": _ONE_UP,
     "model.max_positions": Range(8, 65_535),
-    "model.hidden_dropout": _CHANCE_BELOW_ONE,
-    "model.attention_dropout": _CHANCE_BELOW_ONE,
+    "model.hidden_dropout": _PROBABILITY_BELOW_ONE,
+    "model.attention_dropout": _PROBABILITY_BELOW_ONE,
     "model.embedding_deviation": Range(0, 10, above=True),
     **{f"phase1.{name}": limits for name, limits in _PHASE.items()},
     **{f"phase2.{name}": limits for name, limits in _PHASE.items()},
@@ -62,8 +62,8 @@ RANGES: Mapping[str, Range] = {
     "masking.random_share": _SHARE,
     "pairs.random_next": _SHARE,
     "pairs.short_sequences": _SHARE,
-    "optimizer.beta1": _CHANCE_BELOW_ONE,
-    "optimizer.beta2": _CHANCE_BELOW_ONE,
+    "optimizer.beta1": _PROBABILITY_BELOW_ONE,
+    "optimizer.beta2": _PROBABILITY_BELOW_ONE,
     "optimizer.epsilon": Range(0, 1, above=True),
     "optimizer.weight_decay": _ZERO_UP,
     "optimizer.max_gradient_norm": _ZERO_UP,
@@ -79,10 +79,10 @@ RANGES: Mapping[str, Range] = {
 
 
 def validate(recipe: Recipe, origins: Mapping[str, str] | None = None) -> None:
-    """Checks every field of a recipe and what must hold between them.
+    """Checks every field of a recipe, and fields against each other.
 
-    origins: where each field's value was given, by dotted name, for the message. Raises BertsmithError at the first
-    value that is out of range.
+    origins: where each value came from, by dotted name, for the message. Raises BertsmithError for the first value that
+    is out of range.
     """
     for name, limits in RANGES.items():
         value = value_of(recipe, name)
@@ -101,7 +101,7 @@ def value_of(recipe: Recipe, name: str) -> Any:
 
 
 def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
-    """(field, what is wrong, how to mend it) for rules that one number alone cannot break."""
+    """(field, what is wrong, how to fix it) for rules that involve several fields."""
     model = recipe.model
     if model.hidden % model.heads:
         what = f"model.hidden {model.hidden} is not a multiple of model.heads {model.heads}"
@@ -110,10 +110,15 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         yield "device", f"device '{recipe.device}' is not known", "use auto, cpu, cuda or cuda:N"
     masking = recipe.masking
     if masking.mask_share + masking.random_share > 1 + 1e-9:
-        what = f"masking.mask_share {masking.mask_share} and masking.random_share {masking.random_share} pass 1"
-        yield "masking.random_share", what, "lower one of the two; their sum is at most 1"
+        shares = f"masking.mask_share {masking.mask_share} and masking.random_share {masking.random_share}"
+        what = f"{shares} sum to more than 1"
+        yield "masking.random_share", what, "lower one of the two"
     if not recipe.phase1.steps + recipe.phase2.steps:
-        yield "phase1.steps", "both phases have 0 steps, so there is nothing to train", "give one of them steps"
+        yield (
+            "phase1.steps",
+            "both phases have 0 steps, so there is nothing to train",
+            "set the steps of at least one phase",
+        )
     for phase in ("phase1", "phase2"):
         length, steps = value_of(recipe, f"{phase}.sequence_length"), value_of(recipe, f"{phase}.steps")
         if steps and length > model.max_positions:

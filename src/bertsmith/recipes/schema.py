@@ -1,4 +1,4 @@
-"""What a pre-training recipe says. The string under a field is its help on the command line."""
+"""The fields of a pre-training recipe. The string under a field is its help on the command line."""
 
 from __future__ import annotations
 
@@ -17,81 +17,82 @@ class ModelShape:
     hidden: int = 768
     """Width of the hidden states."""
     heads: int = 12
-    """Attention heads; they divide the width."""
+    """Attention heads; the width must be a multiple of them."""
     intermediate: int = 3072
-    """Width inside the feed-forward part, four times the hidden width in BERT."""
+    """Width of the feed-forward layers, four times the hidden width in BERT."""
     max_positions: int = 512
     """The longest sequence the model can read."""
     activation: Literal["gelu", "gelu_pytorch_tanh"] = "gelu_pytorch_tanh"
     """gelu is the erf form of Hugging Face's BERT, gelu_pytorch_tanh the tanh form of Google's and NVIDIA's code."""
     hidden_dropout: float = 0.1
-    """Dropout on embeddings and on what each sub-layer adds."""
+    """Dropout on embeddings and on the output of each sub-layer."""
     attention_dropout: float = 0.1
     """Dropout on attention probabilities."""
     embedding_deviation: float = 0.02
-    """Standard deviation of fresh embeddings. BERT's is 0.02; a short run learns words sooner from a larger one."""
+    """Standard deviation of new embeddings. BERT's is 0.02; with a larger one a short run learns words sooner."""
     fresh_positions: Literal["normal", "neighbours"] = "normal"
-    """As BERT's; or sine waves, heads that begin at nearby words, the last layer's value and output maps orthogonal."""
+    """normal: as in BERT. neighbours: sine waves, heads that start by attending to nearby words, orthogonal value and
+    output weights in the last layer."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of pre-training: sequences of one length under one learning-rate curve."""
+    """One phase of pre-training: sequences of one length with one learning-rate schedule."""
 
     sequence_length: int = 128
-    """The most tokens of an instance, [CLS] and both [SEP] included."""
+    """Maximum length of an instance in tokens, with [CLS] and both [SEP]."""
     steps: int = 1000
-    """Optimizer steps; 0 leaves the phase out."""
+    """Optimizer steps; 0 omits the phase."""
     global_batch: int = 256
-    """Sequences of one step, over all ranks and micro-batches."""
+    """Sequences per step, over all ranks and micro-batches."""
     learning_rate: float = 6e-3
     """The highest learning rate, reached at the end of the warm-up."""
     warmup: float = 0.1
-    """The share of the steps that the learning rate rises over."""
+    """The share of the steps over which the learning rate rises."""
     decay_power: float = 0.5
     """The learning rate falls as (1 - progress) to this power; 1 is linear."""
 
 
 @dataclass(frozen=True)
 class Masking:
-    """Which pieces are hidden, and what stands in their place."""
+    """Which pieces are hidden, and what replaces them."""
 
     rate: float = 0.15
-    """The share of an instance's tokens to predict, special ones counted as Google does."""
+    """The share of an instance's tokens to predict, counting special tokens, as in Google's code."""
     mask_share: float = 0.8
     """Of these, the share replaced by [MASK]."""
     random_share: float = 0.1
-    """Of these, the share replaced by a random piece; the rest stays as it is."""
+    """Of these, the share replaced by a random piece; the rest stays unchanged."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """How a document becomes instances of two segments."""
+    """How documents are cut into instances of two segments."""
 
     random_next: float = 0.5
-    """The chance that the second segment comes from another document."""
+    """The probability that the second segment comes from another document."""
     short_sequences: float = 0.1
-    """The chance that a document is cut to a random shorter target length; drawn once a document, as Google does."""
+    """The probability that a document is cut to a random shorter length, drawn once per document, as Google does."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The update."""
+    """The optimizer."""
 
     name: Literal["lamb", "adamw"] = "lamb"
     """lamb is NVIDIA's NVLAMB."""
     beta1: float = 0.9
-    """Decay of the gradient's mean."""
+    """Decay rate of the gradient's running mean."""
     beta2: float = 0.999
-    """Decay of the gradient's mean square."""
+    """Decay rate of the gradient's running mean square."""
     epsilon: float = 1e-6
     """Added to the root of the mean square."""
     weight_decay: float = 0.01
-    """On weight matrices and embeddings, not on biases and LayerNorm."""
+    """Applied to weight matrices and embeddings, not to biases and LayerNorm."""
     max_gradient_norm: float = 1.0
-    """The gradient of the whole step is scaled down to this global norm; 0 never."""
+    """The gradient of the whole step is clipped to this global norm; 0 disables clipping."""
     trust_ratio: Literal["decayed", "all", "none"] = "decayed"
-    """What LAMB scales by |w|/|update|: what has weight decay, as NVIDIA's code does; all, as its paper says; none."""
+    """Tensors that LAMB scales by |w|/|update|: those with weight decay (NVIDIA's code), all (the paper) or none."""
 
 
 @dataclass(frozen=True)
@@ -111,21 +112,21 @@ class Recipe:
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """The dtype of matrix products; parameters, optimizer and gradient sums are fp32. fp16 scales the loss."""
     gradient_checkpointing: FlagConversionOff[bool] = False
-    """Compute each block again in the backward pass: less memory, a third more work, the same result to the bit."""
+    """Recompute each block in the backward pass: less memory, a third more work, a result equal to the bit."""
     compile: Literal["auto", "true", "false"] = "auto"
-    """Compile steps, in micro-batches of one fixed shape a phase; auto does so on a card, and on a CPU in bf16 compiles
-    kernels alone; false runs no compiler."""
+    """Compile steps, in micro-batches of one fixed shape per phase; auto does so on a GPU, and on a CPU in bf16
+    compiles only kernels; false runs no compiler."""
     micro_batch_tokens: int = 8192
-    """The most tokens that go through the model at once; a step takes as many micro-batches as it needs."""
+    """Maximum number of tokens in a micro-batch; a step has as many micro-batches as it needs."""
     loader_workers: int = 0
-    """Processes that build batches ahead; 0 builds them in a thread of the run. The batches are the same."""
+    """Processes that build batches ahead; 0 builds them in a thread of the main process. The batches are the same."""
     log_every: int = 10
-    """Steps between two lines of metrics."""
+    """Steps between lines of metrics."""
     evaluate_every: int = 500
-    """Steps between two evaluations on held-out documents; the end of a phase is always evaluated."""
+    """Steps between evaluations on held-out documents; the end of a phase is always evaluated."""
     evaluate_instances: int = 512
-    """Held-out instances of an evaluation."""
+    """Held-out instances per evaluation."""
     save_every: int = 500
-    """Steps between two checkpoints; the end of a phase is always saved."""
+    """Steps between checkpoints; the end of a phase is always saved."""
     keep: int = 2
-    """Step checkpoints that are kept, the newest ones."""
+    """How many of the newest step checkpoints are kept."""

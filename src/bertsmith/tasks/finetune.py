@@ -182,6 +182,7 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
     position = resume_position(run.folder, model, optimizer, resume)
     objective = TaskObjective(
         work.task,
+        read_config(work.folder),
         model,
         work.parts["train"],
         settings.metric,

@@ -15,6 +15,8 @@ from torch import nn
 
 from bertsmith.base.layout import Ints, deal_within
 from bertsmith.base.streams import generator, stream_key
+from bertsmith.model.config import BertConfig
+from bertsmith.model.flop import step_flop
 from bertsmith.model.losses import Forward
 from bertsmith.tasks.results import TEST
 from bertsmith.tasks.sequences import Sequences, pack
@@ -37,6 +39,7 @@ class TaskObjective:
     """An `Objective`. metric: the one that a person is told."""
 
     task: Task
+    config: BertConfig
     model: nn.Module
     train: Examples
     metric: str
@@ -51,8 +54,10 @@ class TaskObjective:
         inputs = pack(self.train.sequences, batch, device)
         targets = torch.from_numpy(self.train.targets[batch]).to(device)
         loss = self.task.loss(self.model, inputs, targets)
-        tokens = int(self.train.sequences.lengths[batch].sum())
-        return Forward({self.task.kind: loss}, tokens, inputs.packed.tokens, inputs.packed.attended_slots)
+        lengths = self.train.sequences.lengths[batch]
+        tokens, squared = int(lengths.sum()), float((lengths.astype(np.float64) ** 2).sum())
+        flop = step_flop(self.config, tokens, squared, sequences=len(lengths))
+        return Forward({self.task.kind: loss}, tokens, inputs.packed.tokens, inputs.packed.attended_slots, flop)
 
     def evaluate(self, held_out: Mapping[str, Examples]) -> dict[str, float]:
         """Every metric on the rows "dev" and, with `TEST` before its name, "test"."""

@@ -73,7 +73,7 @@ class Trainer:
     """What training changes and where it writes.
 
     resume_hint: what the user is told to do after a stop. compiled: the model and the optimizer, where they run
-    compiled.
+    compiled. peak: FLOP/s that the device reaches at best, where that is known.
     """
 
     objective: Objective
@@ -86,6 +86,7 @@ class Trainer:
     stop: StopSignal
     resume_hint: str
     compiled: Compiled | None = None
+    peak: float | None = None
     _stage: Stage | None = field(default=None, init=False)
     _skipped_told: float = field(default=0.0, init=False)
     _fill_told: set[int] = field(default_factory=set, init=False)
@@ -102,7 +103,7 @@ class Trainer:
 
         Raises StoppedAfterSaving after a signal, and BertsmithError when a loss or gradient is not finite.
         """
-        meter, previous = Meter(self.device, self.objective.names), None
+        meter, previous = Meter(self.device, self.objective.names, self.peak), None
         if self.position.since_log and is_first():
             meter.restore(self.position.since_log)
         self.position = replace(self.position, since_log=[])

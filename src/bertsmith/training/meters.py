@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from bertsmith.base.files import disk_errors, write_text
-from bertsmith.base.ranks import sum_over_ranks
+from bertsmith.base.ranks import sum_over_ranks, world_size
 from bertsmith.training.board import Board
 from bertsmith.training.step import StepSums
 
@@ -27,14 +27,14 @@ METRICS_FILE = "metrics.jsonl"
 class Meter:
     """Adds up steps, and turns what was added since the last reading into one record of means."""
 
-    def __init__(self, device: torch.device, names: Sequence[str]) -> None:
-        """names: of the losses of a step."""
-        self._device, self._names = device, tuple(names)
+    def __init__(self, device: torch.device, names: Sequence[str], peak: float | None = None) -> None:
+        """names: of the losses of a step. peak: FLOP/s that the device reaches at best; None where that is unknown."""
+        self._device, self._names, self._peak = device, tuple(names), peak
         self._reset(0.0)
 
     def _reset(self, waited: float) -> None:
-        # Three figures of each loss, then tokens, places of attention, slots.
-        self._sums = torch.zeros(3 * len(self._names) + 3, device=self._device, dtype=torch.float64)
+        # Three figures of each loss, then tokens, places of attention, slots, floating-point operations.
+        self._sums = torch.zeros(3 * len(self._names) + 4, device=self._device, dtype=torch.float64)
         self._norm = torch.zeros((), device=self._device)
         self._steps = 0
         self._start, self._waited_at_start = time.perf_counter(), waited
@@ -47,6 +47,7 @@ class Meter:
     def restore(self, state: list[float]) -> None:
         """Takes a state back; on the first rank alone, because it is that of all."""
         *sums, steps, seconds, waited = state
+        sums += [0.0] * (len(self._sums) - len(sums))  # earlier versions did not count operations
         self._sums = torch.tensor(sums, device=self._device, dtype=torch.float64)
         self._steps = int(steps)
         self._start, self._waited_at_start = time.perf_counter() - seconds, -waited
@@ -58,10 +59,11 @@ class Meter:
     def add(self, sums: StepSums, gradient_norm: torch.Tensor) -> None:
         """Counts one step of this rank. What overflowed fp16, in a step whose update was skipped, enters no mean."""
         step = sums.figures.double()
-        self._sums[:-3] += torch.where(torch.isfinite(step).all(), step, 0.0)
-        self._sums[-3] += sums.tokens
-        self._sums[-2] += sums.attention_places
-        self._sums[-1] += sums.slots
+        self._sums[:-4] += torch.where(torch.isfinite(step).all(), step, 0.0)
+        self._sums[-4] += sums.tokens
+        self._sums[-3] += sums.attention_places
+        self._sums[-2] += sums.slots
+        self._sums[-1] += sums.flop
         self._norm = gradient_norm
         self._steps += 1
 
@@ -72,7 +74,7 @@ class Meter:
         its name. The gradient norm is the last step's, and left out where it was not finite.
         """
         seconds = time.perf_counter() - self._start
-        *figures, tokens, places, filled = sum_over_ranks(self._sums).tolist()
+        *figures, tokens, places, filled, flop = sum_over_ranks(self._sums).tolist()
         norm = float(self._norm)
         record = {
             **self._means(figures),
@@ -80,6 +82,8 @@ class Meter:
             "steps": float(self._steps),
             "tokens": tokens,
             "tokens_per_second": tokens / seconds,
+            "flop_per_second": flop / seconds,
+            **({"peak_share": flop / seconds / self._peak / world_size()} if self._peak else {}),
             "seconds_per_step": seconds / max(self._steps, 1),
             "fill": tokens / max(filled, 1),
             "padding_share": 1 - tokens / max(places, 1),

@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from bertsmith.base import ranks
 from bertsmith.base.device import Device, device_of_run
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import say
 from bertsmith.base.stopping import stop_on_signals
-from bertsmith.model.cpu.kernels import prepare_training
+from bertsmith.model.cpu.prepare import prepare_training
+from bertsmith.model.flop import peak_flops
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.checkpoints import Position, load_checkpoint
 from bertsmith.training.loop import Cadence, Trainer
@@ -46,16 +48,12 @@ def start_device(
     use the C++ kernels. Warns where a resumed run's figures will not be equal to those of an unbroken one.
     """
     chosen = device_of_run(device, precision, started_on, folder)
-    found = prepare_training(chosen.compute, kernels) if chosen.is_cpu else ""
-    if not found:
+    if not chosen.is_cpu:
         return chosen, chosen.facts()
-    before = started_on.get(_KERNELS, found)
-    if before != found:
-        warn(
-            f"this run was started with {before} and is resumed with {found}; "
-            "its figures will be close to those of an unbroken run, and not equal"
-        )
-    return chosen, chosen.facts() | {_KERNELS: found}
+    # Runs of versions without kernels for their precision have no record of them.
+    started_with = started_on.get(_KERNELS, "") if started_on else None
+    found = prepare_training(chosen.compute, kernels, started_with)
+    return chosen, chosen.facts() | ({_KERNELS: found} if found else {})
 
 
 def resume_position(folder: Path, model: nn.Module, optimizer: ClippedOptimizer, resume: bool) -> Position | None:
@@ -87,7 +85,13 @@ def trainer_of(
                 stop=stop,
                 resume_hint=f"run the same command {'again' if settings.resumed else 'with --resume'} to resume",
                 compiled=settings.compiled,
+                peak=_peak(settings.device),
             )
     finally:
         if metrics is not None:
             metrics.close()
+
+
+def _peak(device: Device) -> float | None:
+    """FLOP/s by the data sheet of a GPU; None for what is not listed, and for CPUs."""
+    return None if device.is_cpu else peak_flops(torch.cuda.get_device_name(device.torch_device), device.precision)

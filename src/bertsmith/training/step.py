@@ -22,9 +22,10 @@ from bertsmith.training.objective import Objective, figures_of, mean_loss
 
 @dataclass
 class StepSums:
-    """What a step adds up over its micro-batches on this rank: `figures_of` on the device, three numbers on the host.
+    """What a step adds up over its micro-batches on this rank: `figures_of` on the device, four numbers on the host.
 
-    slots: tokens and what fills batches up. attention_places: slots that attention worked on, padding included.
+    slots: tokens and what fills batches up. attention_places: slots that attention worked on, padding included. flop:
+    floating-point operations of its matrix products, without padding.
     faulty: of `sum_gradients`.
     """
 
@@ -32,6 +33,7 @@ class StepSums:
     tokens: int = 0
     slots: int = 0
     attention_places: int = 0
+    flop: float = 0.0
     faulty: Tensor | None = None
 
     @classmethod
@@ -45,6 +47,7 @@ class StepSums:
         self.tokens += batch.tokens
         self.slots += batch.slots
         self.attention_places += batch.attention_places
+        self.flop += batch.flop
 
 
 class Compiled(Protocol):

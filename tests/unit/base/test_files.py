@@ -105,7 +105,7 @@ def test_a_folder_that_one_is_in_is_replaced_and_said(tmp_path, monkeypatch, cap
     assert Path("weights").read_text() == "new", "a relative path means what it meant"
     assert left_behind(tmp_path) == ["model"]
     assert left_behind(tmp_path / "model") == ["weights"]
-    assert "type `cd .` to see it" in caplog.text
+    assert "run `cd .` to see it" in caplog.text
 
 
 @pytest.mark.parametrize("fails", ["second rename", "last sync", "last rename"])
@@ -142,7 +142,7 @@ def test_only_old_folders_of_that_name_are_put_back(tmp_path, caplog):
     files.put_back(tmp_path, "model")
     assert left_behind(tmp_path) == [".model.2.12.old", ".notes.old", "model"]
     assert (tmp_path / "model" / "of").read_text() == ".model.12.old"
-    assert f"{tmp_path / 'model'} was put back" in caplog.text
+    assert f"{tmp_path / 'model'} was restored" in caplog.text
     (tmp_path / ".model.13.old").mkdir()
     files.put_back(tmp_path)
     assert left_behind(tmp_path) == [".notes.old", "model", "model.2"], "what was replaced goes, what was not returns"

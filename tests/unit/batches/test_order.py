@@ -132,7 +132,7 @@ def test_a_damaged_index_is_built_again_and_said(tmp_path: Path, damage: str, ca
     damaged = {"flip": bytes(content), "cut": bytes(content[:-7]), "empty": b"", "other": b"not an array" * 20}
     file.write_bytes(damaged[damage])
     assert names(make_order(cache_folder=tmp_path).instances(0, 100)) == whole
-    assert "is damaged; it is built again" in caplog.text
+    assert "is damaged and will be rebuilt" in caplog.text
     source = make_source()
     make_order(source, cache_folder=tmp_path).instances(0, 100)
     assert source.opened == []
@@ -166,5 +166,5 @@ def test_where_the_index_cannot_be_kept_the_run_goes_on_and_says_so(
 
     monkeypatch.setattr("os.fsync", full)
     assert make_order(cache_folder=tmp_path / "deep").instances(0, 10)
-    assert "epoch index is not kept" in caplog.text
+    assert "epoch index was not saved" in caplog.text
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]

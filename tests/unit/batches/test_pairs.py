@@ -103,7 +103,7 @@ def test_a_shard_of_one_document_labels_is_next_and_counts_it() -> None:
     account = draw_pairs(make_shard([[5] * 100]), 1, 64, 0.5, 0.1).account
     assert account.random == 0
     assert account.same_document > 0
-    assert f"{account.same_document:,} random seconds fell into the same document" in str(account)
+    assert f"{account.same_document:,} random second segments are from the same document" in str(account)
     assert "same document" not in str(draw_pairs(make_shard([[5] * 100] * 9), 1, 64, 0.5, 0.1).account)
 
 

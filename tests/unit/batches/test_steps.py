@@ -43,7 +43,9 @@ def test_ranks_get_about_the_same_work() -> None:
 def test_a_step_says_which_epochs_begin_in_it() -> None:
     steps = builder(global_batch=150)
     size = steps.order.epoch(0).size
-    begun = {number: step.begun for number in range(size // 150 + 2) if (step := steps.build(number)).begun}
+    begun = {
+        number: step.started_epochs for number in range(size // 150 + 2) if (step := steps.build(number)).started_epochs
+    }
     assert list(begun) == [0, -(-size // 150) - (size % 150 != 0)]
     assert [epoch for each in begun.values() for epoch, _ in each] == [0, 1]
     assert begun[0][0][1] == steps.order.account(0)
@@ -53,8 +55,8 @@ def test_a_global_batch_may_be_larger_than_several_epochs() -> None:
     steps = builder(global_batch=2000)
     step = steps.build(0)
     assert step.totals.sequences == 2000
-    assert [epoch for epoch, _ in step.begun] == list(range(len(step.begun)))
-    assert len(step.begun) > 2
+    assert [epoch for epoch, _ in step.started_epochs] == list(range(len(step.started_epochs)))
+    assert len(step.started_epochs) > 2
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from bertsmith.model import linear as linear_module
-from bertsmith.model.linear import Linear, compute_copy, joined_linear
+from bertsmith.model.copies import _copies, compute_copy
+from bertsmith.model.linear import Linear, joined_linear
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
@@ -111,9 +111,9 @@ def test_a_change_of_weights_is_seen(change, dtype):
 def test_copies_are_kept_while_weights_stay():
     those = maps()
     weights = [each.weight for each in those]
-    kept = linear_module._copies.of(weights, torch.bfloat16)
+    kept = _copies.of(weights, torch.bfloat16)
     joined_linear(X.bfloat16(), *those).float().sum().backward()
-    assert linear_module._copies.of(weights, torch.bfloat16) is kept
+    assert _copies.of(weights, torch.bfloat16) is kept
 
 
 def test_gradients_of_joined_maps_reach_each_parameter_in_its_own_dtype():
@@ -178,20 +178,20 @@ def test_a_model_made_in_inference_mode_is_of_use_there(dtype):
 def test_an_optimizer_leaves_the_copies_of_other_models():
     those, others = maps(), maps()
     weights = [each.weight for each in others]
-    kept = linear_module._copies.of(weights, torch.bfloat16)
+    kept = _copies.of(weights, torch.bfloat16)
     CHANGES["torch's fused SGD"](those)
-    assert linear_module._copies.of(weights, torch.bfloat16) is kept
+    assert _copies.of(weights, torch.bfloat16) is kept
 
 
 def test_copies_go_with_their_parameters():
     gc.collect()
-    before = len(linear_module._copies._kept)
+    before = len(_copies._kept)
     those = maps()
     joined_linear(X, *those)
-    assert len(linear_module._copies._kept) == before + 2
+    assert len(_copies._kept) == before + 2
     del those
     gc.collect()
-    assert len(linear_module._copies._kept) == before
+    assert len(_copies._kept) == before
 
 
 def test_the_copy_of_one_parameter_in_its_own_dtype_is_itself():

@@ -140,24 +140,28 @@ def test_a_label_that_is_no_class_is_refused(both_ways: str, wrong: int) -> None
 def test_the_kernel_is_asked_for_scores_that_it_can_read(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, kernel = [], cpu_kernels.cross_entropy
 
-    def counted(scores: Tensor, labels: Tensor, learns: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        asked.append((scores.requires_grad, learns))
-        return kernel(scores, labels, learns)
+    def counted(scores: Tensor, labels: Tensor, requires_grad: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        asked.append((scores.requires_grad, requires_grad))
+        return kernel(scores, labels, requires_grad)
 
     monkeypatch.setattr(cpu_kernels, "cross_entropy", counted)
     scores, labels = torch.randn(6, 6).bfloat16(), torch.tensor([1, 5, IGNORED_LABEL, 0, 2, 2])
-    for other, its_labels in ((scores.float(), labels), (scores.t(), labels), (scores, labels.repeat(2)[::2])):
+    for other, its_labels in ((scores.double(), labels), (scores.t(), labels), (scores, labels.repeat(2)[::2])):
         found = cross_entropy_sum(other, its_labels)
-        torch.testing.assert_close(found.loss, cross_entropy(other.float(), its_labels, reduction="sum"))
+        exact = cross_entropy(other.double(), its_labels, reduction="sum")
+        torch.testing.assert_close(found.loss.double(), exact, rtol=1e-5, atol=1e-5)
     assert not asked
     cross_entropy_sum(scores, labels)
     cross_entropy_sum(scores.requires_grad_(), labels)
-    assert [learns for _, learns in asked] == [False, True]
+    cross_entropy_sum(scores.detach().float(), labels)
+    assert [requires_grad for _, requires_grad in asked] == [False, True, False]
 
 
-def by_kernel(scores: Tensor, labels: Tensor, learns: bool = True, count: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+def by_kernel(
+    scores: Tensor, labels: Tensor, requires_grad: bool = True, count: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
     with threads(count):
-        return cpu_kernels.cross_entropy(scores, labels, learns)
+        return cpu_kernels.cross_entropy(scores, labels, requires_grad)
 
 
 @pytest.mark.usefixtures("kernels", "marked_memory")
@@ -192,7 +196,7 @@ def test_the_kernel_gives_loss_and_gradient_of_float64(
     summed = gradient.double()[~gradient.isnan().any(-1)]
     assert bool((summed.sum(-1).abs() <= 2**-8 * summed.abs().sum(-1) + 1e-5).all())
     assert [each.dtype for each in (loss, right, gradient)] == [torch.float32, torch.int64, torch.bfloat16]
-    again, again_right, none = by_kernel(scores, labels, learns=False, count=count)
+    again, again_right, none = by_kernel(scores, labels, requires_grad=False, count=count)
     assert none is None
     torch.testing.assert_close((again, again_right), (loss, right), rtol=0, atol=0, equal_nan=True)
 

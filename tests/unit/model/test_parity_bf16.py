@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu import kernels as cpu_kernels
+from bertsmith.model.cpu.prepare import load
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.weights.huggingface import load_pretraining_model
 from made_kernels import kernels_unused
@@ -56,7 +56,7 @@ def check_against_transformers(model: PretrainingModel, batches: list[list[int]]
     rounded = copy.deepcopy(theirs).bfloat16()
     narrow = copy.deepcopy(model).eval()
     narrow.encoder.compute = torch.bfloat16
-    ways = ["operators", "kernels"] if cpu_kernels.load() else ["operators"]
+    ways = ["operators", "kernels"] if load() else ["operators"]
     ours: dict[str, dict[str, float]] = {way: defaultdict(float) for way in ways}
     of_theirs: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for seed, lengths in enumerate(batches):

@@ -54,8 +54,36 @@ def finished(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         with pytest.raises(KeyboardInterrupt):
             quickstart([str(source)], out, "tiny")
     assert list(stages(out)) == STAGES[:3]
-    quickstart([str(source)], out, "tiny")
+    done = subprocess.run([*call, "--budget", "tiny"], capture_output=True, text=True, check=True)
+    (out.parent / "output.txt").write_text(done.stderr + done.stdout, encoding="utf-8")
     return out
+
+
+def test_the_output_is_short_and_ends_with_what_to_try_next(finished: Path) -> None:
+    lines = (finished.parent / "output.txt").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 40, "\n".join(lines)
+    assert [line.split(":")[0] for line in lines if line.startswith("== ")] == [f"== {name}" for name in STAGES]
+    assert lines[-4] == "Try next:"
+    assert all(line.startswith("  bertsmith ") for line in lines[-3:])
+    assert not [line for line in lines if line.startswith("warning")]
+
+
+def test_debug_shows_the_rest(finished: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (finished / "stages.json").write_text(without(finished / "stages.json", "predict"), encoding="utf-8")
+    call = ["--debug", "quickstart", "--source", str(source), "--out", str(finished), "--budget", "tiny"]
+    assert main(call) == 0
+    said = capsys.readouterr()
+    masked = said.out.split("Classes")[0]
+    assert masked.count("|") == 20, "all of the sentences"
+    assert "source: plain text" in said.err
+    assert "source: plain text" not in (finished.parent / "output.txt").read_text(encoding="utf-8")
+
+
+def without(path: Path, stage: str) -> str:
+    """The text of a `stages.json` without a stage."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    del found[stage]
+    return json.dumps(found)
 
 
 def stages(out: Path) -> dict[str, Any]:
@@ -65,7 +93,7 @@ def stages(out: Path) -> dict[str, Any]:
 
 
 def test_every_stage_says_what_went_in_and_out(finished: Path) -> None:
-    said = {name: stage["said"] for name, stage in stages(finished).items()}
+    said = {name: stage["summary"] for name, stage in stages(finished).items()}
     assert list(said) == STAGES
     assert "16 documents" in said["prepare"]
     assert "24 steps" in said["pre-train"]
@@ -147,16 +175,21 @@ def test_a_wrong_source_leaves_the_folder_free(source: Path, tmp_path: Path) -> 
     Quickstart([str(source)], tmp_path / "out", BUDGETS["tiny"])
 
 
-def test_of_few_documents_a_larger_share_is_held_out(source: Path, tmp_path: Path) -> None:
+def test_enough_documents_are_held_out_and_of_few_a_larger_share(source: Path, tmp_path: Path) -> None:
     def share(texts: Path, name: str) -> float:
         return Quickstart([str(texts)], tmp_path / name, BUDGETS["normal"]).prepare_options.held_out
 
+    def texts(count: int) -> Path:
+        folder = tmp_path / f"texts{count}"
+        folder.mkdir()
+        for number in range(count):
+            (folder / f"{number}.txt").write_text(f"text {number}", encoding="utf-8")
+        return folder
+
     assert share(source, "few") == 0.25
     assert share(source / "even" / "0.txt", "one") == BUDGETS["normal"].prepare.held_out
-    for number in range(500):
-        (tmp_path / "many").mkdir(exist_ok=True)
-        (tmp_path / "many" / f"{number}.txt").write_text(f"text {number}", encoding="utf-8")
-    assert share(tmp_path / "many", "q") == BUDGETS["normal"].prepare.held_out
+    assert share(texts(100), "some") == 0.2
+    assert share(texts(500), "more") == pytest.approx(55 / 500), "so that at least 40 are"
 
 
 def test_a_text_without_labels_or_held_out_documents_says_so(
@@ -170,5 +203,6 @@ def test_a_text_without_labels_or_held_out_documents_says_so(
     said = capsys.readouterr()
     assert "no classifier is trained: labels are sub-folders or files" in said.err
     assert "no held-out documents" in said.err
+    assert len((said.err + said.out).splitlines()) <= 40
     assert list(stages(tmp_path / "q")) == ["prepare", "pre-train", "label", "predict"]
     assert "bertsmith pretrain bert-mini" in said.out

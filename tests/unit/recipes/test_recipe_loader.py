@@ -96,10 +96,10 @@ def test_flags_go_over_a_file_and_defaults_are_said(tmp_path, caplog):
         ("masking: {rate: .inf}", "masking.rate is inf", "mine.yaml, masking.rate", "below 1"),
         ("seed: 1\nseed: 2", "'seed' is given twice", "mine.yaml, line 2", "YAML"),
         ("3: 1", "is not text", "mine.yaml, line 1", "YAML"),
-        ("seed: [1", "not readable", "mine.yaml, line ", "YAML"),
+        ("seed: [1", "not valid YAML", "mine.yaml, line ", "YAML"),
         ("", "has no keys", "mine.yaml", "model"),
         ("- 1", "has no keys", "mine.yaml", "model"),
-        ("a: !!python/object/apply:os.getcwd []", "not readable", "mine.yaml", "YAML"),
+        ("a: !!python/object/apply:os.getcwd []", "not valid YAML", "mine.yaml", "YAML"),
     ],
 )
 def test_a_mistake_in_a_file_is_named(tmp_path, text, what, where, fix):
@@ -113,15 +113,15 @@ def test_a_mistake_in_a_file_is_named(tmp_path, text, what, where, fix):
 @pytest.mark.parametrize(
     ("flags", "what", "where", "fix"),
     [
-        (["--phase1.step", "5"], "'--phase1.step' is no field", "--phase1.step", "'--phase1.steps'"),
+        (["--phase1.step", "5"], "'--phase1.step' is not a field", "--phase1.step", "'--phase1.steps'"),
         (["--phase1.steps", "x"], "phase1.steps is 'x'", "--phase1.steps", "whole number"),
         (["--phase1.steps"], "has no value", "--phase1.steps", "VALUE"),
         (["--phase1.steps", "--seed", "1"], "has no value", "--phase1.steps", "VALUE"),
         (["--phase1.steps", "-1"], "phase1.steps is -1", "--phase1.steps", "from 0"),
-        (["stray"], "'stray' is no field", "stray", "--FIELD VALUE"),
+        (["stray"], "'stray' is not a field", "stray", "--FIELD VALUE"),
         (["--model.heads", "3"], "not a multiple of model.heads 3", "--model.heads", "divides"),
         (["--device", "tpu"], "'tpu' is not known", "--device", "cuda"),
-        (["--masking.random_share", "0.3"], "pass 1", "--masking.random-share", "at most 1"),
+        (["--masking.random_share", "0.3"], "sum to more than 1", "--masking.random-share", "lower one"),
         (["--phase1.steps=0", "--phase2.steps=0"], "nothing to train", "--phase1.steps", "steps"),
         (["--phase2.sequence_length", "600"], "longer than model.max_positions", "--phase2.sequence-length", "raise"),
         (["--micro_batch_tokens", "100"], "more than micro_batch_tokens 100", "--micro-batch-tokens", "at least 128"),

@@ -157,9 +157,38 @@ def test_a_meter_goes_on_from_its_state() -> None:
     second.restore(first.state(0.25))
     for meter in (whole, second):
         meter.add(sums(0.1, 3, 2, 50, 70), torch.tensor(2.0))
-    clock = {"tokens_per_second", "seconds_per_step", "data_wait_share", "memory_bytes"}
+    clock = {"tokens_per_second", "flop_per_second", "seconds_per_step", "data_wait_share", "memory_bytes"}
     one, other = whole.read(0.5), second.read(0.25)
     assert {name: one[name] for name in one.keys() - clock} == {name: other[name] for name in other.keys() - clock}
+
+
+def test_the_share_of_a_peak_is_reported_where_one_is_known_and_only_there() -> None:
+    for peak in (None, 1e12):
+        meter = Meter(CPU, NAMES, peak)
+        step = sums(30.0, 10, 5, 90, 100)
+        step.flop = 3e9
+        meter.add(step, torch.tensor(1.0))
+        found = meter.read(0.0)
+        assert found["flop_per_second"] == pytest.approx(3e9 / found["seconds_per_step"], rel=0.01)
+        assert ("peak_share" in found) == (peak is not None)
+    assert found["peak_share"] == pytest.approx(found["flop_per_second"] / 1e12)
+
+
+def test_a_meter_takes_the_state_of_a_version_that_did_not_count_operations() -> None:
+    old = Meter(CPU, NAMES)
+    old.add(sums(30.0, 10, 5, 90, 100), torch.tensor(1.0))
+    *values, flop, steps, seconds, waited = old.state(0.0)
+    assert flop == 0
+    meter = Meter(CPU, NAMES)
+    meter.restore([*values, steps, seconds, waited])
+    assert meter.read(0.0)["masked_loss"] == 3.0
+
+
+def test_a_single_loss_has_no_prefix() -> None:
+    meter = Meter(CPU, ("classify",))
+    meter.add(StepSums(torch.tensor([6.0, 4, 3]), tokens=10, attention_places=10), torch.tensor(1.0))
+    found = meter.read(0.0)
+    assert (found["loss"], found["accuracy"], found["count"]) == (1.5, 0.75, 4)
 
 
 def test_a_pause_is_not_counted() -> None:

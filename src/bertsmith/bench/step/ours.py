@@ -11,7 +11,7 @@ from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.bench.step.made_batches import padded
 from bertsmith.bench.step.side import StepSide
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.kernels import prepare_training
+from bertsmith.model.cpu.prepare import prepare_training
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.adamw import AdamW

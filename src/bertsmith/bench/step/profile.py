@@ -13,13 +13,13 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
-from bertsmith.base.allocator import touch_memory
 from bertsmith.base.device import Device
 from bertsmith.bench.step.matrix_rate import wait
+from bertsmith.model.cpu.allocator import touch_memory
 
 PRODUCT = (
     r"^(aten::copy_ < )?(aten::(mm|addmm|bmm|baddbmm|_addmm_activation|mkldnn_linear|_mkldnn_linear\w*)"
-    r"|mkldnn::_linear_pointwise|turned|turned_product)\b"
+    r"|mkldnn::\w+)\b"
 )
 _ATTENTION = r"[Aa]ttention|varlen|softmax|Softmax"
 CASTS = "casts of weights, sums of gradients"

@@ -11,14 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bertsmith.base.layout import Layout
-from bertsmith.model.cpu import kernels as cpu_kernels
-from bertsmith.model.cpu.dropout import kept_places, scale_of
+from bertsmith.model.cpu import kernels
+from bertsmith.model.cpu.library import can_take
+from bertsmith.model.cpu.masks import Dropped, kept_places, scale_of
 
 
 @dataclass(frozen=True)
@@ -92,19 +94,19 @@ def block_attention(qkv: Tensor, heads: int, where: HeadBlocks, dropout: float) 
 
 class _BlockAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, qkv: Tensor, heads: int, where: HeadBlocks, dropout: float) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, qkv: Tensor, heads: int, where: HeadBlocks, dropout: float) -> Tensor:
         tokens, _, hidden = qkv.shape
         width = hidden // heads
         parts = qkv.reshape(-1, width).index_select(0, where.gather).view(3, where.rows, width)
         out = parts.new_empty(where.rows, width)
         scale = scale_of(dropout) if dropout else 1.0
-        ctx.in_kernels = cpu_kernels.can_take(parts)
-        odds = _odds_in_kernels if ctx.in_kernels else _odds
+        ctx.in_kernels = can_take(parts)
+        softmax = _softmax_in_kernels if ctx.in_kernels else _softmax
         kept = []
         for block in where.blocks:
             q, k, v = (_of(part, block) for part in parts)
             scores = _product(q, k.transpose(1, 2), 1 / math.sqrt(width))
-            dropped, saved = odds(scores, block, dropout)
+            dropped, saved = softmax(scores, block, dropout)
             kept += saved
             _product(dropped, v, scale, out=_of(out, block))
         ctx.save_for_backward(parts, *kept)
@@ -112,26 +114,26 @@ class _BlockAttention(torch.autograd.Function):
         return out.index_select(0, where.restore).view(tokens, hidden)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor):  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         parts, *kept = ctx.saved_tensors
         where, dropout, scale = ctx.where, ctx.dropout, ctx.scale
         tokens, hidden = gradient.shape
         width = parts.shape[-1]
-        by_out = gradient.reshape(-1, width).index_select(0, where.spread).index_fill_(0, where.padding_rows, 0)
-        by_parts = torch.empty_like(parts)
-        each = iter(kept)
-        scores_from = _scores_from_kernels if ctx.in_kernels else _scores_from
+        grad_out = gradient.reshape(-1, width).index_select(0, where.spread).index_fill_(0, where.padding_rows, 0)
+        grad_parts = torch.empty_like(parts)
+        saved = iter(kept)
+        softmax_backward = _softmax_backward_in_kernels if ctx.in_kernels else _softmax_backward
         for block in where.blocks:
             q, k, v = (_of(part, block) for part in parts)
-            by_q, by_k, by_v = (_of(part, block) for part in by_parts)
-            by = _of(by_out, block)
-            by_odds = _product(by, v.transpose(1, 2), scale)
-            dropped, by_scores = scores_from(by_odds, each, dropout)
-            _product(dropped.transpose(1, 2), by, scale, out=by_v)
-            _product(by_scores, k, 1 / math.sqrt(width), out=by_q)
-            _product(by_scores.transpose(1, 2), q, 1 / math.sqrt(width), out=by_k)
-        by_qkv = by_parts.view(-1, width).index_select(0, where.scatter)
-        return by_qkv.view(tokens, 3, hidden), None, None, None
+            grad_q, grad_k, grad_v = (_of(part, block) for part in grad_parts)
+            grad = _of(grad_out, block)
+            grad_dropped = _product(grad, v.transpose(1, 2), scale)
+            dropped, grad_scores = softmax_backward(grad_dropped, saved, dropout)
+            _product(dropped.transpose(1, 2), grad, scale, out=grad_v)
+            _product(grad_scores, k, 1 / math.sqrt(width), out=grad_q)
+            _product(grad_scores.transpose(1, 2), q, 1 / math.sqrt(width), out=grad_k)
+        grad_qkv = grad_parts.view(-1, width).index_select(0, where.scatter)
+        return grad_qkv.view(tokens, 3, hidden), None, None, None
 
 
 def _of(rows: Tensor, block: Block) -> Tensor:
@@ -145,36 +147,34 @@ def _product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> T
     return torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
 
 
-# The four below: odds are the softmax of scores [batch, L, L]. Those that go on are 0 where they are dropped, and not
-# scaled; what is saved for the way back is for the second function of the same pair to read.
+# Of the four below, the first two give the probabilities [batch, L, L] of scores with 0 for those that are dropped, not
+# scaled, and what the other two need to give them again together with the gradient of the scores.
 
 
-def _odds(scores: Tensor, block: Block, dropout: float) -> tuple[Tensor, list[Tensor]]:
+def _softmax(scores: Tensor, block: Block, dropout: float) -> tuple[Tensor, list[Tensor]]:
     block.hide_padding(scores)
-    odds = scores.softmax(-1)
+    probabilities = scores.softmax(-1)
     if not dropout:
-        return odds, [odds]
-    places = _kept_places(odds, dropout)
-    return odds * places, [odds, places]
+        return probabilities, [probabilities]
+    places = _kept_places(probabilities, dropout)
+    return probabilities * places, [probabilities, places]
 
 
-def _scores_from(by_odds: Tensor, saved: Iterator[Tensor], dropout: float) -> tuple[Tensor, Tensor]:
-    """The odds that went on, and the gradient of the scores from that of those odds."""
-    odds = dropped = next(saved)
+def _softmax_in_kernels(scores: Tensor, block: Block, dropout: float) -> tuple[Tensor, list[Tensor]]:
+    return kernels.softmax_(scores, block.lengths, Dropped.draw(dropout)), [scores]
+
+
+def _softmax_backward(gradient: Tensor, saved: Iterator[Tensor], dropout: float) -> tuple[Tensor, Tensor]:
+    probabilities = dropped = next(saved)
     if dropout:
         places = next(saved)
-        dropped = odds * places
-        by_odds *= places
-    return dropped, torch._softmax_backward_data(by_odds, odds, -1, odds.dtype)
+        dropped = probabilities * places
+        gradient *= places
+    return dropped, torch._softmax_backward_data(gradient, probabilities, -1, probabilities.dtype)
 
 
-def _odds_in_kernels(scores: Tensor, block: Block, dropout: float) -> tuple[Tensor, list[Tensor]]:
-    dropped = cpu_kernels.softmax_(scores, block.lengths, cpu_kernels.Dropped.draw(dropout))
-    return dropped, [scores]
-
-
-def _scores_from_kernels(by_odds: Tensor, saved: Iterator[Tensor], dropout: float) -> tuple[Tensor, Tensor]:
-    return cpu_kernels.softmax_back_(by_odds, next(saved), dropout > 0), by_odds
+def _softmax_backward_in_kernels(gradient: Tensor, saved: Iterator[Tensor], dropout: float) -> tuple[Tensor, Tensor]:
+    return kernels.softmax_backward_(gradient, next(saved), dropout > 0), gradient
 
 
 def _kept_places(weights: Tensor, dropout: float) -> Tensor:

@@ -32,6 +32,7 @@ from bertsmith.model.pretraining import PretrainingModel, PretrainInputs, Pretra
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.objective import figures_of, mean_loss
 from bertsmith.training.pretraining.evaluate import held_out_figures
+from bertsmith.training.pretraining.inputs import flop_of
 from bertsmith.training.step import StepSums
 
 COMPILER = "inductor"
@@ -147,6 +148,7 @@ class CompiledStep:
         sums.tokens += batch.tokens
         sums.slots += shape.tokens
         sums.attention_places += self._attended(shape)
+        sums.flop += flop_of(model.config, batch)
         result: Tensor = loss
         return result
 

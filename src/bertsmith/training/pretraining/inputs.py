@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.batches.packing import PretrainBatch, fill
 from bertsmith.model.attention.packed import Packed
+from bertsmith.model.config import BertConfig
+from bertsmith.model.flop import step_flop
 from bertsmith.model.pretraining import PretrainInputs
+
+
+def flop_of(config: BertConfig, batch: PretrainBatch) -> float:
+    """Floating-point operations of a micro-batch, forward and backward; what fills it up is not counted."""
+    sequences = int(np.count_nonzero(batch.next_sentence_labels != IGNORED_LABEL))
+    masked = int(np.count_nonzero(batch.masked_labels != IGNORED_LABEL))
+    squared_lengths = float((batch.layout.lengths[:sequences].astype(np.float64) ** 2).sum())
+    return step_flop(config, batch.tokens, squared_lengths, masked, sequences)
 
 
 def to_inputs(batch: PretrainBatch, device: torch.device) -> PretrainInputs:

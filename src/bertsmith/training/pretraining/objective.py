@@ -15,7 +15,7 @@ from bertsmith.model.losses import Forward
 from bertsmith.model.pretraining import PretrainingModel, PretrainLosses
 from bertsmith.training.pretraining.compiled import CompiledStep
 from bertsmith.training.pretraining.evaluate import Evaluation, baselines, evaluate
-from bertsmith.training.pretraining.inputs import to_inputs
+from bertsmith.training.pretraining.inputs import flop_of, to_inputs
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Pretraining:
         """The summed losses of a micro-batch."""
         inputs = to_inputs(batch, device)
         losses = self.model.losses(inputs)._asdict()
-        return Forward(losses, batch.tokens, batch.layout.tokens, inputs.packed.attended_slots)
+        flop = flop_of(self.model.config, batch)
+        return Forward(losses, batch.tokens, batch.layout.tokens, inputs.packed.attended_slots, flop)
 
     def measure(self, held_out: Sequence[PretrainBatch]) -> Evaluation:
         """Means over held-out batches, without baselines."""

@@ -28,8 +28,6 @@ from bertsmith.bench.step.side import StepSide
         (["aten::copy_", "aten::_to_copy", "aten::to"], "casts of weights, sums of gradients"),
         (["aten::exp_", "_CrossEntropySum"], HEAD),
         (["mkldnn::_linear_pointwise", "_HalfProduct"], "matrix products"),
-        (["turned_product", "_ActivatedProductBackward"], "matrix products"),
-        (["turned", "_HalfProductBackward"], "matrix products"),
         (["_ActivatedProductBackward"], "LayerNorm, GELU, sums"),
         (["aten::copy_"], "casts of weights, sums of gradients"),
         (["aten::copy_", "aten::addmm", "_HalfProduct"], "matrix products"),

@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from bertsmith.base.layout import Layout
 from bertsmith.model.attention.attend import attend
 from bertsmith.model.attention.packed import Packed
-from bertsmith.model.cpu.dropout import scale_of
+from bertsmith.model.cpu.masks import scale_of
 from made_models import distance
 
 # One huge sequence among many tiny ones, equal ones, and a length on either side of a block's border.

@@ -14,14 +14,19 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
-# Without it the compiler uses half of a vector.
+ARCHITECTURE = "BERTSMITH_ARCHITECTURE"
+"""The environment variable that names the processor to compile for, as the compiler's -march: x86-64-v3 for one with
+AVX2. Without it, it is the one that compiles."""
+
+# The pragma `omp simd` needs no library; see the kernels' threads.h for what else of OpenMP they use.
+_FLAGS = ("-std=c++17", "-O3", "-fopenmp-simd", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
+# Without it compilers use half of a vector of AVX-512.
 _X86_FLAGS = ("-mprefer-vector-width=512",)
+_COMPILERS = ("g++", "clang++")
 _SECONDS = 120
 _SEAL_BYTES = 32
 
@@ -30,49 +35,58 @@ class NotCompiledError(Exception):
     """Why a file could not be compiled or loaded here, for a reader."""
 
 
-def load_cpp(source: Path, signatures: Mapping[str, Sequence[Any]]) -> ctypes.CDLL:
-    """The functions of a C++ file, which return nothing. signatures: ctypes of their parameters, by name.
+def load_cpp(source: Path) -> ctypes.CDLL:
+    """A C++ file as a library, with the headers in its folder.
 
-    `CXX` names the compiler; g++ without it. Its OpenMP is PyTorch's, with the same threads, so import torch before.
+    `CXX` names the compiler; without it, it is g++ or clang++, whichever is there. `BERTSMITH_ARCHITECTURE` names the
+    processor. What the file uses of OpenMP's library is found in PyTorch's, so import torch before.
     Raises NotCompiledError.
     """
     path = _compiled(source)
     try:
-        library = ctypes.CDLL(str(path))
-        for name, signature in signatures.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = signature, None
-    except (OSError, AttributeError) as error:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
         with suppress(OSError):
             path.unlink()  # so that the next run makes it anew
         raise NotCompiledError(f"{path} cannot be loaded: {error}") from error
-    return library
 
 
 def _compiled(source: Path) -> Path:
     if platform.system() != "Linux":
         raise NotCompiledError("C++ is compiled on Linux only")
-    try:
-        compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
-    except ValueError as error:
-        raise NotCompiledError(f"CXX cannot be read: {error}") from error
-    if shutil.which(compiler[0]) is None:
-        raise NotCompiledError(f"no C++ compiler was found, no {compiler[0]}")
-    compile_ = [*compiler, *_FLAGS, *(_X86_FLAGS if platform.machine() == "x86_64" else ())]
-    path = _cache_folder() / f"{source.stem}-{_digest(source, compile_)}.so"
+    command = [*_compiler(), *_flags()]
+    path = _cache_folder() / f"{source.stem}-{_digest(source, command)}.so"
     try:
         if _is_whole(path):
             return path
         with tempfile.TemporaryDirectory(dir=path.parent) as aside:
-            half, whole = f"{aside}/half.o", f"{aside}/whole.so"
-            _run([*compile_, "-c", str(source), "-o", half])
-            # Not linked to an OpenMP of its own, which would have threads of its own.
-            _run([*compiler, "-shared", half, "-o", whole])
-            _seal(Path(whole))
-            os.replace(whole, path)
+            made = Path(aside, "made.so")
+            _run([*command, "-shared", str(source), "-o", str(made)])
+            _seal(made)
+            os.replace(made, path)
     except OSError as error:
         raise NotCompiledError(f"{path} cannot be made: {error}") from error
     return path
+
+
+def _compiler() -> list[str]:
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise NotCompiledError(f"CXX cannot be read: {error}") from error
+    candidates = [named] if named else [[name] for name in _COMPILERS]
+    found = next((each for each in candidates if shutil.which(each[0])), None)
+    if found is None:
+        raise NotCompiledError(f"no C++ compiler was found, no {' or '.join(each[0] for each in candidates)}")
+    return found
+
+
+def _flags() -> list[str]:
+    is_x86 = platform.machine() == "x86_64"
+    # Compilers for ARM tune for the processor at hand by the second name only.
+    here = "-march=native" if is_x86 else "-mcpu=native"
+    named = os.environ.get(ARCHITECTURE)
+    return [*_FLAGS, f"-march={named}" if named else here, *(_X86_FLAGS if is_x86 else ())]
 
 
 def _seal(path: Path) -> None:
@@ -103,16 +117,16 @@ def _cache_folder() -> Path:
     return folder
 
 
-def _digest(source: Path, compile_: Sequence[str]) -> str:
-    """Of all that decides what comes out: source, compiler, flags, processor."""
+def _digest(source: Path, command: Sequence[str]) -> str:
+    """Of all that decides what comes out: source and headers, compiler, flags, processor."""
     cpu = Path("/proc/cpuinfo")
     lines = cpu.read_text(encoding="utf-8", errors="replace").splitlines() if cpu.exists() else []
     kind = sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})
     try:
-        text = source.read_text(encoding="utf-8")
+        texts = [path.read_text(encoding="utf-8") for path in (source, *sorted(source.parent.glob("*.h")))]
     except OSError as error:
         raise NotCompiledError(f"{source} cannot be read: {error}") from error
-    parts = [text, _run([*compile_, "--version"]), *compile_, platform.machine(), *kind]
+    parts = [*texts, _run([*command, "--version"]), *command, platform.machine(), *kind]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 

@@ -1,0 +1,173 @@
+"""Promises of prediction: no row is misread in silence, what is cut is counted, and rows are answered as they come."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bertsmith
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from bertsmith.inference.predict_file import predict_file
+from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.records import Columns
+from made_rows import QUICK, made_model, rows
+
+TRAIN, DEV = rows(64, 1), rows(24, 2)
+SHORT = replace(QUICK, epochs=1)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_model(tmp_path_factory.mktemp("encoder"))
+
+
+@pytest.fixture(scope="module")
+def single(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("single") / "run"
+    bertsmith.finetune("classify", encoder, TRAIN, DEV, out, settings=SHORT)
+    return out
+
+
+@pytest.fixture(scope="module")
+def pairs(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("pairs") / "run"
+    train, dev = ([{**row, "text_b": "word1"} for row in made] for made in (TRAIN, DEV))
+    bertsmith.finetune("classify", encoder, train, dev, out, settings=SHORT)
+    return out
+
+
+def predictor(folder: Path, **options: object) -> Predictor:
+    return Predictor(folder, "cpu", precision="fp32", **options)  # type: ignore[arg-type]
+
+
+def test_the_folder_says_whether_it_was_trained_on_pairs(single: Path, pairs: Path) -> None:
+    for folder, expected in ((single, False), (pairs, True)):
+        assert json.loads((folder / "model" / "task.json").read_text())["pairs"] is expected
+
+
+def test_one_text_for_a_model_of_pairs_is_refused_and_the_reverse(single: Path, pairs: Path) -> None:
+    with pytest.raises(BertsmithError, match="this row has one text, and the training rows have two") as caught:
+        predictor(pairs)([{"text": "word1", "text_b": "word2"}, {"text": "word1"}])
+    assert caught.value.where == "row 2"
+    with pytest.raises(BertsmithError, match="this row has two texts, and the training rows have one"):
+        predictor(single)([{"text": "word1", "text_b": "word2"}])
+
+
+def test_pair_rows_that_lack_the_second_text_are_refused_in_training(encoder: Path) -> None:
+    train = [{**row, "text_b": "word1"} if number else row for number, row in enumerate(TRAIN)]
+    for one, other in ((train, DEV), ([{**row, "text_b": "word1"} for row in TRAIN], DEV)):
+        with pytest.raises(BertsmithError, match="and the training rows have"):
+            bertsmith.finetune("classify", encoder, one, other, None, settings=SHORT)
+
+
+def test_a_single_row_is_one_row(single: Path) -> None:
+    ours = predictor(single)
+    expected = ours([DEV[0]["text"]])
+    assert len(expected) == 1
+    assert ours(DEV[0]["text"]) == ours({"text": DEV[0]["text"]}) == expected
+
+
+def test_a_model_folder_and_its_run_folder_are_the_same_model(single: Path) -> None:
+    assert predictor(single)(DEV) == predictor(single / "model")(DEV)
+
+
+def test_what_is_cut_is_counted_in_what_predict_returns_and_writes(single: Path, tmp_path: Path) -> None:
+    source = tmp_path / "rows.jsonl"
+    long = " ".join(["word1"] * 35)
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("word1", long, long + " word2")))
+    found = predict_file(single, source, tmp_path / "out.jsonl", device="cpu")
+    assert (found.rows, found.truncated_rows, found.truncated_tokens) == (3, 2, 5 + 6)
+    written = [json.loads(line)["prediction"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [each["truncated_tokens"] for each in written] == [0, 5, 6]
+    predict_file(single, source, tmp_path / "out.csv", device="cpu")
+    assert [line.rsplit(",", 1)[1] for line in (tmp_path / "out.csv").read_text().splitlines()[1:]] == ["0", "5", "6"]
+
+
+def test_what_was_cut_of_dev_rows_is_counted_in_what_finetune_returns(encoder: Path) -> None:
+    dev = [{**row, "text": row["text"] + " word1" * 40} for row in DEV]
+    result = bertsmith.finetune("classify", encoder, TRAIN, dev, None, settings=SHORT)
+    assert result.truncated["train"].rows == 0
+    assert result.truncated["dev"].rows == len(DEV)
+    assert result.to_dict()["truncated"]["dev"]["tokens"] == result.truncated["dev"].tokens > 40 * 8
+
+
+def test_predict_takes_the_columns_as_finetune_does(single: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("review,id\n" + "".join(f"{row['text']},{n}\n" for n, row in enumerate(DEV)))
+    call = ["predict", str(single), str(tmp_path / "rows.csv"), "--out", str(tmp_path / "out.jsonl")]
+    call += ["--device", "cpu", "--precision", "fp32"]
+    assert main(call) == 2
+    assert main([*call, "--columns.text", "review"]) == 0
+    written = [json.loads(line)["prediction"]["label"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert written == [each["label"] for each in predictor(single)(DEV)]
+
+
+@pytest.mark.parametrize("kind", ["tsv without a header", "csv with semicolons", "gz", "parquet"])
+def test_files_of_every_kind_are_read_in_training_and_in_prediction(encoder: Path, tmp_path: Path, kind: str) -> None:
+    columns = Columns()
+    if kind == "tsv without a header":
+        columns = Columns(text="2", label="1", header=False)
+        train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+        for path, made in ((train, TRAIN), (dev, DEV)):
+            path.write_text("".join(f"{row['label']}\t{row['text']}\n" for row in made))
+    elif kind == "csv with semicolons":
+        train, dev = tmp_path / "train.csv", tmp_path / "dev.csv"
+        for path, made in ((train, TRAIN), (dev, DEV)):
+            path.write_text("text;label\n" + "".join(f"{row['text']};{row['label']}\n" for row in made))
+    elif kind == "gz":
+        train, dev = tmp_path / "train.jsonl.gz", tmp_path / "dev.jsonl.gz"
+        for path, made in ((train, TRAIN), (dev, DEV)):
+            path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in made).encode()))
+    else:
+        pytest.importorskip("pyarrow")
+        import pyarrow
+        import pyarrow.parquet
+
+        train, dev = tmp_path / "train.parquet", tmp_path / "dev.parquet"
+        for path, made in ((train, TRAIN), (dev, DEV)):
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(made), path)
+    expected = bertsmith.finetune("classify", encoder, TRAIN, DEV, None, settings=SHORT)
+    settings = replace(SHORT, columns=columns)
+    result = bertsmith.finetune("classify", encoder, train, dev, tmp_path / "run", settings=settings)
+    assert result.seeds == expected.seeds
+    found = predict_file(tmp_path / "run", dev, tmp_path / "out.jsonl", device="cpu")
+    assert found.rows == len(DEV)
+
+
+def test_standard_input_is_answered_row_by_row(single: Path) -> None:
+    """Each row is written only when the row before it was answered: a reader that waited for more would never end."""
+    call = [sys.executable, "-m", "bertsmith", "predict", str(single), "-", "--device", "cpu", "--precision", "fp32"]
+    process = subprocess.Popen([*call, "--quiet"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        for row in DEV[:3]:
+            process.stdin.write(json.dumps(row) + "\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["text"] == row["text"]
+        process.stdin.close()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+
+
+def test_a_two_label_classifier_without_names_is_read(single: Path, tmp_path: Path) -> None:
+    """transformers leaves id2label out of a config.json with exactly two."""
+    import shutil
+
+    shutil.copytree(single / "model", tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    for name in ("id2label", "label2id", "problem_type"):
+        del config[name]
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    ours = predictor(tmp_path / "model")(DEV)
+    theirs = pytest.importorskip("transformers").AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
+    assert list(ours[0]["scores"]) == list(theirs.config.id2label.values()) == ["LABEL_0", "LABEL_1"]
+    named = predictor(single)(DEV)
+    assert [[*each["scores"].values()] for each in ours] == [[*each["scores"].values()] for each in named]
