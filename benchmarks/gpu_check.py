@@ -18,7 +18,8 @@ import torch
 from bertsmith.base import log
 from bertsmith.base.errors import EXIT_USER_INPUT, BertsmithError
 from bertsmith.base.files import write_json
-from bertsmith.bench.step.bench import PretrainStepBench, bench_pretrain_step
+from bertsmith.bench.options import BenchOptions
+from bertsmith.bench.step.bench import bench_pretrain_step
 
 ROOT = Path(__file__).resolve().parent.parent
 TOTAL_SECONDS, TEST_SECONDS = 530, 200
@@ -39,7 +40,7 @@ def main() -> int:
     minutes = (TOTAL_SECONDS - (time.monotonic() - started)) / 60
     to = asked.json or ROOT / "benchmarks" / "results" / f"{file_name(torch.cuda.get_device_name(0))}.json"
     with tempfile.TemporaryDirectory(prefix="bertsmith-gpu-check-") as made:
-        wanted = PretrainStepBench(device="cuda", only=asked.only, minutes=minutes)
+        wanted = BenchOptions(device="cuda", only=asked.only, minutes=minutes)
         try:
             report = bench_pretrain_step(wanted, Path(made), "make gpu-check")
         except BertsmithError as error:

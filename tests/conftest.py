@@ -16,6 +16,15 @@ from typing import Any
 
 import pytest
 
+try:
+    from hypothesis import settings
+except ModuleNotFoundError:  # a machine with a GPU may lack it; its tests do without
+    pass
+else:
+    # No test depends on a clock: on a busy machine an example takes many times as long.
+    settings.register_profile("no deadline", deadline=None)
+    settings.load_profile("no deadline")
+
 # Set before torch or a tokenizer is imported anywhere, and inherited by the processes that tests start. One thread: for
 # tiny models more of them cost time, and on a busy machine many times as much.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -16,12 +16,13 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.bench import measure as measuring
 from bertsmith.bench import text
 from bertsmith.bench.batches.cases import sequence_hashes
-from bertsmith.bench.made_corpus import CorpusChoice, open_or_prepare
+from bertsmith.bench.made_corpus import open_or_prepare
 from bertsmith.bench.measure import CaseSpec, measure, measure_peer
-from bertsmith.bench.prepare.bench import PrepareBench, bench_prepare
+from bertsmith.bench.options import BenchOptions
+from bertsmith.bench.prepare.bench import bench_prepare
 from bertsmith.bench.prepare.nvidia import Pieces, mask, pairs
 from bertsmith.bench.process import Child
-from bertsmith.bench.run import BenchOptions, run_bench
+from bertsmith.bench.run import run_bench
 from bertsmith.bench.table import Table
 from bertsmith.bench.text import cut_texts
 from bertsmith.cli import main
@@ -112,7 +113,7 @@ def test_bench_batches_tells_speed_index_start_and_that_batches_agree(source, tm
 def test_a_corpus_in_the_data_folder_is_named_without_the_place_of_that(source, tmp_path, monkeypatch):
     monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path))
     prepare(source, tmp_path / "corpus", options=PrepareOptions(vocabulary_size=512, workers=1))
-    assert open_or_prepare(CorpusChoice(tmp_path / "corpus"), tmp_path)[1] == "$BERTSMITH_DATA/corpus"
+    assert open_or_prepare(BenchOptions(corpus=tmp_path / "corpus"), 0, tmp_path)[1] == "$BERTSMITH_DATA/corpus"
 
 
 def test_a_side_that_read_something_else_ends_the_bench(source, tmp_path, monkeypatch):
@@ -124,21 +125,21 @@ def test_a_side_that_read_something_else_ends_the_bench(source, tmp_path, monkey
 
     monkeypatch.setattr("bertsmith.bench.prepare.bench.measure", short)
     with pytest.raises(BertsmithError, match="the comparison would not be one"):
-        bench_prepare(PrepareBench((source,), (20_000,), workers=1), tmp_path, "bench")
+        bench_prepare(BenchOptions((source,), sizes=(0.02,), workers=1), tmp_path, "bench")
 
 
 def test_only_the_peers_that_are_asked_for_are_measured(source, tmp_path):
-    report = bench_prepare(PrepareBench((source,), (20_000,), workers=1, against=()), tmp_path, "bench")
+    report = bench_prepare(BenchOptions((source,), sizes=(0.02,), workers=1, against=()), tmp_path, "bench")
     assert [row["side"] for row in report.rows] == ["ours"]
     with pytest.raises(BertsmithError, match="no 'nvida'") as raised:
-        bench_prepare(PrepareBench((source,), (20_000,), against=("nvida",)), tmp_path, "bench")
+        bench_prepare(BenchOptions((source,), sizes=(0.02,), against=("nvida",)), tmp_path, "bench")
     assert "'nvidia'" in raised.value.fix
 
 
-@pytest.mark.parametrize("sizes", [(2, 1), (1, 1), ()])
+@pytest.mark.parametrize("sizes", [(2.0, 1.0), (1.0, 1.0), (0.0, 1.0)])
 def test_sizes_rise(sizes, source, tmp_path):
     with pytest.raises(BertsmithError, match="sizes are"):
-        bench_prepare(PrepareBench((source,), sizes), tmp_path, "bench")
+        bench_prepare(BenchOptions((source,), sizes=sizes), tmp_path, "bench")
 
 
 def test_an_unknown_bench_and_a_failing_side_are_said(tmp_path):

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.bench.run import BenchOptions, run_bench
-from bertsmith.bench.step.bench import PretrainStepBench, bench_pretrain_step, report
+from bertsmith.bench.options import BenchOptions
+from bertsmith.bench.run import run_bench
+from bertsmith.bench.step.bench import bench_pretrain_step, report
 from bertsmith.bench.step.plan import CpuSizes, GpuSizes, cpu_plan, gpu_plan, shape
 from bertsmith.bench.step.run import StepRun
 from bertsmith.cli import main
@@ -138,7 +139,7 @@ def test_lengths_that_are_not_known_are_refused_on_a_card(tmp_path, monkeypatch)
     card = Device(torch.device("cuda"), torch.float32)
     monkeypatch.setattr("bertsmith.bench.step.bench.choose_device", lambda *_: card)
     with pytest.raises(BertsmithError, match="not known at 256") as raised:
-        bench_pretrain_step(PretrainStepBench(device="cuda", lengths=(128, 256)), tmp_path, "a command")
+        bench_pretrain_step(BenchOptions(device="cuda", lengths=(128, 256)), tmp_path, "a command")
     assert "128 or 512" in raised.value.fix
 
 

@@ -47,7 +47,19 @@ SUB_ROOMS = {
     ),
     "weights": ("names", "foreign", "tensorflow"),
     "model": ("config", "checks", "activations", "triton", "cpu", "attention"),
-    "bench": ("child", "process", "measure", "machine", "table", "text", "made_corpus", "batches", "prepare", "step"),
+    "bench": (
+        "child",
+        "process",
+        "measure",
+        "machine",
+        "options",
+        "table",
+        "text",
+        "made_corpus",
+        "batches",
+        "prepare",
+        "step",
+    ),
     "training": ("objective", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
 }
 MOST_FILES = 16

@@ -5,98 +5,39 @@ from __future__ import annotations
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import warn
-from bertsmith.bench.batches.bench import PEERS as BATCHES_PEERS
-from bertsmith.bench.batches.bench import BatchesBench, bench_batches
-from bertsmith.bench.made_corpus import CorpusChoice
-from bertsmith.bench.prepare.bench import PEERS, PrepareBench, bench_prepare
+from bertsmith.bench.batches.bench import bench_batches
+from bertsmith.bench.options import BenchOptions
+from bertsmith.bench.prepare.bench import bench_prepare
 from bertsmith.bench.table import Report
 
 NAMES = ("prepare", "batches", "pretrain-step")
-_OF_STEPS = ("device", "only", "minutes")
-_UNUSED = {"prepare": ("corpus", "lengths", *_OF_STEPS), "batches": _OF_STEPS, "pretrain-step": ("sizes",)}
-_OF_TEXT = ("source", "tokenizer", "sizes", "workers")
-_SIZES_MB, _QUICK_SIZES_MB = (10.0, 40.0, 160.0), (0.5, 1.0, 2.0)
-
-
-@dataclass(frozen=True)
-class BenchOptions:
-    """The options of a bench. The string under a field is its help on the command line."""
-
-    source: tuple[str, ...] = ()
-    """Text, as `prepare` takes it. Without it, the Wikipedia in $BERTSMITH_DATA, else Python's documentation."""
-    tokenizer: Path | None = None
-    """The vocabulary of all sides. Without it, that of bert-base-uncased in $BERTSMITH_DATA, else one is trained."""
-    corpus: Path | None = None
-    """For batches and pretrain-step: a prepared corpus; without it, text is prepared first."""
-    sizes: tuple[float, ...] = ()
-    """Megabytes of text, rising; 10 40 160 by default. Slow sides get a twentieth."""
-    lengths: tuple[int, ...] = (128, 512)
-    """For batches and pretrain-step: the sequence lengths."""
-    against: tuple[str, ...] | None = None
-    """What to compare with: nvidia, tokenizers and datasets for prepare, datasets for batches, transformers for
-    pretrain-step. All of them by default, none if no name follows."""
-    workers: int | None = None
-    """Worker processes of our preparation; one per core by default."""
-    device: str = "auto"
-    """For pretrain-step: auto, cpu, cuda or cuda:N."""
-    only: str = ""
-    """For pretrain-step: only the cases whose name contains this."""
-    minutes: float | None = None
-    """For pretrain-step: cases that are not done by then are left out, and named."""
-    quick: bool = False
-    """Small texts and models: takes about a minute; the figures say little about speed."""
-
-    def without_effect(self, name: str) -> list[str]:
-        """A line for each option that was set and changes nothing in bench `name`."""
-        default = BenchOptions()
-        changed = [each.name for each in fields(self) if getattr(self, each.name) != getattr(default, each.name)]
-        unused = [f"--{each} has no effect: bench {name} does not use it" for each in changed if each in _UNUSED[name]]
-        if self.corpus is None or "corpus" in _UNUSED[name]:
-            return unused
-        idle = [each for each in changed if each in _OF_TEXT and each not in _UNUSED[name]]
-        return unused + [f"--{each} has no effect: a corpus is given, so no text is prepared" for each in idle]
-
-    def sizes_bytes(self) -> tuple[int, ...]:
-        """The sizes of the texts, in bytes."""
-        return tuple(round(each * 1e6) for each in self.sizes or (_QUICK_SIZES_MB if self.quick else _SIZES_MB))
 
 
 def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Report:
-    """Measures what `name` says, in a folder that is deleted again. command: as it was typed, for the report.
+    """Runs bench `name` in a folder that is deleted afterwards. command: as it was typed, for the report.
 
-    Raises BertsmithError for a name that is not known, for a system without what is needed to measure, and as
-    `bench_prepare`, `bench_batches` and `bench_pretrain_step` do.
+    Raises BertsmithError for an unknown name, on Windows, and as `bench_prepare`, `bench_batches` and
+    `bench_pretrain_step` do.
     """
     if name not in NAMES:
         raise BertsmithError(f"there is no bench '{name}'", "bench", nearest(name, NAMES))
     if sys.platform == "win32":
-        raise BertsmithError(
-            "Windows does not give the processor time of a process with its children", "bench", "use Linux or WSL"
-        )
+        what = "Windows does not give the processor time of a process with its children"
+        raise BertsmithError(what, "bench", "use Linux or WSL")
     for line in options.without_effect(name):
         warn(line)
-    sizes, typed = options.sizes_bytes(), shlex.join(command)
-    with tempfile.TemporaryDirectory(prefix="bertsmith-bench-") as made:
-        folder = Path(made)
-        if name == "prepare":
-            peers = PEERS if options.against is None else options.against
-            return bench_prepare(
-                PrepareBench(options.source, sizes, options.tokenizer, options.workers, peers), folder, typed
-            )
-        if name == "batches":
-            choice = CorpusChoice(options.corpus, options.source, max(sizes), options.tokenizer, options.workers)
-            peers = BATCHES_PEERS if options.against is None else options.against
-            return bench_batches(BatchesBench(choice, options.lengths, peers), folder, typed)
-        from bertsmith.bench.step.bench import PretrainStepBench, bench_pretrain_step
+    with tempfile.TemporaryDirectory(prefix="bertsmith-bench-") as folder:
+        return _bench(name)(options, Path(folder), shlex.join(command))
 
-        text = CorpusChoice(options.corpus, options.source, tokenizer=options.tokenizer, workers=options.workers)
-        settings = PretrainStepBench(
-            options.device, text, options.lengths, options.against, options.only, options.minutes, options.quick
-        )
-        return bench_pretrain_step(settings, folder, typed)
+
+def _bench(name: str) -> Callable[[BenchOptions, Path, str], Report]:
+    if name == "pretrain-step":
+        from bertsmith.bench.step.bench import bench_pretrain_step  # here, because it imports torch
+
+        return bench_pretrain_step
+    return bench_prepare if name == "prepare" else bench_batches

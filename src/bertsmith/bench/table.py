@@ -1,4 +1,4 @@
-"""What a bench found: the command, the machine, tables for people, and rows for programs."""
+"""The report of a bench: the command, the machine, tables for readers, and rows for programs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from bertsmith.base.tables import aligned
+
 
 @dataclass(frozen=True)
 class Table:
-    """A table: the first column is flush left, the others flush right."""
+    """A table: the first column is left-aligned, the others right-aligned."""
 
     title: str
     head: Sequence[str]
@@ -17,18 +19,8 @@ class Table:
 
     def as_text(self) -> str:
         """For a terminal."""
-        lines = [list(self.head), *map(list, self.rows)]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(self.head))]
-        shown = [
-            "  ".join(
-                [
-                    line[0].ljust(widths[0]),
-                    *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
-                ]
-            )
-            for line in lines
-        ]
-        return "\n".join([self.title, *(f"  {line.rstrip()}" for line in shown)])
+        lines = aligned([self.head, *self.rows])
+        return "\n".join([self.title, *(f"  {line}" for line in lines)])
 
     def as_markdown(self) -> str:
         """For a page."""

@@ -25,7 +25,8 @@ class BenchFlags:
 
 def _bench(call: Call) -> None:
     from bertsmith.base import files
-    from bertsmith.bench.run import BenchOptions, run_bench
+    from bertsmith.bench.options import BenchOptions
+    from bertsmith.bench.run import run_bench
 
     flags, options = call.read_with(BenchFlags, BenchOptions())
     report = run_bench(flags.name, options, [*call.prog.split(), *call.args])

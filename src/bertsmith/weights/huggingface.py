@@ -21,6 +21,7 @@ from bertsmith.model.encoder import Encoder
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.tokens.tokenizer_files import set_max_length
 from bertsmith.weights.names import POOLER, part_of, to_huggingface, to_ours
 from bertsmith.weights.stored import CONFIG_FILE as CONFIG_FILE
 from bertsmith.weights.stored import FOLDER_FIX, WEIGHTS_FILES, read_tensors, write_tensors
@@ -177,6 +178,7 @@ def write_folder(tensors: Mapping[str, Tensor], shape: BertConfig, contents: Fol
         # safetensors lets its owner alone read what it writes; a model is for all who may read its config.
         shutil.copymode(aside / CONFIG_FILE, aside / WEIGHTS_FILES[0])
         contents.write_tokenizer(aside)
+        set_max_length(aside, shape.max_position_embeddings)
         for name, value in contents.json_files.items():
             files.write_json(aside / name, value)
 

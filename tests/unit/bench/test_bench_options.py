@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.bench.run import NAMES, BenchOptions, run_bench
+from bertsmith.bench.options import BenchOptions
+from bertsmith.bench.run import NAMES, run_bench
 from bertsmith.bench.text import cut_texts, name_sources, vocabulary_for
 
 

@@ -25,7 +25,7 @@ EVALUATION = {
 
 def test_bounds_of_pretraining_are_the_stricter_ones() -> None:
     letters, everything, loss = pretraining_figures(EVALUATION)
-    assert (letters.value, letters.bound, letters.reached) == (0.15, pytest.approx(0.12), True)
+    assert (letters.value, letters.bound, letters.reached) == (0.15, pytest.approx(0.08), True)
     assert (everything.value, everything.bound, everything.reached) == (0.2, 0.16, True)
     assert (loss.value, loss.bound, loss.reached) == (4.5, 5.0, True)
     assert pretraining_figures({**EVALUATION, "unigram_entropy": 5.0})[2].bound == 4.0
@@ -34,7 +34,7 @@ def test_bounds_of_pretraining_are_the_stricter_ones() -> None:
 @pytest.mark.parametrize(
     ("change", "missed"),
     [
-        ({"masked_accuracy_alphabetic": 0.119}, 0),
+        ({"masked_accuracy_alphabetic": 0.079}, 0),
         ({"masked_accuracy": 0.159}, 1),
         ({"masked_loss": 5.001}, 2),
         ({"masked_loss": math.nan}, 2),
@@ -82,7 +82,7 @@ def test_the_table_says_every_verdict() -> None:
     assert len(lines) == 7
     assert [("NOT REACHED" in line) for line in lines[2:]] == [False, False, True, True, False]
     assert "15.0%" in lines[2]
-    assert ">= 12.0%" in lines[2]
+    assert ">= 8.0%" in lines[2]
     assert "5.500" in lines[4]
     assert "<= 5.000" in lines[4]
 

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say, size
 from bertsmith.bench.batches.cases import GLOBAL_BATCH, MICRO_BATCH_TOKENS, STARTS
 from bertsmith.bench.machine import machine
-from bertsmith.bench.made_corpus import CorpusChoice, open_or_prepare
+from bertsmith.bench.made_corpus import open_or_prepare
 from bertsmith.bench.measure import CaseSpec, Measured, measure, measure_peer
+from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.table import Report, Table
 from bertsmith.corpus.shards import Corpus
 
 PEERS = ("datasets",)
 # The peer makes a Python object of every row, so it is given the first shards only.
 _PEER_SHARDS = 4
-
-
-@dataclass(frozen=True)
-class BatchesBench:
-    """What is read back, at which sequence lengths, and against which of `PEERS`."""
-
-    corpus: CorpusChoice = field(default_factory=CorpusChoice)
-    lengths: tuple[int, ...] = (128, 512)
-    against: tuple[str, ...] = PEERS
 
 
 @dataclass(frozen=True)
@@ -43,15 +34,12 @@ class BatchCase:
         return {"case": self.what, "length": self.length, **asdict(self.measured)}
 
 
-def bench_batches(settings: BatchesBench, folder: Path, command: str) -> Report:
+def bench_batches(options: BenchOptions, folder: Path, command: str) -> Report:
     """Measures one case after the other in `folder`. Raises BertsmithError for a peer that is not known,
     and as `Corpus.open` and `prepare` do."""
-    for name in settings.against:
-        if name not in PEERS:
-            raise BertsmithError(f"there is no '{name}' to compare with", "bench batches", nearest(name, PEERS))
-    before = machine()
-    corpus, what = open_or_prepare(settings.corpus, folder)
-    cases = [case for length in settings.lengths for case in _cases(corpus, length, folder, bool(settings.against))]
+    before, peers = machine(), options.peers(PEERS, "batches")
+    corpus, what = open_or_prepare(options, max(options.sizes_bytes()), folder)
+    cases = [case for length in options.lengths for case in _cases(corpus, length, folder, bool(peers))]
     tokens, documents = corpus.tokens("train"), corpus.documents("train")
     about = [
         f"corpus: {what}, {tokens:,} tokens of {documents:,} documents in {len(corpus.shards('train'))} shards",

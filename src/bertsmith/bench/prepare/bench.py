@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size
 from bertsmith.bench.machine import machine
 from bertsmith.bench.measure import CaseSpec, Measured, measure, measure_peer
+from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.table import Report, Table
 from bertsmith.bench.text import Text, cut_texts, default_source, name_sources, vocabulary_for
 from bertsmith.corpus.engines.local import default_workers
@@ -31,28 +32,14 @@ class Side:
 
 
 def sides(workers: int, against: Sequence[str]) -> list[Side]:
-    """Ours first, then those it is compared with. Raises BertsmithError for a name that is not among them."""
+    """Ours first, then those of `PEERS` that it is compared with."""
     known = [
         Side(OURS, f"bertsmith prepare, {workers} workers", {"workers": workers}),
         Side("nvidia", "NVIDIA-style, pure-Python tokenizer, one copy at 128", {"length": 128}, slow=True),
         Side("tokenizers", "tokenizers alone: ids to a file", {}),
         Side("datasets", "datasets + transformers: map, group_texts to 512", {"length": 512}),
     ]
-    for name in against:
-        if name not in PEERS:
-            raise BertsmithError(f"there is no '{name}' to compare with", "bench prepare", nearest(name, PEERS))
     return [side for side in known if side.name in (OURS, *against)]
-
-
-@dataclass(frozen=True)
-class PrepareBench:
-    """source: sources as `prepare` takes them. sizes_bytes: of the text, rising. tokenizer: of all sides."""
-
-    source: tuple[str, ...] = ()
-    sizes_bytes: tuple[int, ...] = (10_000_000, 40_000_000, 160_000_000)
-    tokenizer: Path | None = None
-    workers: int | None = None
-    against: tuple[str, ...] = PEERS
 
 
 @dataclass(frozen=True)
@@ -79,23 +66,22 @@ class Case:
         }
 
 
-def bench_prepare(settings: PrepareBench, folder: Path, command: str) -> Report:
+def bench_prepare(options: BenchOptions, folder: Path, command: str) -> Report:
     """Measures every side at every size in `folder`, one after the other, and returns what was found.
 
-    Raises BertsmithError for sizes that do not rise, a source without text, a side that fails, and a side that did not
-    read what it was given.
+    Raises BertsmithError for sizes that do not rise, an unknown peer, a source without text, a side that fails, and a
+    side that did not read what it was given.
     """
-    sizes = settings.sizes_bytes
+    sizes = options.sizes_bytes()
     if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
         raise BertsmithError(f"sizes are {list(sizes)}", "bench prepare", "give rising sizes, such as 10 40 160")
     before = machine()
-    workers = settings.workers or default_workers()
-    measured_sides = sides(workers, settings.against)
-    source = settings.source or (default_source(),)
+    measured_sides = sides(options.workers or default_workers(), options.peers(PEERS, "prepare"))
+    source = options.source or (default_source(),)
     slow_sizes = [max(1, each // _SLOW_SHARE) for each in sizes]
     cut = cut_texts(source, sorted({*sizes, *slow_sizes}), folder)
     by_size = dict(zip(sorted({*sizes, *slow_sizes}), cut, strict=True))
-    vocabulary, what = vocabulary_for(settings.tokenizer, cut[-1], folder / "tokenizer")
+    vocabulary, what = vocabulary_for(options.tokenizer, cut[-1], folder / "tokenizer")
     cases: list[Case] = []
     for side in measured_sides:
         for each in slow_sizes if side.slow else sizes:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from bertsmith.base.device import Device, choose_device
-from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.errors import BertsmithError
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.bench.machine import machine
-from bertsmith.bench.made_corpus import CorpusChoice, open_or_prepare
+from bertsmith.bench.made_corpus import open_or_prepare
+from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.step.instances import real_batches
 from bertsmith.bench.step.plan import VOCABULARY, CpuSizes, GpuSizes, Plan, cpu_plan, gpu_plan
 from bertsmith.bench.step.race import FEWEST_ROUNDS, MOST_ROUNDS
@@ -32,63 +33,44 @@ _BATCHES = {128: 2, 512: 1}
 """Of real pairs on a CPU, by length; another length has one."""
 
 
-@dataclass(frozen=True)
-class PretrainStepBench:
-    """device: auto, cpu, cuda or cuda:N. text: where real pairs come from. against: of `PEERS`; None is all of them.
-    only: cases whose name contains this; empty for all. minutes: after which nothing more is measured. quick: a tiny
-    model and few sequences."""
-
-    device: str = "auto"
-    text: CorpusChoice = field(default_factory=CorpusChoice)
-    lengths: tuple[int, ...] = (128, 512)
-    against: tuple[str, ...] | None = None
-    only: str = ""
-    minutes: float | None = None
-    quick: bool = False
-
-
-def bench_pretrain_step(settings: PretrainStepBench, folder: Path, command: str) -> Report:
-    """Measures in `folder`. Raises BertsmithError for a missing device, for an `only` that no case matches, and if a
-    side ends by itself."""
+def bench_pretrain_step(options: BenchOptions, folder: Path, command: str) -> Report:
+    """Measures in `folder`. Raises BertsmithError for an unknown peer, a missing device, an `only` that no case
+    matches, and if a side ends by itself."""
     before = machine()
-    deadline = float("inf") if settings.minutes is None else time.monotonic() + 60 * settings.minutes
-    peers = PEERS if settings.against is None else settings.against
-    for name in peers:
-        if name not in PEERS:
-            raise BertsmithError(f"there is no '{name}' to compare with", "bench pretrain-step", nearest(name, PEERS))
-    device = choose_device(settings.device, "fp32")
-    plan, source = _plan(settings, device, folder)
-    run = StepRun(plan if peers else plan.alone(), folder, deadline, settings.only)
+    deadline = float("inf") if options.minutes is None else time.monotonic() + 60 * options.minutes
+    peers = options.peers(PEERS, "pretrain-step")
+    device = choose_device(options.device, "fp32")
+    plan, source = _plan(options, device, folder)
+    run = StepRun(plan if peers else plan.alone(), folder, deadline, options.only)
     run.all()
     return report(run, command, before, source)
 
 
-def _plan(settings: PretrainStepBench, device: Device, folder: Path) -> tuple[Plan, str]:
+def _plan(options: BenchOptions, device: Device, folder: Path) -> tuple[Plan, str]:
     if device.is_cpu:
-        sizes = CpuSizes("tiny", sequences=4, seconds=0.5) if settings.quick else CpuSizes()
-        real, vocabulary, source = _real(settings, folder, dict.fromkeys(settings.lengths, sizes.sequences))
+        sizes = CpuSizes("tiny", sequences=4, seconds=0.5) if options.quick else CpuSizes()
+        real, vocabulary, source = _real(options, folder, dict.fromkeys(options.lengths, sizes.sequences))
         return cpu_plan(sizes, real, vocabulary), source
-    gpu = GpuSizes(str(device.torch_device), lengths=settings.lengths)
-    if settings.quick:
+    gpu = GpuSizes(str(device.torch_device), lengths=options.lengths)
+    if options.quick:
         gpu = replace(gpu, models=("tiny",), tokens=2048, passes=1, seconds=0.5, compiled=False)
-    if settings.text.corpus is None:
-        unknown = sorted({*settings.lengths} - {*PERCENTILES})
+    if options.corpus is None:
+        unknown = sorted({*options.lengths} - {*PERCENTILES})
         if unknown:
             what = f"how long Wikipedia's pairs are is not known at {', '.join(map(str, unknown))}"
             raise BertsmithError(what, "--lengths", f"use {' or '.join(map(str, PERCENTILES))}, or give a --corpus")
         return gpu_plan(gpu, {}), "made-up pieces in pairs as long as those of English Wikipedia"
-    real, vocabulary, source = _real(settings, folder, {each: max(1, gpu.tokens // each) for each in settings.lengths})
+    real, vocabulary, source = _real(options, folder, {each: max(1, gpu.tokens // each) for each in options.lengths})
     return gpu_plan(replace(gpu, vocabulary=vocabulary), real), source
 
 
 def _real(
-    settings: PretrainStepBench, folder: Path, sequences: Mapping[int, int]
+    options: BenchOptions, folder: Path, sequences: Mapping[int, int]
 ) -> tuple[dict[int, list[PretrainBatch]], int, str]:
     """Batches of real pairs by length, the rows that a vocabulary must have, and where they come from."""
-    text = replace(settings.text, size_bytes=_QUICK_TEXT_BYTES if settings.quick else _TEXT_BYTES)
-    corpus, source = open_or_prepare(text, folder)
+    corpus, source = open_or_prepare(options, _QUICK_TEXT_BYTES if options.quick else _TEXT_BYTES, folder)
     real = {
-        length: real_batches(corpus, length, count, 1 if settings.quick else _BATCHES.get(length, 1), folder / "order")
+        length: real_batches(corpus, length, count, 1 if options.quick else _BATCHES.get(length, 1), folder / "order")
         for length, count in sequences.items()
     }
     return real, max(VOCABULARY, corpus.special.vocabulary_size), f"real pairs of {source}"

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.layout import IGNORED_LABEL
-from bertsmith.bench.made_corpus import CorpusChoice, open_or_prepare
+from bertsmith.bench.made_corpus import open_or_prepare
+from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.step.instances import length_percentiles, read_batches, real_batches, write_batches
 from bertsmith.bench.step.made_batches import lengths_of, padded, pretrain_batch
 from bertsmith.bench.step.peer import padded_rows
@@ -83,7 +84,7 @@ def test_lengths_keep_within_bounds(kind):
 def test_wikipedias_lengths_are_those_of_wikipedia(length, real_data, tmp_path):
     """Of 6 MB beside the 60 MB that the table is of: the means are as near as so little text allows."""
     wiki = real_data("wiki/enwiki-2015/AA")
-    corpus, _ = open_or_prepare(CorpusChoice(source=(str(wiki),), size_bytes=6_000_000, workers=1), tmp_path)
+    corpus, _ = open_or_prepare(BenchOptions(source=(str(wiki),), workers=1), 6_000_000, tmp_path)
     found = length_percentiles(corpus, length)
     assert np.mean(found) == pytest.approx(np.mean(PERCENTILES[length]), rel=0.12)
     assert found[-1] == PERCENTILES[length][-1] == length

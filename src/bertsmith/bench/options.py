@@ -1,0 +1,65 @@
+"""The options of all benches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from bertsmith.base.errors import BertsmithError, nearest
+
+_OF_STEPS = ("device", "only", "minutes")
+_UNUSED = {"prepare": ("corpus", "lengths", *_OF_STEPS), "batches": _OF_STEPS, "pretrain-step": ("sizes",)}
+_OF_TEXT = ("source", "tokenizer", "sizes", "workers")
+_SIZES_MB, _QUICK_SIZES_MB = (10.0, 40.0, 160.0), (0.5, 1.0, 2.0)
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """The options of a bench. The string under a field is its help on the command line."""
+
+    source: tuple[str, ...] = ()
+    """Text, as `prepare` takes it. Without it, the Wikipedia in $BERTSMITH_DATA, else Python's documentation."""
+    tokenizer: Path | None = None
+    """The vocabulary of all sides. Without it, that of bert-base-uncased in $BERTSMITH_DATA, else one is trained."""
+    corpus: Path | None = None
+    """For batches and pretrain-step: a prepared corpus; without it, text is prepared first."""
+    sizes: tuple[float, ...] = ()
+    """Megabytes of text, rising; 10 40 160 by default. Slow sides get a twentieth."""
+    lengths: tuple[int, ...] = (128, 512)
+    """For batches and pretrain-step: the sequence lengths."""
+    against: tuple[str, ...] | None = None
+    """What to compare with: nvidia, tokenizers and datasets for prepare, datasets for batches, transformers for
+    pretrain-step. All of them by default, none if no name follows."""
+    workers: int | None = None
+    """Worker processes of our preparation; one per core by default."""
+    device: str = "auto"
+    """For pretrain-step: auto, cpu, cuda or cuda:N."""
+    only: str = ""
+    """For pretrain-step: only the cases whose name contains this."""
+    minutes: float | None = None
+    """For pretrain-step: cases that are not done by then are left out, and named."""
+    quick: bool = False
+    """Small texts and models: takes about a minute; the figures say little about speed."""
+
+    def without_effect(self, name: str) -> list[str]:
+        """A line for each option that was set and changes nothing in bench `name`."""
+        default = BenchOptions()
+        changed = [each.name for each in fields(self) if getattr(self, each.name) != getattr(default, each.name)]
+        unused = [f"--{each} has no effect: bench {name} does not use it" for each in changed if each in _UNUSED[name]]
+        if self.corpus is None or "corpus" in _UNUSED[name]:
+            return unused
+        idle = [each for each in changed if each in _OF_TEXT and each not in _UNUSED[name]]
+        return unused + [f"--{each} has no effect: a corpus is given, so no text is prepared" for each in idle]
+
+    def sizes_bytes(self) -> tuple[int, ...]:
+        """The sizes of the texts, in bytes."""
+        return tuple(round(each * 1e6) for each in self.sizes or (_QUICK_SIZES_MB if self.quick else _SIZES_MB))
+
+    def peers(self, known: Sequence[str], name: str) -> tuple[str, ...]:
+        """What bench `name` compares with. Raises BertsmithError for a name that is not among `known`."""
+        chosen = tuple(known) if self.against is None else self.against
+        for each in chosen:
+            if each not in known:
+                raise BertsmithError(f"there is no '{each}' to compare with", f"bench {name}", nearest(each, known))
+        return chosen
