@@ -1,5 +1,7 @@
 """What we write opens in transformers with our logits; what transformers writes opens here with its hidden states."""
 
+import json
+
 import pytest
 import torch
 
@@ -108,16 +110,21 @@ def test_a_tokenizer_that_lacks_files_is_completed(tmp_path, tokenizer_folder, t
     if "cased" in there:
         (source / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     config = BertConfig(
-        vocab_size=len(PARTS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+        len(PARTS), 8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, max_position_embeddings=48
     )
     with caplog.at_level("INFO", "bertsmith"):
         save_encoder(Encoder(config), source, out)
     found = transformers.AutoTokenizer.from_pretrained(out)
+    assert found.model_max_length == 48, "what the model can read"
     pieces = ["[UNK]" if "cased" in there else "the", "b", "##e", "##s", "[MASK]"]
     assert found.convert_ids_to_tokens(found("The bes [MASK]")["input_ids"]) == ["[CLS]", *pieces, "[SEP]"]
     assert {"tokenizer.json", "vocab.txt", "tokenizer_config.json"} <= {each.name for each in out.iterdir()}
     for each in source.iterdir():
-        assert (out / each.name).read_bytes() == each.read_bytes()
+        if each.name == "tokenizer_config.json":
+            longest = {"model_max_length": config.max_position_embeddings}
+            assert json.loads((out / each.name).read_text()) == json.loads(each.read_text()) | longest
+        else:
+            assert (out / each.name).read_bytes() == each.read_bytes()
     assert "of the tokenizer: made of its other files" in caplog.text
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+from bertsmith.base import log
 from bertsmith.base.errors import BertsmithError
 from bertsmith.weights.convert import import_checkpoint
 from bertsmith.weights.huggingface import load_pretraining_model, save_pretraining_model
@@ -106,6 +107,69 @@ def test_a_classifier(folder, tmp_path):
     found, report = transformers.AutoModelForSequenceClassification.from_pretrained(out, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert all(torch.equal(each, found.state_dict()[name]) for name, each in theirs.state_dict().items())
+
+
+def saved_classifier(kind: str, folder, rows: int, named: bool):
+    """A checkpoint of a class of transformers, and its weights; its config names the class or not."""
+    config = transformers.BertConfig(**{**CONFIG, "vocab_size": 11, "num_labels": rows})
+    theirs = getattr(transformers, kind)(config)
+    torch.save({"model": nvidia_names(theirs.state_dict())}, folder / "bert.pt")
+    if named:
+        path = folder / "bert_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "architectures": [kind]}))
+    return theirs
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "named"),
+    [
+        ("BertForTokenClassification", 5, True),
+        ("BertForTokenClassification", 5, False),
+        ("BertForTokenClassification", 1, False),
+        ("BertForMultipleChoice", 1, True),
+        ("BertForMultipleChoice", 1, False),
+        ("BertForSequenceClassification", 1, True),
+        ("BertForSequenceClassification", 4, False),
+    ],
+)
+def test_a_classifier_is_kept_for_what_it_is(kind, rows, named, folder, tmp_path, caplog, monkeypatch):
+    """By the class that its config names; else by the pooler, which a tagger lacks, and by its one score."""
+    theirs = saved_classifier(kind, folder, rows, named)
+    monkeypatch.setattr(log.logger, "propagate", True)
+    caplog.set_level("INFO", logger="bertsmith")
+    out = import_checkpoint(folder / "bert.pt", tmp_path / "model")
+    config = json.loads((out / "config.json").read_text())
+    assert config["architectures"] == [kind]
+    assert ("id2label" in config) == (kind != "BertForMultipleChoice")
+    found, report = getattr(transformers, kind).from_pretrained(out, output_loading_info=True)
+    assert not any(report[each] for each in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert all(torch.equal(each, found.state_dict()[name]) for name, each in theirs.state_dict().items())
+    (line,) = [line for line in caplog.messages if line.startswith("class of ")]
+    assert f": {kind} (" in line
+    assert ("its config names it" in line) == named
+
+
+def test_a_classifier_that_is_not_what_its_config_names_is_refused(folder, tmp_path):
+    saved_classifier("BertForSequenceClassification", folder, 4, named=True)
+    path = folder / "bert_config.json"
+    path.write_text(path.read_text().replace("BertForSequenceClassification", "BertForMultipleChoice"))
+    with pytest.raises(BertsmithError, match="a classifier of 4 classes is no BertForMultipleChoice"):
+        import_checkpoint(folder / "bert.pt", tmp_path / "model")
+    saved_classifier("BertForTokenClassification", folder, 4, named=False)
+    path.write_text(path.read_text().replace("BertForMultipleChoice", "BertForSequenceClassification"))
+    with pytest.raises(BertsmithError, match=r"missing:    bert\.pooler\.dense"):
+        import_checkpoint(folder / "bert.pt", tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_checkpoint_that_is_not_finite_is_refused(folder, tmp_path):
+    theirs = saved_classifier("BertForSequenceClassification", folder, 4, named=True)
+    state = theirs.state_dict()
+    state["classifier.weight"][0, 0] = torch.nan
+    torch.save({"model": nvidia_names(state)}, folder / "bert.pt")
+    with pytest.raises(BertsmithError, match=r"not finite: classifier\.weight holds NaN") as caught:
+        import_checkpoint(folder / "bert.pt", tmp_path / "model")
+    assert str(caught.value.where).endswith("bert.pt")
 
 
 def test_rows_that_no_padding_explains_are_an_error(folder, tmp_path):

@@ -16,7 +16,7 @@ _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def check_ids(config: BertConfig, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor) -> None:
-    """Raises BertsmithError for ids [T] that the model has no row for. On a card it waits for what was queued."""
+    """Raises BertsmithError for ids [T] that the model has no row for. On a GPU it waits for what was queued."""
     kinds, positions = config.type_vocab_size, config.max_position_embeddings
     for name, ids, rows, fix in (
         ("input id", input_ids, config.vocab_size, "use the tokenizer that belongs to the model"),
@@ -32,10 +32,10 @@ def check_ids(config: BertConfig, input_ids: Tensor, token_type_ids: Tensor, pos
 
 
 def check_labels(labels: Tensor, classes: int) -> None:
-    """Raises BertsmithError for labels int64[N] that are no class and not -100. On a card it waits for its queue."""
+    """Raises BertsmithError for labels int64[N] that are no class and not -100. On a GPU it waits for its queue."""
     wrong = labels[((labels < 0) | (labels >= classes)) & (labels != IGNORED_LABEL)]
     if wrong.numel():
-        fix = f"give classes from 0 to {classes - 1}, and {IGNORED_LABEL} where nothing is asked"
+        fix = f"give classes from 0 to {classes - 1}, and {IGNORED_LABEL} for what has no label"
         raise BertsmithError(f"label {int(wrong[0])} is none of {classes} classes", "the loss's labels", fix)
 
 

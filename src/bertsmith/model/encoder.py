@@ -38,7 +38,7 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """Ids of shape int64[T] each -> hidden states [T, H] of the last layer. tied: see `Embeddings`.
 
-        Raises BertsmithError for ids that the model has no row for; not on a card, where to look at them costs a wait.
+        Raises BertsmithError for ids that the model has no row for; not on a GPU, where looking would wait for it.
         """
         if not input_ids.is_cuda and not torch.compiler.is_compiling():
             check_ids(self.config, input_ids, token_type_ids, position_ids)

@@ -1,4 +1,4 @@
-"""Losses as sums with counts: whoever averages divides once, over all micro-batches and ranks.
+"""Losses as sums with counts, divided once, over all micro-batches and ranks.
 
 Legend: N labels, C classes.
 """

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 
-# Tables whose `grad` is made whole, which is asked for once a table.
+# Tables whose `grad` is made whole, which is set up once a table.
 _made_whole = WeakIdKeyDictionary()
 
 
@@ -47,8 +47,8 @@ def _looked_up(table: Tensor, ids: Tensor) -> Tensor:
 
 @torch.library.custom_op("bertsmith::look_up_backward", mutates_args=())
 def _looked_up_backward(gradient: Tensor, ids: Tensor, rows: int) -> Tensor:
-    by_table: Tensor = torch.ops.aten.embedding_dense_backward(gradient, ids, rows, -1, False)
-    return by_table
+    grad_table: Tensor = torch.ops.aten.embedding_dense_backward(gradient, ids, rows, -1, False)
+    return grad_table
 
 
 @_looked_up.register_fake

@@ -19,9 +19,15 @@ from bertsmith.base.log import log_choice
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 LONGEST_WORD = 100
-MODEL_MAX_LENGTH = 512
+CONFIG_FILE = "tokenizer_config.json"
+# What tokenizer_config.json says, and what the normaliser of tokenizer.json calls it.
+_CASING = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
 _PARTS = {"model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
-_CONFIG_FIX = "mend it, or remove it: casing is then told by the pieces"
+_CONFIG_FIX = "correct it, or remove it: then the other files say the casing"
 _FIX = "give a folder with tokenizer.json or vocab.txt of a BERT WordPiece tokenizer"
 
 
@@ -69,17 +75,38 @@ def read_engine(source: Path) -> Engine:
 
 
 def config_files(normalizer: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What tokenizer_config.json and special_tokens_map.json say, by file name."""
+    """What tokenizer_config.json and special_tokens_map.json say, by file name. How long a text a model can read is not
+    known here: a model folder says it (`set_max_length`)."""
     roles = dict(zip(SPECIAL_ROLES, SPECIAL_PIECES, strict=True))
     config = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": normalizer["lowercase"],
         "strip_accents": normalizer["strip_accents"],
         "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
-        "model_max_length": MODEL_MAX_LENGTH,
         "clean_up_tokenization_spaces": False,
     }
-    return {"tokenizer_config.json": config | roles, "special_tokens_map.json": dict(roles)}
+    return {CONFIG_FILE: config | roles, "special_tokens_map.json": dict(roles)}
+
+
+def set_max_length(folder: Path, longest: int) -> None:
+    """Writes into a folder's tokenizer_config.json how many pieces its model can read: `transformers` truncates there.
+
+    Raises BertsmithError when the disk refuses.
+    """
+    path = folder / CONFIG_FILE
+    files.write_json(path, {**files.read_json(path), "model_max_length": longest})
+
+
+def _follow_config(path: Path, normalizer: dict[str, Any]) -> None:
+    """Changes the normaliser of a tokenizer.json where the config beside it says otherwise, as `transformers` does."""
+    for name, value in _read_casing(path.with_name(CONFIG_FILE)).items():
+        ours = _CASING[name]
+        # An accent rule of null means: as the casing.
+        if normalizer.get(ours) != value and (value is not None or name == "strip_accents"):
+            before = json.dumps(normalizer.get(ours))
+            reason = f"{CONFIG_FILE} says so, and transformers follows it; {path.name} has {before}"
+            log_choice(f"{name} of {path}", json.dumps(value), reason)
+            normalizer[ours] = value
 
 
 def _read_json(path: Path) -> Engine:
@@ -91,6 +118,7 @@ def _read_json(path: Path) -> Engine:
             raise BertsmithError(f"its {part} is {found}, BERT's is {wanted}", path, _FIX)
     # A saved tokenizer may carry the padding and truncation of its last use; ids must not depend on them.
     state["padding"] = state["truncation"] = None
+    _follow_config(path, state["normalizer"])
     try:
         engine = Engine.from_str(json.dumps(state))
     except Exception as error:  # the library raises bare Exception
@@ -108,24 +136,24 @@ def _read_vocabulary(path: Path) -> Engine:
         raise BertsmithError(f"this vocabulary is not UTF-8 text ({error})", path, _FIX) from error
     # Split at line feeds only: pieces may be other characters that splitlines() takes for line ends.
     pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-    config = _read_casing(path.with_name("tokenizer_config.json"))
-    lowercase = config["do_lower_case"]
+    config = _read_casing(path.with_name(CONFIG_FILE))
+    lowercase = config.get("do_lower_case")
     if lowercase is None:
         lowercase = all(piece == piece.lower() for piece in pieces if not piece.startswith("["))
         reason = "no piece has a capital letter" if lowercase else "some pieces have capital letters"
         log_choice(
             f"casing of {path.name}", "lower-cased" if lowercase else "cased", f"{reason}, and no file beside it says"
         )
-    chinese = config["tokenize_chinese_chars"] is not False
-    return engine_from_vocabulary(pieces, lowercase, str(path), config["strip_accents"], chinese)
+    chinese = config.get("tokenize_chinese_chars") is not False
+    return engine_from_vocabulary(pieces, lowercase, str(path), config.get("strip_accents"), chinese)
 
 
 def _read_casing(path: Path) -> dict[str, bool | None]:
-    """What a tokenizer_config.json says of casing, accents and ideographs; None where it, or the file, says nothing."""
+    """What a tokenizer_config.json says of casing, accents and ideographs; nothing where there is none."""
     config = files.read_json(path, _CONFIG_FIX) if path.is_file() else {}
     if not isinstance(config, dict):
         raise BertsmithError("this file holds no JSON object", path, _CONFIG_FIX)
-    found = {name: config.get(name) for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars")}
+    found = {name: config[name] for name in _CASING if name in config}
     for name, value in found.items():
         if value is not None and not isinstance(value, bool):
             raise BertsmithError(f"{name} is {json.dumps(value)}, neither true nor false", path, _CONFIG_FIX)

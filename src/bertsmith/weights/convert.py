@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.pretraining import MaskedHead
 from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.weights.architecture import CHOICES, SEQUENCES, architecture_of, named_classifier
 from bertsmith.weights.find_checkpoint import find_checkpoint
 from bertsmith.weights.foreign import Foreign
 from bertsmith.weights.google import read_tensorflow
@@ -64,9 +64,11 @@ def import_checkpoint(
         raise BertsmithError(
             f"no {' or '.join(_CONFIG_FILES)} beside this checkpoint", foreign.where, _config_fix(foreign)
         )
-    shape = _with_rows_of(foreign, _read_shape(config_path, activation), tokenizer)
-    tensors = _fitted(foreign, shape)
-    contents = _contents(tensors, tokenizer, foreign.where)
+    values = files.read_json(config_path, "name the model's bert_config.json with --config")
+    shape = _with_rows_of(foreign, _shape_of(values, config_path, activation), tokenizer)
+    tensors = _fitted(foreign, shape, named_classifier(values))
+    architecture, labels = architecture_of(tensors, values, foreign.where)
+    contents = FolderContents(architecture, tokenizer.save, labels)
     write_folder(tensors, shape, contents, out)
     if foreign.left_out:
         say(f"{foreign.where}: left out: {', '.join(foreign.left_out)}")
@@ -82,7 +84,7 @@ def _beside(what: str, folder: Path, named: str | Path | None, names: tuple[str,
         return Path(named)
     found = next((folder / name for name in names if (folder / name).is_file()), None)
     if found is not None:
-        log_choice(what, str(found), "it lies beside the checkpoint")
+        log_choice(what, str(found), "found beside the checkpoint")
     return found
 
 
@@ -98,9 +100,8 @@ def _tokenizer(folder: Path, named: str | Path | None, lowercase: bool | None) -
     return Tokenizer.from_vocabulary(tokenizer.pieces, lowercase)
 
 
-def _read_shape(path: Path, activation: str | None) -> BertConfig:
+def _shape_of(values: Any, path: Path, activation: str | None) -> BertConfig:
     """The shape in a bert_config.json, with the activation that the user names or that Google's code computes."""
-    values = files.read_json(path, "name the model's bert_config.json with --config")
     missing = [name for name in _NEEDED if not isinstance(values, dict) or values.get(name) is None]
     if missing:
         fix = "name the bert_config.json that belongs to the checkpoint"
@@ -172,8 +173,11 @@ class _Found(nn.Module):
                 setattr(self, head, nn.Linear(config.hidden_size, outputs))
 
 
-def _fitted(foreign: Foreign, shape: BertConfig) -> dict[str, Tensor]:
-    """The checkpoint's tensors by our names, all of them, of the right shapes; raises BertsmithError otherwise."""
+def _fitted(foreign: Foreign, shape: BertConfig, classifier: str | None) -> dict[str, Tensor]:
+    """The checkpoint's tensors by our names, all of them, of the right shapes; raises BertsmithError otherwise.
+
+    classifier: the class that the config names, if it has a classifier.
+    """
     given = {ours: each for name, each in foreign.tensors.items() if (ours := to_ours(name)) is not None}
     given |= {ALIASES[bare(name)]: each for name, each in foreign.tensors.items() if bare(name) in ALIASES}
     heads = {part_of(name) for name in given} & set(HEADS)
@@ -181,32 +185,9 @@ def _fitted(foreign: Foreign, shape: BertConfig) -> dict[str, Tensor]:
     rows = len(bias) if bias is not None and bias.dim() == 1 else 2
     with torch.device("meta"):
         model = _Found(shape, heads, rows)
-    # Words and answers are found without the pooler, so a checkpoint of these may lack it.
-    needs_pooler = not heads.isdisjoint(("next_sentence", "classifier"))
+    # Words, answers and classes of tokens are found without the pooler, so a checkpoint of these may lack it.
+    needs_pooler = "next_sentence" in heads or ("classifier" in heads and classifier in (SEQUENCES, CHOICES))
     fitted = fit(model, foreign.tensors, () if needs_pooler else (POOLER,), foreign.where)
     if fitted.fresh:
         say(f"{foreign.where}: it has no pooler, so the model folder has none either")
     return fitted.tensors
-
-
-def _contents(tensors: Mapping[str, Tensor], tokenizer: Tokenizer, where: Path) -> FolderContents:
-    """The class of transformers that has these heads, and what its config says of labels."""
-    heads = {part_of(name) for name in tensors} & set(HEADS)
-    labels: dict[str, Any] = {}
-    if "classifier" in heads:
-        architecture, count = "BertForSequenceClassification", len(tensors["classifier.bias"])
-        names = [f"LABEL_{number}" for number in range(count)]
-        labels = {"id2label": {str(number): name for number, name in enumerate(names)}}
-        labels["label2id"] = {name: number for number, name in enumerate(names)}
-        log_choice(
-            f"labels of {where}", ", ".join(names), "a checkpoint does not name them; config.json is the place to"
-        )
-    elif "qa_outputs" in heads:
-        architecture = "BertForQuestionAnswering"
-    elif heads >= {"masked_head", "next_sentence"}:
-        architecture = "BertForPreTraining"
-    elif heads:
-        architecture = "BertForMaskedLM" if "masked_head" in heads else "BertForNextSentencePrediction"
-    else:
-        architecture = "BertModel"
-    return FolderContents(architecture, tokenizer.save, labels)

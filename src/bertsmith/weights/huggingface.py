@@ -21,6 +21,7 @@ from bertsmith.model.encoder import Encoder
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.tokens.tokenizer_files import set_max_length
 from bertsmith.weights.names import POOLER, part_of, to_huggingface, to_ours
 from bertsmith.weights.stored import CONFIG_FILE as CONFIG_FILE
 from bertsmith.weights.stored import FOLDER_FIX, WEIGHTS_FILES, read_tensors, write_tensors
@@ -157,8 +158,8 @@ def save_encoder(model: Encoder, tokenizer_folder: str | Path, out: str | Path) 
 def save_model(model: nn.Module, contents: FolderContents, out: str | Path) -> None:
     """Writes a complete model folder, whole or not at all; it replaces a model folder that was there, and says so.
 
-    The model must have a `config`. Weights are stored in fp32. Raises BertsmithError where `out` holds something that
-    is no model folder, and where the disk refuses.
+    The model must have a `config`. Weights are stored in fp32. Raises BertsmithError where `out` holds something
+    other than a model folder, and where the disk refuses.
     """
     tensors = {name: parameter.detach() for name, parameter in own_parameters(model).items()}
     write_folder(tensors, _config_of(model), contents, Path(out))
@@ -174,16 +175,17 @@ def write_folder(tensors: Mapping[str, Tensor], shape: BertConfig, contents: Fol
     with files.whole_folder(out) as aside:
         files.write_json(aside / CONFIG_FILE, {**config, **contents.config})
         write_tensors(stored, aside / WEIGHTS_FILES[0])
-        # safetensors lets its owner alone read what it writes; a model is for whoever may read its config.
+        # safetensors lets its owner alone read what it writes; a model is for all who may read its config.
         shutil.copymode(aside / CONFIG_FILE, aside / WEIGHTS_FILES[0])
         contents.write_tokenizer(aside)
+        set_max_length(aside, shape.max_position_embeddings)
         for name, value in contents.json_files.items():
             files.write_json(aside / name, value)
 
 
 def _copy_tokenizer(source: Path, target: Path) -> None:
     """Copies the tokenizer's files; those that the source lacks, as folders of `transformers` may, are made of the
-    others, and that is said. Raises BertsmithError where it has neither tokenizer.json nor vocab.txt."""
+    others, which is logged. Raises BertsmithError where it has neither tokenizer.json nor vocab.txt."""
     lacking = [name for name in TOKENIZER_FILES if not (source / name).is_file()]
     if lacking:
         Tokenizer.load(source).save(target)

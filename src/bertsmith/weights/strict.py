@@ -13,6 +13,8 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.model.encoder import Encoder
 from bertsmith.weights.names import ALIASES, HARMLESS, HEADS, POOLER, bare, part_of, to_huggingface, to_ours
 
+_NOT_FINITE = "not finite:"
+
 
 @dataclass
 class Fit:
@@ -38,7 +40,8 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor], may_be_fresh: Collectio
     """Meets `tensors`, under Hugging Face's names, with the parameters of `model`.
 
     may_be_fresh: parts (of `names.HEADS`, or the pooler) that the file may lack. `where` is the file, for the message.
-    Raises BertsmithError that lists every missing, unexpected and wrongly shaped tensor.
+    Raises BertsmithError that lists every missing, unexpected and wrongly shaped tensor, and every one that holds NaN
+    or infinity.
     """
     result = Fit()
     given: dict[str, Tensor] = {}
@@ -66,13 +69,17 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor], may_be_fresh: Collectio
         result.tensors[name] = given[name]
     _aliases(result, parameters, tensors, given)
     if result.problems:
-        raise BertsmithError(
-            "these weights are not those of the model that its config describes:\n    "
-            + "\n    ".join(sorted(result.problems)),
-            where,
-            "use the weights and the config of one and the same model; nothing was loaded",
-        )
+        raise _refusal(sorted(result.problems), where)
     return result
+
+
+def _refusal(problems: list[str], where: Path) -> BertsmithError:
+    if all(line.startswith(_NOT_FINITE) for line in problems):
+        what, fix = "these weights cannot be used", "use an earlier checkpoint, or download the file again"
+    else:
+        what = "these weights are not those of the model that its config describes"
+        fix = "use the weights and the config of one and the same model"
+    return BertsmithError("\n    ".join([f"{what}:", *problems]), where, f"{fix}; nothing was loaded")
 
 
 def _missing(
@@ -109,6 +116,8 @@ def _misfit(name: str, tensor: Tensor, parameter: nn.Parameter) -> str:
         return f"kind:       {name} holds {tensor.dtype}, not floating-point numbers"
     if tensor.layout != torch.strided or tensor.is_meta:
         return f"kind:       {name} is {tensor.layout} on {tensor.device}, not all its numbers in memory"
+    if wrong := int(tensor.isfinite().logical_not().sum()):
+        return f"{_NOT_FINITE} {name} holds NaN or infinity in {wrong:,} of {tensor.numel():,} places"
     return ""
 
 

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -267,3 +268,32 @@ def test_a_vocabulary_needs_words_and_room() -> None:
         train_vocabulary([" "], 512)
     with pytest.raises(BertsmithError, match="too small"):
         train_vocabulary(SENTENCES, 100)
+
+
+@pytest.mark.parametrize(
+    ("cased_json", "config"),
+    [
+        (True, {"do_lower_case": True}),
+        (False, {"do_lower_case": False}),
+        (True, {"strip_accents": True, "do_lower_case": False}),
+        (False, {"strip_accents": False, "do_lower_case": True}),
+        (False, {"tokenize_chinese_chars": False, "do_lower_case": True}),
+    ],
+)
+def test_a_config_that_disagrees_with_tokenizer_json_is_followed_as_transformers_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, cased_json: bool, config: dict[str, Any]
+) -> None:
+    from transformers import AutoTokenizer
+
+    folder = folder_of(trained(lowercase=not cased_json), tmp_path)
+    written = json.loads((folder / "tokenizer_config.json").read_text())
+    assert "model_max_length" not in written, "no model was named"
+    (folder / "tokenizer_config.json").write_text(json.dumps(written | config))
+    with caplog.at_level("INFO", "bertsmith"):
+        ours = Tokenizer.load(folder)
+    ids = [each.tolist() for each in ours.encode_ids(SENTENCES)]
+    assert ids == AutoTokenizer.from_pretrained(folder)(SENTENCES, add_special_tokens=False)["input_ids"]
+    assert ids != [each.tolist() for each in trained(lowercase=not cased_json).encode_ids(SENTENCES)]
+    assert "transformers follows it" in caplog.text
+    ours.save(tmp_path / "again")
+    assert Tokenizer.load(tmp_path / "again").sha256 == ours.sha256

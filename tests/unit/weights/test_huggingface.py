@@ -35,6 +35,7 @@ def tokenizer_folder(tmp_path):
     folder.mkdir()
     for name in TOKENIZER_FILES:
         (folder / name).write_text(f"contents of {name}")
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     return folder
 
 

@@ -53,6 +53,26 @@ def test_a_tensor_without_all_its_numbers(name, change, tmp_path):
     assert caught.value.what.count("\n") == 1
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("name", [POOLER, WORDS, "cls.predictions.bias"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_a_tensor_that_is_not_finite_is_named_with_its_file(name, value, dtype, tmp_path):
+    weights = {key: each.to(dtype) for key, each in tensors().items()}
+    weights[name].view(-1)[3] = value
+    count = weights[name].numel()
+    with pytest.raises(BertsmithError) as caught:
+        load_pretraining_model(folder_of(tmp_path, weights))
+    line = f"not finite: {name} holds NaN or infinity in 1 of {count:,} places"
+    assert caught.value.what == f"these weights cannot be used:\n    {line}"
+    assert str(caught.value.where) == str(tmp_path / "pytorch_model.bin")
+    assert "nothing was loaded" in caught.value.fix
+
+
+def test_a_head_that_is_not_read_may_hold_anything(tmp_path):
+    weights = {**tensors(), "cls.predictions.bias": torch.full((40,), torch.nan)}
+    load_encoder(folder_of(tmp_path, weights))
+
+
 def test_a_tied_tensor_of_another_shape(tmp_path):
     with pytest.raises(BertsmithError, match=r"shape:      cls.predictions.decoder.weight is \[41, 12\] in the file"):
         load_pretraining_model(folder_of(tmp_path, {**tensors(), DECODER: torch.ones(41, 12)}))

@@ -13,9 +13,9 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
-from bertsmith.base.allocator import touch_memory
 from bertsmith.base.device import Device
 from bertsmith.bench.step.matrix_rate import wait
+from bertsmith.model.cpu.allocator import touch_memory
 
 PRODUCT = (
     r"^(aten::copy_ < )?(aten::(mm|addmm|bmm|baddbmm|_addmm_activation|mkldnn_linear|_mkldnn_linear\w*)"

@@ -19,7 +19,7 @@ from bertsmith.model.triton import attention as triton_attention
 
 BackEnd = Literal["flash varlen", "Triton varlen", "padded rows", "sequence by sequence", "padded blocks"]
 _REASONS: dict[BackEnd, str] = {
-    "flash varlen": "half precision on a card that has it, no attention dropout",
+    "flash varlen": "half precision on a GPU that has it, no attention dropout",
     "Triton varlen": "half precision with attention dropout, in a kernel of our own",
     "padded rows": "PyTorch's fused kernel, for this device, dtype and dropout",
     "sequence by sequence": "PyTorch's fused kernel, faster for long sequences in fp32 on a CPU",
@@ -59,15 +59,15 @@ def back_end(
 
     width: D.
     """
-    on_card = device.type == "cuda"
-    if on_card and dtype in _HALVES and packed.tokens and _is_ampere(device.index):
+    on_gpu = device.type == "cuda"
+    if on_gpu and dtype in _HALVES and packed.tokens and _is_ampere(device.index):
         if not dropout and width % 8 == 0 and width <= 256:
             return "flash varlen"
         if dropout and triton_attention.can_run(packed.tokens * heads * packed.longest, width):
             return "Triton varlen"
-    if not isinstance(packed, Packed) or (on_card and packed.padded_places <= _MOST_PADDING * packed.tokens):
+    if not isinstance(packed, Packed) or (on_gpu and packed.padded_places <= _MOST_PADDING * packed.tokens):
         return "padded rows"
-    if not on_card and dtype == torch.float32 and not dropout and 0 < _LONG * packed.sequences <= packed.tokens:
+    if not on_gpu and dtype == torch.float32 and not dropout and 0 < _LONG * packed.sequences <= packed.tokens:
         return "sequence by sequence"
     return "padded blocks"
 
@@ -79,7 +79,7 @@ def tell(chosen: BackEnd) -> None:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_ampere(device: int | None) -> bool:
-    """Whether a card is of that generation or a newer one."""
+    """Whether a GPU is of that generation or a newer one."""
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 

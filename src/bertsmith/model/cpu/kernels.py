@@ -1,8 +1,8 @@
-"""C++ kernels for what stands between the matrix products of a step on a CPU, in bf16 and fp32: `kernels.cpp`.
+"""C++ kernels for what a step computes around its matrix products on a CPU, in bf16 and fp32: `kernels.cpp`.
 
-PyTorch's operators visit memory once each; these do all that stands between two products in one visit. `prepare.py`
-loads them for training. Where they are not there, as without a compiler, the callers of this module use PyTorch's
-operators, which round differently and drop other places. `library.can_take` says whether the kernels can be called.
+PyTorch's operators visit memory once each; a kernel does the work of several in one visit. `prepare.py` loads the
+kernels for training. Where they are missing, as without a compiler, the callers of this module use PyTorch's operators,
+which round differently and drop other places. `library.can_take` says whether the kernels can be called.
 
 Legend: T token slots, H width, B blocks (sequences x heads), L slots of a padded sequence. "Narrow" tensors have the
 dtype of matrix products, bf16 or fp32.

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bertsmith.base.compiled_cpp import load_cpp
+from bertsmith.model.cpu.compiled_cpp import load_cpp
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
 _at, _count, _real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float

@@ -56,7 +56,7 @@ static inline float exponential(float x) {
     return x < -70.0f ? 0.0f : sum * float_of(uint32_t(int32_t(whole) + 127) << 23);
 }
 
-// The derivatives of activations, to 3e-7; NaN for NaN and for infinity, as PyTorch has it.
+// The derivatives of activations, to 3e-7; NaN for NaN and for infinity, as in PyTorch.
 
 struct Gelu {  // x P(X < x) for a normal X
     static float derivative(float x) {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from bertsmith.base.allocator import keep_freed_memory
-from bertsmith.base.compiled_cpp import NotCompiledError
 from bertsmith.base.log import log_choice, warn
 from bertsmith.model.cpu import library
+from bertsmith.model.cpu.allocator import keep_freed_memory
+from bertsmith.model.cpu.compiled_cpp import NotCompiledError
 from bertsmith.model.cpu.self_check import are_right
 
 KERNELS, OPERATORS = "C++ kernels", "PyTorch's operators"

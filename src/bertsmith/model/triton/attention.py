@@ -2,7 +2,7 @@
 
 Both directions are operators of PyTorch, so a compiled step has them in its graph as they are. The kernels read
 queries, keys and values where they lie, and write their gradients so; nothing is padded, and nothing is kept for the
-way back but one number a row.
+backward pass but one number a row.
 
 Legend: T token slots, S sequences, N heads, D head width, H = N * D.
 """
@@ -54,17 +54,17 @@ def _attention(
 
 @torch.library.custom_op("bertsmith::varlen_attention_backward", mutates_args=())
 def _attention_backward(
-    by_out: Tensor, qkv: Tensor, rows: Tensor, offsets: Tensor, seed: Tensor, where: list[int], dropout: float
+    grad_out: Tensor, qkv: Tensor, rows: Tensor, offsets: Tensor, seed: Tensor, where: list[int], dropout: float
 ) -> Tensor:
     """The gradient of qkv. rows: fp32[2, T, N], the logarithm of each row's sum, and the product of its output and the
     output's gradient. where: N and longest."""
     heads, longest = where
-    by_out, qkv = by_out.contiguous(), qkv.contiguous()
-    by_qkv = torch.empty_like(qkv)
-    arguments = (qkv, by_out, *rows, by_qkv, offsets, seed, dropout, longest)
+    grad_out, qkv = grad_out.contiguous(), qkv.contiguous()
+    grad_qkv = torch.empty_like(qkv)
+    arguments = (qkv, grad_out, *rows, grad_qkv, offsets, seed, dropout, longest)
     _run("backward_of_keys", arguments, heads)
     _run("backward_of_queries", arguments, heads)
-    return by_qkv
+    return grad_qkv
 
 
 def _run(name: str, arguments: tuple[Any, ...], heads: int) -> None:
@@ -80,7 +80,7 @@ def _run(name: str, arguments: tuple[Any, ...], heads: int) -> None:
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """Triton starts kernels on the current card, which need not be that of the tensors."""
+    """Triton starts kernels on the current GPU, which need not be that of the tensors."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
@@ -96,7 +96,7 @@ def _(qkv: Tensor, heads: int, offsets: Tensor, longest: int, dropout: float, se
 
 @_attention_backward.register_fake
 def _(
-    by_out: Tensor, qkv: Tensor, rows: Tensor, offsets: Tensor, seed: Tensor, where: list[int], dropout: float
+    grad_out: Tensor, qkv: Tensor, rows: Tensor, offsets: Tensor, seed: Tensor, where: list[int], dropout: float
 ) -> Tensor:
     return torch.empty_like(qkv, memory_format=torch.contiguous_format)
 
@@ -107,11 +107,11 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
     ctx.where, ctx.dropout = [heads, longest], dropout
 
 
-def _backward(ctx: Any, by_out: Tensor, by_lse: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad_out: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
     qkv, offsets, seed, out, lse = ctx.saved_tensors
-    delta = (out.float() * by_out.float()).view(*lse.shape, -1).sum(-1)
-    by_qkv = _attention_backward(by_out, qkv, torch.stack((lse, delta)), offsets, seed, ctx.where, ctx.dropout)
-    return by_qkv, None, None, None, None, None
+    delta = (out.float() * grad_out.float()).view(*lse.shape, -1).sum(-1)
+    grad_qkv = _attention_backward(grad_out, qkv, torch.stack((lse, delta)), offsets, seed, ctx.where, ctx.dropout)
+    return grad_qkv, None, None, None, None, None
 
 
 _attention.register_autograd(_backward, setup_context=_keep_for_backward)

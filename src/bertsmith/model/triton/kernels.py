@@ -74,12 +74,12 @@ def forward(qkv, out, lse, offsets, seed, dropout, LONGEST, HEADS: tl.constexpr,
             scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
             scores = tl.where((key < length)[None, :], scores, float("-inf"))
             higher = tl.maximum(highest, tl.max(scores, 1))
-            odds = tl.exp2(scores - higher[:, None])
+            probabilities = tl.exp2(scores - higher[:, None])
             shrink = tl.exp2(highest - higher)
-            total = total * shrink + tl.sum(odds, 1)
+            total = total * shrink + tl.sum(probabilities, 1)
             kept = _kept(drawn, dropout, (start + row)[:, None], key[None, :], head, LONGEST, HEADS)
-            odds = tl.where(kept, odds, 0.0)
-            sums = sums * shrink[:, None] + tl.dot(odds.to(v.dtype), v, input_precision="ieee")
+            probabilities = tl.where(kept, probabilities, 0.0)
+            sums = sums * shrink[:, None] + tl.dot(probabilities.to(v.dtype), v, input_precision="ieee")
             highest = higher
         result = sums / (total * (1 - dropout))[:, None]
         _store_rows(out + (start.to(tl.int64) * HEADS + head) * D, result, first, length, HEADS * D, D, K)
@@ -87,25 +87,25 @@ def forward(qkv, out, lse, offsets, seed, dropout, LONGEST, HEADS: tl.constexpr,
 
 
 @triton.jit
-def _gradients(q, k, v, by_out, lse, delta, kept, real, dropout, D: tl.constexpr):
+def _gradients(q, k, v, grad_out, lse, delta, kept, real, dropout, D: tl.constexpr):
     """[K keys, K queries]: the probabilities after dropout, and the gradient of the scores, both transposed."""
     scale = 1.0 / tl.sqrt(D * 1.0)
     scores = tl.dot(k, tl.trans(q), input_precision="ieee") * (scale * _LOG2_E)
-    odds = tl.where(real, tl.exp2(scores - lse[None, :]), 0.0)
-    by_odds = tl.dot(v, tl.trans(by_out), input_precision="ieee")
-    by_odds = tl.where(kept, by_odds / (1 - dropout), 0.0)
-    dropped = tl.where(kept, odds / (1 - dropout), 0.0)
-    return dropped, odds * (by_odds - delta[None, :]) * scale
+    probabilities = tl.where(real, tl.exp2(scores - lse[None, :]), 0.0)
+    grad_probabilities = tl.dot(v, tl.trans(grad_out), input_precision="ieee")
+    grad_probabilities = tl.where(kept, grad_probabilities / (1 - dropout), 0.0)
+    dropped = tl.where(kept, probabilities / (1 - dropout), 0.0)
+    return dropped, probabilities * (grad_probabilities - delta[None, :]) * scale
 
 
 @triton.jit
 def _queries(
-    qkv, by_out, lse, delta, first, head, start, length, HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr
+    qkv, grad_out, lse, delta, first, head, start, length, HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr
 ):
-    """Rows first to first + K of a sequence, zeros behind its end: queries, by_out, lse and delta."""
+    """Rows first to first + K of a sequence, zeros behind its end: queries, grad_out, lse and delta."""
     ROW: tl.constexpr = 3 * HEADS * D
     q = _rows(qkv + (start.to(tl.int64) * ROW + head * D), first, length, ROW, D, K)
-    by = _rows(by_out + (start.to(tl.int64) * HEADS + head) * D, first, length, HEADS * D, D, K)
+    by = _rows(grad_out + (start.to(tl.int64) * HEADS + head) * D, first, length, HEADS * D, D, K)
     row = first + tl.arange(0, K)
     at = (start + row) * HEADS + head
     sums = tl.load(lse + at, mask=row < length, other=0.0)
@@ -115,10 +115,10 @@ def _queries(
 @triton.jit
 def backward_of_keys(
     qkv,
-    by_out,
+    grad_out,
     lse,
     delta,
-    by_qkv,
+    grad_qkv,
     offsets,
     seed,
     dropout,
@@ -136,27 +136,27 @@ def backward_of_keys(
         v = _rows(qkv + base + 2 * HEADS * D, first, length, ROW, D, K)
         key = first + tl.arange(0, K)
         drawn = tl.load(seed)
-        by_k = tl.zeros([K, D], tl.float32)
-        by_v = tl.zeros([K, D], tl.float32)
+        grad_k = tl.zeros([K, D], tl.float32)
+        grad_v = tl.zeros([K, D], tl.float32)
         for query_first in range(0, length, K):
             row = query_first + tl.arange(0, K)
-            q, by, sums, shift = _queries(qkv, by_out, lse, delta, query_first, head, start, length, HEADS, D, K)
+            q, by, sums, shift = _queries(qkv, grad_out, lse, delta, query_first, head, start, length, HEADS, D, K)
             real = (key < length)[:, None] & (row < length)[None, :]
             kept = _kept(drawn, dropout, (start + row)[None, :], key[:, None], head, LONGEST, HEADS)
-            dropped, by_scores = _gradients(q, k, v, by, sums, shift, kept, real, dropout, D)
-            by_v += tl.dot(dropped.to(by.dtype), by, input_precision="ieee")
-            by_k += tl.dot(by_scores.to(q.dtype), q, input_precision="ieee")
-        _store_rows(by_qkv + base + HEADS * D, by_k, first, length, ROW, D, K)
-        _store_rows(by_qkv + base + 2 * HEADS * D, by_v, first, length, ROW, D, K)
+            dropped, grad_scores = _gradients(q, k, v, by, sums, shift, kept, real, dropout, D)
+            grad_v += tl.dot(dropped.to(by.dtype), by, input_precision="ieee")
+            grad_k += tl.dot(grad_scores.to(q.dtype), q, input_precision="ieee")
+        _store_rows(grad_qkv + base + HEADS * D, grad_k, first, length, ROW, D, K)
+        _store_rows(grad_qkv + base + 2 * HEADS * D, grad_v, first, length, ROW, D, K)
 
 
 @triton.jit
 def backward_of_queries(
     qkv,
-    by_out,
+    grad_out,
     lse,
     delta,
-    by_qkv,
+    grad_qkv,
     offsets,
     seed,
     dropout,
@@ -170,16 +170,16 @@ def backward_of_queries(
     if first < length:
         ROW: tl.constexpr = 3 * HEADS * D
         base = start.to(tl.int64) * ROW + head * D
-        q, by, sums, shift = _queries(qkv, by_out, lse, delta, first, head, start, length, HEADS, D, K)
+        q, by, sums, shift = _queries(qkv, grad_out, lse, delta, first, head, start, length, HEADS, D, K)
         row = first + tl.arange(0, K)
         drawn = tl.load(seed)
-        by_q = tl.zeros([K, D], tl.float32)
+        grad_q = tl.zeros([K, D], tl.float32)
         for key_first in range(0, length, K):
             key = key_first + tl.arange(0, K)
             k = _rows(qkv + base + HEADS * D, key_first, length, ROW, D, K)
             v = _rows(qkv + base + 2 * HEADS * D, key_first, length, ROW, D, K)
             real = (key < length)[:, None] & (row < length)[None, :]
             kept = _kept(drawn, dropout, (start + row)[None, :], key[:, None], head, LONGEST, HEADS)
-            _, by_scores = _gradients(q, k, v, by, sums, shift, kept, real, dropout, D)
-            by_q += tl.dot(tl.trans(by_scores).to(k.dtype), k, input_precision="ieee")
-        _store_rows(by_qkv + base, by_q, first, length, ROW, D, K)
+            _, grad_scores = _gradients(q, k, v, by, sums, shift, kept, real, dropout, D)
+            grad_q += tl.dot(tl.trans(grad_scores).to(k.dtype), k, input_precision="ieee")
+        _store_rows(grad_qkv + base, grad_q, first, length, ROW, D, K)

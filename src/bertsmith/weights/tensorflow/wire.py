@@ -12,7 +12,7 @@ _LONGEST_VARINT = 10
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at byte `at`, and the byte behind it. Raises ValueError where it has no end or goes on with zeros."""
+    """The number at byte `at`, and the byte behind it. Raises ValueError where it has no end or ends in zeros."""
     number = 0
     for place, byte in enumerate(data[at : at + _LONGEST_VARINT]):
         number |= (byte & 127) << 7 * place

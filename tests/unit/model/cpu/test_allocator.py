@@ -10,7 +10,7 @@ import pytest
 COUNT = """
 import resource, sys
 import numpy as np
-from bertsmith.base.allocator import keep_freed_memory
+from bertsmith.model.cpu.allocator import keep_freed_memory
 
 if sys.argv[1] == "kept":
     assert keep_freed_memory()
@@ -38,7 +38,7 @@ def test_a_block_that_was_freed_is_given_out_again() -> None:
 
 TOUCHED = """
 import resource, sys
-from bertsmith.base.allocator import keep_freed_memory, touch_memory
+from bertsmith.model.cpu.allocator import keep_freed_memory, touch_memory
 
 assert keep_freed_memory()
 if sys.argv[1] == "touched":

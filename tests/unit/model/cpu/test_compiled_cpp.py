@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.base.compiled_cpp import NotCompiledError, load_cpp
+from bertsmith.model.cpu.compiled_cpp import NotCompiledError, load_cpp
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="C++ is compiled on Linux only"),
@@ -173,7 +173,7 @@ def test_a_library_that_lacks_what_it_calls_is_made_anew_next_time(source: Path,
 LOAD = """
 import ctypes, sys
 from pathlib import Path
-from bertsmith.base.compiled_cpp import load_cpp
+from bertsmith.model.cpu.compiled_cpp import load_cpp
 library = load_cpp(Path(sys.argv[1]))
 numbers = [ctypes.c_int64(each) for each in (20, 3, 0)]
 library.add(*map(ctypes.byref, numbers))

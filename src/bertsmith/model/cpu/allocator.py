@@ -22,7 +22,7 @@ _BLOCK_BYTES, _PAGE_BYTES = 1 << 27, 1 << 12
 def keep_freed_memory() -> bool:
     """Lets this process keep what it frees, up to the most it ever held at one time; whether that could be set.
 
-    Only glibc has such a switch. It is one for the whole process, and is said.
+    Only glibc has such a switch. It is one for the whole process, and is logged.
     """
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     if not hasattr(library, "gnu_get_libc_version"):
@@ -36,8 +36,8 @@ def keep_freed_memory() -> bool:
 
 
 def touch_memory(size: int = 1 << 32) -> None:
-    """Makes the heap hold `size` bytes more that were written to and are free: for a profiler, whose records lie
-    between what a step frees, so that the step takes fresh pages, which it would not take by itself."""
+    """Makes the heap hold `size` bytes more that were written to and are free: for a profiler, which writes its
+    records in between what a step frees, so that the step takes fresh pages, which it would not take by itself."""
     free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     blocks = [bytearray(_BLOCK_BYTES) for _ in range(min(size, free_bytes // 2) // _BLOCK_BYTES)]
     for block in blocks:

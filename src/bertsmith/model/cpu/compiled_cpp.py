@@ -36,7 +36,7 @@ class NotCompiledError(Exception):
 
 
 def load_cpp(source: Path) -> ctypes.CDLL:
-    """A C++ file as a library, with the headers that lie beside it.
+    """A C++ file as a library, with the headers in its folder.
 
     `CXX` names the compiler; without it, it is g++ or clang++, whichever is there. `BERTSMITH_ARCHITECTURE` names the
     processor. What the file uses of OpenMP's library is found in PyTorch's, so import torch before.
