@@ -27,7 +27,7 @@ from bertsmith.tokens.vocabulary import train_vocabulary
 from made_corpora import balanced, contents, interrupted_after
 
 WORDS = ["".join(letters) for letters in itertools.product("bdfgl", "aeiou", "kmnrst")]
-COPY, NEAR = "copy of an earlier document", "near copy of an earlier document"
+COPY, NEAR = "copy of an earlier document", "near-duplicate of an earlier document"
 HOLDS, EMPTY = "with 13 words in a row of evaluation text", "empty"
 SHORT, GONE = "shorter than 20 characters", "nothing left after tokenising"
 
@@ -163,17 +163,17 @@ def test_near_copies_are_dropped_and_named(tmp_path: Path, tokenizer: Tokenizer)
     (copy,) = corpus.counts["dropped"][COPY]["examples"]
     assert copy.endswith("(as text.txt@0)")
     report = inspect(corpus)
-    assert "near copies: 1 documents whose runs of 5 words agree to about 80% or more" in report
+    assert "near-duplicates: 1 documents whose runs of 5 words agree to about 80% or more" in report
     assert "each with at most 8 kept ones of every bucket" in report
     without = prepare(source, tmp_path / "without", tokenizer=tokenizer, options=options())
     assert dropped(without) == {COPY: 1}
-    assert "near copies: not looked for" in inspect(without)
+    assert "near-duplicates: not looked for" in inspect(without)
     strict = options(near_duplicates=True, near_threshold=1.0)
     assert dropped(prepare(source, tmp_path / "equal", tokenizer=tokenizer, options=strict)) == {COPY: 1}
 
 
 def many_lines() -> list[str]:
-    """Documents of which some are copies, near copies, and hold text of sentence(0)."""
+    """Documents of which some are copies, near-duplicates, and hold text of sentence(0)."""
     lines = []
     for seed in range(34):
         lines.append(sentence(seed, 60))

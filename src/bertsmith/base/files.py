@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,8 +156,11 @@ def put_back(parent: Path, name: str | None = None) -> None:
 
 
 def sync(path: Path) -> None:
-    """Makes the system write a file, or the entries of a folder, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    """Makes the system write a file, or the entries of a folder, to the disk; Windows has no such call for a folder."""
+    if sys.platform == "win32" and path.is_dir():
+        return
+    # Windows refuses it for a file that is open for reading only.
+    handle = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

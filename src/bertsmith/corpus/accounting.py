@@ -1,4 +1,4 @@
-"""The books of a preparation: every document and byte that was read is either kept or dropped for a named reason."""
+"""The accounting of a preparation: every document and byte read is either kept or dropped for a named reason."""
 
 from __future__ import annotations
 

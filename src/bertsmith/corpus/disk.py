@@ -1,4 +1,4 @@
-"""How much disk a preparation will need at its peak, foretold from a small sample before it starts.
+"""How much disk a preparation will need at its peak, estimated from a small sample before it starts.
 
 At the peak, when the last shard is assembled, the work folder holds the cleaned texts, the ids by part and the ids by
 shard. The sample is read, cleaned and tokenised by what does it later, so that what is counted is what will be written.
@@ -40,7 +40,7 @@ from bertsmith.tokens.special_ids import token_dtype
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import count_words, rounded_size
 
-# What is read of each sort of source: so many windows, evenly over it; or the heads of so many files.
+# What is read of each kind of source: so many windows, evenly over it; or the heads of so many files.
 _WINDOWS = 24
 _WINDOW_BYTES = 64 << 10
 _HEADS_BYTES = 512 << 10
@@ -63,7 +63,7 @@ _PIECE_BYTES, _COUNT_BYTES = 31, 8
 
 @dataclass(frozen=True)
 class _Sample:
-    """Of one sort of source: what it holds, extrapolated from its sample.
+    """What one kind of source holds, extrapolated from its sample.
 
     documents, tokens: of the documents that hold no evaluation text, where others are dropped.
     """
@@ -83,8 +83,8 @@ class Need:
     corpus_bytes: int
 
 
-def foretell(found: Sequence[SourceFile], options: PrepareOptions, tokenizer: Tokenizer | None, work: Path) -> Need:
-    """Reads a sample of the sources, 1.5 MB a sort at most, in a folder under `work`; of evaluation text it makes the
+def estimate(found: Sequence[SourceFile], options: PrepareOptions, tokenizer: Tokenizer | None, work: Path) -> Need:
+    """Reads a sample of the sources, 1.5 MB a kind at most, in a folder under `work`; of evaluation text it makes the
     very index that is searched later.
 
     Within 10% for plain text and tables; of packed files only the heads are read, and of duplicates nothing is known,
@@ -96,9 +96,9 @@ def foretell(found: Sequence[SourceFile], options: PrepareOptions, tokenizer: To
     ordered = sorted(found, key=_sort)
     with files.disk_errors(work):
         work.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".foretell.", suffix=".part", dir=work) as folder:
+        with tempfile.TemporaryDirectory(prefix=".estimate.", suffix=".part", dir=work) as folder:
             samples = [
-                _sample(list(group), _Reading(options, tokenizer, index), Path(folder, str(number)))
+                _sample(list(group), _Sampling(options, tokenizer, index), Path(folder, str(number)))
                 for number, (_, group) in enumerate(groupby(ordered, key=_sort))
             ]
     text, cleaned, documents, tokens, unpacked = (sum(column) for column in zip(*map(astuple, samples), strict=True))
@@ -124,12 +124,12 @@ def check_disk(need: Need, out: Path) -> None:
     )
     if need.peak_bytes > free + there:
         raise BertsmithError(
-            f"about {size(need.peak_bytes)} are needed on disk while this runs, and {size(free + there)} are to be had",
+            f"this needs about {size(need.peak_bytes)} of disk while this runs, only {size(free + there)} is free",
             out,
             "free some space, or choose another folder with --out",
         )
     if need.peak_bytes > 0.9 * (free + there):
-        warn("the disk may get full: the need is within a tenth of what is free")
+        warn("the disk may fill up: what this needs is within a tenth of what is free")
 
 
 def _sort(file: SourceFile) -> tuple[str, str, str]:
@@ -137,7 +137,7 @@ def _sort(file: SourceFile) -> tuple[str, str, str]:
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _Sampling:
     """How samples are read. index: of evaluation text, or None."""
 
     options: PrepareOptions
@@ -155,9 +155,9 @@ class _Reading:
         return free
 
 
-def _sample(group: Sequence[SourceFile], how: _Reading, folder: Path) -> _Sample:
-    """One sort of source, as its sample has it."""
-    options = how.options
+def _sample(group: Sequence[SourceFile], sampling: _Sampling, folder: Path) -> _Sample:
+    """One kind of source, as its sample has it."""
+    options = sampling.options
     total, kind, codec = sum(file.size_bytes for file in group), group[0].kind, group[0].codec
     folder.mkdir()
     # A head ends anywhere, which is no damage; what is damaged stops the preparation itself, which reads all of it.
@@ -187,8 +187,8 @@ def _sample(group: Sequence[SourceFile], how: _Reading, folder: Path) -> _Sample
     times *= total / read
     arrays = [np.load(path, mmap_mode="r", allow_pickle=False).nbytes for path in part.glob("*.npy")]
     written = sum(arrays) + (part / "texts.bin").stat().st_size
-    free = how.free_of_evaluation(part)
-    tokens = float(cleaned.lengths[free, 1].sum()) * _tokens_a_byte(cleaned, how.tokenizer, options)
+    free = sampling.free_of_evaluation(part)
+    tokens = float(cleaned.lengths[free, 1].sum()) * _tokens_a_byte(cleaned, sampling.tokenizer, options)
     packed = sum(file.size_bytes for file in group if is_unpacked(file, options.reading, options.part_bytes))
     sampled = (float(cleaned.lengths[:, 1].sum()), written, float(free.sum()), tokens, read * packed / total)
     return _Sample(*(value * times for value in sampled))

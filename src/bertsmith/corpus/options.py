@@ -1,4 +1,4 @@
-"""What a user may set about a preparation."""
+"""The options of a preparation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertsmith.corpus.filters.searches import FilterOptions
 from bertsmith.tokens.vocabulary import SMALLEST
 
 ExcludeAction = Literal["drop", "report"]
-# These say who does the work, and for how long; whatever they are, the corpus has the same bytes, unless a page had to
+# These say what does the work, and for how long; whatever they are, the corpus has the same bytes, unless a page had to
 # be given up, and then corpus.json says so.
 _OF_NO_EFFECT = ("workers", "engine", "address", "array_task", "page_seconds")
 _LONGEST_PAGE_SECONDS = 86_400
@@ -39,7 +39,7 @@ class PrepareOptions:
     text_field: str = "text"
     """The field that holds the text, in JSON lines, csv, tsv and parquet."""
     strict: bool = False
-    """Stop at what is damaged or not UTF-8, instead of counting it and going on."""
+    """Stop at damage and at bytes that are not UTF-8, instead of counting them and continuing."""
     page_seconds: float = PAGE_SECONDS
     """CPU time after which a page of a dump is given up; it is tried again alone, with ten times as much."""
     min_characters: int = 20
@@ -49,11 +49,11 @@ class PrepareOptions:
     exclude_action: ExcludeAction = "drop"
     """What becomes of documents with evaluation text: drop, or report them only."""
     near_duplicates: bool = False
-    """Drop documents that are nearly the same as an earlier one."""
+    """Drop near-duplicates of earlier documents."""
     near_threshold: float = 0.8
-    """The share of runs of words in common (of all that either has) from which a document is a near copy."""
+    """N-gram Jaccard similarity at which a document counts as a near-duplicate."""
     near_shingle: int = 5
-    """Words of such a run."""
+    """Words of an n-gram, for --near-threshold."""
     held_out: float = 0.005
     """The share of documents that are kept for evaluation, drawn by a hash of their text."""
     language: str = "en"
@@ -71,7 +71,7 @@ class PrepareOptions:
     workers: int | None = None
     """Worker processes; all cores where none is given."""
     engine: str = "local"
-    """Who does the work: local, the worker processes of this machine; or ray, those of a Ray cluster."""
+    """What does the work: local, worker processes of this machine; or ray, those of a Ray cluster."""
     address: str | None = None
     """Where the Ray cluster is, HOST:PORT; without it, the one that this machine belongs to."""
     array_task: str | None = None
@@ -104,7 +104,7 @@ class PrepareOptions:
         return values
 
     def without_effect(self, tokenizer_given: bool) -> list[str]:
-        """Of the options that are set otherwise than by default, those that change nothing, with the reason."""
+        """The options that were changed from their default and have no effect, with the reason."""
         fixed = dict.fromkeys(OF_TRAINING, "a tokenizer is given, so no vocabulary is trained")
         reasons = fixed if tokenizer_given else {}
         reasons |= {name: f"it needs {other}" for name, other in _OF_OTHERS.items() if not getattr(self, other)}
@@ -152,9 +152,9 @@ class PrepareOptions:
     def _check_engine(self) -> None:
         check_engine(self.engine)
         if self.address is not None and self.engine != "ray":
-            raise BertsmithError("an address was given without a cluster", "address", "add --engine ray")
+            raise BertsmithError("an address was given, but not --engine ray", "address", "add --engine ray")
         if self.array_task is not None:
             Seat.parse(self.array_task)
             if self.engine != "local":
-                what = f"array_task and engine '{self.engine}' were given, and either shares the work out"
-                raise BertsmithError(what, "options of prepare", "leave one of them away")
+                what = f"array_task and engine '{self.engine}' were given; each distributes the work by itself"
+                raise BertsmithError(what, "options of prepare", "omit one of them")

@@ -123,7 +123,7 @@ class Pipeline:
         account.changed.add(selection.changed)
         say(
             f"documents: {account.documents:,} read ({size(account.bytes)} of text), {broken:,} empty, "
-            f"short or broken, {account.dropped.count - broken:,} copies or the like; "
+            f"short or broken, {account.dropped.count - broken:,} duplicates; "
             f"{duration(time.monotonic() - started)}"
         )
         return _Cleaned(tasks, account, text_bytes, part_bytes, selection)

@@ -19,7 +19,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.base.tally import Tally
-from bertsmith.corpus.disk import check_disk, foretell
+from bertsmith.corpus.disk import check_disk, estimate
 from bertsmith.corpus.engines.open import held, open_engine
 from bertsmith.corpus.engines.parts import WORK, fingerprint
 from bertsmith.corpus.options import OF_TRAINING, PrepareOptions
@@ -109,7 +109,7 @@ def _prepare(
             corpus = Corpus.open(out)
             _check_same(corpus, made_of, options)
             _clear_up(out, options)
-            say(f"corpus: {out} is finished and made of the same; nothing to do")
+            say(f"corpus: {out} is finished, from the same sources and options; nothing to do")
             if corpus.doubt:
                 warn(f"this corpus is {corpus.doubt}")
             return corpus
@@ -117,7 +117,7 @@ def _prepare(
             if not _awaits_publishing(out / WORK / "corpus", made_of, options):
                 if options.array_task is None:
                     _sweep(out / WORK)
-                engine.once("disk", lambda: check_disk(foretell(found, options, tokenizer, out / WORK), out))
+                engine.once("disk", lambda: check_disk(estimate(found, options, tokenizer, out / WORK), out))
                 Pipeline((out / WORK).absolute(), options, engine, made_of).run(found, passed, tokenizer)
             engine.once("publish", lambda: publish(out))
     corpus = Corpus.open(out)
@@ -144,25 +144,29 @@ def _made_of(
 
 
 def _check_same(corpus: Corpus, made_of: dict[str, Any], options: PrepareOptions) -> None:
-    """Raises BertsmithError that says in what a finished corpus differs from what is asked for."""
+    """Raises BertsmithError that says how a finished corpus differs from the one requested."""
     theirs = corpus.account["made_of"]
     differing = []
     if theirs["files"] != made_of["files"]:
         same = theirs["sources"] == made_of["sources"]
         names = (", ".join(each["sources"]) for each in (theirs, made_of))
         differing.append(
-            "files of the sources changed since" if same else "sources: {} there, {} asked for".format(*names)
+            "files of the sources changed since" if same else "sources: {} in the folder, {} requested".format(*names)
         )
     there, asked = ({**each["options"], **{name: each[name] for name in _OUTSIDE}} for each in (theirs, made_of))
     differing += [
-        f"{name}: {there.get(name)} there, {asked[name]} asked for" for name in asked if there.get(name) != asked[name]
+        f"{name}: {there.get(name)} in the folder, {asked[name]} requested"
+        for name in asked
+        if there.get(name) != asked[name]
     ]
     if not _same_limit(corpus.account, options):
         seconds = corpus.account["given_up"]["page_seconds"]
-        differing.append(f"page_seconds: {seconds} there, and pages were given up, {options.page_seconds} asked for")
+        differing.append(
+            f"page_seconds: {seconds} in the folder, and pages were given up, {options.page_seconds} requested"
+        )
     if differing:
         raise BertsmithError(
-            f"this folder holds a finished corpus that was made otherwise ({'; '.join(differing)})",
+            f"this folder holds a finished corpus that was made differently ({'; '.join(differing)})",
             corpus.folder,
             "give another folder with --out, or remove this one to make it anew",
         )
@@ -174,7 +178,7 @@ def _same_limit(account: Mapping[str, Any], options: PrepareOptions) -> bool:
 
 
 def _awaits_publishing(made: Path, made_of: dict[str, Any], options: PrepareOptions) -> bool:
-    """Whether a run that was stopped while it moved the finished corpus made what is asked for now."""
+    """Whether a run that was stopped while it moved the finished corpus made the one requested now."""
     if not (made / "corpus.json").is_file():
         return False
     account = files.read_json(made / "corpus.json")
@@ -226,4 +230,4 @@ def _tell(corpus: Corpus) -> None:
         warn(f"this corpus is {corpus.doubt}: {', '.join(pages[:3])}{' ...' if len(pages) > 3 else ''}")
     held_out = corpus.documents("held_out")
     if corpus.account["made_of"]["options"]["held_out"] and held_out < 2:
-        warn(f"too few documents to evaluate on are held out ({held_out}); prepare with a larger --held-out")
+        warn(f"too few documents are held out to evaluate on ({held_out}); prepare with a larger --held-out")

@@ -75,7 +75,7 @@ def _changes(corpus: Corpus) -> list[str]:
 
 
 def _searches(corpus: Corpus) -> list[str]:
-    """What was looked for beside copies; and that it was not, where it was not."""
+    """Which filters ran beside the one for exact duplicates, and which did not."""
     found: dict[str, Any] = corpus.account.get("searches", {})
     lines = ["evaluation text: not looked for (--exclude FILE...)"]
     if evaluation := found.get("contamination"):
@@ -88,11 +88,11 @@ def _searches(corpus: Corpus) -> list[str]:
             lines += _evaluation_file(each, evaluation["words"])
     near = found.get("near_duplicates")
     if near is None:
-        return [*lines, "near copies: not looked for (--near-duplicates)"]
+        return [*lines, "near-duplicates: not looked for (--near-duplicates)"]
     threshold = f"{near['threshold']:.0%}"
     return [
         *lines,
-        f"near copies: {near['dropped']:,} documents whose runs of {near['words_a_run']} words agree to about "
+        f"near-duplicates: {near['dropped']:,} documents whose runs of {near['words_a_run']} words agree to about "
         f"{threshold} or more with those of an earlier",
         f"  document that is kept, by {near['by']} ({PERMUTATIONS} values each: estimates, give or take 4%); "
         f"{near['compared']:,} were compared,",

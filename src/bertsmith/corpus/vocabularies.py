@@ -57,15 +57,15 @@ class VocabularyOptions:
                 "a vocabulary is either extended or kept as it is", "--extend and --reuse", "give one of them"
             )
         if self.reuse and self.size is not None:
-            raise BertsmithError("a vocabulary that is kept as it is has its own size", "--size", "leave it away")
+            raise BertsmithError("a vocabulary that is kept as it is has its own size", "--size", "omit it")
         if self.use_unused and not self.extend:
-            raise BertsmithError("only words that extend a vocabulary take such places", "--use-unused", "add --extend")
+            raise BertsmithError("--use-unused applies only to extending a vocabulary", "--use-unused", "add --extend")
         if self.extend and self.size is None and not self.use_unused:
             fix = "add --size with more pieces than it has, or --use-unused"
-            raise BertsmithError("it is not said how many pieces the extended vocabulary has", "--extend", fix)
+            raise BertsmithError("the size of the extended vocabulary is missing", "--extend", fix)
         trained = not (self.extend or self.reuse)
         if trained and self.size is not None and self.size < SMALLEST:
-            fix = f"ask for {SMALLEST} or more"
+            fix = f"use {SMALLEST} or more"
             raise BertsmithError(f"a vocabulary of {self.size} pieces is too small", "--size", fix)
         for name in ("sample_bytes", "workers"):
             value = getattr(self, name)
@@ -114,7 +114,7 @@ def make_vocabulary(
 def _check_free(out: Path) -> None:
     """Raises BertsmithError where the folder holds something that is no tokenizer."""
     if out.exists() and not (out.is_dir() and ((out / "vocab.txt").is_file() or not any(out.iterdir()))):
-        raise BertsmithError("this is there already and is no tokenizer folder", out, "give another folder with --out")
+        raise BertsmithError("this exists already and is not a tokenizer folder", out, "give another folder with --out")
     if (out / "config.json").is_file() or (out / "corpus.json").is_file():
         raise BertsmithError("this folder holds more than a tokenizer", out, "give another folder with --out")
 
@@ -138,8 +138,8 @@ def _tell(tokenizer: Tokenizer, old: Tokenizer | None, added: Sequence[NewWord],
         say(f"vocabulary: {pieces}; {len(added):,} new words, each of which stood for several pieces or was [UNK]")
         say(f"  whole, they save {saved:,} pieces of {text}; such as {examples(added) or 'none'}")
     say(
-        "  copies in the sample were not looked for, so what stands in two documents counts twice (`bertsmith prepare` "
-        "drops copies first, and trains a vocabulary where it is given none)"
+        "  duplicates in the sample were not removed, so what is in two documents counts twice (`bertsmith prepare` "
+        "drops duplicates first, and trains a vocabulary where it is given none)"
     )
 
 
@@ -155,7 +155,9 @@ def _report(name: str, tokenizer: Tokenizer, others: Mapping[str, Tokenizer], sa
     for other in compared:
         say(advice(rows[name], rows[other], other))
     if shown is not rows:
-        say(f"{_REFERENCE} was measured on other text; name its vocab.txt with --compare-with to have it read this one")
+        say(
+            f"{_REFERENCE} was measured on other text; name its vocab.txt with --compare-with to measure it on this one"
+        )
     return {each: figures.to_json() for each, figures in rows.items()}
 
 

@@ -77,12 +77,12 @@ def table(rows: Mapping[str, Figures]) -> list[str]:
 
 
 def advice(ours: Figures, other: Figures, name: str) -> str:
-    """What the difference between two vocabularies on the same text means for whoever has to choose."""
+    """What the difference between two vocabularies on the same text means for the choice between them."""
     more = other.tokens / max(ours.tokens, 1) - 1
     counted = f"{name} makes {abs(more):.1%} {'more' if more >= 0 else 'fewer'} tokens of this text"
     if more < _LITTLE:
         return f"{counted}: keeping it, and starting from a model that was trained with it, costs little"
-    return f"{counted}: with this vocabulary as many steps read that much more text, but its new rows must be learnt"
+    return f"{counted}: with this vocabulary as many steps read that much more text, but its new rows must be trained"
 
 
 def examples(words: Sequence[Any], most: int = 8) -> str:

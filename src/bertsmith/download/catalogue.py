@@ -28,7 +28,7 @@ class CatalogueFile:
 class Entry:
     """Something to download. folder: below --out. sums: the path of upstream's own list of SHA-1 sums. mrpc: to be cut
     into GLUE's train and dev. all_of: the entries that this one stands for. unavailable, instead: why it cannot be
-    had, and what to use."""
+    downloaded, and what to use."""
 
     name: str
     what: str
@@ -45,7 +45,7 @@ class Entry:
 
     @property
     def by_book(self) -> bool:
-        """Whether its files are those of books that are asked for by number."""
+        """Whether its files are books, requested by number."""
         return any("{book}" in file.path for file in self.files)
 
 

@@ -28,7 +28,7 @@ _DATABASES = {"be-tarask": "be_x_old", "nb": "no", "zh-classical": "zh_classical
 
 @dataclass(frozen=True)
 class DownloadOptions:
-    """What may be said about a download. The string under a field is its help on the command line."""
+    """Options of `download`. The string under a field is its help on the command line."""
 
     language: str = "en"
     """The language of the Wikipedia, as in its address: de, pt, simple."""
@@ -61,7 +61,7 @@ def download(
 ) -> list[Path]:
     """Downloads the entry `name` of the catalogue below `out`; returns the folders.
 
-    What is there already, and is what was asked for, is not fetched again. Each folder gets a downloads.json with the
+    What already downloaded, and is what was asked for, is not fetched again. Each folder gets a downloads.json with the
     URL, size and SHA-256 of every file. Raises BertsmithError as `fetch` does, for a name that is not known or cannot
     be had, and for files in the way.
     """
@@ -81,13 +81,13 @@ def download(
 
 
 def _check_used(name: str, entries: Sequence[Entry], options: DownloadOptions) -> None:
-    """Raises BertsmithError for an option that would change nothing (no German SQuAD is had by --language), and where
-    the numbers of books are missing."""
+    """Raises BertsmithError for an option that does not apply (SQuAD has no --language), and where the numbers of books
+    are missing."""
     dump = any(entry.sums for entry in entries)
     uses = {"language": dump, "date": dump, "books": any(entry.by_book for entry in entries)}
     for option, used in uses.items():
         if not used and getattr(options, option) != getattr(DownloadOptions(), option):
-            raise BertsmithError(f"{name} knows no --{option}", "download", "leave it away")
+            raise BertsmithError(f"--{option} does not apply to {name}", "download", "omit it")
     if uses["books"] and not options.books:
         fix = "add --books 84 1342; a book's number stands in its address on www.gutenberg.org"
         raise BertsmithError(f"{name} needs the numbers of the books", "download", fix)
@@ -115,7 +115,7 @@ class _Download:
         wanted = self._dump() if self._entry.sums else self._listed()
         for each in wanted:
             if self._is_there(each):
-                say(f"  {each.path.name}: is there already")
+                say(f"  {each.path.name}: already downloaded")
             else:
                 self._fetch(each)
             if each.unpack:
@@ -143,7 +143,7 @@ class _Download:
         digest = remote.digest or self._record.get(path.name, {}).get("sha256")
         if path.is_file() and digest == files.checksum(path, remote.algorithm or "sha256"):
             return True
-        fix = "move it away, or choose another folder by --out"
+        fix = "move it away, or choose another folder with --out"
         raise BertsmithError("another file has the name of this download", path, fix)
 
     def _listed(self) -> list[_Wanted]:
@@ -170,18 +170,18 @@ class _Download:
             pattern = re.compile(re.escape(before) + r"(\d{8})" + re.escape(after))
             found = [(match[1], match[0], digest) for digest, name in listed if (match := pattern.fullmatch(name))]
             if not found:
-                what = f"upstream's checksums name no {before}DATE{after}"
-                fix = f"that dump is still being made: choose a finished one by --date, from {self._base}/{wiki}/"
+                what = f"upstream lists no checksum of {before}DATE{after}"
+                fix = f"that dump is still being made: choose a finished one with --date, from {self._base}/{wiki}/"
                 raise BertsmithError(what, url, fix)
             day, name, digest = max(found)
-            say(f"  the dump of {day}, checked by the sha1 that upstream lists")
+            say(f"  the dump of {day}, verified with the SHA-1 that upstream lists")
             remote = Remote(f"{self._base}/{file.path.format(wiki=wiki, date=day)}", None, "sha1", digest)
             wanted.append(_Wanted(remote, self._folder / name, file.unpack))
         return wanted
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpacks a zip's files into `folder`, each whole or not at all; a single folder around all of them is left away.
+    """Unpacks a zip's files into `folder`, each whole or not at all; a single folder around all of them is dropped.
 
     Files that are there with the same bytes are kept. Raises BertsmithError for a zip that is damaged, that would write
     outside the folder, or that does not fit on the disk.
@@ -200,8 +200,8 @@ def unpack(archive: Path, folder: Path) -> None:
                     missing.append((each, path))
             need, free = sum(each.file_size for each, _ in missing), shutil.disk_usage(folder).free
             if need > free:
-                what = f"{size(need)} are to be unpacked, and {size(free)} are free on this disk"
-                raise BertsmithError(what, archive, "free some space, or choose another folder by --out")
+                what = f"unpacking needs {size(need)} of disk, only {size(free)} is free"
+                raise BertsmithError(what, archive, "free some space, or choose another folder with --out")
             for each, path in missing:
                 with packed.open(each) as file:
                     files.write_whole(path, partial(shutil.copyfileobj, file))
@@ -209,7 +209,7 @@ def unpack(archive: Path, folder: Path) -> None:
         raise BertsmithError(
             f"this zip is damaged ({error})", archive, "delete it and run the command again"
         ) from error
-    left = f"; {len(litter)} files of the packer's left away" if litter else ""
+    left = f"; {len(litter)} files of the archiver's own left out" if litter else ""
     say(f"  {archive.name}: {len(missing)} of {len(members)} files unpacked into {folder}{left}")
 
 

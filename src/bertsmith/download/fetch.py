@@ -1,7 +1,8 @@
-"""One file over HTTP: goes on where it was cut, is checked before it gets its name, and is never left half or wrong.
+"""One file over HTTP: resumed where it was cut off, verified before it gets its name, never left half-written or wrong.
 
-What came so far lies beside the file as `.NAME.part`; it is gone on with only where the server vouches that it still
-holds the same bytes (If-Range, RFC 9110 section 13.1.5) or where a known checksum will tell in the end.
+What was received so far lies beside the file as `.NAME.part`; the download resumes from it only where the server
+confirms that it still has the same bytes (If-Range, RFC 9110 section 13.1.5) or where a known checksum is compared at
+the end.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from bertsmith.base.log import Progress, say, size, warn
 _BLOCK = 1 << 18
 _LONGEST_DELAY_SECONDS = 60.0
 _TRY_AGAIN = {408, 425, 429, 500, 502, 503, 504}
-_LATER = "run the command again, which goes on where it was; or name a mirror by --url"
+_LATER = "run the command again to resume; or name a mirror with --url"
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Remote:
 
 @dataclass(frozen=True)
 class Patience:
-    """attempts: how often in a row nothing may come. delay_seconds: after the first; each further one waits twice as
-    long. timeout_seconds: of a server that says nothing."""
+    """attempts: how many in a row may fail. delay_seconds: after the first; each further one waits twice as long.
+    timeout_seconds: of a server that sends nothing."""
 
     attempts: int = 6
     delay_seconds: float = 1.0
@@ -52,7 +53,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file that came whole. verified: whether it had a checksum to be compared with."""
+    """A complete file. verified: whether it was compared with a checksum."""
 
     size_bytes: int
     sha256: str
@@ -60,7 +61,7 @@ class Fetched:
 
 
 class _Passing(Exception):
-    """A failure that may pass. after_seconds: what the server asks to wait."""
+    """A temporary failure. after_seconds: how long the server wants us to wait."""
 
     def __init__(self, what: object, after_seconds: float = 0.0) -> None:
         super().__init__(str(what))
@@ -138,8 +139,7 @@ def fetch(remote: Remote, path: Path, patience: Patience | None = None) -> Fetch
                 break
             warn(f"{path.name} was put together from several answers and is wrong; it is fetched again in one piece")
     raise BertsmithError(
-        f"the server gave other bytes than were published: {remote.algorithm} {found}, not {remote.digest}; they are "
-        "deleted",
+        f"checksum mismatch: {remote.algorithm} is {found}, expected {remote.digest}; the file was deleted",
         remote.url,
         "name a mirror by --url; if upstream published a new version, fetch it by hand and judge for yourself",
     )
@@ -270,7 +270,7 @@ def _open(url: str, headers: dict[str, str], patience: Patience) -> http.client.
         raise _Passing(f"the connection failed ({error!r})") from error
     if response.headers.get("Content-Encoding", "identity") != "identity":
         response.close()
-        raise BertsmithError("the server packs the file on the way though asked not to", url, _LATER)
+        raise BertsmithError("the server compresses the file in transit although the request forbids it", url, _LATER)
     return response
 
 
@@ -283,7 +283,7 @@ def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 def _validator(response: http.client.HTTPResponse) -> str:
-    """What If-Range may be asked with: a strong ETag, else the date; "" where there is neither."""
+    """The value for If-Range: a strong ETag, else the date; "" where there is neither."""
     etag = str(response.headers.get("ETag", ""))
     return etag if etag.startswith('"') else str(response.headers.get("Last-Modified", ""))
 
@@ -314,5 +314,5 @@ def _check_size(remote: Remote, total: int | None) -> None:
 def _check_space(part: _Part, total: int | None, have: int) -> None:
     free = shutil.disk_usage(part.path.parent).free
     if total is not None and total - have > free:
-        what = f"{size(total - have)} are to come, and {size(free)} are free on this disk"
-        raise BertsmithError(what, part.path.parent, "free some space, or choose another folder by --out")
+        what = f"the rest of the download needs {size(total - have)} of disk, only {size(free)} is free"
+        raise BertsmithError(what, part.path.parent, "free some space, or choose another folder with --out")

@@ -1,4 +1,4 @@
-"""Packed files as a stream of bytes: gz, bz2, xz and zst, of one member or many.
+"""Compressed files as a stream of bytes: gz, bz2, xz and zst, of one member or many.
 
 The standard library's readers raise at damage and lose with it what they had unpacked of the line. Here the stream
 ends at the damage, after all that could be unpacked before it, and says what it was.
@@ -19,10 +19,10 @@ from bertsmith.base.errors import BertsmithError
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-# A packing, by the bytes its members begin with. A zst file may also begin with a frame that is to be skipped.
+# The formats, by the bytes their members begin with. A zst file may also begin with a frame that is to be skipped.
 MAGIC = {"gz": b"\x1f\x8b", "bz2": b"BZh", "xz": b"\xfd7zXZ\x00", "zst": b"\x28\xb5\x2f\xfd"}
 _SKIPPABLE = tuple(bytes([0x50 + number]) + b"\x2a\x4d\x18" for number in range(16))
-# About how many bytes a packed byte of text stands for.
+# About how many bytes of text a compressed byte holds.
 UNPACKED = 4
 _MAGIC_BYTES = max(map(len, MAGIC.values()))
 # Unpacked in steps this small, no more than one of them is lost to the damage behind it.

@@ -1,4 +1,4 @@
-"""Text that is not UTF-8 but says what it is by a byte order mark: read as the stream of bytes it would be in UTF-8."""
+"""Text in UTF-16 or UTF-32, by its byte order mark: read as the stream of bytes that it would be in UTF-8."""
 
 from __future__ import annotations
 

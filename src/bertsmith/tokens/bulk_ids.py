@@ -64,7 +64,7 @@ def bulk_encoder(tokenizer: Tokenizer, library: str) -> BulkEncoder:
     found = f"{name} {version_of(name)}"
     if found != library:
         raise BertsmithError(
-            f"this preparation makes ids with {library}, and here is {found}",
+            f"this preparation makes ids with {library}, but {found} is installed here",
             "the Python environment",
             "use the same environment on every machine, or prepare into a new folder",
         )

@@ -68,7 +68,7 @@ def extend(
     rows = len(pieces) if size is None else rounded_size(size)
     room = len(places) + rows - len(pieces)
     if rows < len(pieces) or not room:
-        fix = f"ask for more than {len(pieces):,} pieces" + ("" if use_unused else ", or use the [unusedN] ones")
+        fix = f"use more than {len(pieces):,} pieces" + ("" if use_unused else ", or use the [unusedN] ones")
         raise BertsmithError(f"a vocabulary of {rows:,} pieces has no room for a new one", "vocabulary size", fix)
     taken = list(words[:room])
     for place, new in zip(places[: len(taken)], taken[: len(places)], strict=True):

@@ -44,7 +44,7 @@ def engine_from_vocabulary(
     twice = [piece for piece, count in Counter(pieces).items() if count > 1]
     if twice:
         raise BertsmithError(
-            f"{len(twice)} pieces stand twice in the vocabulary, such as {twice[0]!r}", where, "keep one of each"
+            f"{len(twice)} pieces are in the vocabulary twice, such as {twice[0]!r}", where, "keep one of each"
         )
     ids = {piece: number for number, piece in enumerate(pieces)}
     engine = Engine(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
@@ -142,7 +142,9 @@ def _read_vocabulary(path: Path) -> Engine:
         lowercase = all(piece == piece.lower() for piece in pieces if not piece.startswith("["))
         reason = "no piece has a capital letter" if lowercase else "some pieces have capital letters"
         log_choice(
-            f"casing of {path.name}", "lower-cased" if lowercase else "cased", f"{reason}, and no file beside it says"
+            f"casing of {path.name}",
+            "lower-cased" if lowercase else "cased",
+            f"{reason}, and no file beside it says which",
         )
     chinese = config.get("tokenize_chinese_chars") is not False
     return engine_from_vocabulary(pieces, lowercase, str(path), config.get("strip_accents"), chinese)

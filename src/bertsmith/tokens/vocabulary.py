@@ -91,12 +91,10 @@ def train_on_counts(counts: Mapping[str, int], size: int, lowercase: bool = True
     """As `train_vocabulary`, from counted words."""
     rows = rounded_size(size)
     if not counts:
-        raise BertsmithError(
-            "there is not one word to train a vocabulary on", "the text", "give a source with text in it"
-        )
+        raise BertsmithError("there is no word to train a vocabulary on", "the text", "give a source with text in it")
     if rows < SMALLEST:
         raise BertsmithError(
-            f"a vocabulary of {size} pieces is too small", "vocabulary size", f"ask for {SMALLEST} or more"
+            f"a vocabulary of {size} pieces is too small", "vocabulary size", f"use {SMALLEST} or more"
         )
     alphabet = choose_alphabet(counts, rows // _ALPHABET_SHARE) | ascii_letters(lowercase)
     words = sorted((word, count) for word, count in counts.items() if alphabet.issuperset(word))

@@ -1,4 +1,4 @@
-"""The disk that a preparation needs is foretold, said, and refused where it is not to be had."""
+"""The disk that a preparation needs is estimated, reported, and refused where it is not free."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus import prepare as prepare_module
-from bertsmith.corpus.disk import Need, check_disk, foretell
+from bertsmith.corpus.disk import Need, check_disk, estimate
 from bertsmith.corpus.options import ExcludeAction, PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.sources.find import find_files
@@ -50,7 +50,7 @@ def peak_of(source: Path, out: Path, options: PrepareOptions, tokenizer: Path | 
 
 
 @pytest.mark.parametrize("packing", ["", ".gz", ".bz2"])
-def test_foretold_within_a_tenth(tmp_path: Path, packing: str) -> None:
+def test_estimated_within_a_tenth(tmp_path: Path, packing: str) -> None:
     source = tmp_path / f"text.txt{packing}"
     raw = text(4000).encode()
     source.write_bytes({"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}[packing](raw))
@@ -58,7 +58,7 @@ def test_foretold_within_a_tenth(tmp_path: Path, packing: str) -> None:
     found, _ = find_files([source], options.reading)
     prepare(source, tmp_path / "first", options=options)
     tokenizer = tmp_path / "first" / "tokenizer"
-    need = foretell(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
+    need = estimate(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
     assert list((tmp_path / "work").iterdir()) == [], "the sample is removed"
     peak = peak_of(source, tmp_path / "second", options, tokenizer)
     assert need.peak_bytes == pytest.approx(peak, rel=0.1)
@@ -66,7 +66,7 @@ def test_foretold_within_a_tenth(tmp_path: Path, packing: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["wiki/enwiki-2015/AA", "books/gutenberg"])
-def test_real_text_foretold_within_a_tenth(real_data: Callable[[str], Path], tmp_path: Path, part: str) -> None:
+def test_real_text_estimated_within_a_tenth(real_data: Callable[[str], Path], tmp_path: Path, part: str) -> None:
     """A few real files; the whole folders are in the documents."""
     source = tmp_path / "source"
     source.mkdir()
@@ -75,12 +75,12 @@ def test_real_text_foretold_within_a_tenth(real_data: Callable[[str], Path], tmp
     vocabulary = real_data("vocab/bert-base-uncased/vocab.txt")
     options = PrepareOptions(workers=1)
     found, _ = find_files([source], options.reading)
-    need = foretell(found, options, Tokenizer.load(vocabulary), tmp_path / "work")
+    need = estimate(found, options, Tokenizer.load(vocabulary), tmp_path / "work")
     assert need.peak_bytes == pytest.approx(peak_of(source, tmp_path / "corpus", options, vocabulary), rel=0.1)
 
 
 @pytest.mark.parametrize("action", ["drop", "report"])
-def test_the_searches_are_foretold_within_a_tenth(tmp_path: Path, action: ExcludeAction) -> None:
+def test_the_searches_are_estimated_within_a_tenth(tmp_path: Path, action: ExcludeAction) -> None:
     """Short documents, a third of them with evaluation text: what the searches write is a third of all there is."""
     pytest.importorskip("datasketch", reason="datasketch is not installed: pip install 'bertsmith[near]'")
     lines = [part for line in text(900).split("\n") for part in (line[:400], line[400:800]) if len(part) > 200]
@@ -93,8 +93,8 @@ def test_the_searches_are_foretold_within_a_tenth(tmp_path: Path, action: Exclud
     prepare(tmp_path / "text.txt", tmp_path / "first", options=PrepareOptions(documents="line", vocabulary_size=2048))
     tokenizer = tmp_path / "first" / "tokenizer"
     found, _ = find_files([tmp_path / "text.txt"], options.reading)
-    need = foretell(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
-    without = foretell(found, PrepareOptions(documents="line"), Tokenizer.load(tokenizer), tmp_path / "other")
+    need = estimate(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
+    without = estimate(found, PrepareOptions(documents="line"), Tokenizer.load(tokenizer), tmp_path / "other")
     peak = peak_of(tmp_path / "text.txt", tmp_path / "second", options, tokenizer)
     assert need.peak_bytes == pytest.approx(peak, rel=0.1)
     assert need.corpus_bytes == pytest.approx(used(tmp_path / "second"), rel=0.1)
@@ -102,7 +102,7 @@ def test_the_searches_are_foretold_within_a_tenth(tmp_path: Path, action: Exclud
     assert (need.corpus_bytes < 0.9 * without.corpus_bytes) == (action == "drop")
 
 
-def test_documents_longer_than_all_the_sample_are_foretold_within_a_tenth(tmp_path: Path) -> None:
+def test_documents_longer_than_all_the_sample_are_estimated_within_a_tenth(tmp_path: Path) -> None:
     """Two books as two rows: both begin where no window of the sample looks."""
     source = tmp_path / "books.jsonl"
     source.write_text("".join(json.dumps({"text": text(5000, seed)}) + "\n" for seed in (3, 4)))
@@ -110,7 +110,7 @@ def test_documents_longer_than_all_the_sample_are_foretold_within_a_tenth(tmp_pa
     found, _ = find_files([source], options.reading)
     prepare(source, tmp_path / "first", options=options)
     tokenizer = tmp_path / "first" / "tokenizer"
-    need = foretell(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
+    need = estimate(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
     assert need.peak_bytes == pytest.approx(peak_of(source, tmp_path / "second", options, tokenizer), rel=0.1)
 
 
@@ -118,7 +118,7 @@ def test_a_short_row_beside_a_very_long_one_does_not_stand_for_all(tmp_path: Pat
     (tmp_path / "text.jsonl").write_text('{"text": "' + "word " * 2_000_000 + '"}\n{"text": "' + "short " * 9 + '"}\n')
     options = PrepareOptions(vocabulary_size=2048)
     found, _ = find_files([tmp_path / "text.jsonl"], options.reading)
-    assert 10e6 < foretell(found, options, None, tmp_path / "work").peak_bytes < 40e6
+    assert 10e6 < estimate(found, options, None, tmp_path / "work").peak_bytes < 40e6
 
 
 def test_parquet_files_without_rows_do_not_stand_for_all(tmp_path: Path) -> None:
@@ -127,15 +127,15 @@ def test_parquet_files_without_rows_do_not_stand_for_all(tmp_path: Path) -> None
     for name, rows in (("b", text(400).split("\n")), ("c", text(400, 4).split("\n"))):
         parquet.write_table(arrow.table({"text": rows}), tmp_path / f"{name}.parquet")
     options = PrepareOptions(vocabulary_size=2048)
-    without = foretell(find_files([tmp_path], options.reading)[0], options, None, tmp_path / ".work")
+    without = estimate(find_files([tmp_path], options.reading)[0], options, None, tmp_path / ".work")
     parquet.write_table(arrow.table({"text": arrow.array([], arrow.string())}), tmp_path / "a.parquet")
     found, _ = find_files([tmp_path], options.reading)
-    need = foretell(found, options, None, tmp_path / ".work")
+    need = estimate(found, options, None, tmp_path / ".work")
     assert need.peak_bytes == pytest.approx(without.peak_bytes, rel=0.01)
 
 
 @pytest.mark.parametrize(("group_rows", "part_bytes"), [(500, 4 << 20), (20_000, 1 << 18)])
-def test_parquet_is_foretold_within_a_tenth(tmp_path: Path, group_rows: int, part_bytes: int) -> None:
+def test_parquet_is_estimated_within_a_tenth(tmp_path: Path, group_rows: int, part_bytes: int) -> None:
     """Of row groups that are read as they are, and of one so large that it is written again."""
     arrow, parquet = (pytest.importorskip(name, reason="no pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
     source = tmp_path / "a.parquet"
@@ -145,16 +145,16 @@ def test_parquet_is_foretold_within_a_tenth(tmp_path: Path, group_rows: int, par
     assert is_unpacked(found[0], options.reading, options.part_bytes) == (group_rows > 4000)
     prepare(source, tmp_path / "first", options=options)
     tokenizer = tmp_path / "first" / "tokenizer"
-    need = foretell(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
+    need = estimate(found, options, Tokenizer.load(tokenizer), tmp_path / "work")
     assert need.peak_bytes == pytest.approx(peak_of(source, tmp_path / "second", options, tokenizer), rel=0.1)
 
 
-def test_a_source_of_rows_that_are_none_is_foretold_as_nothing(tmp_path: Path) -> None:
+def test_a_source_of_rows_that_are_none_is_estimated_as_nothing(tmp_path: Path) -> None:
     arrow, parquet = (pytest.importorskip(name, reason="no pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
     parquet.write_table(arrow.table({"text": arrow.array([], arrow.string())}), tmp_path / "a.parquet")
     options = PrepareOptions(vocabulary_size=256)
     found, _ = find_files([tmp_path], options.reading)
-    assert foretell(found, options, None, tmp_path / ".work").peak_bytes < 100_000
+    assert estimate(found, options, None, tmp_path / ".work").peak_bytes < 100_000
 
 
 class _Disk(NamedTuple):
@@ -168,7 +168,7 @@ def test_too_small_a_disk_is_refused_before_anything_is_read(
     free = [1000]
     monkeypatch.setattr(shutil, "disk_usage", lambda path: _Disk(free[0]))
     call: dict[str, Any] = {"options": PrepareOptions(documents="line", vocabulary_size=512, workers=1)}
-    with pytest.raises(BertsmithError, match=r"are needed on disk while this runs, and 1\.0 kB") as caught:
+    with pytest.raises(BertsmithError, match=r"of disk while this runs, only 1\.0 kB") as caught:
         prepare(tmp_path / "text.txt", tmp_path / "corpus", **call)
     assert "--out" in caught.value.fix
     assert not list((tmp_path / "corpus" / ".work").glob("*"))
@@ -185,5 +185,5 @@ def test_work_that_is_there_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "half").write_bytes(bytes(600))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: _Disk(500))
     check_disk(Need(1000, 100), tmp_path)
-    with pytest.raises(BertsmithError, match="are needed on disk"):
+    with pytest.raises(BertsmithError, match="of disk while this runs"):
         check_disk(Need(1200, 100), tmp_path)

@@ -63,7 +63,7 @@ def test_a_dump_with_wrong_bytes_or_not_finished_is_refused(server, tmp_path):
     with pytest.raises(BertsmithError, match="sha1"):
         download("wikipedia", tmp_path, DownloadOptions(language="de", url=url), QUICK)
     how.files["/dewiki/latest/dewiki-latest-sha1sums.txt"] = b""
-    with pytest.raises(BertsmithError, match="name no dewiki-DATE") as raised:
+    with pytest.raises(BertsmithError, match="no checksum of dewiki-DATE") as raised:
         download("wikipedia", tmp_path, DownloadOptions(language="de", url=url), QUICK)
     assert "--date" in raised.value.fix
     assert not list((tmp_path / "wikipedia").glob("*.bz2"))
@@ -190,9 +190,9 @@ def test_the_list_tells_size_checks_and_licence(capsys):
         (["wikipedia", "--date", "yesterday"], "date is 'yesterday'", "YYYYMMDD"),
         (["squad1", "--url", "file:///x"], "url is 'file:///x'", "https://"),
         (["gutenberg"], "needs the numbers", "--books 84 1342"),
-        (["squad1", "--language", "de"], "squad1 knows no --language", "leave it away"),
-        (["gutenberg", "--books", "84", "--date", "20260901"], "gutenberg knows no --date", "leave it away"),
-        (["glue", "--books", "84"], "glue knows no --books", "leave it away"),
+        (["squad1", "--language", "de"], "--language does not apply to squad1", "omit it"),
+        (["gutenberg", "--books", "84", "--date", "20260901"], "--date does not apply to gutenberg", "omit it"),
+        (["glue", "--books", "84"], "--books does not apply to glue", "omit it"),
     ],
 )
 def test_a_mistake_is_one_message(args, what, fix, capsys, tmp_path, monkeypatch):

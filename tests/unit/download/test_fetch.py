@@ -116,7 +116,7 @@ def test_without_etag_and_checksum_nothing_is_gone_on_with(server, tmp_path):
 def test_wrong_bytes_are_never_left_under_the_name(server, tmp_path):
     url, how = server
     how.files["/f"] = b"y" + BODY[1:]
-    with pytest.raises(BertsmithError, match="other bytes than were published"):
+    with pytest.raises(BertsmithError, match="checksum mismatch"):
         fetch(remote(url), tmp_path / "f", QUICK)
     assert names(tmp_path) == set()
 
@@ -189,7 +189,7 @@ def test_a_part_longer_than_the_file_is_begun_anew(server, tmp_path):
 def test_a_disk_that_is_too_small_is_told_before(server, tmp_path, monkeypatch):
     url, _ = server
     monkeypatch.setattr(fetch_module.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1_000_000}))
-    with pytest.raises(BertsmithError, match=r"2.6 MB are to come, and 1.0 MB are free"):
+    with pytest.raises(BertsmithError, match=r"needs 2.6 MB of disk, only 1.0 MB is free"):
         fetch(remote(url), tmp_path / "f", QUICK)
 
 

@@ -151,7 +151,7 @@ def test_the_choice_is_said_and_held_to(caplog: pytest.LogCaptureFixture, monkey
     tokenizer = small(True, None, True)
     with caplog.at_level("INFO", "bertsmith"):
         assert choose_library(tokenizer) == FAST
-    with pytest.raises(BertsmithError, match=r"nanotoken 9\.9, and here is nanotoken"):
+    with pytest.raises(BertsmithError, match=r"nanotoken 9\.9, but nanotoken"):
         bulk_encoder(tokenizer, "nanotoken 9.9")
     monkeypatch.setattr(fast_ids, "COMPARED_VERSIONS", frozenset())
     monkeypatch.setattr(fast_ids.sys, "maxunicode", 0x2000)

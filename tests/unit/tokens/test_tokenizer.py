@@ -264,7 +264,7 @@ def test_words_are_those_of_the_tokenizer() -> None:
 
 
 def test_a_vocabulary_needs_words_and_room() -> None:
-    with pytest.raises(BertsmithError, match="not one word"):
+    with pytest.raises(BertsmithError, match="no word to train"):
         train_vocabulary([" "], 512)
     with pytest.raises(BertsmithError, match="too small"):
         train_vocabulary(SENTENCES, 100)

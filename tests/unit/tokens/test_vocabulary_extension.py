@@ -157,7 +157,7 @@ def test_train_extend_and_keep_from_the_command_line(
     extending = ["--extend", str(tmp_path / "old"), "--size", "320"]
     assert main(["vocab", str(source), "--out", second, *extending, *common]) == 0
     said = capsys.readouterr()
-    assert said.err.count("copies in the sample were not looked for") == 2
+    assert said.err.count("duplicates in the sample were not removed") == 2
     assert "carcinoma (c ##a" in said.err
     assert "fewer tokens" in said.err or "more tokens" in said.err
     assert said.out.split() == [first, second]
@@ -179,8 +179,8 @@ def test_train_extend_and_keep_from_the_command_line(
     [
         ({"extend": Path("a"), "reuse": Path("b")}, "either extended or kept"),
         ({"reuse": Path("b"), "size": 300}, "has its own size"),
-        ({"use_unused": True}, "take such places"),
-        ({"extend": Path("a")}, "not said how many"),
+        ({"use_unused": True}, "applies only to extending"),
+        ({"extend": Path("a")}, "size of the extended vocabulary is missing"),
         ({"workers": 0}, "workers is 0"),
         ({"reuse": Path("nowhere")}, "no tokenizer here"),
     ],
@@ -199,7 +199,7 @@ def test_a_size_too_small_is_refused_before_any_text_is_read(tmp_path: Path) -> 
 def test_nothing_else_is_overwritten(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("my thesis")
-    with pytest.raises(BertsmithError, match="no tokenizer folder"):
+    with pytest.raises(BertsmithError, match="not a tokenizer folder"):
         make_vocabulary([source], tmp_path / "out")
     old().save(tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text("{}")

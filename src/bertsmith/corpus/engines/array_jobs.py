@@ -18,14 +18,14 @@ from typing import Self, TypeVar
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import alone_in, locked
 from bertsmith.base.log import log_choice
-from bertsmith.corpus.engines.claims import Claims, all_asleep
+from bertsmith.corpus.engines.claims import Claims, all_inactive
 from bertsmith.corpus.engines.local import Finished, LocalEngine
 from bertsmith.corpus.engines.parts import WORK
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-# A process that has not stirred for so long is taken for dead. File servers show changes within seconds.
+# A process without a heartbeat for so long is taken for dead. File servers show changes within seconds.
 LEASE_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
 _HOLD_SECONDS = 20.0
@@ -51,7 +51,7 @@ class Seat:
 
 
 class ArrayEngine:
-    """Does the parts of this process's share, and waits for those of the others.
+    """Runs this process's share of the parts, and waits for those of the others.
 
     work: the folder that all share. plan: a hash of what is made, which all must agree on.
     """
@@ -101,17 +101,17 @@ class ArrayEngine:
         self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished | None = None
     ) -> list[Result]:
         """See Engine. Raises claims.SessionOver where another task published the corpus meanwhile."""
-        told = finished or (lambda number, result: None)
+        report = finished or (lambda number, result: None)
         self._stages += 1
         stage = f"{self._stages:02d}-{function.__name__}"
         results: dict[int, Result] = {}
-        # Each begins elsewhere, so that few go for the same part.
+        # Each begins elsewhere, so that few try to claim the same part.
         first = (self._seat.number - 1) * len(tasks) // self._seat.count
         waiting = [*range(first, len(tasks)), *range(first)]
         while waiting:
             for number in self._claims.finished(stage) - results.keys():
                 results[number] = self._claims.result(stage, number)
-                told(number, results[number])
+                report(number, results[number])
             waiting = [number for number in waiting if number not in results]
             mine = self._claimed(stage, waiting)
             if mine:
@@ -145,12 +145,12 @@ class ArrayEngine:
 def held_together(out: Path) -> Iterator[None]:
     """Holds the corpus folder with the other tasks of the array, against any other run.
 
-    The first to come clears away what an array that has long ended said of its parts: whole parts are found by their
-    marks, and their checksums compared.
+    The first to start removes the claims of an array that ended long ago: whole parts are found by their marks, and
+    their checksums compared.
     """
     claims = out / WORK / _CLAIMS
     with alone_in(out) as alone:
-        if alone and all_asleep(claims, LEASE_SECONDS):
+        if alone and all_inactive(claims, LEASE_SECONDS):
             shutil.rmtree(claims, ignore_errors=True)
     end = time.monotonic() + _HOLD_SECONDS
     with ExitStack() as holding:

@@ -1,12 +1,12 @@
 """Claims on parts by processes that share nothing but a folder, on one machine or on many.
 
-seats/K         "process beat": who sits in seat K, and a number that rises every few seconds while it lives
-NAME/N.claim    "K process": who makes part N of the stage NAME; made with O_EXCL, so one of several wins
+seats/K         "process beat": which process has seat K, and a heartbeat, a number that rises every few seconds
+NAME/N.claim    "K process": which process makes part N of the stage NAME; created with O_EXCL, so one of several wins
 NAME/N.json     the result of part N
 
 A claim is void when its seat is taken by a later process, which is the same array task run again, or when the beat of
-its seat has stood still for `lease_seconds` by the clock of whoever waits: clocks of different machines are never
-compared. To judge the living as dead does no harm, for two that make one part leave one whole part.
+its seat has stood still for `lease_seconds` by the clock of the process that waits: clocks of different machines
+are never compared. To take a live process for dead does no harm, for two that make one part leave one whole part.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SessionOver(Exception):
 
 
 class Claims:
-    """This process's claims in `folder`, sitting in `seat`."""
+    """This process's claims in `folder`, as the holder of `seat`."""
 
     def __init__(self, folder: Path, seat: int, lease_seconds: float) -> None:
         self._folder, self._seat, self._lease_seconds = folder, str(seat), lease_seconds
@@ -128,8 +128,8 @@ class Claims:
         return now - since > self._lease_seconds
 
 
-def all_asleep(folder: Path, lease_seconds: float) -> bool:
-    """Whether no process has stirred here within a lease: by the folder's own clock, which may be a file server's."""
+def all_inactive(folder: Path, lease_seconds: float) -> bool:
+    """Whether no process sent a heartbeat within a lease: by the folder's own clock, which may be a file server's."""
     if not (folder / "seats").is_dir():
         return True
     _put(folder / "now", "")

@@ -1,7 +1,7 @@
-"""Who does the parts of a preparation: worker processes of this machine. Others are `ray_cluster` and `array_jobs`.
+"""What runs the parts of a preparation: worker processes of this machine. Others are `ray_cluster` and `array_jobs`.
 
-A part is a function of its task alone that writes its own files and returns its account, so it does not matter who does
-it, when, or how often.
+A part is a function of its task alone that writes its own files and returns its account, so it does not matter where it
+runs, when, or how often.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bertsmith.base.log import warn
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-# Told as each part ends: (its number, its result).
+# Called as each part ends with its number and its result.
 Finished = Callable[[int, Any], None]
 
 ENGINES = ("local", "ray")
@@ -69,7 +69,10 @@ def check_engine(name: str) -> None:
 
 def default_workers() -> int:
     """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    else:
+        return os.cpu_count() or 1
 
 
 class LocalEngine:
@@ -100,18 +103,18 @@ class LocalEngine:
         self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished | None = None
     ) -> list[Result]:
         """See Engine. Raises BertsmithError when workers that do a part alone are killed twice."""
-        told = finished or (lambda number, result: None)
+        report = finished or (lambda number, result: None)
         results: dict[int, Result] = {}
         if self.workers == 1 or len(tasks) == 1:
             with one_thread():
                 for number, task in enumerate(tasks):
                     results[number] = function(task)
-                    told(number, results[number])
+                    report(number, results[number])
             return list(results.values())
-        suspects = self._together(function, tasks, results, told)
+        suspects = self._together(function, tasks, results, report)
         for number in suspects:
             results[number] = self._alone(function, tasks[number])
-            told(number, results[number])
+            report(number, results[number])
         return [results[number] for number in range(len(tasks))]
 
     def once(self, name: str, make: Callable[[], object]) -> None:
@@ -119,7 +122,7 @@ class LocalEngine:
         make()
 
     def _together(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], results: dict[int, Result], told: Finished
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], results: dict[int, Result], report: Finished
     ) -> list[int]:
         """Fills `results`; returns the tasks that were under way when a worker was killed, to be tried alone."""
         waiting, running, suspects = deque(range(len(tasks))), dict[Future[Result], int](), list[int]()
@@ -141,12 +144,12 @@ class LocalEngine:
                     suspects.append(number)
                     broken = True
                 else:
-                    told(number, results[number])
+                    report(number, results[number])
             if broken:
                 suspects += running.values()
                 running.clear()
                 self._close()
-                warn("a worker process was killed; what it was doing is done again")
+                warn("a worker process was killed; its part is done again")
         return sorted(suspects)
 
     def _alone(self, function: Callable[[Task], Result], task: Task) -> Result:

@@ -70,7 +70,7 @@ def check_node(common: Common) -> None:
         token = ""
     if token != common.token:
         raise BertsmithError(
-            f"the node {node} does not see the folder that the corpus is made in",
+            f"the node {node} does not see the folder in which the corpus is made",
             common.seen.parent,
             "give --out in a folder that every node mounts at the same path, such as one on NFS or Lustre",
         )

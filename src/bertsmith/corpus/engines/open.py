@@ -1,4 +1,4 @@
-"""Which engine does the work that the options ask for."""
+"""The engine that the options name."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _unless_published(out: Path) -> Iterator[None]:
         if (out / "corpus.json").is_file():
             return
         if isinstance(error, SessionOver):
-            what = "what the tasks of this array say to each other was removed while they worked"
+            what = "the claims of this array's tasks were removed while they worked"
             raise BertsmithError(what, out / WORK, "run them again: finished parts are kept") from error
         raise
 

@@ -1,7 +1,7 @@
 """Parts that are made once: written aside, renamed when whole, with a mark that says of what they were made.
 
-A preparation that was killed finds the parts that carry the right mark and makes the others again. Nothing here needs
-the workers to know of each other: two that make the same part, on one machine or on two that share a folder, leave one
+A preparation that was killed finds the parts that carry the right mark and makes the others again. The workers need
+not know of each other: two that make the same part, on one machine or on two that share a folder, leave one
 whole part, whoever is first.
 """
 
@@ -95,7 +95,7 @@ def _put_in_place(aside: Path, folder: Path, made_of: str) -> dict[str, Any] | N
             aside.rename(folder)
             return None
         except OSError as error:
-            # An answer that NFS lost is asked for again, and then the name is gone.
+            # NFS repeats a request whose answer was lost, and then the name is gone.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 raise
             if (earlier := finished(folder, made_of)) is not None:

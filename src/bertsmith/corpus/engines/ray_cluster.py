@@ -88,7 +88,7 @@ class RayEngine:
         self, function: Callable[[Task], Result], tasks: Sequence[Task], finished: Finished | None = None
     ) -> list[Result]:
         """See Engine. Raises BertsmithError when the workers of a part die four times, or a node does not fit in."""
-        told = finished or (lambda number, result: None)
+        report = finished or (lambda number, result: None)
         results: dict[int, Result] = {}
         waiting, running, died = deque(range(len(tasks))), dict[Any, int](), Counter[int]()
         while waiting or running:
@@ -109,7 +109,7 @@ class RayEngine:
                     self._note_death(error, tasks[number], died[number])
                     waiting.appendleft(number)
                 else:
-                    told(number, results[number])
+                    report(number, results[number])
         return [results[number] for number in range(len(tasks))]
 
     def _note_death(self, error: Exception, task: Any, deaths: int) -> None:

@@ -65,7 +65,7 @@ def make_index(task: IndexTask, folder: Path) -> dict[str, Any]:
         counts, hashes = _read(path)
         if not len(hashes):
             what = f"no text of this file has {NGRAM_WORDS} words, so nothing of it can be excluded"
-            raise BertsmithError(what, path, f"leave it away, or name another; {READ}")
+            raise BertsmithError(what, path, f"omit it, or name another; {READ}")
         figures.append(counts)
         found.append(hashes)
     ngrams = np.concatenate(found)

@@ -1,4 +1,4 @@
-"""Near copies: documents that share most of their runs of words with an earlier one that is kept.
+"""Near-duplicates: documents that share most of their n-grams of words with an earlier one that is kept.
 
 MinHash (Broder 1997, by datasketch) and bands (Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, chapter 3):
 each part writes the signatures of its documents, and hashes of the signatures' bands in rising order; ranges of band
@@ -9,7 +9,7 @@ of a copy. Memory does not grow with the corpus: all but one part's rows and a r
 signatures.npy    uint32[K, 128]               documents.npy    int64[K], the documents of the part that they are of
 bands.npy         uint64[K * bands, 2]: (hash of a band, row of the signature), rising
 members.npy       int64[M, 3]: (part, row, bucket) of what shares a band hash with another, rising
-drops.npy         int64[D, 5]: (part, document) of every near copy, those of what it is like, and agreement in 1/1000
+drops.npy         int64[D, 5]: (part, document) of every near-duplicate and of what it is like, agreement in 1/1000
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class NearTask(Part):
     threshold: float
 
     def __str__(self) -> str:
-        return "comparing near copies"
+        return "comparing near-duplicates"
 
 
 @makes_part

@@ -1,4 +1,4 @@
-"""The searches over all cleaned parts: copies, then evaluation text, then near copies; each passes over what the ones
+"""The filters over all cleaned parts: duplicates, then evaluation text, then near-duplicates; each skips what the ones
 before it drop. What they find goes into the account."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Stage = Callable[[str, Callable[[Any], dict[str, Any]], Sequence[Any], Sequence[
 
 @dataclass
 class Selection:
-    """What the searches found. kept: a folder a part. account: on evaluation text and near copies, for corpus.json.
+    """What the searches found. kept: a folder a part. account: on evaluation text and near-duplicates, for corpus.json.
 
     fingerprint: of all that decided.
     """
@@ -142,7 +142,7 @@ class Searches:
     def _near(
         self, copies: tuple[Path, ...], excluded: Sequence[Path], documents: int, found: Selection
     ) -> tuple[Path, ...]:
-        """The folder of the near copies; their figures go into `found`."""
+        """The folder of the near-duplicates; their figures go into `found`."""
         started = time.monotonic()
         shingle, threshold = self._options.near_shingle, self._options.near_threshold
         by, rows = library(), band_rows(threshold)
@@ -154,7 +154,7 @@ class Searches:
             for number, folder in enumerate(folders)
         ]
         self._stage("signing documents", sign_part, signing, self._part_bytes)
-        buckets = self._ranges("buckets", "near copies", whole, documents * bands_for(rows), tuple(folders))
+        buckets = self._ranges("buckets", "near-duplicates", whole, documents * bands_for(rows), tuple(folders))
         counts = tuple(result["buckets"] for result in self._engine.run(find_buckets, buckets))
         found.fingerprint = fingerprint(whole, threshold)
         shared = tuple(task.folder for task in buckets)
@@ -168,8 +168,9 @@ class Searches:
             **result,
         }
         say(
-            f"near copies: {result['dropped']:,} share {threshold:.0%} or more of their runs of {shingle} "
-            f"words with an earlier one ({result['compared']:,} compared); {duration(time.monotonic() - started)}"
+            f"near-duplicates: {result['dropped']:,} have an n-gram Jaccard similarity of {threshold:.0%} or more "
+            f"({shingle}-grams) with an earlier one ({result['compared']:,} compared); "
+            f"{duration(time.monotonic() - started)}"
         )
         return (near.folder,)
 
@@ -178,8 +179,8 @@ def _file_account(hits: Entry, counts: dict[str, Any]) -> dict[str, Any]:
     """What corpus.json holds of one file of evaluation text; it is said, too."""
     say(
         f"evaluation text: {counts['file']}, read as {counts['read_as']}: {counts['texts']:,} texts, "
-        f"{counts['short']:,} too short to check; {counts['found']:,} of {counts['ngrams']:,} runs of {NGRAM_WORDS} "
-        f"words found, in {hits.count:,} documents"
+        f"{counts['short']:,} too short to check; {counts['found']:,} of {counts['ngrams']:,} {NGRAM_WORDS}-grams "
+        f"found, in {hits.count:,} documents"
     )
     return {**counts, "documents": hits.count, "bytes": hits.bytes, "examples": hits.examples}
 

@@ -1,4 +1,4 @@
-"""Which cleaned documents go on: copies, documents that hold evaluation text and near copies do not, in this order.
+"""Which cleaned documents go on: copies, documents that hold evaluation text and near-duplicates do not, in this order.
 
 kept.npy    bool[N], of the documents of a cleaned part
 """
@@ -18,7 +18,7 @@ from bertsmith.corpus.filters.duplicates import dropped_documents, dropped_rows
 from bertsmith.corpus.stages.clean import CleanedPart
 
 COPY = "copy of an earlier document"
-NEAR_COPY = "near copy of an earlier document"
+NEAR_COPY = "near-duplicate of an earlier document"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ChooseTask(Part):
 
 @makes_part
 def choose_documents(task: ChooseTask, folder: Path) -> dict[str, Any]:
-    """Writes kept.npy; returns a tally of copies and near copies with what they are copies of."""
+    """Writes kept.npy; returns a tally of copies and near-duplicates with what they are copies of."""
     cleaned = CleanedPart.open(part_folder(task.parts, task.part))
     kept = np.ones(len(cleaned.lengths), np.bool_)
     dropped = Tally()

@@ -1,4 +1,4 @@
-"""From what the user names (files, folders, globs, "-", "python-docs") to the files to read, each recognised."""
+"""From the sources that the user names to the files to read, each recognised."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from bertsmith.rows.lines import Slice
 
 _ORIGINS = {NAME: "from standard input", PYTHON_DOCS: "the documentation that comes with Python"}
 _READ = (
-    "read are text, JSON lines, csv, tsv, parquet, WikiExtractor output and MediaWiki XML dumps, each plain or packed "
-    "as gz, bz2, xz or zst"
+    "readable are text, JSON lines, csv, tsv, parquet, WikiExtractor output and MediaWiki XML dumps, each plain or "
+    "compressed as gz, bz2, xz or zst"
 )
 
 
@@ -79,9 +79,9 @@ def find_files(
                 stamp = of_kept.stamp if of_kept else recognised.stamp
                 found.append(replace(recognised, name=name, stamp=stamp))
             elif str(path) == str(source) or of_kept:
-                raise BertsmithError(f"this file is not read: {recognised.reason}", source, _READ)
+                raise BertsmithError(f"this file cannot be read as a source: {recognised.reason}", source, _READ)
             elif recognised.damaged and options.strict:
-                fix = "copy or write it again, or leave --strict away to have it passed over and counted"
+                fix = "copy or write it again, or omit --strict to have it passed over and counted"
                 raise BertsmithError(f"this file cannot be read: {recognised.reason}", path, fix)
             else:
                 passed.note(f"files passed over: {recognised.reason}", 1, path.stat().st_size, name)
@@ -177,14 +177,14 @@ def _tell(found: Sequence[SourceFile], passed: Tally, options: ReadOptions) -> N
 
 
 def _said(file: SourceFile, options: ReadOptions) -> str:
-    """A file's kind as the user is told it."""
+    """A file's kind, for people."""
     kind = KINDS[file.kind]
     parts = [kind.said]
     if kind.has_field:
         parts.append(f"field '{options.text_field}'")
     if file.kind == "csv" and file.cells != ',"':
         parter = {"\t": "tabs"}.get(file.cells[0], f"'{file.cells[0]}'")
-        parts.append(f"cells parted by {parter}, {'quoted' if len(file.cells) > 1 else 'never quoted'}")
+        parts.append(f"cells separated by {parter}, {'quoted' if len(file.cells) > 1 else 'never quoted'}")
     if file.encoding:
         parts.append(f"{file.encoding.upper()} by its byte order mark")
     if file.codec:

@@ -1,4 +1,4 @@
-"""Project Gutenberg's own words before and after a book: found by the marks that part them from it, and cut away."""
+"""Project Gutenberg's own words before and after a book: found by the marks around the book, and removed."""
 
 from __future__ import annotations
 

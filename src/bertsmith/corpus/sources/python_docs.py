@@ -54,7 +54,7 @@ class Collection:
     counts: Tally = field(default_factory=Tally)
 
     def documents(self) -> Iterator[Document]:
-        """The topics, then a document a module, its docstrings parted by blank lines."""
+        """The topics, then a document a module, its docstrings separated by blank lines."""
         yield from self.topics
         by_module: dict[str, list[str]] = {}
         for docstring in self.docstrings:

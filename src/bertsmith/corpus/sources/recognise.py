@@ -1,4 +1,4 @@
-"""What kind of source a file is: told by its content, its name being asked only where the content leaves it open."""
+"""What kind of source a file is: recognised by its content, and by its name only where the content leaves it open."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Unread:
 
 
 def form_of(path: Path, options: ReadOptions) -> Form | Unread:
-    """Tells a file's packing and kind by its first bytes, or why it is not read.
+    """A file's compression and kind by its first bytes, or why it is not read.
 
     Raises BertsmithError when it cannot be opened, for a wrong name of the text field, and where a library is missing.
     """
@@ -105,7 +105,7 @@ def _parquet_form(path: Path, codec: str, options: ReadOptions) -> Form | Unread
 
 
 def _json_kind(path: Path, head: bytes, name: str, options: ReadOptions) -> str | Unread:
-    """By the first row; where that one is none, by the next rows: reading will drop and count it."""
+    """By the first row; where that is no object, by the next rows: reading will drop and count it."""
     rows = [row for line in head.splitlines()[:_ROWS_LOOKED_AT] if (row := _json_object(line))]
     if not rows:
         longer = name == ".jsonl" and b"\n" not in head and len(head) > _HEAD
@@ -128,7 +128,7 @@ def _json_object(line: bytes) -> dict[str, Any]:
 
 
 def _table_cells(path: Path, head: bytes, name: str, options: ReadOptions) -> str:
-    """What parts and quotes the cells of a table, or "" for what is none.
+    """What separates and quotes the cells of a table, or "" for a file that is none.
 
     A file that is not called a table is one where its first row names the field of the text, at least two more rows
     have as many cells, and the user did not say what a document of plain text is. Raises BertsmithError where a file

@@ -24,7 +24,7 @@ LONGEST_CELL = LONGEST_LINE
 
 
 def objects(reading: Reading) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(first byte, object) of JSON lines. A row that is none is dropped as a document of its own bytes."""
+    """(first byte, object) of JSON lines. A row that is no object is dropped as a document of its own bytes."""
     for row in json_rows(reading.lines(any_line)):
         text = "" if row.is_utf8 else reading.decode(row.raw, row.begin)
         if row.cells is None:

@@ -1,7 +1,7 @@
-"""Large files that cannot be cut as they are: written once into the work folder as others can be, so that all cores
-share them: packed ones unpacked, parquet files of large row groups in smaller ones.
+"""Large files that cannot be cut as they are, written once into the work folder in a form that can, so that all cores
+share them: compressed files decompressed, parquet files with large row groups in smaller ones.
 
-What is costly is not to unpack a file but what comes after; and the memory that a part takes grows with its bytes.
+Decompressing costs little beside what follows; and the memory that a part takes grows with its bytes.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _said(file: SourceFile, options: ReadOptions) -> str:
         )
     return (
         f"{file.name}: {file.codec or file.encoding.upper()} cannot be read by several workers at once, so it "
-        f"is unpacked into the work folder first, to about {size(plain_bytes(file, options.text_field))}"
+        f"is decompressed into the work folder first, to about {size(plain_bytes(file, options.text_field))}"
     )
 
 

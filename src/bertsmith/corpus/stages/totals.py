@@ -1,7 +1,7 @@
-"""The books of a whole preparation, out of the accounts that parts keep: what it read, kept, dropped and changed.
+"""The accounting of a whole preparation, out of the accounts that parts keep: what it read, kept, dropped and changed.
 
-A part's account stays in its folder and is read when it is added up, one at a time and in source order: the memory of
-the process that leads does not grow with the examples of all parts.
+A part's account stays in its folder and is read when the accounts are added up, one at a time and in source order: the
+memory of the leading process does not grow with the examples of all parts.
 """
 
 from __future__ import annotations

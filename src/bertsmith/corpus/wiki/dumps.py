@@ -167,7 +167,7 @@ class _Open:
 
 
 def _raw_pages(chunks: _Chunks, by_block: bool) -> Iterator[_RawPage]:
-    """The pages whose tag begins in the slice, to their end. by_block: bytes are told of chunks only."""
+    """The pages whose tag begins in the slice, to their end. by_block: places are known by chunk only."""
     page: _Open | None = None
     for mine, tag, data, begin in _tags(chunks, by_block):
         if page is not None and (tag in (b"<page>", b"damage", b"")):

@@ -2,7 +2,7 @@
 
 Its nodes are built from these tokens at six times the cost of the tokens, so the tokens are read as they come. Quotes
 of bold and italic text go before, since they never nest. An opening mark without its end makes the parser read the rest
-of the paragraph again, so its work is foretold as their number times the length. A paragraph past the limit is cut at
+of the paragraph again, so its work is estimated as their number times the length. A paragraph past the limit is cut at
 sentences; what is past it still is left out: no page can be slow.
 """
 

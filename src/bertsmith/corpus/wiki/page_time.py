@@ -1,8 +1,8 @@
 """The last resort against a page that takes too long: a limit on the CPU time that work on it may take.
 
-The work itself asks every so often. Where the system has timers that raise signals, and in the main thread, a signal
-asks too, and so ends a loop or a regular expression that does not. A single call into the wikitext parser is ended by
-neither: what that can take is bounded beforehand (see `inline`).
+The work itself checks the time every so often. Where the system has timers that raise signals, and in the main thread,
+a signal checks it too, and so ends a loop or a regular expression that does not. Neither ends a single call into the
+wikitext parser: what that can take is bounded beforehand (see `inline`).
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ if sys.platform == "win32":
 else:
 
     def _signalled(seconds: float, work: Callable[[Check], Result], check: Check) -> Result:
-        """The timer counts the time of all threads, so it may ask early, and asks again."""
+        """The timer counts the time of all threads, so the signal may come early, and comes again."""
 
-        def asked(number: int, frame: FrameType | None) -> None:
+        def interrupted(number: int, frame: FrameType | None) -> None:
             if frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INTERRUPTED:
                 check()
 
-        before = signal.signal(signal.SIGPROF, asked)
+        before = signal.signal(signal.SIGPROF, interrupted)
         try:
             try:
                 signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN_SECONDS)

@@ -85,7 +85,7 @@ _NUMBER = re.compile(r"[\d.,/+−-]+(?:e\d+)?$")
 _NAMED = re.compile(r"\s*([\w -]{0,40}?)\s*=")
 _LOWER_CASE = re.compile(r"\|\s*lc\s*=\s*[y1]")
 _CODE = re.compile(r"[a-z]{2,3}(?:-[a-z]+)?")
-# A bar inside a link parts the link's own target and label.
+# A bar inside a link separates the link's own target and label.
 _LINK_OR_BAR = re.compile(r"\[\[[^\[\]]*\]\]|\|")
 
 
@@ -103,7 +103,7 @@ def _arguments(template: str) -> list[str]:
     """Arguments without names, and those named 1, 2 ... or text, in their places."""
     found: dict[int, str] = {}
     place = 0
-    for argument in _parted(template)[1:]:
+    for argument in _split_at_bars(template)[1:]:
         named = _NAMED.match(argument)
         if named is None:
             place += 1
@@ -115,7 +115,7 @@ def _arguments(template: str) -> list[str]:
     return [found.get(index, "") for index in range(1, max(found, default=0) + 1)]
 
 
-def _parted(template: str) -> list[str]:
+def _split_at_bars(template: str) -> list[str]:
     bars = [found.start() for found in _LINK_OR_BAR.finditer(template) if found[0] == "|"]
     return [template[begin + 1 : end] for begin, end in itertools.pairwise((-1, *bars, len(template)))]
 

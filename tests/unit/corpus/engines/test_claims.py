@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.corpus.engines.claims import Claims, SessionOver, all_asleep
+from bertsmith.corpus.engines.claims import Claims, SessionOver, all_inactive
 
 LONG, SHORT = 60.0, 0.3
 
@@ -93,8 +93,8 @@ def test_the_end_of_the_work_is_noticed(tmp_path: Path) -> None:
 
 
 def test_who_sleeps_is_told_by_the_folders_own_clock(tmp_path: Path) -> None:
-    assert all_asleep(tmp_path / "nothing", SHORT)
+    assert all_inactive(tmp_path / "nothing", SHORT)
     with Claims(tmp_path, 1, LONG).seated():
-        assert not all_asleep(tmp_path, SHORT)
+        assert not all_inactive(tmp_path, SHORT)
     time.sleep(2 * SHORT)
-    assert all_asleep(tmp_path, SHORT)
+    assert all_inactive(tmp_path, SHORT)

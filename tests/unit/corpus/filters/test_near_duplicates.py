@@ -1,4 +1,4 @@
-"""Near copies: what is dropped agrees with something that is kept, the first in source order stays."""
+"""Near-duplicates: what is dropped agrees with something that is kept, the first in source order stays."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_what_is_not_read_is_named_and_never_taken_for_text(
     found = recognise(path, OPTIONS)
     assert isinstance(found, Unread)
     assert reason in found.reason
-    with pytest.raises(BertsmithError, match="not read"):
+    with pytest.raises(BertsmithError, match="cannot be read as a source"):
         find_files([path], OPTIONS)
     (tmp_path / "good").write_text(PLAIN)
     files, passed = find_files([tmp_path], OPTIONS)
