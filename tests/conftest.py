@@ -99,6 +99,16 @@ def no_kernels_left_behind() -> Iterator[None]:
         module.unload()
 
 
+@pytest.fixture(autouse=True)
+def no_log_left_behind() -> Iterator[None]:
+    """A command line that a test runs sets up our log for its process; the next test begins with a plain logger."""
+    yield
+    module = sys.modules.get("bertsmith.base.log")
+    if module is not None:
+        module.logger.handlers, module.logger.propagate = [], True
+        module.logger.setLevel("NOTSET")
+
+
 @pytest.fixture
 def kernels() -> None:
     """Loads the C++ kernels; skips where there is no compiler for them, and fails where they do not compile."""

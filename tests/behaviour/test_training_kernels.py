@@ -47,7 +47,7 @@ def test_a_resumed_run_is_the_unbroken_one_and_says_what_it_uses(
     options = {"compile": compile_, "precision": precision}
     with kernels_unused():
         unbroken = trained(tmp_path / "unbroken", monkeypatch, in_two_parts=False, **options)
-        assert is_loaded() == (compile_ == "auto")
+        assert not is_loaded(), "what is computed after a run does not depend on it"
     lines = [line for line in said.messages if line.startswith("between matrix products")]
     assert len(lines) == 1
     assert ("C++ kernels" in lines[0], "PyTorch's operators" in lines[0]) == (compile_ == "auto", compile_ == "false")

@@ -21,7 +21,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import warn
 
-_NAME = ".lock"
+LOCK_FILE = ".lock"
 _REFUSED = (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
 
 
@@ -59,7 +59,7 @@ def _lock_file(folder: Path) -> Iterator[IO[bytes]]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # Open for reading too, without which NFS gives no shared lock.
-            file = open(folder / _NAME, "a+b")  # noqa: SIM115  closed below, which releases the lock
+            file = open(folder / LOCK_FILE, "a+b")  # noqa: SIM115  closed below, which releases the lock
         except (NotADirectoryError, FileExistsError) as error:
             raise BertsmithError("a file is in the way of this folder", folder, "give another folder") from error
     with file:

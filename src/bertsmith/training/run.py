@@ -14,7 +14,7 @@ from bertsmith.base import ranks
 from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.log import say
 from bertsmith.base.stopping import stop_on_signals
-from bertsmith.model.cpu.prepare import prepare_training
+from bertsmith.model.cpu.prepare import end_training, prepare_training
 from bertsmith.model.flop import peak_flops
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.checkpoints import Position, load_checkpoint
@@ -68,7 +68,8 @@ def resume_position(folder: Path, model: nn.Module, optimizer: ClippedOptimizer,
 def trainer_of(
     folder: Path, facts: RunFacts, objective: Objective, optimizer: ClippedOptimizer, settings: TrainerSettings
 ) -> Iterator[Trainer]:
-    """Claims the run folder, opens its metrics and listens to signals as long as the block trains."""
+    """Claims the run folder, opens its metrics and listens to signals as long as the block trains; ends the use of the
+    C++ kernels after it."""
     position = settings.position
     ranks.by_first(lambda: claim(folder, facts, position))
     metrics = MetricsFile(folder, position.step + 1 if position else 0) if ranks.is_first() else None
@@ -88,6 +89,7 @@ def trainer_of(
                 peak=_peak(settings.device),
             )
     finally:
+        end_training()
         if metrics is not None:
             metrics.close()
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.locks import locked
+from bertsmith.base.locks import LOCK_FILE, locked
 from bertsmith.training.checkpoints import Position, step_folders
 from bertsmith.training.meters import METRICS_FILE, forget_after, read_metrics
 from bertsmith.weights.huggingface import read_config
@@ -59,9 +59,16 @@ def opened(folder: Path, identity: Mapping[str, Any], resume: bool) -> Iterator[
 
         def check() -> dict[str, str]:
             held.enter_context(locked(folder, doing="training in this folder"))
+            held.callback(_remove_if_unused, folder)
             return _check(folder, identity, resume)
 
         yield ranks.by_first(check)
+
+
+def _remove_if_unused(folder: Path) -> None:
+    """Removes a folder that holds nothing but its lock: the run that was to be there did not start."""
+    if [each.name for each in folder.iterdir()] == [LOCK_FILE]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check(folder: Path, identity: Mapping[str, Any], resume: bool) -> dict[str, str]:

@@ -48,6 +48,11 @@ def prepare_training(compute: torch.dtype, may_compile: bool = True, started_wit
     return found
 
 
+def end_training() -> None:
+    """Returns to PyTorch's operators, so that what is computed next is the same whether or not a run came before."""
+    library.unload()
+
+
 def load() -> bool:
     """Loads the kernels for whatever is computed from here on; whether they are there."""
     return _load()[0] == KERNELS
