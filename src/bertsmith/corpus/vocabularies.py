@@ -162,7 +162,7 @@ def _report(name: str, tokenizer: Tokenizer, others: Mapping[str, Tokenizer], sa
 
 
 def _found_reference(others: Mapping[str, Tokenizer]) -> dict[str, Tokenizer]:
-    """The vocabulary that everyone knows, where it lies on this machine; it is not ours to ship."""
+    """The best-known vocabulary, where it is on this machine; it is not shipped with us."""
     data = os.environ.get("BERTSMITH_DATA")
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
     places = [Path(data) / "vocab" / _REFERENCE / "vocab.txt"] if data else []

@@ -26,7 +26,7 @@ _LINE_ENDS = (b"\n", b"\r")
 
 
 class _RowTooLongError(Exception):
-    """A row passed LONGEST_ROW; the feed stands behind it."""
+    """A row is longer than LONGEST_ROW; the feed is at the row after it."""
 
 
 class _Feed:

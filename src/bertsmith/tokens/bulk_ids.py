@@ -38,7 +38,7 @@ class BulkEncoder(Protocol):
     """Turns texts into ids without special tokens."""
 
     def encode(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
-        """The ids of all texts one behind the other (uint16, or uint32 past 65,535 pieces), and how many each has."""
+        """The ids of all texts one after the other (uint16, or uint32 past 65,535 pieces), and how many each has."""
         ...
 
 

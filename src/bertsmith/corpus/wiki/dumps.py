@@ -36,7 +36,7 @@ _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*?(?:/>|>([^<]*)<)')
 _REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 _ID = re.compile(rb"<id>\s*(\d+)")
 SLOW = "pages given up because they took too long"
-_DAMAGED = "packed files that are damaged, what could be unpacked of them read"
+_DAMAGED = "compressed files that are damaged, read as far as they decompress"
 _FILE, _CATEGORY = 6, 14
 
 # (whether the bytes lie in the slice, the bytes or None where the file is damaged, where they begin)
