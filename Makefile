@@ -1,14 +1,15 @@
-# What CI runs is what a person runs: make setup check test. `make quickstart` is the whole river in minutes, on a CPU.
+# What CI runs is what a person runs: make setup check test. `make quickstart` goes from text to predictions in minutes.
 
 VENV ?= .venv
 TORCH ?= torch>=2.11,<2.14
 ARGS ?=
+JOBS ?=
 PYTHON ?=
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
-.PHONY: setup check test quickstart bench gpu-check
+.PHONY: setup check test test-slow quickstart bench gpu-check
 .DELETE_ON_ERROR:
 
 setup: $(READY)
@@ -37,8 +38,13 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# JOBS=2 runs the tests in two processes, a file in one of them.
 test: setup
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(if $(JOBS),-n $(JOBS) --dist loadfile) $(ARGS)
+
+# The tests of more than 30 seconds each.
+test-slow: setup
+	$(BIN)/python -m pytest -m slow $(ARGS)
 
 quickstart: setup
 	$(BIN)/bertsmith quickstart $(ARGS)
@@ -50,7 +56,7 @@ bench: setup
 	$(BIN)/bertsmith bench batches --markdown $(ARGS)
 	$(BIN)/bertsmith bench pretrain-step --markdown $(ARGS)
 
-# At most nine minutes, and without network: where the machine's own Python has torch, its card is measured with that one.
+# At most nine minutes, and without network: where the machine's own Python has torch, its GPU is measured with that one.
 # The rows go to benchmarks/results, or where ARGS="--json FILE" says.
 gpu-check:
 	@python=python3; $$python -c 'import torch' 2>/dev/null || { $(MAKE) --no-print-directory setup && python=$(BIN)/python; }; \

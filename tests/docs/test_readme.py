@@ -12,7 +12,6 @@ import pydoc_data.topics
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from bertsmith.recipes.loader import load_recipe, save_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-QUICKSTART_SECONDS = 40
+MOST_LINES = 42  # of the quickstart, and the commands that make prints
 NEW_ROWS = 10
 TINY = ["--phase1.steps=3", "--phase2.steps=2", "--phase1.global_batch=8", "--phase2.global_batch=2"]
 
@@ -88,10 +87,9 @@ def test_the_blocks_are_those_that_are_run_below():
 
 
 def test_make_quickstart(clone, environment):
-    started = time.monotonic()
     said = shell(blocks("sh")[0], clone, environment | {"ARGS": "--budget tiny"})
-    seconds = time.monotonic() - started
-    assert seconds < QUICKSTART_SECONDS, f"{seconds:.0f} s\n{said}"
+    assert len(said.splitlines()) <= MOST_LINES, said
+    assert "Try next:" in said
     promised = re.findall(r"^\| `([\w./]+)` \|", README, re.MULTILINE)
     assert "curves.png" in promised
     assert not [path for path in promised if not (clone / "runs" / "quickstart" / path).exists()]

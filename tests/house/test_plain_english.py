@@ -22,7 +22,7 @@ BANNED = {
     r"(?:to|can|could|cannot|not) be had": "available",
     r"none the wiser": "gains nothing",
     r"(?:goes|gone|went) on(?: with)?|(?:go|going) on with": "continue, or resume",
-    r"begun": "started",
+    r"begun(?!_on)": "started",
     r"by whom": "which part does it",
     r"other bytes than": "checksum mismatch",
     r"knows? no": "does not apply to, or has no",
@@ -49,12 +49,7 @@ PATTERNS = {
 }
 
 # Rooms, files and pages that were not gone through yet. An entry in which nothing is found any more has to be removed.
-NOT_YET = {
-    *("src/corpus", "src/rows", "src/tokens", "src/download", "src/bench", "src/cli"),
-    *("src/training", "src/tasks"),
-    *("README.md", "docs/architecture.md", "docs/attention.md", "docs/compiled-steps.md", "docs/speed.md"),
-    *("docs/decisions/009-cpu-step.md", "docs/decisions/010-cpu-kernels.md"),
-}
+NOT_YET: set[str] = {"src/corpus", "src/rows", "src/tokens", "src/download"}
 
 
 def texts() -> dict[str, list[Path]]:

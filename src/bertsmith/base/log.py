@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bertsmith")
 _said: set[str] = set()
 _level = logging.INFO
-_DETAILS_EVERY_SECONDS = 60.0
+_DETAILS_EVERY_SECONDS = 120.0
 
 
 class _AboveBars(logging.Handler):
@@ -38,7 +38,7 @@ def configure(quiet: bool = False, debug: bool = False) -> None:
 
 @contextmanager
 def as_details() -> Iterator[None]:
-    """Shows messages from inside the block under --debug only; warnings, bars and a line of progress a minute stay."""
+    """Shows messages from inside the block under --debug only; warnings, bars and sparse lines of progress stay."""
     global _level
     before, _level = _level, logging.DEBUG
     try:

@@ -16,9 +16,9 @@ class QuickstartFlags:
     source: tuple[str, ...] = ()
     """Your own text: files, folders or globs. Without it, the documentation that comes with Python."""
     out: Path = Path("runs/quickstart")
-    """The folder for everything it makes. Run again, it goes on where it was."""
+    """The folder for everything it makes. Run again, it continues where it was."""
     budget: Literal["tiny", "normal"] = "normal"
-    """tiny ends in seconds, and learns next to nothing; normal takes minutes."""
+    """tiny takes less than a minute and learns next to nothing; normal takes less than five."""
 
 
 def _quickstart(call: Call) -> None:

@@ -34,7 +34,7 @@ _BINARY = "binary_f1"
 class Classifier(nn.Module):
     """An encoder, dropout on its pooled output, and a linear map to C classes (Google's run_classifier.py).
 
-    The dropout is the config's `hidden_dropout_prob`, as transformers has it.
+    The dropout is the config's `hidden_dropout_prob`, as in transformers.
     """
 
     def __init__(self, config: BertConfig, classes: int, compute: torch.dtype | None = None) -> None:

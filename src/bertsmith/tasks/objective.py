@@ -36,7 +36,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class TaskObjective:
-    """An `Objective`. metric: the one that a person is told."""
+    """An `Objective`. metric: the one in log lines."""
 
     task: Task
     config: BertConfig

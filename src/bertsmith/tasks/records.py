@@ -29,7 +29,7 @@ KINDS = ("csv", "tsv", "jsonl", "parquet")
 # Of csv files; the first where their beginning does not tell.
 _SEPARATORS = ",;\t|"
 _HEAD = 1 << 16
-# What is said of a fault, and what to do about it.
+# The message for a fault, and what to do about it.
 _FAULTS = {
     NOT_JSON: ("this line is not JSON", "write an object a line"),
     NO_OBJECT: ("this line is not a JSON object", 'write {"text": ..., "label": ...}'),
@@ -103,7 +103,7 @@ def read_records(source: Source, columns: Columns | None = None, labelled: bool 
             + "\n    ".join(bad[:_SHOWN])
             + more,
             name,
-            "mend or remove these rows; nothing was done",
+            "correct or remove these rows; nothing was done",
         )
     if not records:
         raise BertsmithError("there is no row here", name, "give a file with at least one row behind the header")
@@ -137,14 +137,14 @@ def _text(row: Row, column: str) -> str:
 
 def _check_characters(text: str, column: str) -> None:
     if has_lone_surrogate(text):
-        raise ValueError(f"column '{column}' holds half of a surrogate pair, which is no character")
+        raise ValueError(f"column '{column}' holds half of a surrogate pair, which is not a character")
 
 
 def read_rows(source: Source, columns: Columns, labelled: bool = False) -> Iterator[tuple[str, Row | str]]:
     """(where, row) for every row. "-" is standard input: jsonl where it begins with a brace, else csv.
 
     labelled: rows to learn from, so that the label's column is wanted too. Raises BertsmithError for a file that is
-    missing, damaged, may not be read or is not UTF-8, for a line that is no row of its kind, and for one without a
+    missing, damaged, may not be read or is not UTF-8, for a line that is not a row of its kind, and for a row without a
     column that is wanted: the text's, and the second text's where it was given a name.
     """
     wanted = {"text": columns.text}
@@ -219,7 +219,7 @@ def _parse(
 
 
 def _separator(head: bytes, kind: str, name: str) -> str:
-    """What separates the cells of a table: of csv the comma, unless another mark is told by the file's beginning."""
+    """What separates the cells of a table: for csv the comma, unless the beginning of the file shows another one."""
     if kind == "tsv":
         return "\t"
     found, rows = cells_of(head, len(head) < _HEAD, [mark + QUOTE for mark in _SEPARATORS])

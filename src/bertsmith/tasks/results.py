@@ -119,7 +119,7 @@ class FinetuneResult:
         }
 
     def line(self) -> str:
-        """The outcome in one line. A score that selected the epoch is told as such, beside the last epoch's."""
+        """The outcome in one line. A score that selected the epoch is labelled so, next to the last epoch's."""
         best = self.best
         epochs = len(best.epochs)
         selected = (

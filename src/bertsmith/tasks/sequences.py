@@ -115,7 +115,7 @@ def encode(
 
 
 def pack(sequences: Sequences, members: Ints, device: torch.device) -> Inputs:
-    """The sequences `members` (int64[S]) one behind the other, without padding; on a CPU filled to a round size."""
+    """The sequences `members` (int64[S]) one after another, without padding; on a CPU filled to a round size."""
     asked = Layout.from_lengths(sequences.lengths[members])
     layout = asked.filled() if device.type == "cpu" else asked
     filling = layout.tokens - asked.tokens

@@ -41,7 +41,7 @@ class FinetuneSettings:
     many_labels: bool = False
     """Take labels for classes although they are more than 100, or numbers with fractions."""
     seeds: int = 1
-    """Runs from different seeds (head, order, dropout): mean and standard deviation are told, the best one is kept."""
+    """Runs from different seeds (head, order, dropout); the log gives mean and deviation, the best run is kept."""
     seed: int = 42
     """The first seed."""
     from_scratch: bool = False

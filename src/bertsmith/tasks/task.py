@@ -136,7 +136,7 @@ class Task(Answering):
 
     @abstractmethod
     def description(self) -> list[str]:
-        """What the user is told of labels and metrics before training, a line each."""
+        """Facts about labels and metrics for the log before training, one per line."""
 
     @abstractmethod
     def config(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from bertsmith.training.meters import Meter, MetricsFile
 from bertsmith.training.objective import Objective, Step, Steps
 from bertsmith.training.step import Compiled, train_step
 
-# Compiled micro-batches have room for steps with more tokens than most; where that is over a twentieth it is said.
+# Compiled micro-batches have room for steps with more tokens than most; an empty twentieth is worth a warning.
 _LEAST_FILL = 0.95
 
 
@@ -72,7 +72,7 @@ class Stage:
 class Trainer:
     """What training changes and where it writes.
 
-    resume_hint: what the user is told to do after a stop. compiled: the model and the optimizer, where they run
+    resume_hint: how to resume, for the message after a stop. compiled: the model and the optimizer, where they run
     compiled. peak: FLOP/s that the device reaches at best, where that is known.
     """
 
@@ -88,8 +88,8 @@ class Trainer:
     compiled: Compiled | None = None
     peak: float | None = None
     _stage: Stage | None = field(default=None, init=False)
-    _skipped_told: float = field(default=0.0, init=False)
-    _fill_told: set[int] = field(default_factory=set, init=False)
+    _skipped_warned: float = field(default=0.0, init=False)
+    _fill_warned: set[int] = field(default_factory=set, init=False)
 
     def enter(self, stage: Stage) -> None:
         """Makes a stage the present one, and begins it if it is new."""
@@ -99,7 +99,7 @@ class Trainer:
             self.position = replace(self.position, stage=stage.number, stage_step=0)
 
     def run(self, stage: Stage) -> None:
-        """Takes the steps of the stage, which was entered, that are not done yet.
+        """Takes the remaining steps of the stage, which must have been entered.
 
         Raises StoppedAfterSaving after a signal, and BertsmithError when a loss or gradient is not finite.
         """
@@ -116,7 +116,7 @@ class Trainer:
             for step in loader:
                 rate = stage.learning_rate(step.number + 1)
                 verdict = self._step(stage, step, meter, rate)
-                # The verdict of the step before is read, so that the device is never waited for.
+                # Reading the flag of the step before this one never waits for the device.
                 self._refuse_non_finite(stage, previous)
                 previous = (step, verdict)
                 self._advance(step)
@@ -131,7 +131,7 @@ class Trainer:
     def _step(self, stage: Stage, step: Step, meter: Meter, rate: float) -> LateReading:
         """One update; gives what will say whether it was sound."""
         self.optimizer.set_learning_rate(rate)
-        # Keyed anew for each step and rank: ranks drop different units, and a resumed run the same as before.
+        # A key for each step and rank: ranks drop different units, and a resumed run drops the same ones as before.
         torch.manual_seed(stream_key(stage.seed, "dropout", rank(), self.position.step - stage.first_step) >> 1)
         sums = train_step(self.objective, self.optimizer, step.micro_batches, step.counts, self.device, self.compiled)
         meter.add(sums, self.optimizer.gradient_norm)
@@ -154,7 +154,7 @@ class Trainer:
             figures = self.measure("evaluation", self._when(stage), stage.held_out)
             if stage.select:
                 self._keep_best(figures[stage.select])
-        # A signal may reach one rank a step before another, and all must leave after the same step.
+        # A signal may reach one rank a step earlier than another; all have to stop after the same step.
         stopping, interrupted = any_over_ranks((self.stop.requested, self.stop.interrupted), self.device)
         if self._due(self.cadence.save_every, stage) or stopping:
             self._refuse_non_finite(stage, last)
@@ -179,7 +179,7 @@ class Trainer:
     def _log(self, stage: Stage, meter: Meter, rate: float, waited: float) -> str:
         record = meter.read(waited)
         left = (stage.steps - self.position.stage_step) * record["seconds_per_step"]
-        self._tell_fill(stage, record["fill"])
+        self._warn_of_fill(stage, record["fill"])
         scaling = self._scaling()
         self.write("train", {"learning_rate": rate, **record, **scaling, f"seconds_left_in_{stage.kind}": left})
         return f"{self.objective.training_line(record)}, {record['tokens_per_second']:,.0f} tokens/s"
@@ -190,18 +190,18 @@ class Trainer:
             return {}
         scaling = {name: float(value) for name, value in self.optimizer.loss_scale.state_dict().items()}
         scale, skipped = scaling["scale"], scaling["skipped_updates"]
-        if is_first() and skipped > self._skipped_told:
+        if is_first() and skipped > self._skipped_warned:
             warn(
-                f"{skipped - self._skipped_told:,.0f} updates were skipped up to step {self.position.step:,}, because "
-                f"gradients overflowed fp16; the loss scale is {scale:g} now ({skipped:,.0f} skipped since the start)"
+                f"{skipped - self._skipped_warned:,.0f} updates were skipped up to step {self.position.step:,}, "
+                f"because gradients overflowed fp16; the loss scale is now {scale:g} ({skipped:,.0f} skipped in all)"
             )
-        self._skipped_told = skipped
+        self._skipped_warned = skipped
         return {"loss_scale": scale, "skipped_updates": skipped}
 
-    def _tell_fill(self, stage: Stage, fill: float) -> None:
+    def _warn_of_fill(self, stage: Stage, fill: float) -> None:
         """Warns, once a stage, where compiled micro-batches hold much filling."""
-        if self.compiled is not None and fill < _LEAST_FILL and stage.number not in self._fill_told and is_first():
-            self._fill_told.add(stage.number)
+        if self.compiled is not None and fill < _LEAST_FILL and stage.number not in self._fill_warned and is_first():
+            self._fill_warned.add(stage.number)
             warn(
                 f"{stage.name}: only {fill:.1%} of the slots of its compiled micro-batches hold tokens; steps of more "
                 "sequences, or another micro_batch_tokens, fill them better"
@@ -256,7 +256,7 @@ def run_stages(
     stages: Mapping[int, Callable[[], Stage]],
     before: Callable[[Stage], None] = lambda _: None,
 ) -> None:
-    """Takes the steps that are left of a run's stages, in the order of their numbers.
+    """Takes the remaining steps of a run's stages, in the order of their numbers.
 
     stages: each is made when it is reached. before: is called with the first one, where no step was taken yet. Raises
     as `Trainer.run`.

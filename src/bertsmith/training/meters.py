@@ -1,4 +1,4 @@
-"""What a trainer watches, gathered between log lines and written to `metrics.jsonl` and TensorBoard.
+"""Training metrics, accumulated between log lines and written to `metrics.jsonl` and TensorBoard.
 
 Nothing is read from the device until a line is due.
 """

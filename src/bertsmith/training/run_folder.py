@@ -74,7 +74,7 @@ def _check(folder: Path, identity: Mapping[str, Any], resume: bool) -> dict[str,
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a run folder is told of its run.
+    """What a run folder records of its run.
 
     identity: all that decides what the run comes to. recipe: the text of `recipe.yaml`. started_on: device, precision
     and what else decides the last bits, kept when the run is resumed.
@@ -86,7 +86,7 @@ class RunFacts:
 
 
 def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
-    """Makes a folder the run's, and clears it of what came after `position`.
+    """Marks a folder as the run's, and removes what came after `position`.
 
     What a killed run left half written is removed, and what it was about to replace is
     put back.
@@ -106,7 +106,7 @@ def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
 
 def model_identity(folder: Path, name: str) -> dict[str, str]:
     """The checksums of a model that a run starts from, under `name`: it is the same one wherever it lies."""
-    read_config(folder)  # says it where this is no model folder
+    read_config(folder)  # refuses a folder without a model
     return {f"{name}.{path.name}": files.sha256(path) for path in (folder / CONFIG_FILE, *stored_files(folder))}
 
 
@@ -124,10 +124,10 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:
-    """Compares with what a run folder belongs to, if to anything.
+    """Checks that a run folder belongs to this run, if to any.
 
-    Returns what the run was started on, as `claim` was told; {} for a new run. Raises BertsmithError that lists what
-    differs, and for a model, checkpoints or metrics of which no `run.json` says whose they are.
+    Returns what the run was started on, as given to `claim`; {} for a new run. Raises BertsmithError that lists what
+    differs, and for a model, checkpoints or metrics without a `run.json`.
     """
     path = folder / _RUN_FILE
     if not path.exists():

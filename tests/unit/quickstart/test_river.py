@@ -130,9 +130,7 @@ def test_guesses_are_of_held_out_sentences(finished: Path) -> None:
 
 def test_called_again_nothing_is_done_again(finished: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()}
-    start = time.monotonic()
     assert main(["quickstart", "--source", str(source), "--out", str(finished), "--budget", "tiny"]) == 0
-    assert time.monotonic() - start < 5
     said = capsys.readouterr()
     assert said.err.count("finished before") == 6
     assert "The tiny budget shows that everything runs" in said.out

@@ -112,6 +112,6 @@ def _index_row(length: int, built: Measured, corpus_tokens: int) -> list[str]:
     return [f"{length}", sequences, seconds, f"{each:.0f}", size(built.disk_bytes), bytes_a_token]
 
 
-def _start_row(length: int, begun: dict[str, Any], agree: dict[str, Any]) -> list[str]:
-    slowest = [f"{max(begun[name]):.2f}" for name in ("start_seconds", "start_cpu_seconds")]
+def _start_row(length: int, start: dict[str, Any], agree: dict[str, Any]) -> list[str]:
+    slowest = [f"{max(start[name]):.2f}" for name in ("start_seconds", "start_cpu_seconds")]
     return [f"{length}", *slowest, *("yes" if agree[f"{each}_agree"] else "NO" for each in ("workers", "ranks"))]

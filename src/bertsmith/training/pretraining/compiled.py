@@ -1,4 +1,4 @@
-"""The step compiled: one graph for each shape and mode, fed by one copy a micro-batch.
+"""Compiled steps: one graph for each shape and mode, with one copy to the device per micro-batch.
 
 A micro-batch goes to the device as one row of whole numbers, the counts of the step among them, so that nothing that
 changes from step to step is known to the host, and the host waits for nothing. Forward pass, losses and their division
@@ -40,7 +40,7 @@ COMPILER = "inductor"
 
 
 def choose_compiled(setting: str, device: torch.device) -> bool:
-    """Whether steps are compiled. setting: "auto" (where the device is a card and Triton is there), "true", "false".
+    """Whether steps are compiled. setting: "auto" (on a GPU with Triton), "true", "false".
 
     Raises BertsmithError for "true" where the compiler lacks what it needs.
     """
@@ -109,7 +109,7 @@ def _inputs(row: Tensor, shape: Shape) -> tuple[PretrainInputs, Tensor]:
     """What the model takes, and the counts, int64[2]."""
     ids, kinds, positions, offsets, masked, labels, next_sentence, counts = torch.split(row, shape.parts)
     where = Offsets(offsets.int(), shape.tokens, shape.longest)
-    # Worked out before any layer, which may be run again on the way back; the compiler drops what no layer asks for.
+    # Computed before any layer, because checkpointing runs layers again; the compiler drops it if no layer uses it.
     where.padded_rows()
     return PretrainInputs(ids, kinds, positions, where, masked, labels, next_sentence), counts
 

@@ -1,4 +1,4 @@
-"""What the model knows about held-out documents, beside what counting words alone would know.
+"""Evaluation on held-out documents, next to baselines from word frequencies.
 
 Two baselines stand beside the masked-word figures: guessing by frequency (the loss of the train split's unigram
 distribution) and always guessing the most frequent piece, among all pieces and among alphabetic ones.

@@ -25,7 +25,7 @@ from bertsmith.training.pretraining.start import check_start
 
 
 def run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, objective: Pretraining, *, from_scratch: bool) -> None:
-    """Takes the steps that are left of the recipe's phases, and measures the finished model at every length.
+    """Takes the remaining steps of the recipe's phases, and measures the finished model at every length.
 
     from_scratch: whether the weights were random at first. Raises as `Trainer.run`.
     """

@@ -25,7 +25,7 @@ def tell_shape(wanted: BertConfig, found: BertConfig, folder: Path) -> None:
     differing = [each.name for each in fields(BertConfig) if getattr(wanted, each.name) != getattr(found, each.name)]
     if differing:
         details = ", ".join(f"{name} {getattr(found, name)} (recipe: {getattr(wanted, name)})" for name in differing)
-        say(f"the model is as {folder} has it, not as the recipe's model says: {details}")
+        say(f"the model keeps the shape in {folder}, which differs from the recipe's: {details}")
 
 
 def fit_vocabulary(model: PretrainingModel, corpus: Corpus, folder: Path) -> None:
@@ -66,9 +66,9 @@ def check_start(
     if not from_scratch:
         say(f"{said}; it is lower because the run starts from a trained model" if loss < guessing - 0.5 else said)
         if loss >= guessing - 0.5:
-            warn("the model that the run starts from knows no more than guessing: is it one with a masked-word head?")
+            warn("the model that the run starts from is no better than guessing: is it one with a masked-word head?")
     elif abs(loss - guessing) <= 0.5:
-        say(f"{said} (the last for the spread of fresh scores): as it should be")
+        say(f"{said} (the last term for the spread of fresh scores): as expected")
     else:
         more = "higher: the weights are too large" if loss > guessing else "lower: labels can be seen in the input"
         warn(f"{said}; it is {more}, or the vocabulary is not the corpus's")
