@@ -76,7 +76,7 @@ class VocabularyOptions:
 def make_vocabulary(
     sources: Sequence[str | Path], out: str | Path, options: VocabularyOptions | None = None
 ) -> Tokenizer:
-    """Makes a tokenizer folder from the sources and says what it makes of their text, beside other vocabularies.
+    """Makes a tokenizer folder from the sources and says what it makes of their text, compared with other vocabularies.
 
     The figures also go to vocabulary.json in the folder. Raises BertsmithError for options that contradict each other,
     sources without text, a size without room, a folder that holds something else, and a disk that refuses.

@@ -43,7 +43,7 @@ class BulkEncoder(Protocol):
 
 
 def choose_library(tokenizer: Tokenizer) -> str:
-    """The library for the bulk ids of a corpus with its version, such as "nanotoken 0.1.0"; the choice is said."""
+    """The library for the bulk ids of a corpus with its version, such as "nanotoken 0.1.0"; the choice is logged."""
     ours, fast = version_of(TOKENIZERS), version_of(NANOTOKEN)
     choice, reason = f"{TOKENIZERS} {ours}", ""
     if fast is None:

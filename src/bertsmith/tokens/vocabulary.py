@@ -77,7 +77,7 @@ def words_of(stretches: Mapping[str, int], normalizer: normalizers.Normalizer, l
 def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool = True) -> Tokenizer:
     """Trains WordPiece on texts: [PAD] is 0, then [UNK], [CLS], [SEP], [MASK], letters, merged pieces, [unusedN].
 
-    size: rows, rounded up to a multiple of 64. What is left out is said. Raises BertsmithError when the texts hold no
+    size: rows, rounded up to a multiple of 64. What is left out is logged. Raises BertsmithError when the texts hold no
     word or size is too small.
     """
     left_out = Tally()

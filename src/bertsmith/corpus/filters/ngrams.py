@@ -1,4 +1,4 @@
-"""Hashes of runs of words, for whole batches of texts at once, whatever case, punctuation and spacing they have.
+"""Hashes of n-grams of words, for whole batches of texts at once, whatever case, punctuation and spacing they have.
 
 A word is a run of letters, marks and digits, or one ideograph, as BERT's pre-tokenizer has it; everything between words
 is equal. Case is folded character by character. All of it is arithmetic on arrays: some 25 ns a character, and 40 bytes
