@@ -85,7 +85,7 @@ def pairs() -> Iterator[Pair]:
 
 
 def places(segment: Ints) -> Iterator[tuple[int, int]]:
-    """Every (shard, token) at which these pieces stand in the corpus, one behind the other."""
+    """Every (shard, token) at which these pieces stand in the corpus, one after the other."""
     for number, shard in enumerate(shards()):
         tokens = shard.tokens
         starts = np.flatnonzero(tokens[: len(tokens) - len(segment) + 1] == segment[0])

@@ -60,7 +60,7 @@ def add_up_in_bf16(model: PretrainingModel) -> Callable[[], None]:
 def gradient(
     model: PretrainingModel, batches: list[PretrainBatch], after_each: Callable[[], None] = lambda: None
 ) -> Tensor:
-    """Of the whole, every parameter's laid one behind the other, float64[P]."""
+    """Of the whole, every parameter's laid one after the other, float64[P]."""
     words = sum(len(batch.masked_positions) for batch in batches)
     sequences = sum(batch.layout.sequences for batch in batches)
     for batch in batches:

@@ -118,7 +118,7 @@ def test_plain_text_by_its_three_rules(tmp_path: Path, tokenizer: Tokenizer) -> 
         (folder / f"{number}.txt").write_text(text)
     corpus = prepare(folder, tmp_path / "files", tokenizer=tokenizer, options=OPTIONS)
     assert check_books(corpus)["read"]["documents"] == len(ARTICLES) - 1, "the empty file is passed over"
-    assert corpus.counts["changed"]["files passed over: empty or white space only"]["count"] == 1
+    assert corpus.counts["changed"]["files skipped: empty or white space only"]["count"] == 1
     assert corpus.counts["source_bytes"] == sum(path.stat().st_size for path in folder.iterdir())
 
     lines = tmp_path / "lines.txt"

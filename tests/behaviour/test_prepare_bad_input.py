@@ -67,10 +67,10 @@ def test_a_corpus_is_no_text(source: Path, tmp_path: Path) -> None:
     prepare(source, tmp_path / "texts" / "older", options=options())
     counts = prepare(tmp_path / "texts", tmp_path / "corpus", options=options()).counts
     assert counts["read"]["documents"] == 1
-    assert counts["changed"]["folders of a prepared corpus, passed over"]["examples"] == ["older"]
+    assert counts["changed"]["folders of a prepared corpus, skipped"]["examples"] == ["older"]
     with pytest.raises(BertsmithError, match="holds no file to read") as caught:
         prepare(tmp_path / "corpus", tmp_path / "other", options=options())
-    assert "1 folders of a prepared corpus, passed over" in caught.value.fix
+    assert "1 folders of a prepared corpus, skipped" in caught.value.fix
 
 
 @pytest.mark.parametrize(

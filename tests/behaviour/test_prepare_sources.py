@@ -177,7 +177,7 @@ def test_poison_is_counted_and_named_and_the_rest_goes_on(tmp_path: Path, tokeni
     count, examples = dropped["rows that are not JSON"]
     assert count == 4
     assert examples == ["in/deep.jsonl, byte 0", "in/deep.jsonl, byte 200,010", "in/line.jsonl, byte 52"]
-    damaged = counts["changed"]["packed files that are damaged, read up to the damage"]
+    damaged = counts["changed"]["compressed files that are damaged, read up to the damage"]
     assert damaged["count"] == 1
     assert damaged["examples"][0].startswith("in/zcut.jsonl.gz, after byte ")
     assert counts["kept"]["documents"] > 6 + 500

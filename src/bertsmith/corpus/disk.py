@@ -40,7 +40,7 @@ from bertsmith.tokens.special_ids import token_dtype
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import count_words, rounded_size
 
-# What is read of each kind of source: so many windows, evenly over it; or the heads of so many files.
+# What is sampled of each kind of source: this many windows, evenly over it; or the heads of this many files.
 _WINDOWS = 24
 _WINDOW_BYTES = 64 << 10
 _HEADS_BYTES = 512 << 10
@@ -217,7 +217,7 @@ def _beginning(file: SourceFile) -> Slice:
 
 
 def _heads(group: Sequence[SourceFile], total: int, folder: Path) -> tuple[list[Slice], float]:
-    """Copies of the heads of files that cannot be entered in their middle; and unpacked bytes a byte of the source."""
+    """Copies of the heads of files that cannot be read from the middle; and decompressed bytes a byte of the source."""
     chosen = list(dict.fromkeys(file for file, _ in _places(group, total)))
     if group[0].codec:
         chosen = chosen[:: -(-len(chosen) // _PACKED_HEADS)]

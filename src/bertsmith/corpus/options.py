@@ -23,7 +23,7 @@ ExcludeAction = Literal["drop", "report"]
 # be given up, and then corpus.json says so.
 _OF_NO_EFFECT = ("workers", "engine", "address", "array_task", "page_seconds")
 _LONGEST_PAGE_SECONDS = 86_400
-# Anything else is no code of ISO 639, and the splitter of sentences would take it for English.
+# Anything else is not a code of ISO 639, and the splitter of sentences would take it for English.
 _LANGUAGE = re.compile("[a-z]{2,3}")
 # What changes nothing where a tokenizer is given, and without the option that it belongs to.
 OF_TRAINING = ("vocabulary_size", "lowercase", "sample_bytes")

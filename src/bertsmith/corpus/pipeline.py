@@ -57,7 +57,7 @@ class Pipeline:
         self._work, self._options, self._engine, self._made_of = work, options, engine, made_of
 
     def run(self, found: Sequence[SourceFile], passed: Tally, tokenizer: Tokenizer | None) -> None:
-        """All stages. passed: files that were passed over, for the account. Raises BertsmithError."""
+        """All stages. passed: files that were skipped, for the account. Raises BertsmithError."""
         account = Account(changed=passed)
         reading, part_bytes = self._options.reading, self._options.part_bytes
         found, faults = unpack_where_needed(found, self._work, reading, part_bytes, self._engine)

@@ -48,7 +48,7 @@ def prepare(
 
     sources: files, folders, globs, "-" for standard input, "python-docs". tokenizer: one, or where it lies; without it
     a vocabulary is trained.
-    A run that was interrupted goes on where it was. Raises BertsmithError for sources that are missing or hold nothing,
+    A run that was interrupted is resumed. Raises BertsmithError for sources that are missing or hold nothing,
     options out of range, a folder in use or holding something else, and a disk that refuses; finished work stays.
     """
     options = options or PrepareOptions()

@@ -78,7 +78,7 @@ class Reading:
 
 
 def no_such_field(field: str, found: list[str], where: str) -> BertsmithError:
-    """What is said where the rows of a source have no such field: the fields found, and which is most like it."""
+    """The error for rows of a source without such a field: it lists the fields found and which is most like it."""
     listed = ", ".join(f"'{name}'" for name in found) or "none"
     guess = nearest(field, found) if found else ""
     hint = f"; {guess}" if guess.startswith("did you mean") else ""

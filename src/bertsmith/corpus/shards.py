@@ -2,8 +2,8 @@
 
 corpus.json                      counts, what was dropped and why, tokenizer hash, checksums of every file and of itself
 tokenizer/                       tokenizer.json, vocab.txt, tokenizer_config.json
-unigrams.npy                     int64[V], how often each piece stands in the train split
-train/00000.tokens.npy           uint16[tokens] (uint32 past 65,535 pieces), all documents one behind the other
+unigrams.npy                     int64[V], how often each piece occurs in the train split
+train/00000.tokens.npy           uint16[tokens] (uint32 past 65,535 pieces), all documents one after the other
 train/00000.sentences.npy        uint16[sentences], the pieces of each sentence (a longer one is split and counted)
 train/00000.documents.npy        uint32[documents], the sentences of each document
 held_out/00000...                the same for documents that no training batch ever shows
@@ -157,7 +157,7 @@ class Corpus:
             )
 
     def unigrams(self) -> NDArray[np.int64]:
-        """int64[V]: how often each piece stands in the train split. The baseline that a model must beat."""
+        """int64[V]: how often each piece occurs in the train split. The baseline that a model must beat."""
         return np.asarray(_read_array(self.folder / "unigrams.npy", np.dtype(np.int64)), dtype=np.int64)
 
     def open_shard(self, split: str, index: int) -> Shard:

@@ -76,7 +76,7 @@ class VocabularyOptions:
 def make_vocabulary(
     sources: Sequence[str | Path], out: str | Path, options: VocabularyOptions | None = None
 ) -> Tokenizer:
-    """Makes a tokenizer folder from the sources and says what it makes of their text, beside other vocabularies.
+    """Makes a tokenizer folder from the sources and says what it makes of their text, compared with other vocabularies.
 
     The figures also go to vocabulary.json in the folder. Raises BertsmithError for options that contradict each other,
     sources without text, a size without room, a folder that holds something else, and a disk that refuses.
@@ -162,7 +162,7 @@ def _report(name: str, tokenizer: Tokenizer, others: Mapping[str, Tokenizer], sa
 
 
 def _found_reference(others: Mapping[str, Tokenizer]) -> dict[str, Tokenizer]:
-    """The vocabulary that everyone knows, where it lies on this machine; it is not ours to ship."""
+    """The best-known vocabulary, where it is on this machine; it is not shipped with us."""
     data = os.environ.get("BERTSMITH_DATA")
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
     places = [Path(data) / "vocab" / _REFERENCE / "vocab.txt"] if data else []

@@ -86,5 +86,5 @@ def advice(ours: Figures, other: Figures, name: str) -> str:
 
 
 def examples(words: Sequence[Any], most: int = 8) -> str:
-    """The first new words with what the old vocabulary makes of them and how often they stand."""
+    """The first new words with what the old vocabulary makes of them and how often they occur."""
     return ", ".join(f"{each.word} ({' '.join(each.pieces)}; {each.count:,} times)" for each in words[:most])

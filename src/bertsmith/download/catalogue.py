@@ -62,7 +62,7 @@ def catalogue() -> dict[str, Entry]:
 
 def entries_of(name: str) -> list[Entry]:
     """The entry of this name, or all that it stands for. Raises BertsmithError for a name that is not known and for
-    what cannot be had."""
+    what is unavailable."""
     if name not in catalogue():
         fix = f"{nearest(name, catalogue())}; `bertsmith download` lists all"
         raise BertsmithError(f"there is no download '{name}'", "download", fix)

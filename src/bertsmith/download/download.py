@@ -62,8 +62,8 @@ def download(
     """Downloads the entry `name` of the catalogue below `out`; returns the folders.
 
     What already downloaded, and is what was asked for, is not fetched again. Each folder gets a downloads.json with the
-    URL, size and SHA-256 of every file. Raises BertsmithError as `fetch` does, for a name that is not known or cannot
-    be had, and for files in the way.
+    URL, size and SHA-256 of every file. Raises BertsmithError as `fetch` does, for a name that is unknown or
+    unavailable, and for files in the way.
     """
     options = options or DownloadOptions()
     options.check()

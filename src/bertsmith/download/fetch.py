@@ -1,6 +1,6 @@
 """One file over HTTP: resumed where it was cut off, verified before it gets its name, never left half-written or wrong.
 
-What was received so far lies beside the file as `.NAME.part`; the download resumes from it only where the server
+What was received so far is kept next to the file as `.NAME.part`; the download resumes from it only where the server
 confirms that it still has the same bytes (If-Range, RFC 9110 section 13.1.5) or where a known checksum is compared at
 the end.
 """
@@ -199,7 +199,7 @@ def _wait(problem: _Passing, failures: int, patience: Patience, url: str) -> Non
 
 
 def _take(remote: Remote, part: _Part, patience: Patience) -> bool:
-    """One request for what is missing; returns whether it went on with what was there. Raises _Passing."""
+    """One request for what is missing; returns whether it resumed from what was there. Raises _Passing."""
     have = part.size
     wanted = {"Range": f"bytes={have}-"} if have else {}
     if have and part.validator:

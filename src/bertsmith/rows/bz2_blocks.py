@@ -1,4 +1,4 @@
-"""A bz2 file read from anywhere in it: its blocks begin with a mark that can be searched for, and each unpacks alone.
+"""A bz2 file read from anywhere in it: blocks begin with a mark that can be searched for, and each decompresses alone.
 
 Blocks hold at most 900 kB and lie at any bit, not only at whole bytes. Streams that follow each other (multistream
 dumps, the output of parallel packers) are no special case, and a damaged block costs that block alone.
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, NamedTuple
 
-# The 48 bits that a block begins with, and those that stand where a stream has no further block.
+# The 48 bits that a block begins with, and those that end a stream.
 _BLOCK, _END = 0x314159265359, 0x177245385090
 _MARK_BITS, _CHECK_BITS = 48, 32
 _READ_BYTES = 1 << 20
-# No block is longer packed: 900 kB that do not compress, with the tables of their codes.
+# No compressed block is longer: 900 kB that do not compress, with the tables of their codes.
 _MOST_BITS = 8 * 1_500_000
-# Chance writes the mark into a block once in some hundred terabytes; a block then goes on behind it.
+# Chance writes the mark into a block once in some hundred terabytes; the block then continues after it.
 _MOST_FALSE_MARKS = 2
 
 

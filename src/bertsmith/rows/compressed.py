@@ -25,7 +25,7 @@ _SKIPPABLE = tuple(bytes([0x50 + number]) + b"\x2a\x4d\x18" for number in range(
 # About how many bytes of text a compressed byte holds.
 UNPACKED = 4
 _MAGIC_BYTES = max(map(len, MAGIC.values()))
-# Unpacked in steps this small, no more than one of them is lost to the damage behind it.
+# Decompressed in steps this small, at most one of them is lost to damage after it.
 _STEP = 1 << 14
 # zst gives all that its input holds, up to 128 kB for every 4 bytes: so a bomb fits into memory.
 _ZST_INPUT = 1 << 12
@@ -36,7 +36,7 @@ _CORRUPT = (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError)
 
 
 class _Decoder(Protocol):
-    """One member of a packed file, as bz2.BZ2Decompressor has it."""
+    """The decompressor of one member, with the interface of bz2.BZ2Decompressor."""
 
     @property
     def eof(self) -> bool: ...
@@ -114,7 +114,7 @@ _DECODERS: dict[str, Callable[[], _Decoder]] = {
 
 
 class _Members(io.RawIOBase):
-    """The members of a packed file, one behind the other. damage: what ended the stream early, or ""."""
+    """The members of a compressed file, one after the other. damage: what ended the stream early, or ""."""
 
     def __init__(self, file: IO[bytes], codec: str) -> None:
         self._file, self._codec = file, codec
@@ -155,20 +155,20 @@ class _Members(io.RawIOBase):
         return found
 
     def _next_member(self) -> None:
-        """Goes on to the member behind the one that ended; zeros between them are padding."""
+        """Continues with the member after the one that ended; zeros between them are padding."""
         rest = self._decoder.unused_data.lstrip(b"\0")
         while len(rest) < _MAGIC_BYTES and (more := self._file.read(self._input_bytes)):
             rest = (rest + more).lstrip(b"\0")
         if not rest:
             self._ended = True
         elif packing(rest) != self._codec:
-            raise ValueError("bytes behind its end mark that are not packed")
+            raise ValueError("bytes after its end mark that are not compressed")
         else:
             self._decoder, self._input = _DECODERS[self._codec](), rest
 
 
-class PackedFile(io.BufferedReader):
-    """An unpacked stream. It ends where the file is damaged; `damage` then says how."""
+class CompressedFile(io.BufferedReader):
+    """A decompressed stream. It ends where the file is damaged; `damage` then says how."""
 
     def __init__(self, file: IO[bytes], codec: str) -> None:
         self._members = _Members(file, codec)
@@ -181,11 +181,11 @@ class PackedFile(io.BufferedReader):
 
 def damage_of(file: IO[bytes]) -> str:
     """What ended the stream of `open_bytes` early, or "" where it is sound so far."""
-    return file.damage if isinstance(file, PackedFile) else ""
+    return file.damage if isinstance(file, CompressedFile) else ""
 
 
 def open_bytes(path: str | Path, codec: str) -> IO[bytes]:
-    """Opens a file for reading, unpacking it. codec: a key of MAGIC, or "" for plain; a plain file can be sought in.
+    """Opens a file for reading, decompressed. codec: a key of MAGIC, or "" for plain; a plain file is seekable.
 
     Raises BertsmithError when it cannot be opened, and where a library for it is missing.
     """
@@ -198,11 +198,11 @@ def open_bytes(path: str | Path, codec: str) -> IO[bytes]:
     except OSError as error:
         what = f"this file cannot be read ({error.strerror or error})"
         raise BertsmithError(what, path, "check the path and its permissions") from error
-    return PackedFile(file, codec) if codec else file
+    return CompressedFile(file, codec) if codec else file
 
 
 def peek(path: str | Path, codec: str, most: int) -> bytes:
-    """The first `most` bytes, unpacked; what can be had of them where the file is damaged. Raises BertsmithError."""
+    """The first `most` bytes, decompressed; fewer where the file is damaged. Raises BertsmithError."""
     try:
         with open_bytes(path, codec) as file:
             return file.read(most)

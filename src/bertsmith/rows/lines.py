@@ -17,7 +17,7 @@ from bertsmith.rows.encodings import UTF8_MARK, TranscodedFile
 # A longer line is cut off here: one line must fit into a worker's memory several times over.
 LONGEST_LINE = 32 << 20
 _UNIVERSAL_LINE = re.compile(rb"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
-DAMAGED = "packed files that are damaged, read up to the damage"
+DAMAGED = "compressed files that are damaged, read up to the damage"
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Lines:
         self.read_bytes = position - first
 
     def _skip_line(self, file: IO[bytes], begin: int) -> int:
-        """Passes over the rest of a line that is too long; returns its bytes."""
+        """Skips the rest of a line that is too long; returns its bytes."""
         skipped = 0
         while rest := file.readline(LONGEST_LINE):
             skipped += len(rest)
@@ -167,7 +167,7 @@ def _report_faults(file: IO[bytes], part: Slice, position: int, report: Report) 
     """Reports damage to the compression, and bytes that are no text in an encoding other than UTF-8."""
     compressed = file.source if isinstance(file, TranscodedFile) else file
     if damage := damage_of(compressed):
-        where = f"{part.name}, after byte {position:,} unpacked"
+        where = f"{part.name}, after byte {position:,} decompressed"
         error = BertsmithError(f"this file cannot be read to its end ({damage})", where, "copy or compress it again")
         report(Fault(DAMAGED, 1, 0, f"{where} ({damage})", error))
     if isinstance(file, TranscodedFile) and file.bad_bytes:

@@ -1,4 +1,4 @@
-"""What every parser of a format gives: a row with its cells, or with what is wrong with it, and where it stands."""
+"""What every parser of a format gives: a row with its cells, or with what is wrong with it, and where it is."""
 
 from __future__ import annotations
 

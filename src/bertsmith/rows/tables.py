@@ -26,7 +26,7 @@ _LINE_ENDS = (b"\n", b"\r")
 
 
 class _RowTooLongError(Exception):
-    """A row passed LONGEST_ROW; the feed stands behind it."""
+    """A row is longer than LONGEST_ROW; the feed is at the row after it."""
 
 
 class _Feed:
@@ -73,7 +73,7 @@ class _Feed:
         return next(self._again, None) or next(self._lines, (0, b""))
 
     def _pass_over(self, line: bytes) -> None:
-        """Goes on to the end of the row: to the line end at which all quotes are closed."""
+        """Skips to the end of the row: to the line end at which all quotes are closed."""
         quotes = self.row.count(b'"')
         while line and (not line.endswith(b"\n") or (self._quotes and quotes % 2)):
             _, line = self._line()

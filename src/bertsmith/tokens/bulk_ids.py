@@ -38,12 +38,12 @@ class BulkEncoder(Protocol):
     """Turns texts into ids without special tokens."""
 
     def encode(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
-        """The ids of all texts one behind the other (uint16, or uint32 past 65,535 pieces), and how many each has."""
+        """The ids of all texts one after the other (uint16, or uint32 past 65,535 pieces), and how many each has."""
         ...
 
 
 def choose_library(tokenizer: Tokenizer) -> str:
-    """The library for the bulk ids of a corpus with its version, such as "nanotoken 0.1.0"; the choice is said."""
+    """The library for the bulk ids of a corpus with its version, such as "nanotoken 0.1.0"; the choice is logged."""
     ours, fast = version_of(TOKENIZERS), version_of(NANOTOKEN)
     choice, reason = f"{TOKENIZERS} {ours}", ""
     if fast is None:

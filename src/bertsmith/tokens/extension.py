@@ -14,7 +14,7 @@ from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import rounded_size
 
 UNUSED = re.compile(r"\[unused\d+\]")
-# A word that stands once teaches its row next to nothing.
+# A word that occurs once trains its row next to nothing.
 FEWEST = 2
 
 

@@ -1,4 +1,4 @@
-"""WordPiece as BERT has it: BERT's normaliser, its pre-tokenizer, greedy longest match, 100 characters a word.
+"""WordPiece as in BERT: BERT's normaliser, its pre-tokenizer, greedy longest match, 100 characters a word.
 
 Ids come from the `tokenizers` library, so they are those of `transformers`, with one difference that is meant: a
 special token that stands literally in a text ("[MASK]") is plain text here, and a special id only where a caller asks.
@@ -69,7 +69,7 @@ class Tokenizer:
         """Reads a model or tokenizer folder, a `tokenizer.json` or a `vocab.txt`.
 
         The casing comes from tokenizer.json or tokenizer_config.json; where neither is there it is guessed from the
-        pieces, and the guess is said. Raises BertsmithError when nothing is found or it is not BERT's WordPiece.
+        pieces, and the guess is logged. Raises BertsmithError when nothing is found or it is not BERT's WordPiece.
         """
         return cls(read_engine(Path(source)))
 
@@ -103,7 +103,7 @@ class Tokenizer:
 
     @cached_property
     def is_continuation(self) -> NDArray[np.bool_]:
-        """bool[V]: the piece goes on a word (it begins with ##)."""
+        """bool[V]: the piece continues a word (it begins with ##)."""
         return np.array([len(piece) > 2 and piece.startswith("##") for piece in self.pieces])
 
     @cached_property

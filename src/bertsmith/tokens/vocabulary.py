@@ -19,7 +19,7 @@ from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.tokenizer_files import LONGEST_WORD, SPECIAL_PIECES
 
 MULTIPLE = 64
-# Their pieces would be learnt in vain: WordPiece makes one [UNK] of such a word.
+# Their pieces would be of no use: WordPiece makes one [UNK] of such a word.
 TOO_LONG = f"words longer than {LONGEST_WORD} characters, [UNK] to BERT, not counted for the vocabulary"
 _SHOWN = 40
 # ASCII alone takes up to 156 rows, with ## before letters and digits.
@@ -36,7 +36,7 @@ def rounded_size(size: int) -> int:
 
 
 def count_stretches(texts: Iterable[str]) -> Counter[str]:
-    """How often each stretch without a space or line feed stands in the texts, words with what is written at them."""
+    """How often each stretch without a space or line feed occurs in the texts, words with their punctuation."""
     stretches: Counter[str] = Counter()
     for text in texts:
         stretches.update(text.replace("\n", " ").split(" "))
@@ -45,7 +45,7 @@ def count_stretches(texts: Iterable[str]) -> Counter[str]:
 
 
 def count_words(texts: Iterable[str], lowercase: bool, left_out: Tally) -> Counter[str]:
-    """How often each word stands in the texts, words being what BERT's normaliser and pre-tokenizer make of them.
+    """How often each word occurs in the texts, words being what BERT's normaliser and pre-tokenizer make of them.
 
     left_out: takes those that are too long for BERT.
     """
@@ -77,7 +77,7 @@ def words_of(stretches: Mapping[str, int], normalizer: normalizers.Normalizer, l
 def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool = True) -> Tokenizer:
     """Trains WordPiece on texts: [PAD] is 0, then [UNK], [CLS], [SEP], [MASK], letters, merged pieces, [unusedN].
 
-    size: rows, rounded up to a multiple of 64. What is left out is said. Raises BertsmithError when the texts hold no
+    size: rows, rounded up to a multiple of 64. What is left out is logged. Raises BertsmithError when the texts hold no
     word or size is too small.
     """
     left_out = Tally()

@@ -1,7 +1,7 @@
 """Ids of bulk text by remembering words: most words were seen before, and a look-up is cheaper than a match.
 
 BERT's normaliser and pre-tokenizer never look across a space, so the ids of a text are those of its space-separated
-words one behind the other; a test holds this against the library on random Unicode.
+words one after the other; a test holds this against the library on random Unicode.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def test_bytes_that_are_not_packed_are_damage(tmp_path: Path, codec: str) -> Non
     path.write_bytes(PACKERS[codec](TEXT) + b"something else")
     found, damage = read(path, codec)
     assert found == TEXT
-    assert "not packed" in damage
+    assert "not compressed" in damage
 
 
 @pytest.mark.parametrize("codec", sorted(PACKERS))

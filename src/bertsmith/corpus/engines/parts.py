@@ -62,7 +62,7 @@ def make_once(folder: Path, made_of: str, make: Callable[[Path], dict[str, Any]]
     """Makes the part `folder` unless it is there, made of the same; returns what `make` returned, then or earlier.
 
     make: writes the part's files into the folder it is given and returns what JSON can hold. Raises BertsmithError when
-    the disk refuses; there is then no part. Nothing waits for the disk here: a part that a power cut spoilt does not
+    the disk refuses; there is then no part. Nothing waits for the disk here: a part that a power cut damaged does not
     have the checksums of its mark, and is made again. What is published is synced (see `stages/publish`).
     """
     found = finished(folder, made_of)

@@ -1,7 +1,7 @@
 """The parts of a preparation on a Ray cluster whose nodes share a folder.
 
 Ray carries tasks to nodes and small accounts back; texts and ids go through the shared folder. A part whose worker or
-node dies is given to another one by us, not by Ray, so that it is said and bounded.
+node dies is given to another one by us, not by Ray, so that it is logged and bounded.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RayEngine:
             self._ray.shutdown()
 
     def _connect(self) -> None:
-        # Ray counts its users over the network unless it is told not to.
+        # Ray reports its usage over the network unless that is disabled.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
         address = self._address or os.environ.get("RAY_ADDRESS") or "auto"

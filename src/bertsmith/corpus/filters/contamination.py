@@ -83,7 +83,7 @@ def make_index(task: IndexTask, folder: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], NDArray[np.uint64]]:
-    """Figures of a file and its runs of words: uint64[G], rising, each once."""
+    """Figures of a file and its n-grams: uint64[G], rising, each once."""
     file, sha256 = evaluation_file(path), content_hash(path)
     counts = {"texts": 0, "short": 0, "labels": 0}
     found = [np.zeros(0, np.uint64)]
@@ -133,7 +133,7 @@ class Index:
         return maybe[held], rows[held]
 
     def owners(self, row: int) -> list[int]:
-        """The files that hold the run of words whose first row this is."""
+        """The files that hold the n-gram whose first row this is."""
         last = int(np.searchsorted(self.ngrams, self.ngrams[row], side="right"))
         return [int(owner) for owner in self.files[row:last]]
 
@@ -155,7 +155,7 @@ class ExcludeTask(Part):
 @makes_part
 def search_part(task: ExcludeTask, folder: Path) -> dict[str, Any]:
     """Writes drops.npy, int64[D, 2]: (part, document) of every document that holds evaluation text, and found.npy,
-    int64[R], rows of the index that stand in the part. Returns a tally of the documents, and one a file."""
+    int64[R], rows of the index that occur in the part. Returns a tally of the documents, and one a file."""
     cleaned, index = CleanedPart.open(task.cleaned), Index.open(task.index)
     kept = kept_documents(cleaned, task.drops, task.part)
     search = _Search(index, task.names, cleaned)
@@ -186,7 +186,7 @@ class _Search:
             self._note(number, document, words, firsts[places[here]], rows[here])
 
     def _note(self, number: int, document: Document, words: Words, firsts: Ints, rows: Ints) -> None:
-        """Notes a document with the first run of words that is found in it, and the first of each file."""
+        """Notes a document with the first n-gram that is found in it, and the first of each file."""
         self.hit.append(number)
         self.rows.update(rows.tolist())
         size_bytes = int(self._cleaned.lengths[number, 2])

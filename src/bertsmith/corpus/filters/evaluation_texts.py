@@ -84,7 +84,7 @@ def evaluation_file(path: Path) -> EvaluationFile:
 def check_file(path: Path) -> None:
     """Raises BertsmithError where there is no file."""
     if not path.is_file():
-        what = "this is no file" if path.exists() else "there is no such file of evaluation text"
+        what = "this is not a file" if path.exists() else "there is no such file of evaluation text"
         siblings = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
         fix = nearest(path.name, siblings) if 0 < len(siblings) < 50 else "check the path"
         raise BertsmithError(what, path, fix if not path.is_dir() else "name its files, for instance by a glob")

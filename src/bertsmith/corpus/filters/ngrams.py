@@ -1,7 +1,7 @@
-"""Hashes of runs of words, for whole batches of texts at once, whatever case, punctuation and spacing they have.
+"""Hashes of n-grams of words, for whole batches of texts at once, whatever case, punctuation and spacing they have.
 
 A word is a run of letters, marks and digits, or one ideograph, as BERT's pre-tokenizer has it; everything between words
-is alike. Case is folded character by character. All of it is arithmetic on arrays: some 25 ns a character, and 40 bytes
+is equal. Case is folded character by character. All of it is arithmetic on arrays: some 25 ns a character, and 40 bytes
 a word while it is worked on.
 """
 
@@ -41,7 +41,7 @@ _PARTING = "\n"
 
 @dataclass(frozen=True)
 class Words:
-    """W words of several texts, one behind the other.
+    """W words of several texts, one after the other.
 
     text: the texts joined. hashes: uint64[W]. starts, ends: int64[W], characters of `text`. texts: int64[W], which text
     a word stands in.
@@ -89,7 +89,7 @@ def words_of(texts: Sequence[str]) -> Words:
 
 
 def _block_end(points: NDArray[np.uint32], begin: int) -> int:
-    """Where the block that begins at `begin` ends: behind what parts words, or in a word longer than a block."""
+    """Where the block that begins at `begin` ends: after what separates words, or in a word longer than a block."""
     end = begin + _BLOCK
     if end >= len(points):
         return len(points)

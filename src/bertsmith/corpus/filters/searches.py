@@ -176,7 +176,7 @@ class Searches:
 
 
 def _file_account(hits: Entry, counts: dict[str, Any]) -> dict[str, Any]:
-    """What corpus.json holds of one file of evaluation text; it is said, too."""
+    """What corpus.json holds of one file of evaluation text, which is logged too."""
     say(
         f"evaluation text: {counts['file']}, read as {counts['read_as']}: {counts['texts']:,} texts, "
         f"{counts['short']:,} too short to check; {counts['found']:,} of {counts['ngrams']:,} {NGRAM_WORDS}-grams "
@@ -186,12 +186,12 @@ def _file_account(hits: Entry, counts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _runs_found(index: Path, parts: Sequence[Path], count: int) -> list[int]:
-    """How many different runs of words of each evaluation file stand anywhere in the corpus."""
+    """How many different n-grams of each evaluation file occur anywhere in the corpus."""
     ngrams, owners = (np.load(index / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ("ngrams", "files"))
     found = np.zeros(len(ngrams), np.bool_)
     for part in parts:
         found[np.load(part / "found.npy", allow_pickle=False)] = True
-    # Rows of the same run lie together, and its first one was found.
+    # Rows of the same n-gram are adjacent, and the first one was found.
     for row in np.flatnonzero(ngrams[1:] == ngrams[:-1]).tolist():
         found[row + 1] |= found[row]
     return [int(each) for each in np.bincount(owners[found], minlength=count)]

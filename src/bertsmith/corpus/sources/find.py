@@ -53,7 +53,7 @@ def find_files(
     kept: Mapping[str, Kept] = MappingProxyType({}),
     own: Path | None = None,
 ) -> tuple[list[SourceFile], Tally]:
-    """The files of all sources in the order given, those of a folder sorted; and a tally of files passed over.
+    """The files of all sources in the order given, those of a folder sorted; and a tally of files skipped.
 
     Sub-folders and symbolic links are followed. kept: by `kept.keep`, of sources that are no files. own: the folder
     that is written into, which is no source of itself. Says what was recognised. Raises BertsmithError for a
@@ -81,10 +81,10 @@ def find_files(
             elif str(path) == str(source) or of_kept:
                 raise BertsmithError(f"this file cannot be read as a source: {recognised.reason}", source, _READ)
             elif recognised.damaged and options.strict:
-                fix = "copy or write it again, or omit --strict to have it passed over and counted"
+                fix = "copy or write it again, or omit --strict to have it skipped and counted"
                 raise BertsmithError(f"this file cannot be read: {recognised.reason}", path, fix)
             else:
-                passed.note(f"files passed over: {recognised.reason}", 1, path.stat().st_size, name)
+                passed.note(f"files skipped: {recognised.reason}", 1, path.stat().st_size, name)
         if len(found) == before:
             raise BertsmithError("this source holds no file to read", source, _nothing(passed))
     _tell(found, passed, options)
@@ -135,19 +135,19 @@ def _walk(folder: Path, passed: Tally, own: Path | None) -> Iterator[Path]:
             continue
         entered.add(real)
         if _is_corpus(Path(here)):
-            passed.note("folders of a prepared corpus, passed over", example=Path(here).name)
+            passed.note("folders of a prepared corpus, skipped", example=Path(here).name)
             folders.clear()
             continue
         hidden = [name for name in (*folders, *names) if name.startswith(".")]
         for name in sorted(hidden):
-            passed.note("hidden files and folders, passed over", example=name)
+            passed.note("hidden files and folders, skipped", example=name)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             file = Path(here, name)
             if not name.startswith(".") and file.is_file():
                 yield file
             elif not name.startswith("."):
-                passed.note("links to nothing and special files, passed over", example=name)
+                passed.note("broken links and special files, skipped", example=name)
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -188,7 +188,7 @@ def _said(file: SourceFile, options: ReadOptions) -> str:
     if file.encoding:
         parts.append(f"{file.encoding.upper()} by its byte order mark")
     if file.codec:
-        parts.append(f"packed as {file.codec}")
+        parts.append(f"compressed as {file.codec}")
     if file.name in _ORIGINS:
         parts.append(_ORIGINS[file.name])
     return ", ".join(parts)

@@ -74,7 +74,7 @@ def _lines(reading: Reading, runs: bool = False) -> Iterator[tuple[int, bytes]]:
 
 
 def _long_document_edges(file: Slice, part_bytes: int) -> list[int]:
-    """Where a text file is cut that is too long for one document: behind the lines in which it passes that length."""
+    """Where a text file that is too long for one document is cut: after the lines in which it passes that length."""
     edges, end = list[int](), os.path.getsize(file.path)
     with open(file.path, "rb") as text:
         while text.seek((edges[-1] if edges else 0) + LONGEST_DOCUMENT) < end:

@@ -1,6 +1,6 @@
 """Sources that are no files, kept as files beside the work: standard input, and the documentation of Python.
 
-So they can be read twice, and an interrupted preparation can go on with them.
+So they can be read twice, and an interrupted preparation can be resumed.
 """
 
 from __future__ import annotations

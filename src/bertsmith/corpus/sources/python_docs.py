@@ -78,7 +78,7 @@ class _Module:
 
 @cache
 def collect() -> Collection:
-    """Reads all there is, once a process: some 10 MB of text in some seconds. What is left out is said."""
+    """Reads all there is, once a process: some 10 MB of text in some seconds. What is left out is logged."""
     counts = Tally()
     kept, seen = list[Docstring](), set[bytes]()
     for docstring, runs in (found for module in _modules(counts) for found in _read(module, counts)):

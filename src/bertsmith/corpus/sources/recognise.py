@@ -58,7 +58,7 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
     start = head.lstrip()[:200].lower()
     if not head.strip():
         if _damaged_at_once(path, codec):
-            return Unread(f"packed as {codec} and damaged from the beginning", damaged=True)
+            return Unread(f"compressed as {codec} and damaged from the beginning", damaged=True)
         return Unread("empty or white space only")
     if head.startswith(parquet.MAGIC):
         return _parquet_form(path, codec, options)
@@ -96,7 +96,7 @@ def _damaged_at_once(path: Path, codec: str) -> bool:
 
 def _parquet_form(path: Path, codec: str, options: ReadOptions) -> Form | Unread:
     if codec:
-        return Unread(f"parquet packed as {codec} (unpack it: its own packing is as good, and it is read in slices)")
+        return Unread(f"parquet compressed as {codec} (decompress it: parquet compresses its columns itself)")
     try:
         check_parquet(str(path), options.text_field)
     except parquet.DamagedError as error:

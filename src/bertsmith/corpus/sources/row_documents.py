@@ -1,4 +1,4 @@
-"""Documents of rows: JSON lines, csv, tsv and parquet. A row that is no document is counted."""
+"""Documents of rows: JSON lines, csv, tsv and parquet. Rows without a document are counted."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from bertsmith.rows.lines import Slice
 from bertsmith.rows.parquet import text_bytes
 
 _NAME = "text"
-# Others than dumps are unpacked from so many parts on: of files of few parts there may be many.
+# Files other than dumps are decompressed first if they have at least this many parts: there may be many small ones.
 _MANY_PARTS = 16
 
 

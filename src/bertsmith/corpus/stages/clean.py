@@ -1,6 +1,6 @@
 """First pass over the sources: a part reads its slices, cleans the documents and hashes them.
 
-texts.bin      ids and texts of the documents that are kept so far, one behind the other, UTF-8
+texts.bin      ids and texts of the documents that are kept so far, one after the other, UTF-8
 lengths.npy    int64[N, 4]: bytes of the id, bytes of the text, bytes of the text as it was read, LINE_BREAKS index
 hashes.npy     uint64[N, 2]: of the text without regard to white space
 sorted.npy     uint64[N, 3]: (hash, hash, index of the document) in rising order: what the search for duplicates reads
@@ -29,7 +29,7 @@ from bertsmith.corpus.stages.totals import keep_account
 from bertsmith.rows.compressed import UNPACKED
 from bertsmith.rows.lines import Slice
 
-# A part in which a page took too long is made again with so many times the limit.
+# A part in which a page took too long is made again with this many times the limit.
 TIMES_AS_LONG = 10
 
 

@@ -20,7 +20,7 @@ _INVISIBLE = "invisible characters, left out"
 _LEFT_OUT = {"Cc": "control characters, left out", "Cf": _INVISIBLE, "Co": _INVISIBLE, "Cs": _INVISIBLE}
 _REPLACEMENT = "\ufffd"
 _LOST = "characters that were lost before (U+FFFD), left out"
-# The pieces that stand for something else than text in a BERT vocabulary.
+# The pieces of a BERT vocabulary that are no text.
 SPECIALS = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]")
 SPECIALS_READ_AS_TEXT = "special tokens written in a text, read as plain text"
 

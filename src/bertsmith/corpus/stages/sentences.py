@@ -15,7 +15,7 @@ LONGEST_SENTENCE_CHARACTERS = 10_000
 # What sentencex 1.0 is shown at once. A call costs as much as 100 characters, so short paragraphs go together. Each of
 # 30,000 characters takes three times as long, and fewer ends are found: between two quotes it looks for none.
 _WINDOW = 2_000
-# An end is believed with this much text behind it: what follows may tell an abbreviation.
+# An end is accepted with this much text after it: what follows may show that it was an abbreviation.
 _CONTEXT = 50
 # English rules see one end behind these abbreviations, since "Yes" begins a sentence; all others see none, or both.
 _ENGLISH_ALONE = "Sr. Yes. Mme. Oui."

@@ -187,7 +187,7 @@ def _encode(texts: list[_SplitDocument], encoder: BulkEncoder, changed: Tally) -
 
 
 def _sums(values: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[D]: the sums of stretches of `values`, of the given lengths, one behind the other."""
+    """int64[D]: the sums of stretches of `values`, of the given lengths, one after the other."""
     totals = np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
     return np.diff(totals[np.concatenate(([0], np.cumsum(lengths)))])
 

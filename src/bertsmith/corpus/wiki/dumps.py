@@ -27,7 +27,7 @@ from bertsmith.rows.bz2_blocks import blocks_from
 from bertsmith.rows.compressed import UNPACKED, damage_of, open_bytes
 from bertsmith.rows.lines import Fault, Slice, open_text
 
-# MediaWiki itself takes no text above 2 MiB unless it is told to. A longer page is left out.
+# MediaWiki itself takes no text above 2 MiB unless it is configured to. A longer page is left out.
 LONGEST_PAGE = 16 << 20
 _CHUNK = 1 << 18
 _TAG = re.compile(rb"<(?:/?page|revision)>")
@@ -36,7 +36,7 @@ _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*?(?:/>|>([^<]*)<)')
 _REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 _ID = re.compile(rb"<id>\s*(\d+)")
 SLOW = "pages given up because they took too long"
-_DAMAGED = "packed files that are damaged, what could be unpacked of them read"
+_DAMAGED = "compressed files that are damaged, read as far as they decompress"
 _FILE, _CATEGORY = 6, 14
 
 # (whether the bytes lie in the slice, the bytes or None where the file is damaged, where they begin)
@@ -259,7 +259,7 @@ def _read_chunks(part: Slice) -> Iterator[tuple[bool, bytes | None, int]]:
 
 @lru_cache(maxsize=64)
 def _namespaces(path: str, codec: str) -> dict[int, str]:
-    """The names of a wiki's namespaces by their numbers, from the head of its dump; what can be had of them."""
+    """The names of a wiki's namespaces by their numbers, from the head of its dump; as many as are there."""
     chunks = _chunks(Reading(Slice(path, path, "mediawiki", codec), ReadOptions(), Account()))
     _, head, _ = next(chunks, (True, None, 0))
     found = _NAMESPACE.findall((head or b"").decode(errors="replace"))

@@ -18,7 +18,7 @@ _SPACES = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
 
 
 def tidied(line: str) -> str:
-    """A line of text without marks; white space is one space, as a browser shows it; "" where nothing is said."""
+    """A line of text without marks; white space is one space, as a browser shows it; "" where no text is left."""
     line = _SPACES.sub(" ", line)
     if MARK in line:
         line = _closed(line)

@@ -80,5 +80,5 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="no such file") as caught:
         evaluation_file(tmp_path / "dve.json")
     assert "'dev.json'" in caught.value.fix
-    with pytest.raises(BertsmithError, match="is no file"):
+    with pytest.raises(BertsmithError, match="is not a file"):
         evaluation_file(tmp_path)

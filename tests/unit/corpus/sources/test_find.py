@@ -97,8 +97,8 @@ def test_folders_are_walked_sorted_links_followed_loops_left(tmp_path: Path) -> 
     files, passed = find_files([corpus], OPTIONS)
     assert [file.name for file in files] == ["corpus/twin.txt", "corpus/b/2.txt", "corpus/link/3.txt"]
     assert passed["files named twice, read once"].count == 1
-    assert passed["hidden files and folders, passed over"].count == 1
-    assert passed["links to nothing and special files, passed over"].count == 1
+    assert passed["hidden files and folders, skipped"].count == 1
+    assert passed["broken links and special files, skipped"].count == 1
 
 
 def test_globs_and_the_documentation_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ def test_packed_files_and_what_is_left_of_damaged_ones(
     assert codecs.peek(path, codec, 100).startswith(b'{"text": "row 0') or codec == "bz2"
     documents, account = read(path, "jsonl", codec=codec)
     assert 0 <= len(documents) < 60_000
-    assert account.changed["packed files that are damaged, read up to the damage"].count == 1
+    assert account.changed["compressed files that are damaged, read up to the damage"].count == 1
     with pytest.raises(BertsmithError, match="cannot be read to its end"):
         read(path, "jsonl", ReadOptions(strict=True), codec=codec)
 

@@ -201,7 +201,7 @@ def test_a_packed_dump_that_was_cut_short(tmp_path: Path, codec: str) -> None:
     documents, account = read(path, codec)
     assert 20 < len(documents) < 80
     assert dropped(account) == {"pages cut short by damage in the file": 1}
-    assert account.changed["packed files that are damaged, what could be unpacked of them read"].count == 1
+    assert account.changed["compressed files that are damaged, read as far as they decompress"].count == 1
     with pytest.raises(BertsmithError, match="damaged"):
         read(path, codec, strict=True)
 
