@@ -43,13 +43,14 @@ def test_gradients_are_equal_to_the_bit_with_dropout(compute: torch.dtype | None
     assert not torch.equal(without["encoder.embeddings.word.weight"], kept["encoder.embeddings.word.weight"])
 
 
-def test_kernels_drop_the_same_when_a_block_is_computed_again(kernels: None) -> None:
-    kept, after_kept = gradients(*model_of(torch.bfloat16, again=False))
-    again, after_again = gradients(*model_of(torch.bfloat16, again=True))
+@pytest.mark.parametrize("compute", [None, torch.bfloat16], ids=str)
+def test_kernels_drop_the_same_when_a_block_is_computed_again(kernels: None, compute: torch.dtype | None) -> None:
+    kept, after_kept = gradients(*model_of(compute, again=False))
+    again, after_again = gradients(*model_of(compute, again=True))
     assert all(torch.equal(kept[name], again[name]) for name in kept)
     assert torch.equal(after_kept, after_again)
     with kernels_unused():
-        others, _ = gradients(*model_of(torch.bfloat16, again=False))
+        others, _ = gradients(*model_of(compute, again=False))
     assert not torch.equal(others["encoder.embeddings.word.weight"], kept["encoder.embeddings.word.weight"])
 
 
