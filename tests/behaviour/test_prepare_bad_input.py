@@ -133,4 +133,4 @@ def test_too_few_held_out_documents_are_warned_about(
     source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     prepare(source, tmp_path / "corpus", options=options())
-    assert "too few documents to evaluate on" in caplog.text
+    assert "too few documents are held out" in caplog.text

@@ -120,7 +120,7 @@ def test_a_disk_that_fills_up_meanwhile(
 def test_a_disk_that_is_too_small_from_the_start(source: Path, tmp_path: Path) -> None:
     done = on_a_disk(tmp_path, source, "1m")
     assert done.returncode == 2, done.stderr
-    assert "are needed on disk while this runs" in done.stderr
+    assert "of disk while this runs, only" in done.stderr
     assert done.stderr.count("where: ") == 1
     assert not list((tmp_path / "copy").glob(".work/*/*"))
 

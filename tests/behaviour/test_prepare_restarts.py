@@ -134,14 +134,14 @@ def test_a_finished_corpus_is_opened_or_refused_never_overwritten(
         prepare([str(text)], out, options=PrepareOptions(**OPTIONS, workers=2))
     assert "nothing to do" in caplog.text
     for change, message in (
-        ({"held_out": 0.2}, "held_out: 0.1 there, 0.2 asked for"),
-        ({"vocabulary_size": 1024}, "vocabulary_size: 512 there, 1024 asked for"),
+        ({"held_out": 0.2}, "held_out: 0.1 in the folder, 0.2 requested"),
+        ({"vocabulary_size": 1024}, "vocabulary_size: 512 in the folder, 1024 requested"),
     ):
         with pytest.raises(BertsmithError, match=message) as caught:
             prepare(text, out, options=PrepareOptions(**{**OPTIONS, **change}))
         assert "--out" in caught.value.fix
     tokenizer = out / "tokenizer"
-    with pytest.raises(BertsmithError, match="tokenizer: trained there"):
+    with pytest.raises(BertsmithError, match="tokenizer: trained in the folder"):
         prepare(text, out, tokenizer=tokenizer, options=options)
     with text.open("a") as file:
         file.write("\nOne more line that was added since.")

@@ -1,4 +1,4 @@
-"""Promise: evaluation text and near copies are found, dropped or reported as asked, and all of it is in the books."""
+"""Promise: evaluation text and near-duplicates are found, dropped or reported, and all of it is accounted for."""
 
 from __future__ import annotations
 

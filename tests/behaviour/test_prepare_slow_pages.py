@@ -144,7 +144,9 @@ def test_workers_agree_where_the_same_page_is_given_up(
 def test_another_limit_is_another_corpus_only_where_pages_were_given_up(
     source: Path, tmp_path: Path, given_up: Corpus, undisturbed: dict[str, str]
 ) -> None:
-    with pytest.raises(BertsmithError, match=r"page_seconds: .* there, and pages were given up, 60\.0 asked for"):
+    with pytest.raises(
+        BertsmithError, match=r"page_seconds: .* in the folder, and pages were given up, 60\.0 requested"
+    ):
         prepare(source, given_up.folder, options=options(60.0))
     prepare(source, tmp_path / "corpus", options=options(60.0))
     prepare(source, tmp_path / "corpus", options=options(30.0))

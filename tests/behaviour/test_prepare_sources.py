@@ -118,10 +118,10 @@ def test_standard_input_is_a_source_that_can_be_gone_on_with(tmp_path: Path, tok
     assert corpus.account["made_of"]["sources"] == ["-"]
     again = run(arguments, as_csv(TEXTS), tmp_path)
     assert again.returncode == 0
-    assert b"made of the same; nothing to do" in again.stderr
+    assert b"from the same sources and options; nothing to do" in again.stderr
     other = run(arguments, as_csv(TEXTS[1:]), tmp_path)
     assert other.returncode == 2
-    assert b"made otherwise" in other.stderr
+    assert b"made differently" in other.stderr
     assert not (tmp_path / "corpus" / ".work").exists(), "nothing of the refused input stays"
 
 

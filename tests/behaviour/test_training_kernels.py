@@ -100,7 +100,7 @@ def test_a_run_that_goes_on_without_its_kernels_is_warned_about(
     monkeypatch.setenv("CXX", "no-such-compiler")
     with kernels_unused():  # as in a new process
         pretrain(recipe, corpus(), tmp_path / "run", resume=True)
-    (warning,) = [line for line in said.messages if "was started with" in line]
+    (warning,) = [line for line in said.messages if "this run was started with C++" in line]
     assert "started with C++ kernels between matrix products" in warning
     assert "resumed with PyTorch's operators" in warning
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bz2
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, NamedTuple
 
 # The 48 bits that a block begins with, and those that stand where a stream has no further block.
 _BLOCK, _END = 0x314159265359, 0x177245385090
@@ -29,6 +29,13 @@ class Block:
     data: bytes | None
 
 
+class _Mark(NamedTuple):
+    """kind: _BLOCK or _END."""
+
+    bit: int
+    kind: int
+
+
 def blocks_from(file: IO[bytes], begin: int) -> Iterator[Block]:
     """The blocks of a bz2 file whose mark begins at byte `begin` or later, to the end of the file, in order.
 
@@ -36,30 +43,30 @@ def blocks_from(file: IO[bytes], begin: int) -> Iterator[Block]:
     the end of the file, comes without data.
     """
     marks = _marks(file, begin)
-    waiting: list[tuple[int, int]] = []
+    waiting: list[_Mark] = []
 
-    def ahead(index: int) -> tuple[int, int] | None:
+    def ahead(index: int) -> _Mark | None:
         while len(waiting) <= index and (mark := next(marks, None)):
             waiting.append(mark)
         return waiting[index] if index < len(waiting) else None
 
     while first := ahead(0):
         used, data = 1, None
-        if first[1] == _BLOCK:
+        if first.kind == _BLOCK:
             for more in range(1, _MOST_FALSE_MARKS + 2):
-                behind = ahead(more)
-                if behind is None or behind[0] - first[0] > _MOST_BITS:
+                following = ahead(more)
+                if following is None or following.bit - first.bit > _MOST_BITS:
                     break
-                data = _unpack(file, first[0], behind[0])
+                data = _unpack(file, first.bit, following.bit)
                 if data is not None:
                     used = more
                     break
-            yield Block(first[0] // 8, data)
+            yield Block(first.bit // 8, data)
         del waiting[:used]
 
 
-def _marks(file: IO[bytes], begin: int) -> Iterator[tuple[int, int]]:
-    """(bit, _BLOCK or _END) of every mark that begins at byte `begin` or later, in order."""
+def _marks(file: IO[bytes], begin: int) -> Iterator[_Mark]:
+    """Every mark that begins at byte `begin` or later, in order."""
     searched = [(mark, shift, *_search(mark, shift)) for mark in (_BLOCK, _END) for shift in range(8)]
     position, kept = begin, b""
     while True:
@@ -72,11 +79,11 @@ def _marks(file: IO[bytes], begin: int) -> Iterator[tuple[int, int]]:
             while at >= 0:
                 chunk = window[at - lead : at - lead + 7].ljust(7, b"\0")
                 if int.from_bytes(chunk) & mask == whole and at - lead + 7 <= len(window) + (shift == 0):
-                    found.append((8 * (position + at - lead) + shift, mark))
+                    found.append(_Mark(8 * (position + at - lead) + shift, mark))
                 at = window.find(inner, at + 1)
         # A mark is found in the window that it begins in, unless it reaches past the window's end.
         edge = len(window) - 6 if fresh else len(window)
-        yield from sorted(pair for pair in found if pair[0] < 8 * (position + edge))
+        yield from sorted(each for each in found if each.bit < 8 * (position + edge))
         if not fresh:
             return
         kept, position = window[max(edge, 0) :], position + max(edge, 0)

@@ -153,7 +153,7 @@ def cells_of(head: bytes, whole: bool, choices: Sequence[str]) -> tuple[str, lis
     text, unless they are written as csv writes them.
     """
     text = head.decode(errors="surrogateescape")
-    best: tuple[tuple[bool, bool, bool, int], str, list[list[str]]] | None = None
+    best, best_rank = ("", list[list[str]]()), (False, False, False, -1)
     for cells in choices:
         try:
             rows = [row for row in _reader(io.StringIO(text, newline=""), cells) if row]
@@ -167,9 +167,9 @@ def cells_of(head: bytes, whole: bool, choices: Sequence[str]) -> tuple[str, lis
         fits = agree == len(rows) and (whole or len(rows) > 1)
         natural = (len(cells) > 1) == (cells[0] != "\t" or _is_quoted(text, cells[0]))
         rank = (len(rows[0]) > 1, fits, natural, agree)
-        if best is None or best[0] < rank:
-            best = (rank, cells, rows)
-    return (best[1], best[2]) if best else ("", [])
+        if best_rank < rank:
+            best, best_rank = (cells, rows), rank
+    return best
 
 
 def _is_quoted(text: str, delimiter: str) -> bool:

@@ -69,6 +69,6 @@ def test_a_file_that_was_cut_short() -> None:
 def test_a_mark_that_chance_wrote_into_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a mark is found within a block, the block goes on behind it."""
     marks = list(bz2_blocks._marks(io.BytesIO(LONG), 0))
-    false = (marks[1][0] + 4321, bz2_blocks._BLOCK)
+    false = bz2_blocks._Mark(marks[1].bit + 4321, bz2_blocks._BLOCK)
     monkeypatch.setattr(bz2_blocks, "_marks", lambda file, begin: iter(sorted([*marks, false])))
     assert unpacked(LONG) == NOISE

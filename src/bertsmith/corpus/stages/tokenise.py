@@ -88,6 +88,15 @@ def count_part_words(task: WordsTask, folder: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
+class _SplitDocument:
+    """A document and its sentences. index: its place in the part."""
+
+    index: int
+    document: Document
+    sentences: list[str]
+
+
+@dataclass(frozen=True)
 class _Batch:
     """Some documents as ids. ids: [N]. sentences: int64[S], tokens of each, none empty. documents: int64[D], sentences
     of each. tokens: int64[D]. indexes: int64[D], their places in the part. names: their ids.
@@ -139,13 +148,13 @@ def tokenise_part(task: TokensTask, folder: Path) -> dict[str, Any]:
     splits, dropped, changed = {split: _Split() for split in SPLITS}, Tally(), Tally()
     read_bytes = cleaned.lengths[:, 2]
     split_up = _split_up(cleaned, kept, task.language, changed)
-    for texts in batched(split_up, lambda each: len(each[1].text), _BATCH_CHARACTERS):
+    for texts in batched(split_up, lambda each: len(each.document.text), _BATCH_CHARACTERS):
         batch = _encode(texts, encoder, changed)
         empty = batch.documents == 0
         for place in np.flatnonzero(empty).tolist():
-            index, document, _ = texts[place]
+            document = texts[place].document
             example = excerpt(document.id, document.text)
-            dropped.note("nothing left after tokenising", 1, int(read_bytes[index]), example)
+            dropped.note("nothing left after tokenising", 1, int(read_bytes[texts[place].index]), example)
         for name, chosen in (("train", ~held_out[batch.indexes]), ("held_out", held_out[batch.indexes])):
             chosen &= ~empty
             splits[name].add(batch, chosen, int(read_bytes[batch.indexes[chosen]].sum()))
@@ -157,24 +166,23 @@ def tokenise_part(task: TokensTask, folder: Path) -> dict[str, Any]:
     }
 
 
-def _split_up(
-    cleaned: CleanedPart, kept: NDArray[np.bool_], language: str, changed: Tally
-) -> Iterator[tuple[int, Document, list[str]]]:
-    """The kept documents with their place in the part and their sentences."""
+def _split_up(cleaned: CleanedPart, kept: NDArray[np.bool_], language: str, changed: Tally) -> Iterator[_SplitDocument]:
+    """The kept documents with their sentences."""
     for index, document in cleaned.documents(kept):
-        yield index, document, sentences_of(document.text, document.line_breaks, language, changed)
+        sentences = sentences_of(document.text, document.line_breaks, language, changed)
+        yield _SplitDocument(index, document, sentences)
 
 
-def _encode(texts: list[tuple[int, Document, list[str]]], encoder: BulkEncoder, changed: Tally) -> _Batch:
+def _encode(texts: list[_SplitDocument], encoder: BulkEncoder, changed: Tally) -> _Batch:
     """Sentences that come to nothing are left out, and counted."""
-    ids, lengths = encoder.encode([sentence for _, _, sentences in texts for sentence in sentences])
+    ids, lengths = encoder.encode([sentence for text in texts for sentence in text.sentences])
     assert lengths.max(initial=0) <= LONGEST_SENTENCE
-    given = np.array([len(sentences) for _, _, sentences in texts])
+    given = np.array([len(text.sentences) for text in texts])
     filled = _sums(lengths > 0, given)
     for place in np.flatnonzero(filled < given).tolist():
         what = "sentences of characters that the tokenizer drops, left out"
-        changed.note(what, int(given[place] - filled[place]), example=texts[place][1].id)
-    indexes, names = np.array([index for index, _, _ in texts]), [document.id for _, document, _ in texts]
+        changed.note(what, int(given[place] - filled[place]), example=texts[place].document.id)
+    indexes, names = np.array([text.index for text in texts]), [text.document.id for text in texts]
     return _Batch(ids, lengths[lengths > 0], filled, _sums(lengths, given), indexes, names)
 
 

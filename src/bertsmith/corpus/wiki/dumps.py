@@ -260,6 +260,7 @@ def _read_chunks(part: Slice) -> Iterator[tuple[bool, bytes | None, int]]:
 @lru_cache(maxsize=64)
 def _namespaces(path: str, codec: str) -> dict[int, str]:
     """The names of a wiki's namespaces by their numbers, from the head of its dump; what can be had of them."""
-    head = next(_chunks(Reading(Slice(path, path, "mediawiki", codec), ReadOptions(), Account())), (True, None, 0))
-    found = _NAMESPACE.findall((head[1] or b"").decode(errors="replace"))
+    chunks = _chunks(Reading(Slice(path, path, "mediawiki", codec), ReadOptions(), Account()))
+    _, head, _ = next(chunks, (True, None, 0))
+    found = _NAMESPACE.findall((head or b"").decode(errors="replace"))
     return {int(key): html.unescape(name) for key, name in found if name}
