@@ -18,7 +18,7 @@ The folders, in the order in which text flows through them:
     training/    the step, the loop, evaluation, meters, checkpoints, and the pre-training run that joins them
     tasks/       what an encoder is fine-tuned for, and the fine-tuning run
     inference/   predictions from a model folder
-    bench/       what is measured, and against whom
+    bench/       benchmarks against other libraries
     quickstart/  the whole river in minutes, on a CPU
     cli/         the verbs of the command line, a small file per group
 """

@@ -1,4 +1,4 @@
-"""What the quickstart must show before it says that something was learned, and the table of it."""
+"""The bounds that the quickstart must pass before it says that something was learned, and their table."""
 
 from __future__ import annotations
 

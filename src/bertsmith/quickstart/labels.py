@@ -71,7 +71,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class Labelled:
-    """Rows for a classifier. question: what it is asked. rule: how train and dev were parted, and what was left out."""
+    """Rows for a classifier. question: what the classes mean. rule: how train and dev were divided."""
 
     question: str
     rule: str

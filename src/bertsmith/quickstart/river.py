@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from bertsmith.base.log import as_details, duration, log_choice, logger, say, si
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
+from bertsmith.corpus.sources import python_docs
 from bertsmith.corpus.sources.find import find_files
 from bertsmith.corpus.sources.kept import PYTHON_DOCS
 from bertsmith.quickstart.figures import Figure, classifier_figures, pretraining_figures, table
@@ -78,25 +80,33 @@ class Quickstart:
     def __init__(self, sources: Sequence[str], out: Path, budget: Budget) -> None:
         self.sources, self.out, self.budget = list(sources) or [PYTHON_DOCS], out, budget
         self.own_text = self.sources != [PYTHON_DOCS]
-        self.prepare_options = self._prepare_options()
+        if self.own_text:
+            _ = self.prepare_options  # a source that cannot be read is refused before a folder is made
         self._stages_path = out / "stages.json"
         self._stages: dict[str, dict[str, Any]] = {}
         self._claim()
 
-    def _prepare_options(self) -> PrepareOptions:
-        """The budget's. Raises BertsmithError for a source that cannot be read, before a folder is made for it."""
+    @cached_property
+    def prepare_options(self) -> PrepareOptions:
+        """The budget's, with a share of held-out documents. Raises BertsmithError for a source that cannot be read."""
         options = self.budget.prepare
-        if not self.own_text:
-            return options
         with as_details():
-            found, _ = find_files(self.sources, options.reading)
-        if any(file.kind != "file" for file in found):  # the number of documents in them is not known yet
+            documents = self._count_documents()
+        if documents is None:
             return options
-        share = max(min(_EXPECTED_HELD_OUT / len(found), _LARGEST_SHARE), _FEWEST_HELD_OUT / len(found))
-        if share > 0.5:
+        share = max(min(_EXPECTED_HELD_OUT / documents, _LARGEST_SHARE), _FEWEST_HELD_OUT / documents)
+        if not options.held_out < share <= 0.5:
             return options
-        log_choice("held-out share", f"{share:.1%}", f"there are {len(found)} documents")
+        if self.own_text:
+            log_choice("held-out share", f"{share:.1%}", f"there are {documents} documents")
         return replace(options, held_out=share)
+
+    def _count_documents(self) -> int | None:
+        """The number of documents, None if only reading the files would tell."""
+        if not self.own_text:
+            return sum(1 for _ in python_docs.collect().documents())
+        found, _ = find_files(self.sources, self.budget.prepare.reading)
+        return len(found) if all(file.kind == "file" for file in found) else None
 
     def _claim(self) -> None:
         """Makes the folder ours, or refuses one that belongs to other sources or another budget."""

@@ -61,3 +61,25 @@ def test_progress_counts_and_tells_lines(spoken):
     assert "tokens: 4/10 docs" in line
     assert "left" in line
     assert line.endswith("; part 1")
+
+
+def test_details_are_shown_under_debug_only_and_warnings_always(spoken):
+    def detailed() -> list[str]:
+        with log.as_details(), log.as_details():
+            log.say("a detail")
+            log.warn("the disk is nearly full")
+            with log.Progress("tokens", total=10, every_seconds=0) as progress:
+                progress.advance(4)
+        log.say("a result")
+        return spoken()
+
+    assert detailed() == ["warning: the disk is nearly full", "a result"]
+    log.configure(debug=True)
+    assert detailed() == ["a detail", "warning: the disk is nearly full", "a result"]
+
+
+def test_an_error_ends_the_details(spoken):
+    with pytest.raises(ValueError, match="wrong"), log.as_details():
+        raise ValueError("wrong")
+    log.say("an ordinary fact")
+    assert spoken() == ["an ordinary fact"]

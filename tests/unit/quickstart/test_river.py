@@ -16,6 +16,7 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
+from bertsmith.corpus.sources.python_docs import Collection, collect
 from bertsmith.quickstart import quickstart
 from bertsmith.quickstart.river import BUDGETS, Quickstart
 
@@ -188,6 +189,18 @@ def test_enough_documents_are_held_out_and_of_few_a_larger_share(source: Path, t
     assert share(source / "even" / "0.txt", "one") == BUDGETS["normal"].prepare.held_out
     assert share(texts(100), "some") == 0.2
     assert share(texts(500), "more") == pytest.approx(55 / 500), "so that at least 40 are"
+
+
+def test_enough_of_pythons_documentation_is_held_out_where_few_packages_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = collect()
+    few = Collection(documents.docstrings[:0], documents.topics)
+    for found, name in ((documents, "all"), (few, "few")):
+        monkeypatch.setattr("bertsmith.corpus.sources.python_docs.collect", lambda found=found: found)
+        share = Quickstart([], tmp_path / name, BUDGETS["normal"]).prepare_options.held_out
+        count = sum(1 for _ in found.documents())
+        assert share == pytest.approx(max(0.04, min(55 / count, 0.2)))
 
 
 def test_a_text_without_labels_or_held_out_documents_says_so(

@@ -137,32 +137,32 @@ def gpu_plan(sizes: GpuSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> Pl
     Attention dropout is off on both sides, as in the fast recipes, except in one row; hidden dropout is 0.1 everywhere.
     """
     sets: dict[str, Sequence[PretrainBatch]] = {}
-    names: dict[int, tuple[str, str]] = {}
+    dense: dict[int, str] = {}
+    ragged: dict[int, str] = {}
+
+    def drawn(count: int, length: int, seed: int = 0) -> PretrainBatch:
+        return pretrain_batch(lengths_of("wikipedia", count, length, seed), sizes.vocabulary, seed)
+
     for length in sizes.lengths:
         count = max(1, sizes.tokens // length)
-        dense, ragged = f"{count:,} full at {length}", f"{count:,} with Wikipedia's lengths at {length}"
-        names[length] = dense, ragged
-        sets[dense] = [pretrain_batch(lengths_of("full", count, length), sizes.vocabulary)]
-        made = [
-            pretrain_batch(lengths_of("wikipedia", count, length, seed), sizes.vocabulary, seed) for seed in range(2)
-        ]
-        sets[ragged] = real.get(length) or made
-    matches = []
-    for length in sizes.lengths:
-        for model in sizes.models:
-            ours, theirs = _gpu_sides(sizes, model, length, attention_dropout=0.0)
-            matches.append(Match(model, ours, theirs, names[length]))
-    first, length = sizes.models[0], sizes.lengths[0]
-    matches.append(Match(first, *_gpu_sides(sizes, first, length, attention_dropout=0.1), names[length][1:]))
-    fewer = f"{max(1, sizes.tokens // length // 8):,} with Wikipedia's lengths at {length}"
-    sets[fewer] = [
-        pretrain_batch(lengths_of("wikipedia", max(1, sizes.tokens // length // 8), length), sizes.vocabulary)
+        dense[length], ragged[length] = f"{count:,} full at {length}", f"{count:,} with Wikipedia's lengths at {length}"
+        sets[dense[length]] = [pretrain_batch(lengths_of("full", count, length), sizes.vocabulary)]
+        sets[ragged[length]] = real.get(length) or [drawn(count, length, seed) for seed in range(2)]
+    matches = [
+        Match(model, *_gpu_sides(sizes, model, length, attention_dropout=0.0), (dense[length], ragged[length]))
+        for length in sizes.lengths
+        for model in sizes.models
     ]
+    first, length = sizes.models[0], sizes.lengths[0]
+    matches.append(Match(first, *_gpu_sides(sizes, first, length, attention_dropout=0.1), (ragged[length],)))
+    count = max(1, sizes.tokens // length // 8)
+    fewer = f"{count:,} with Wikipedia's lengths at {length}"
+    sets[fewer] = [drawn(count, length)]
     about = (
         f"updates of {sizes.tokens:,} slots, in one micro-batch; attention dropout is 0 on both sides unless a row "
         "says otherwise, hidden dropout 0.1",
     )
-    ladder = _gpu_ladder(sizes, first, fewer, names[length][1])
+    ladder = _gpu_ladder(sizes, first, fewer, ragged[length])
     # The kernels of a compiled graph do not show which part of the model they belong to.
     profiled = replace(matches[0].ours, compiled=False)
     return Plan(sets, tuple(matches), first, ladder, profiled, sizes.passes, sizes.seconds, about)
