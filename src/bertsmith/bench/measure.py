@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -87,6 +86,8 @@ def serve_cases(sides: Mapping[str, Callable[[CaseSpec], Work]]) -> None:
 
 def _cpu_seconds() -> float:
     """User and system time of this process and of those it waited for."""
+    import resource  # not on Windows, where `run_bench` says what to do
+
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,15 @@ def test_the_text_that_a_vocabulary_is_trained_on_is_told(monkeypatch: pytest.Mo
     folder, what = vocabulary_for(None, text, tmp_path / "tokenizer")
     assert (folder / "vocab.txt").is_file()
     assert what.startswith("trained on 1.2 kB of the text")
+
+
+def test_windows_gets_a_message_instead_of_an_import_error() -> None:
+    """Without the modules that POSIX systems alone have."""
+    code = (
+        "import sys\nsys.modules.update(dict.fromkeys(['resource', 'fcntl', 'grp', 'pwd', 'termios']))\n"
+        "from bertsmith.base.errors import BertsmithError\nfrom bertsmith.bench.options import BenchOptions\n"
+        "from bertsmith.bench.run import run_bench\nsys.platform = 'win32'\n"
+        "try:\n    run_bench('prepare', BenchOptions(), [])\n"
+        "except BertsmithError as error:\n    sys.exit('Windows' not in error.what)\nsys.exit(3)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
