@@ -138,9 +138,15 @@ def last_step(run: Path) -> int:
     return max((each["step"] for each in Run(run).metrics()), default=0)
 
 
-def killed_and_resumed(model: Path, folder: Path, moments: list[int]) -> Run:
+def drawing() -> random.Random:
+    """Random moments; pytest shows the seed of a test that fails."""
+    seed = random.randrange(1 << 30)
+    print(f"random moments by seed {seed}")
+    return random.Random(seed)
+
+
+def killed_and_resumed(model: Path, folder: Path, moments: list[int], draw: random.Random) -> Run:
     call = command(model, folder, folder / "run")
-    draw = random.Random()
     for step in moments:
         killed_after([*call, "--resume"], folder / "run", step, draw)
     assert main([*call, "--resume"]) == 0
@@ -148,8 +154,8 @@ def killed_and_resumed(model: Path, folder: Path, moments: list[int]) -> Run:
 
 
 def test_killed_in_both_seeds_and_resumed_is_unbroken(unbroken: Run, model: Path, tmp_path: Path) -> None:
-    draw = random.Random()
-    resumed = killed_and_resumed(model, tmp_path, [draw.randint(1, 17), draw.randint(18, 34)])
+    draw = drawing()
+    resumed = killed_and_resumed(model, tmp_path, [draw.randint(1, 17), draw.randint(18, 33)], draw)
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
     assert not list(resumed.folder.glob(".*.part"))
@@ -157,8 +163,8 @@ def test_killed_in_both_seeds_and_resumed_is_unbroken(unbroken: Run, model: Path
 
 @pytest.mark.slow
 def test_killed_at_ten_random_moments_over_two_seeds_is_unbroken(unbroken: Run, model: Path, tmp_path: Path) -> None:
-    draw = random.Random()
-    resumed = killed_and_resumed(model, tmp_path, sorted(draw.randint(0, 36) for _ in range(10)))
+    draw = drawing()
+    resumed = killed_and_resumed(model, tmp_path, sorted(draw.randint(0, 36) for _ in range(10)), draw)
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
 
