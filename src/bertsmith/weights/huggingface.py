@@ -127,12 +127,14 @@ def tell_dtypes(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def model_folder(folder: Path) -> Path:
     """A model folder, or the finished model of a run folder. Raises BertsmithError for a run that is not finished."""
     inner = folder / "model"
-    if (folder / CONFIG_FILE).is_file() or not (folder / "run.json").is_file():
+    if (folder / CONFIG_FILE).is_file():
         return folder
-    if not (inner / CONFIG_FILE).is_file():
+    if (inner / CONFIG_FILE).is_file():
+        return inner
+    if (folder / "run.json").is_file():
         what = "this run is not finished, so it has no model yet"
         raise BertsmithError(what, folder, "finish it with --resume, or name another model")
-    return inner
+    return folder
 
 
 def read_config(folder: Path) -> BertConfig:
