@@ -137,7 +137,9 @@ def test_files_of_every_kind_are_read_in_training_and_in_prediction(encoder: Pat
     result = bertsmith.finetune("classify", encoder, train, dev, tmp_path / "run", settings=settings)
     assert result.seeds == expected.seeds
     found = predict_file(tmp_path / "run", dev, tmp_path / "out.jsonl", device="cpu")
+    written = [json.loads(line)["prediction"]["label"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert found.rows == len(DEV)
+    assert written == [each["label"] for each in predictor(tmp_path / "run", columns=Columns())(DEV)]
 
 
 def test_standard_input_is_answered_row_by_row(single: Path) -> None:
@@ -171,3 +173,41 @@ def test_a_two_label_classifier_without_names_is_read(single: Path, tmp_path: Pa
     assert list(ours[0]["scores"]) == list(theirs.config.id2label.values()) == ["LABEL_0", "LABEL_1"]
     named = predictor(single)(DEV)
     assert [[*each["scores"].values()] for each in ours] == [[*each["scores"].values()] for each in named]
+
+
+@pytest.mark.parametrize("bad", ['{"text": 5}', "{broken"])
+def test_rows_before_a_bad_one_are_answered_and_the_command_ends_with_status_2(single: Path, bad: str) -> None:
+    """Standard input stays open, as it does where a service pipes rows in."""
+    call = [sys.executable, "-m", "bertsmith", "predict", str(single), "-", "--device", "cpu", "--precision", "fp32"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([*call, "--quiet"], text=True, **pipes)
+    assert process.stdin is not None
+    try:
+        process.stdin.write("".join(json.dumps(row) + "\n" for row in DEV[:3]) + bad + "\n")
+        process.stdin.flush()
+        assert process.wait(120) == 2
+        assert process.stdout is not None
+        assert len(process.stdout.read().splitlines()) == 3
+    finally:
+        process.kill()
+        process.stdin.close()
+
+
+@pytest.mark.parametrize("rows_", [[("a", "b")], ["x", ["y"]], [b"x"], [None]])
+def test_what_is_not_a_row_is_refused(single: Path, rows_: list[object]) -> None:
+    with pytest.raises(BertsmithError, match="of type"):
+        predictor(single)(rows_)  # type: ignore[arg-type]
+
+
+def test_unknown_columns_and_opposite_flags_are_refused(single: Path, tmp_path: Path) -> None:
+    with pytest.raises(BertsmithError, match="did you mean 'text'"):
+        predictor(single, columns={"txt": "a"})
+    (tmp_path / "rows.csv").write_text("word1\nword2\n")
+    call = ["predict", str(single), str(tmp_path / "rows.csv"), "--out", str(tmp_path / "out.jsonl")]
+    assert main([*call, "--columns.no-header", "--columns.text", "1"]) == 0
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
+    assert main([*call, "--columns.no-header", "--columns.header"]) == 2
+
+
+def test_an_empty_second_text_is_none(single: Path) -> None:
+    assert predictor(single)([{"text": "word1", "text_b": None}]) == predictor(single)(["word1"])

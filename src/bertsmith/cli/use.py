@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,10 +20,26 @@ class PredictColumns:
     """The column of the text, or of the first of two."""
     text_b: str | None = None
     """The column of the second text."""
-    header: bool | None = None
-    """Whether the first line of a csv or tsv file names its columns; if not they are named 1, 2, 3 and so on."""
-    quoted: bool | None = None
-    """Whether fields may be quoted."""
+    header: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """The first line of a csv or tsv file names its columns."""
+    no_header: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """The first line is a row; columns are named 1, 2, 3 and so on."""
+    quoted: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Fields may be quoted."""
+    no_quoted: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """A quotation mark is text."""
+
+    def given(self, prog: str) -> dict[str, str | bool]:
+        """What was given, as fields of Columns. Raises BertsmithError for a flag and its opposite."""
+        found: dict[str, str | bool] = {}
+        for name in ("header", "quoted"):
+            yes, no = getattr(self, name), getattr(self, f"no_{name}")
+            if yes and no:
+                what = f"--columns.{name} and --columns.no-{name} exclude each other"
+                raise BertsmithError(what, prog, "give one of them")
+            found |= {name: yes} if yes or no else {}
+        texts = {"text": self.text, "text_b": self.text_b}
+        return found | {name: value for name, value in texts.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -48,9 +64,8 @@ def _predict(call: Call) -> None:
     flags = call.read(PredictFlags)
     from bertsmith.inference.predict_file import predict_file
 
-    given = {name: value for name, value in asdict(flags.columns).items() if value is not None}
     options = {"device": flags.device, "precision": flags.precision}
-    predict_file(flags.model, flags.input, flags.out, **options, columns=given)
+    predict_file(flags.model, flags.input, flags.out, **options, columns=flags.columns.given(call.prog))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from bertsmith.tasks.records import Columns, Row, has_lone_surrogate, read_rows
 
 _ROWS_AT_ONCE = 16_384
 _Formatter = Callable[[str, Row, Prediction], str]
+_Named = tuple[str, Row | str]
 T = TypeVar("T")
 
 
@@ -85,18 +86,29 @@ def _lines(
     predictor: Predictor, source: str | Path, form: _Formatter, progress: Progress, done: Predicted
 ) -> Iterator[list[str]]:
     rows = read_rows(source, predictor.columns)
-    for chunk in _as_they_come(rows, _ROWS_AT_ONCE) if str(source) == "-" else _chunks(rows, _ROWS_AT_ONCE):
-        lines = []
-        for (where, row), prediction in zip(chunk, predictor.predict(chunk), strict=True):
-            assert not isinstance(row, str)
-            line = form(where, row, prediction)
-            if has_lone_surrogate(line):
-                what = "a column of this row holds half of a surrogate pair, which cannot be written"
-                raise BertsmithError(what, where, "correct or remove this row")
-            done.add(prediction)
-            lines.append(line)
-        progress.advance(len(chunk))
-        yield lines
+    streams = str(source) == "-"
+    for chunk in _as_they_come(rows, _ROWS_AT_ONCE) if streams else _chunks(rows, _ROWS_AT_ONCE):
+        for part in _up_to_the_first_fault(predictor, chunk) if streams else [chunk]:
+            yield _answered(predictor, part, form, done)
+            progress.advance(len(part))
+
+
+def _up_to_the_first_fault(predictor: Predictor, chunk: list[_Named]) -> list[list[_Named]]:
+    """The chunk as it is if all of its rows can be read, else row by row: those before a bad one are answered."""
+    return [chunk] if all(predictor.can_read(each) for each in chunk) else [[each] for each in chunk]
+
+
+def _answered(predictor: Predictor, rows: list[_Named], form: _Formatter, done: Predicted) -> list[str]:
+    lines = []
+    for (where, row), prediction in zip(rows, predictor.predict(rows), strict=True):
+        assert not isinstance(row, str)
+        line = form(where, row, prediction)
+        if has_lone_surrogate(line):
+            what = "a column of this row holds half of a surrogate pair, which cannot be written"
+            raise BertsmithError(what, where, "correct or remove this row")
+        done.add(prediction)
+        lines.append(line)
+    return lines
 
 
 def _chunks(items: Iterable[T], most: int) -> Iterator[list[T]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from bertsmith.base.log import say
 from bertsmith.tasks.records import Columns, Row, to_record
 from bertsmith.tasks.registry import answering
 from bertsmith.tasks.sequences import load_tokenizer
-from bertsmith.tasks.task import Answer, FolderFacts, Run
+from bertsmith.tasks.task import Answer, FolderFacts, Runner
 from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, load_model, model_folder, read_config
 
 Prediction = Answer
@@ -46,7 +46,7 @@ class Predictor:
         folder = model_folder(Path(folder))
         shape = read_config(folder)
         trained = _read_task(folder / TASK_FILE)
-        self.columns = columns if isinstance(columns, Columns) else replace(trained.columns, **(columns or {}))
+        self.columns = columns if isinstance(columns, Columns) else _changed(trained.columns, columns or {})
         self.max_length = min(trained.max_length or shape.max_position_embeddings, shape.max_position_embeddings)
         self._tokenizer = load_tokenizer(folder, shape)
         config = files.read_json(folder / CONFIG_FILE)
@@ -59,7 +59,7 @@ class Predictor:
         chosen = choose_device(device, precision)
         model = load_model(lambda config: self._task.build(config, chosen.compute), folder, kind.may_be_fresh)
         self._model = model.to(chosen.torch_device)
-        self._run = Run(chosen.torch_device, budget_tokens)
+        self._runner = Runner(chosen.torch_device, budget_tokens)
 
     def __call__(self, rows: Sequence[Row | str] | Row | str) -> list[Prediction]:
         """The predictions of the rows, in their order. A row is a text, or a mapping with the texts' columns; a single
@@ -82,13 +82,29 @@ class Predictor:
         sequences = self._task.encode(records, self._tokenizer, self.max_length)
         if sequences.truncated.rows:
             say(f"{sequences.truncation()} (the model reads {self.max_length})")
-        answers = self._task.answers(self._model, records, sequences, self._run)
+        answers = self._task.answers(self._model, records, sequences, self._runner)
         lost = sequences.lost_tokens.tolist()
         return [{**answer, TRUNCATED: tokens} for answer, tokens in zip(answers, lost, strict=True)]
+
+    def can_read(self, row: tuple[str, Row | str]) -> bool:
+        """Whether `predict` takes this row."""
+        try:
+            record = to_record(row[1], self.columns, False, row[0])
+            self._task.check(record)
+        except (ValueError, BertsmithError):
+            return False
+        return True
 
     def cells(self, prediction: Prediction) -> dict[str, str]:
         """A prediction as named cells of a table."""
         return {**self._task.cells(prediction), TRUNCATED: str(prediction[TRUNCATED])}
+
+
+def _changed(columns: Columns, values: Mapping[str, Any]) -> Columns:
+    try:
+        return Columns.from_json({**asdict(columns), **values})
+    except ValueError as error:
+        raise BertsmithError(str(error), "columns", "use the fields of bertsmith.tasks.records.Columns") from error
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from bertsmith.tasks.metrics import CLASS_METRICS, binary_f1
 from bertsmith.tasks.records import Record
 from bertsmith.tasks.sequences import Inputs, Sequences
 from bertsmith.tasks.settings import FinetuneSettings
-from bertsmith.tasks.task import Answer, Floats, FolderFacts, Run, Task
+from bertsmith.tasks.task import Answer, Floats, FolderFacts, Runner, Task
 
 Ints = NDArray[np.int64]
 _BINARY = "binary_f1"
@@ -140,11 +140,13 @@ class Classify(Task):
     def label_of(self, target: Any) -> str:
         return self.names[int(target)]
 
-    def answers(self, model: nn.Module, records: Sequence[Record], sequences: Sequences, run: Run) -> list[Answer]:
+    def answers(
+        self, model: nn.Module, records: Sequence[Record], sequences: Sequences, runner: Runner
+    ) -> list[Answer]:
         """{"label", "score", "scores"} for each row: the likeliest class, its probability, and every class's."""
         if not records:
             return []
-        logits = run.scores(model, sequences).astype(np.float64)
+        logits = runner.scores(model, sequences).astype(np.float64)
         probabilities = np.exp(logits - logits.max(1, keepdims=True))
         probabilities /= probabilities.sum(1, keepdims=True)
         return [

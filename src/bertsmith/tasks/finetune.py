@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import tempfile
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -20,6 +17,7 @@ from bertsmith.base import files, ranks
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.base.streams import stream_key
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
@@ -29,19 +27,19 @@ from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.optim.schedules import linear
 from bertsmith.recipes.loader import as_yaml
-from bertsmith.tasks.objective import Examples, Order, RowSteps, TaskObjective
-from bertsmith.tasks.records import Record, Source, read_records, unused_columns
+from bertsmith.tasks.examples import Examples, check_sources, checksums, encode_sources
+from bertsmith.tasks.objective import Order, RowSteps, TaskObjective
+from bertsmith.tasks.records import Source
 from bertsmith.tasks.registry import task_named
 from bertsmith.tasks.results import FinetuneResult, results_of
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.settings import FinetuneSettings
-from bertsmith.tasks.task import Run as TaskRun
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.task import Runner, Task
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.training.checkpoints import load_best
 from bertsmith.training.loop import Cadence, Stage, Trainer, run_stages
 from bertsmith.training.run import TrainerSettings, resume_position, start_device, trainer_of
-from bertsmith.training.run_folder import Run, RunFacts, model_identity, opened, settings_identity
+from bertsmith.training.run_folder import Run, RunFacts, check_free, model_identity, opened, settings_identity
 from bertsmith.weights.huggingface import (
     FINETUNE_FILE,
     TASK_FILE,
@@ -55,7 +53,6 @@ from bertsmith.weights.names import POOLER
 
 # Settings that change what is written or how fast, never the result; a resumed run may change them.
 _FREE_SETTINGS = ("device", "log_every", "save_every", "keep")
-_SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 160
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class _Work:
     def order(self, seed: int) -> Order:
         """The order of the training rows from a seed."""
         settings, train = self.settings, self.parts["train"]
-        return Order(train, self.task.kind, seed, settings.epochs, settings.batch, settings.micro_batch_tokens)
+        return Order(train, self.task, seed, settings.epochs, settings.batch, settings.micro_batch_tokens)
 
 
 def finetune(
@@ -98,17 +95,29 @@ def finetune(
     kind, settings = task_named(task), settings or FinetuneSettings()
     _refuse_ranks()
     sources = {"train": train, "dev": dev} | ({} if test is None else {"test": test})
+    check_sources(sources)
     with nullcontext(out) if out is not None else tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder))
+        check_free(run.folder, resume)
         work = _prepare(kind, model_folder(Path(model)), sources, settings)
         identity = _identity(work, sources)
         recipe = {"task": task, "model": str(model), **{name: _named(each) for name, each in sources.items()}}
         with opened(run.folder, identity, resume) as started_on:
             if resume and run.is_finished():
-                say(f"this run is finished already: {run.model}")
-                return FinetuneResult.from_dict(files.read_json(run.model / FINETUNE_FILE), run.folder)
-            result = _train(work, run, RunFacts(identity, as_yaml(recipe | asdict(settings)), started_on), resume)
-    return result if out is not None else replace(result, folder=None)
+                result = FinetuneResult.from_dict(files.read_json(run.model / FINETUNE_FILE), run.folder)
+                say(f"this run is finished already: {run.model}; {result.line()}")
+                return result
+            facts = RunFacts(identity, as_yaml(recipe | asdict(settings)), started_on)
+            try:
+                result = _train(work, run, facts, resume)
+            except StoppedAfterSaving as stopped:
+                if out is not None:
+                    raise
+                raise KeyboardInterrupt("fine-tuning was stopped; no folder was given, so nothing is kept") from stopped
+    if out is None:
+        return replace(result, folder=None)
+    say(f"finished model: {run.model}")
+    return result
 
 
 def _refuse_ranks() -> None:
@@ -119,54 +128,22 @@ def _refuse_ranks() -> None:
 
 
 def _prepare(kind: type[Task], folder: Path, sources: dict[str, Source], settings: FinetuneSettings) -> _Work:
-    """Reads and encodes all rows, and says what they are."""
+    """Reads and encodes all rows."""
     config = read_config(folder)
     tokenizer = load_tokenizer(folder, config)
     max_length = min(settings.max_length, config.max_position_embeddings)
     if max_length < settings.max_length:
         say(f"rows are cut at {max_length} tokens, not {settings.max_length}: the model has no more positions")
-    records = {part: read_records(source, settings.columns) for part, source in sources.items()}
-    _tell_unused(sources["train"], settings)
-    task = kind.of_records(records["train"], settings)
-    parts = {}
-    for part, those in records.items():
-        sequences = task.encode(those, tokenizer, max_length)
-        tokens = int(sequences.lengths.sum())
-        say(f"{part}: {len(those):,} rows, {tokens:,} tokens, {sequences.truncation()}")
-        parts[part] = Examples(sequences, task.targets(those), [each.where for each in those])
-    for line in task.description():
-        say(line)
-    _show(records["train"], parts["train"], task, tokenizer)
+    task, parts = encode_sources(kind, sources, tokenizer, max_length, settings)
     return _Work(folder, task, tokenizer, settings, max_length, parts)
-
-
-def _tell_unused(source: Source, settings: FinetuneSettings) -> None:
-    unused = unused_columns(source, settings.columns)
-    if unused:
-        name = source if isinstance(source, str | Path) else "the training rows"
-        say(f"columns of {name} that are not used: {', '.join(unused)}")
-
-
-def _show(records: Sequence[Record], examples: Examples, task: Task, tokenizer: Tokenizer) -> None:
-    """Says some rows as the model will see them."""
-    for record, ids, target in zip(records[:_SHOWN_ROWS], examples.sequences.ids, examples.targets, strict=False):
-        text = " ".join(tokenizer.pieces[piece] for piece in ids)
-        cut = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 4] + " ..."
-        say(f"  {record.where}: {cut} -> {task.label_of(target)}")
 
 
 def _identity(work: _Work, sources: dict[str, Source]) -> dict[str, Any]:
     """All that decides what a run comes to."""
     settings = settings_identity(asdict(work.settings), "settings", _FREE_SETTINGS)
-    rows = {f"{part}_rows": _checksum(source) for part, source in sources.items()}
+    rows = {f"{part}_rows": checksum for part, checksum in checksums(sources).items()}
     model = model_identity(work.folder, "model")
     return {"task": work.task.kind, **settings, **rows, **model, "tokenizer": work.tokenizer.sha256}
-
-
-def _checksum(source: Source) -> str:
-    if isinstance(source, str | Path):
-        return files.sha256(Path(source))
-    return hashlib.sha256(json.dumps(list(source), sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _named(source: Source) -> str:
@@ -186,7 +163,7 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
         model,
         work.parts["train"],
         settings.metric,
-        TaskRun(device.torch_device, settings.micro_batch_tokens),
+        Runner(device.torch_device, settings.micro_batch_tokens),
     )
     cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep)
     cuda = [] if device.is_cpu else [device.torch_device]
@@ -208,9 +185,10 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
     load_best(run.folder, best, model)
     result = _result(work, run, time.monotonic() - start)
     say(result.line())
+    files.write_json(
+        run.folder / FINETUNE_FILE, result.to_dict()
+    )  # before the model, which makes the run a finished one
     _save(model, work, result, run.model)
-    files.write_json(run.folder / FINETUNE_FILE, result.to_dict())
-    say(f"finished model: {run.model}")
     return result
 
 
@@ -275,7 +253,12 @@ def _result(work: _Work, run: Run, seconds: float) -> FinetuneResult:
         folder=run.folder,
         task=work.task.kind,
         metric=settings.metric,
-        seeds=results_of(run.metrics(), settings.metric, work.order(settings.seed).epoch_steps),
+        seeds=results_of(
+            run.metrics(),
+            settings.metric,
+            work.order(settings.seed).epoch_steps,
+            {settings.seed + number: settings.epochs for number in range(settings.seeds)},
+        ),
         baseline=work.task.baseline(settings.metric, parts["dev"].targets),
         class_counts=dict(work.task.counts or {}),
         rows={part: len(each.wheres) for part, each in parts.items()},

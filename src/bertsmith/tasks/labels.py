@@ -11,15 +11,20 @@ from typing import Any
 from bertsmith.base.errors import BertsmithError
 
 MOST_CLASSES = 100
-_WHOLE = re.compile(r"[+-]?\d+(\.0*)?$")
+# Of ASCII digits and without leading zeros: 007 and 7 may be two classes.
+_WHOLE = re.compile(r"[+]?(?P<number>-?(0|[1-9][0-9]*))(\.0*)?")
+_FRACTION = re.compile(r"[+-]?[0-9]*\.[0-9]+")
 
 
 def label_text(value: Any) -> str:
     """A label as text, without white space around it. ValueError says why a value is no label."""
+    value = value.item() if hasattr(value, "item") else value  # a scalar of numpy
     if isinstance(value, list | dict):
         raise ValueError(f"the label is {json.dumps(value)[:60]}; a row has one label")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"the label is {value}, which is no class")
+        raise ValueError(f"the label is {value}, which is not a class")
+    if not isinstance(value, str | int | float):
+        raise ValueError(f"the label is of type {type(value).__name__}; use a text or a number")
     text = value.strip() if isinstance(value, str) else json.dumps(value)
     if text.lower() == "nan":
         raise ValueError(f"the label is '{text}', which stands for a missing value; write it out if it is a class")
@@ -28,7 +33,8 @@ def label_text(value: Any) -> str:
 
 def class_name(label: str) -> str:
     """The class of a label: 1, 1.0 and +1 are one."""
-    return str(int(float(label))) if _WHOLE.fullmatch(label) else label
+    whole = _WHOLE.fullmatch(label)
+    return whole["number"] if whole else label
 
 
 def class_names(labels: Iterable[str], where: str, many: bool) -> list[str]:
@@ -40,18 +46,10 @@ def class_names(labels: Iterable[str], where: str, many: bool) -> list[str]:
     names = {class_name(label) for label in labels}
     if len(names) < 2:
         raise BertsmithError(f"there is {len(names)} label, and a classifier needs two", where, "check --columns.label")
-    fractions = sorted(name for name in names if _is_number(name) and not _WHOLE.fullmatch(name))
+    fractions = sorted(name for name in names if _FRACTION.fullmatch(name))
     if not many and (fractions or len(names) > MOST_CLASSES):
         found = f"numbers with fractions, such as {fractions[0]}" if fractions else f"{len(names):,} different labels"
-        fix = "check --columns.label; if these are classes indeed, add --many-labels"
-        raise BertsmithError(f"the labels are {found}, which look like no classes", where, fix)
+        fix = "check --columns.label; if they really are classes, add --many-labels"
+        raise BertsmithError(f"the labels are {found}, which do not look like classes", where, fix)
     numbers = all(_WHOLE.fullmatch(name) for name in names)
     return sorted(names, key=(lambda name: (int(name), name)) if numbers else None)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

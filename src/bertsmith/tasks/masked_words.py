@@ -15,7 +15,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.records import Record
 from bertsmith.tasks.sequences import Sequences, by_length, pack
-from bertsmith.tasks.task import Answer, Answering, FolderFacts, Run
+from bertsmith.tasks.task import Answer, Answering, FolderFacts, Runner
 from bertsmith.tokens.tokenizer import Tokenizer
 
 MASK = "[MASK]"
@@ -39,7 +39,9 @@ class MaskedWords(Answering):
     def build(self, config: BertConfig, compute: torch.dtype | None) -> PretrainingModel:
         return PretrainingModel(config, compute)
 
-    def answers(self, model: nn.Module, records: Sequence[Record], sequences: Sequences, run: Run) -> list[Answer]:
+    def answers(
+        self, model: nn.Module, records: Sequence[Record], sequences: Sequences, runner: Runner
+    ) -> list[Answer]:
         """{"guesses"} for each row: for each of its masks, in order, the likeliest pieces with their probabilities.
 
         Raises BertsmithError at a row without a mask, and at one whose mask was truncated away.
@@ -47,8 +49,8 @@ class MaskedWords(Answering):
         assert isinstance(model, PretrainingModel)
         self._check(records, sequences)
         guesses: list[list[list[dict[str, Any]]]] = [[] for _ in records]
-        for members in by_length(sequences, run.budget_tokens):
-            rows, probabilities, pieces = self._guess(model, sequences, members, run.device)
+        for members in by_length(sequences, runner.budget_tokens):
+            rows, probabilities, pieces = self._guess(model, sequences, members, runner.device)
             for row, those_probabilities, those_pieces in zip(rows, probabilities, pieces, strict=True):
                 guesses[row].append(
                     [
@@ -71,11 +73,14 @@ class MaskedWords(Answering):
         rows = np.repeat(members, inputs.asked.lengths)[slots.cpu().numpy()]
         return rows, top.values.cpu().numpy(), top.indices.cpu().numpy()
 
+    def check(self, record: Record) -> None:
+        super().check(record)
+        if not _masks(record):
+            raise BertsmithError(f"there is no {MASK} in this row", record.where, f"put {MASK} for a word")
+
     def _check(self, records: Sequence[Record], sequences: Sequences) -> None:
         for record, ids in zip(records, sequences.ids, strict=True):
-            wanted = f"{record.text} {record.text_b or ''}".count(MASK)
-            if not wanted:
-                raise BertsmithError(f"there is no {MASK} in this row", record.where, f"put {MASK} for a word")
+            wanted = _masks(record)
             if int(np.sum(ids == self.tokenizer.special.mask)) < wanted:
                 raise BertsmithError(
                     f"a {MASK} of this row lies past the tokens that the model reads", record.where, "shorten the text"
@@ -84,3 +89,7 @@ class MaskedWords(Answering):
     def cells(self, answer: Answer) -> dict[str, str]:
         """The best guess of every mask."""
         return {"predicted_pieces": " ".join(guesses[0]["piece"] for guesses in answer["guesses"])}
+
+
+def _masks(record: Record) -> int:
+    return f"{record.text} {record.text_b or ''}".count(MASK)

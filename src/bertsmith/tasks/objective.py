@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from bertsmith.base.layout import Ints, deal_within
@@ -18,20 +17,12 @@ from bertsmith.base.streams import generator, stream_key
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import step_flop
 from bertsmith.model.losses import Forward
+from bertsmith.tasks.examples import Examples
 from bertsmith.tasks.results import TEST
-from bertsmith.tasks.sequences import Sequences, pack
-from bertsmith.tasks.task import Run, Task
+from bertsmith.tasks.sequences import pack
+from bertsmith.tasks.task import Runner, Task
 
 _SHOWN = 8
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Encoded rows. targets: [N], what the model is to say of each. wheres: "file:line" of each, for messages."""
-
-    sequences: Sequences
-    targets: NDArray[Any]
-    wheres: list[str]
 
 
 @dataclass(frozen=True)
@@ -43,7 +34,7 @@ class TaskObjective:
     model: nn.Module
     train: Examples
     metric: str
-    run: Run
+    runner: Runner
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,7 +56,7 @@ class TaskObjective:
         self.model.eval()
         figures: dict[str, float] = {}
         for part, examples in held_out.items():
-            scores = self.run.scores(self.model, examples.sequences)
+            scores = self.runner.scores(self.model, examples.sequences)
             found = self.task.evaluate(scores, examples.targets)
             figures |= {(TEST if part == "test" else "") + name: value for name, value in found.items()}
         self.model.train(training)
@@ -92,10 +83,10 @@ class RowStep:
 @dataclass(frozen=True)
 class Order:
     """In which order rows are taken: drawn anew for each epoch. seed: of the run. batch: rows of a step. budget_tokens:
-    the most that go through the model at once. kind: the name of the loss."""
+    the most that go through the model at once."""
 
     examples: Examples
-    kind: str
+    task: Task
     seed: int
     epochs: int
     batch: int
@@ -124,7 +115,13 @@ class Order:
         micro = tuple(members[each] for each in deal_within(lengths, 1, self.budget_tokens))
         shown = ", ".join(self.examples.wheres[member] for member in members[:_SHOWN])
         more = f" and {len(members) - _SHOWN} more rows" if len(members) > _SHOWN else ""
-        return RowStep(number, micro, {self.kind: len(members)}, int(lengths.sum()), f"rows {shown}{more}")
+        return RowStep(
+            number,
+            micro,
+            {self.task.kind: self.task.labels(self.examples.targets[members])},
+            int(lengths.sum()),
+            f"rows {shown}{more}",
+        )
 
 
 class RowSteps:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.files import read_errors
@@ -106,7 +107,7 @@ def read_records(source: Source, columns: Columns | None = None, labelled: bool 
             "correct or remove these rows; nothing was done",
         )
     if not records:
-        raise BertsmithError("there is no row here", name, "give a file with at least one row behind the header")
+        raise BertsmithError("no rows found", name, "give a file with at least one row behind the header")
     return records
 
 
@@ -114,6 +115,8 @@ def to_record(row: Row | str, columns: Columns, labelled: bool, where: str) -> R
     """A row as a record; a bare string is a text. ValueError says what is wrong with it."""
     if isinstance(row, str):
         row = {columns.text: row}
+    if not isinstance(row, Mapping):
+        raise ValueError(f"this row is of type {type(row).__name__}; give a text, or a mapping with its columns")
     label = None
     if labelled:
         value = row.get(columns.label)
@@ -122,7 +125,13 @@ def to_record(row: Row | str, columns: Columns, labelled: bool, where: str) -> R
             raise ValueError(f"no label in column '{columns.label}'")
         _check_characters(label, columns.label)
     text = _text(row, columns.text)
-    return Record(text, _text(row, columns.text_b) if columns.text_b in row else None, label, where)
+    return Record(text, _text(row, columns.text_b) if _has_second(row, columns) else None, label, where)
+
+
+def _has_second(row: Row, columns: Columns) -> bool:
+    """Whether a row has a second text. An empty `text_b` is none, unless the user named the column."""
+    named = columns.text_b != Columns.text_b
+    return columns.text_b in row and (named or row[columns.text_b] not in (None, ""))
 
 
 def _text(row: Row, column: str) -> str:
@@ -200,10 +209,19 @@ def _standard_input(columns: Columns) -> Iterator[tuple[str, Row]]:
         raise BertsmithError("standard input is closed", "-", "pipe rows into the command, or name a file")
     name = "standard input"
     with read_errors(name):
-        first = sys.stdin.buffer.readline().removeprefix(UTF8_MARK)
-        lines = itertools.chain([first] if first else [], iter(sys.stdin.buffer.readline, b""))
+        stream = _own_standard_input()
+        first = stream.readline().removeprefix(UTF8_MARK)
+        lines = itertools.chain([first] if first else [], iter(stream.readline, b""))
         kind = "jsonl" if first.lstrip().startswith(b"{") else "csv"
         yield from _parse(((0, line) for line in lines), kind, name, columns, first)
+
+
+def _own_standard_input() -> BinaryIO:
+    """Standard input with a buffer of our own: Python cannot exit while a thread waits in the buffer of `sys.stdin`."""
+    try:
+        return open(os.dup(sys.stdin.fileno()), "rb")
+    except (OSError, ValueError, AttributeError):  # a stream without a file, as in tests
+        return sys.stdin.buffer
 
 
 def _parse(

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.sequences import Truncated
 
 TEST = "test_"
@@ -61,6 +62,10 @@ class FinetuneResult:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], folder: Path) -> Self:
         """What `to_dict` made of one."""
+        missing = [name for name in cls.__dataclass_fields__ if name != "folder" and name not in values]
+        if missing:
+            fix = "put the file back as it was, or run the training again in another folder"
+            raise BertsmithError(f"this file lacks {', '.join(missing)}", folder / "model" / "finetune.json", fix)
         kept = {name: values[name] for name in cls.__dataclass_fields__ if name != "folder"}
         seeds = [
             SeedResult(**{**each, "epochs": [EpochResult(**one) for one in each["epochs"]]}) for each in kept["seeds"]
@@ -133,8 +138,13 @@ class FinetuneResult:
         return "; ".join(found)
 
 
-def results_of(records: Sequence[Mapping[str, Any]], metric: str, epoch_steps: int) -> list[SeedResult]:
-    """The figures of every seed, from the records of `metrics.jsonl`. epoch_steps: steps of an epoch."""
+def results_of(
+    records: Sequence[Mapping[str, Any]], metric: str, epoch_steps: int, expected: Mapping[int, int]
+) -> list[SeedResult]:
+    """The figures of every seed, from the records of `metrics.jsonl`.
+
+    epoch_steps: steps of an epoch. expected: epochs of each seed. Raises BertsmithError where records are missing.
+    """
     seeds: dict[int, list[EpochResult]] = {}
     for record in (each for each in records if each["kind"] == "evaluation"):
         figures = {name: value for name, value in record.items() if isinstance(value, float)}
@@ -142,6 +152,12 @@ def results_of(records: Sequence[Mapping[str, Any]], metric: str, epoch_steps: i
         dev = {name: value for name, value in figures.items() if not name.startswith(TEST)}
         loss = _epoch_loss(records, record, epoch_steps)
         seeds.setdefault(record["seed"], []).append(EpochResult(loss, dev, test or None))
+    if {seed: len(epochs) for seed, epochs in seeds.items()} != dict(expected):
+        raise BertsmithError(
+            "records of epochs are missing, so the figures of this run cannot be told",
+            "metrics.jsonl",
+            "put the file back as it was, or run the training again in another folder",
+        )
     found = []
     for seed, epochs in seeds.items():
         scores = [each.dev[metric] for each in epochs]

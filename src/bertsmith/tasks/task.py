@@ -63,12 +63,19 @@ class Answering(ABC):
 
     def encode(self, records: Sequence[Record], tokenizer: Tokenizer, max_length: int) -> Sequences:
         """The sequences of records. Raises BertsmithError for single texts where pairs are wanted, and the reverse."""
-        if self.pairs is not None:
-            check_pairs(records, self.pairs)
+        for record in records:
+            self.check(record)
         return encode(records, tokenizer, max_length, self.literal_specials)
 
+    def check(self, record: Record) -> None:
+        """Raises BertsmithError for a record that this model does not take."""
+        if self.pairs is not None:
+            check_pairs(record, self.pairs)
+
     @abstractmethod
-    def answers(self, model: nn.Module, records: Sequence[Record], sequences: Sequences, run: Run) -> list[Answer]:
+    def answers(
+        self, model: nn.Module, records: Sequence[Record], sequences: Sequences, runner: Runner
+    ) -> list[Answer]:
         """An answer for each record, in their order. The model must be in evaluation mode."""
 
     @abstractmethod
@@ -77,7 +84,7 @@ class Answering(ABC):
 
 
 @dataclass(frozen=True)
-class Run:
+class Runner:
     """How a model is run over many rows. budget_tokens: the most that go through it at once."""
 
     device: torch.device
@@ -94,6 +101,9 @@ class Run:
         if not rows:
             return np.zeros((0, 0), dtype=np.float32)
         found = np.concatenate(rows)
+        if not np.isfinite(found).all():
+            fix = "use --precision fp32, or train again with a lower learning rate"
+            raise BertsmithError("the model's scores are not finite (NaN or infinity)", "the model", fix)
         scores = np.empty_like(found)
         scores[np.concatenate(order)] = found
         return scores
@@ -116,11 +126,15 @@ class Task(Answering):
     @classmethod
     @abstractmethod
     def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:
-        """The task that training rows define. Raises BertsmithError for labels that are none of its kind."""
+        """The task that training rows define. Raises BertsmithError for labels that do not fit it."""
 
     @abstractmethod
     def targets(self, records: Sequence[Record]) -> NDArray[Any]:
-        """What the model is to say of each record: [N]. Raises BertsmithError at a label that training had not."""
+        """The expected output for each record: [N]. Raises BertsmithError at a label that the training rows lack."""
+
+    def labels(self, targets: NDArray[Any]) -> int:
+        """How many labels the loss of these targets sums over."""
+        return len(targets)
 
     @abstractmethod
     def loss(self, model: nn.Module, inputs: Inputs, targets: Tensor) -> LossSum:
@@ -151,10 +165,9 @@ class Task(Answering):
         """A target as the user wrote it."""
 
 
-def check_pairs(records: Sequence[Record], pairs: bool) -> None:
-    """Raises BertsmithError at the first record that has one text where two are wanted, or two where one is."""
-    for record in records:
-        if (record.text_b is not None) != pairs:
-            found, wanted = ("two texts", "one") if record.text_b is not None else ("one text", "two")
-            fix = "name the column of the second text with --columns.text-b" if pairs else "remove the second text"
-            raise BertsmithError(f"this row has {found}, and the training rows have {wanted}", record.where, fix)
+def check_pairs(record: Record, pairs: bool) -> None:
+    """Raises BertsmithError for a record that has one text where two are wanted, or two where one is."""
+    if (record.text_b is not None) != pairs:
+        found, wanted = ("two texts", "one") if record.text_b is not None else ("one text", "two")
+        fix = "name the column of the second text with --columns.text-b" if pairs else "remove the second text"
+        raise BertsmithError(f"this row has {found}, and the training rows have {wanted}", record.where, fix)

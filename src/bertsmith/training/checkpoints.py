@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_json, whole_folder
+from bertsmith.base.log import warn
 from bertsmith.optim.clipped import ClippedOptimizer
 
 _STATE = "training-state.safetensors"
@@ -68,7 +69,8 @@ def save_checkpoint(run: Path, position: Position, model: nn.Module, optimizer: 
     up_to_now = [each for each in step_folders(run) if each.name <= folder.name]
     for old in up_to_now[:-keep] if keep > 0 else []:
         shutil.rmtree(old, ignore_errors=True)
-    _remove_unused_best(run)
+    if position.best is not None:
+        _remove_unused_best(run)
     return folder
 
 
@@ -94,8 +96,12 @@ def _best_folder(run: Path, step: int) -> Path:
 
 
 def _remove_unused_best(run: Path) -> None:
-    """Removes best weights that no step folder refers to."""
-    positions = [_read_position(folder / _POSITION) for folder in step_folders(run)]
+    """Removes best weights that no step folder refers to; all stay where a step folder cannot be read."""
+    try:
+        positions = [_read_position(folder / _POSITION) for folder in step_folders(run)]
+    except BertsmithError as error:
+        warn(f"no best weights were removed, because a step folder is damaged: {error.what} ({error.where})")
+        return
     used = {_best_folder(run, each.best.step) for each in positions if each.best is not None}
     for folder in run.glob("best-*"):
         if folder not in used:

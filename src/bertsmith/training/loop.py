@@ -43,9 +43,9 @@ class Stage:
 
     number: from 1, rising through the run. kind, label: what it is called in messages and records, such as "phase", 2.
     learning_rate: of update 1..steps. loader: of the updates after a given one. held_out: what `Objective.evaluate`
-    takes; falsy where there is nothing. begin: makes model and optimizer ready before the first step: further from the
-    last stage's weights, or anew. seed: of dropout. first_step: the step of the run from which dropout is counted.
-    epoch_steps: steps of a pass over the rows, after each of which all is due (0: only after the last). select: the
+    takes; falsy where there is nothing. begin: makes model and optimizer ready before the first step: from the last
+    stage's weights, or afresh. seed: of dropout. first_step: the step of the run from which dropout is counted.
+    epoch_steps: steps of a pass over the rows, after each of which everything is due (0: only at the end). select: the
     figure of `Objective.evaluate` by which the best weights are kept ("": none are).
     """
 
@@ -190,6 +190,7 @@ class Trainer:
             return {}
         scaling = {name: float(value) for name, value in self.optimizer.loss_scale.state_dict().items()}
         scale, skipped = scaling["scale"], scaling["skipped_updates"]
+        self._skipped_warned = min(self._skipped_warned, skipped)  # a stage that starts afresh counts from 0
         if is_first() and skipped > self._skipped_warned:
             warn(
                 f"{skipped - self._skipped_warned:,.0f} updates were skipped up to step {self.position.step:,}, "
@@ -217,6 +218,8 @@ class Trainer:
     def save(self, since_log: list[float]) -> None:
         """Writes a checkpoint, on the first rank. since_log: the state of the meter."""
         if is_first():
+            if self.metrics is not None:
+                self.metrics.sync()
             position = replace(self.position, since_log=since_log)
             save_checkpoint(self.folder, position, self.objective.model, self.optimizer, self.cadence.keep)
 

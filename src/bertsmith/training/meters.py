@@ -139,6 +139,11 @@ class MetricsFile:
                 numbers = {name: value for name, value in record.items() if isinstance(value, float)}
                 self._board.write(record["step"], {f"{record['kind']}/{name}": each for name, each in numbers.items()})
 
+    def sync(self) -> None:
+        """Puts what was written so far on the disk, before a checkpoint that builds on it."""
+        with disk_errors(self._path):
+            os.fsync(self._file.fileno())
+
     def close(self) -> None:
         """Puts everything on the disk."""
         with disk_errors(self._path):

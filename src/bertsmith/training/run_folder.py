@@ -25,7 +25,8 @@ from bertsmith.weights.huggingface import read_config
 from bertsmith.weights.stored import CONFIG_FILE, stored_files
 
 MODEL_FOLDER, RECIPE_FILE = "model", "recipe.yaml"
-_RUN_FILE, _STARTED_ON = "run.json", "begun_on"
+_RUN_FILE, _STARTED_ON, _TASK = "run.json", "begun_on", "task"
+_SHOWN, _LONGEST = 8, 40
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def opened(folder: Path, identity: Mapping[str, Any], resume: bool) -> Iterator[
     identity: all that decides what the run comes to. Raises BertsmithError, alike on all ranks, where another process
     works in the folder, where a run is there and `resume` is not set, and where the folder is another run's.
     """
+    ranks.by_first(lambda: check_free(folder, resume))
     with ExitStack() as held:
 
         def check() -> dict[str, str]:
@@ -71,9 +73,23 @@ def _remove_if_unused(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def check_free(folder: Path, resume: bool) -> None:
+    """Raises BertsmithError for a folder where a run must not start: with a run that is not resumed, or with a model,
+    checkpoints or metrics and no `run.json`. Only reads, so nothing is left in a folder that is refused."""
+    if (folder / _RUN_FILE).exists():
+        if not resume:
+            fix = "add --resume, or choose another --out"
+            raise BertsmithError("there is a run in this folder already", folder, fix)
+        return
+    strays = [each.name for each in step_folders(folder)]
+    strays += [name for name in (METRICS_FILE, MODEL_FOLDER, CONFIG_FILE) if (folder / name).exists()]
+    if strays:
+        what = f"this folder holds {', '.join(strays[:4])} and no run.json, so it is not a run's"
+        raise BertsmithError(what, folder, "choose another --out, or move them away")
+
+
 def _check(folder: Path, identity: Mapping[str, Any], resume: bool) -> dict[str, str]:
-    if (folder / _RUN_FILE).exists() and not resume:
-        raise BertsmithError("there is a run in this folder already", folder, "add --resume, or choose another --out")
+    check_free(folder, resume)
     started_on = check_same_run(folder, identity)
     files.put_back(folder)  # a step folder, before the newest is looked for
     return started_on
@@ -138,22 +154,32 @@ def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:
     """
     path = folder / _RUN_FILE
     if not path.exists():
-        files_of_runs = (METRICS_FILE, MODEL_FOLDER, "config.json")
-        strays = [each.name for each in step_folders(folder)]
-        strays += [name for name in files_of_runs if (folder / name).exists()]
-        if strays:
-            what = f"this folder holds {', '.join(strays[:4])}, and no run.json says of which run"
-            raise BertsmithError(what, folder, "choose another --out, or move them away")
+        check_free(folder, resume=True)
         return {}
     fix = "remove the run folder and start again"
     known = files.read_json(path, fix)
     if not isinstance(known, dict) or not isinstance(known.get(_STARTED_ON, {}), dict):
         raise BertsmithError("this file does not say what a run belongs to", path, fix)
     started_on: dict[str, str] = known.pop(_STARTED_ON, {})
+    if (_TASK in known) != (_TASK in identity):
+        kinds = ("pre-training", "fine-tuning")
+        what = f"this folder holds a run of {kinds[_TASK in known]}, not of {kinds[_TASK in identity]}"
+        raise BertsmithError(what, path, "choose another --out")
     differing = [name for name in sorted({*known, *identity}) if known.get(name) != identity.get(name)]
     if differing:
-        details = "; ".join(f"{name} was {known.get(name)!r}, is {identity.get(name)!r}" for name in differing)
+        details = "; ".join(
+            f"{name} was {_short(known.get(name))}, is {_short(identity.get(name))}" for name in differing[:_SHOWN]
+        )
+        more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
         raise BertsmithError(
-            f"this run was started with something else: {details}", path, "use the same, or another --out for a new run"
+            f"this run was started with something else: {details}{more}",
+            path,
+            "use the same, or another --out for a new run",
         )
     return started_on
+
+
+def _short(value: Any) -> str:
+    """A value for a message; of a checksum the beginning."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.locks import LOCK_FILE
 from bertsmith.base.log import log_choice, say, warn
 from bertsmith.base.streams import stream_key
 from bertsmith.model.config import BertConfig
@@ -124,9 +125,14 @@ def tell_dtypes(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def model_folder(folder: Path) -> Path:
-    """A model folder, or the finished model of a run folder."""
+    """A model folder, or the finished model of a run folder. Raises BertsmithError for a run that is not finished."""
     inner = folder / "model"
-    return inner if (inner / CONFIG_FILE).is_file() and not (folder / CONFIG_FILE).is_file() else folder
+    if (folder / CONFIG_FILE).is_file() or not (folder / "run.json").is_file():
+        return folder
+    if not (inner / CONFIG_FILE).is_file():
+        what = "this run is not finished, so it has no model yet"
+        raise BertsmithError(what, folder, "finish it with --resume, or name another model")
+    return inner
 
 
 def read_config(folder: Path) -> BertConfig:
@@ -167,6 +173,12 @@ def save_model(model: nn.Module, contents: FolderContents, out: str | Path) -> N
 
 def write_folder(tensors: Mapping[str, Tensor], shape: BertConfig, contents: FolderContents, out: Path) -> None:
     """Writes a model folder of tensors under our names; as `save_model` otherwise."""
+    broken = [name for name, each in tensors.items() if not bool(torch.isfinite(each).all())]
+    if broken:
+        what = f"weights are not finite (NaN or infinity): {', '.join(broken[:_SHOWN])}"
+        raise BertsmithError(
+            what, out, "train again with a lower learning rate or --precision fp32; nothing was written"
+        )
     if check_replaceable(out):
         say(f"the model that was in {out} is replaced")
     prefix = "" if contents.architecture == "BertModel" else "bert."
@@ -212,7 +224,8 @@ def check_replaceable(out: Path) -> bool:
         raise BertsmithError(
             "this is there already and is not a model folder", out, "choose another folder, or empty this one first"
         )
-    extra = sorted(each.name for each in out.iterdir() if each.name not in _WRITTEN_FILES or not each.is_file())
+    known = (*_WRITTEN_FILES, LOCK_FILE)
+    extra = sorted(each.name for each in out.iterdir() if each.name not in known or not each.is_file())
     if extra:
         more = f" and {len(extra) - _SHOWN} more" if len(extra) > _SHOWN else ""
         raise BertsmithError(

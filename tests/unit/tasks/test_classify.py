@@ -12,7 +12,7 @@ from bertsmith.tasks.labels import class_names, label_text
 from bertsmith.tasks.records import Record
 from bertsmith.tasks.sequences import encode, pack
 from bertsmith.tasks.settings import FinetuneSettings
-from bertsmith.tasks.task import Run
+from bertsmith.tasks.task import Runner
 from bertsmith.tokens.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
@@ -85,6 +85,21 @@ def test_one_number_is_one_class_however_it_is_written():
     assert task.targets(records("1.00", "0.0")).tolist() == [1, 0]
 
 
+def test_labels_that_are_written_differently_stay_apart():
+    """Leading zeros, digits of other scripts and numbers past what a float holds."""
+    assert task_of("01", "1").names == ("01", "1")
+    assert task_of("9007199254740993", "9007199254740992").names == ("9007199254740992", "9007199254740993")
+    assert len(task_of("١", "1").names) == 2
+    assert len(task_of("1" * 400, "2").names) == 2
+    assert task_of("1_0", "inf", "1e3").names == ("1_0", "1e3", "inf")
+
+
+def test_numpys_numbers_are_labels_and_bytes_are_not():
+    assert label_text(np.int64(1)) == "1"
+    with pytest.raises(ValueError, match="of type bytes"):
+        label_text(b"x")
+
+
 def test_numbers_with_fractions_and_hundreds_of_labels_need_the_users_word():
     with pytest.raises(BertsmithError, match=r"fractions, such as 2\.5") as caught:
         task_of("1", "2.5", "3")
@@ -154,7 +169,7 @@ def test_scores_keep_the_order_of_the_rows(classifier):
     texts = ["a", "a b c d e f", "c d", "b " * 9, "h g"]
     sequences = encode([Record(text, None, None, "") for text in texts], tokenizer, 16)
     cpu = torch.device("cpu")
-    together = Run(cpu, budget_tokens=12).scores(classifier, sequences)
+    together = Runner(cpu, budget_tokens=12).scores(classifier, sequences)
     with torch.no_grad():
         alone = [classifier(pack(sequences, np.array([row]), cpu))[0].numpy() for row in range(len(texts))]
     np.testing.assert_allclose(together, alone, atol=1e-5)

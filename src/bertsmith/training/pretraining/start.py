@@ -66,7 +66,7 @@ def check_start(
     if not from_scratch:
         say(f"{said}; it is lower because the run starts from a trained model" if loss < guessing - 0.5 else said)
         if loss >= guessing - 0.5:
-            warn("the model that the run starts from is no better than guessing: is it one with a masked-word head?")
+            warn("the model that the run starts from is no better than guessing: does it have a masked-word head?")
     elif abs(loss - guessing) <= 0.5:
         say(f"{said} (the last term for the spread of fresh scores): as expected")
     else:

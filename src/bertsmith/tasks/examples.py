@@ -1,0 +1,99 @@
+"""Rows made ready for fine-tuning: read, encoded, and shown to the user as the model will see them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say, warn
+from bertsmith.tasks.records import Columns, Record, Source, read_records, unused_columns
+from bertsmith.tasks.sequences import Sequences
+from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tasks.task import Task
+from bertsmith.tokens.tokenizer import Tokenizer
+
+_SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 160
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Encoded rows. targets: [N], the expected output for each. wheres: "file:line" of each, for messages."""
+
+    sequences: Sequences
+    targets: NDArray[Any]
+    wheres: list[str]
+
+
+def check_sources(sources: Mapping[str, Any]) -> None:
+    """Raises BertsmithError for rows that cannot be read more than once: standard input, and iterators."""
+    for part, source in sources.items():
+        if str(source) == "-":
+            what = f"the {part} rows cannot come from standard input, because they are read more than once"
+            raise BertsmithError(what, part, "write them to a file first")
+        if not isinstance(source, str | Path | Sequence):
+            fix = "give a file, or a list of rows"
+            raise BertsmithError(f"the {part} rows are of type {type(source).__name__}", part, fix)
+
+
+def encode_sources(
+    kind: type[Task],
+    sources: Mapping[str, Source],
+    tokenizer: Tokenizer,
+    max_length: int,
+    settings: FinetuneSettings,
+) -> tuple[Task, dict[str, Examples]]:
+    """The task that the training rows define, and the rows of each part ("train", "dev", "test").
+
+    Logs how many rows there are, what was cut, columns that are not used, and some rows. Raises BertsmithError for rows
+    that cannot be used.
+    """
+    records = {part: read_records(source, settings.columns) for part, source in sources.items()}
+    _log_unused(sources["train"], settings.columns)
+    task = kind.of_records(records["train"], settings)
+    parts = {}
+    for part, those in records.items():
+        sequences = task.encode(those, tokenizer, max_length)
+        tokens = int(sequences.lengths.sum())
+        say(f"{part}: {len(those):,} rows, {tokens:,} tokens, {sequences.truncation()}")
+        parts[part] = Examples(sequences, task.targets(those), [each.where for each in those])
+    for line in task.description():
+        say(line)
+    _show(records["train"], parts["train"], task, tokenizer)
+    return task, parts
+
+
+def checksums(sources: Mapping[str, Source]) -> dict[str, str]:
+    """SHA-256 of the rows of each part. Warns where two parts are the same rows."""
+    found = {part: _checksum(source) for part, source in sources.items()}
+    for part, other in (("dev", "train"), ("test", "dev"), ("test", "train")):
+        if part in found and found[part] == found[other]:
+            warn(f"the {part} rows are the {other} rows, so their score says nothing about other text")
+    return found
+
+
+def _checksum(source: Source) -> str:
+    if isinstance(source, str | Path):
+        return files.sha256(Path(source))
+    return hashlib.sha256(json.dumps(list(source), sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _log_unused(source: Source, columns: Columns) -> None:
+    unused = unused_columns(source, columns)
+    if unused:
+        name = source if isinstance(source, str | Path) else "the training rows"
+        say(f"columns of {name} that are not used: {', '.join(unused)}")
+
+
+def _show(records: Sequence[Record], examples: Examples, task: Task, tokenizer: Tokenizer) -> None:
+    for record, ids, target in zip(records[:_SHOWN_ROWS], examples.sequences.ids, examples.targets, strict=False):
+        text = " ".join(tokenizer.pieces[piece] for piece in ids)
+        cut = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 4] + " ..."
+        say(f"  {record.where}: {cut} -> {task.label_of(target)}")
