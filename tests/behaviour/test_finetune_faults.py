@@ -1,0 +1,152 @@
+"""Faults around a fine-tuning run are named, and leave what was there as it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bertsmith
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.classify import Classify
+from bertsmith.tasks.records import Columns
+from bertsmith.training.run_folder import Run
+from made_rows import QUICK, made_model, rows
+
+TRAIN, DEV = rows(96, 1), rows(40, 2)
+SETTINGS = replace(QUICK, epochs=3, seeds=2, log_every=2, save_every=2, keep=2, dropout=0.2)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_model(tmp_path_factory.mktemp("encoder"))
+
+
+def test_two_processes_cannot_work_in_one_run_folder(model: Path, tmp_path: Path, capsys) -> None:
+    for name, made in (("train", TRAIN), ("dev", DEV)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+    files = [f"--{name}={tmp_path / name}.jsonl" for name in ("train", "dev")]
+    call = ["finetune", "classify", "--model", str(model), *files, "--out", str(tmp_path / "run"), "--log-every", "2"]
+    call += ["--batch", "16", "--max-length", "32", "--device", "cpu", "--precision", "fp32"]
+    first = subprocess.Popen(
+        [sys.executable, "-m", "bertsmith", *call, "--epochs", "200", "--quiet"], stderr=subprocess.PIPE
+    )
+    try:
+        while not Run(tmp_path / "run").metrics("train"):
+            assert first.poll() is None, first.communicate()[1]
+            time.sleep(0.01)
+        assert main([*call, "--epochs", "200", "--resume"]) == 2
+        assert "another process is training in this folder" in capsys.readouterr().err
+        assert first.poll() is None
+    finally:
+        first.kill()
+        first.communicate()
+
+
+def test_a_gradient_that_is_not_finite_stops_it_and_names_the_rows(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss = Classify.loss
+    calls = [0]
+
+    def broken(self, model, inputs, targets):  # type: ignore[no-untyped-def]
+        found = loss(self, model, inputs, targets)
+        calls[0] += 1
+        return replace(found, loss=found.loss * float("nan")) if calls[0] == 3 else found
+
+    monkeypatch.setattr(Classify, "loss", broken)
+    with pytest.raises(BertsmithError, match="not finite") as caught:
+        bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=SETTINGS)
+    assert "seed 42, step 3" in caught.value.where
+    assert "rows row " in caught.value.where
+    assert "8 more rows" in caught.value.where
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_several_processes_are_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(BertsmithError, match="one of 2 processes"):
+        bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=SETTINGS)
+    assert not (tmp_path / "run").exists()
+
+
+def test_unused_columns_and_three_rows_are_shown(model: Path, said: pytest.LogCaptureFixture) -> None:
+    train = [{"sentence1": row["text"], "sentence2": "word1", "label": row["label"]} for row in TRAIN]
+    columns = Columns(text="sentence1")
+    settings = replace(SETTINGS, seeds=1, epochs=1, columns=columns)
+    bertsmith.finetune("classify", model, train, train[:20], None, settings=settings)
+    assert "columns of the training rows that are not used: sentence2" in said.text
+    assert sum(line.startswith("  row ") and "[CLS]" in line for line in said.messages) == 3
+
+
+def test_a_damaged_older_step_folder_stops_no_training(model: Path, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, seeds=1, epochs=2)
+    from bertsmith.training import loop
+
+    save = loop.save_checkpoint
+
+    def damaging(run, position, *rest):  # type: ignore[no-untyped-def]
+        folder = save(run, position, *rest)
+        if position.step == 2:
+            (folder / "position.json").write_text("{")
+        return folder
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "save_checkpoint", damaging)
+        keeping = replace(settings, keep=5)
+        assert bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "other", settings=keeping).scores
+
+
+def test_weights_that_are_not_finite_are_no_finished_model(model: Path, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, seeds=1, epochs=1, batch=96, learning_rate=1e38, warmup=0.0, max_gradient_norm=0.0)
+    with pytest.raises(BertsmithError, match="not finite"):
+        bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=settings)
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_a_stop_without_a_folder_is_an_interruption(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bertsmith.base.stopping import StopSignal
+
+    class Asked(StopSignal):
+        def __init__(self, *rest: object) -> None:
+            super().__init__(*rest)
+            self.requested = self.interrupted = True
+
+    monkeypatch.setattr("bertsmith.base.stopping.StopSignal", Asked)
+    with pytest.raises(KeyboardInterrupt, match="nothing is kept"):
+        bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=SETTINGS)
+
+
+def test_the_folder_of_another_kind_of_run_and_an_unfinished_one_are_named(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"recipe.seed": 1, "begun_on": {}}))
+    with pytest.raises(BertsmithError, match="a run of pre-training, not of fine-tuning"):
+        bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=SETTINGS, resume=True)
+    with pytest.raises(BertsmithError, match="this run is not finished"):
+        Predictor(tmp_path / "run")
+
+
+def test_rows_that_come_twice_are_warned_about_and_a_stream_is_refused(
+    model: Path, said: pytest.LogCaptureFixture
+) -> None:
+    settings = replace(SETTINGS, seeds=1, epochs=1)
+    bertsmith.finetune("classify", model, TRAIN, DEV, None, test=DEV, settings=settings)
+    assert "the test rows are the dev rows" in said.text
+    for rows_of in ("-", iter(TRAIN)):
+        with pytest.raises(BertsmithError, match="train rows"):
+            bertsmith.finetune("classify", model, rows_of, DEV, None, settings=settings)  # type: ignore[arg-type]
+
+
+def test_a_refused_folder_is_left_as_it_was(model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "mine")
+    with pytest.raises(BertsmithError, match=r"config\.json"):
+        bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "mine", settings=SETTINGS)
+    assert {each.name for each in (tmp_path / "mine").iterdir()} == {each.name for each in model.iterdir()}
