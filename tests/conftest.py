@@ -104,9 +104,11 @@ def no_log_left_behind() -> Iterator[None]:
     """A command line that a test runs sets up our log for its process; the next test begins with a plain logger."""
     yield
     module = sys.modules.get("bertsmith.base.log")
-    if module is not None:
-        module.logger.handlers, module.logger.propagate = [], True
-        module.logger.setLevel("NOTSET")
+    if module is None or not any(isinstance(each, module._AboveBars) for each in module.logger.handlers):
+        return
+    module.logger.handlers = [each for each in module.logger.handlers if not isinstance(each, module._AboveBars)]
+    module.logger.propagate = True
+    module.logger.setLevel("NOTSET")
 
 
 @pytest.fixture
