@@ -66,7 +66,9 @@ def environment(tmp_path_factory) -> dict[str, str]:
         (venv / "bin" / name).chmod(0o755)
     (venv / ".ready").touch()
     path = f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "VENV": str(venv), "PATH": path, "PYTHONPATH": str(ROOT / "src")}
+    # `make test ARGS=...` hands its own ARGS down by these.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return {**inherited, "VENV": str(venv), "PATH": path, "PYTHONPATH": str(ROOT / "src")}
 
 
 def run(command: list[str], clone: Path, environment: dict[str, str]) -> str:
