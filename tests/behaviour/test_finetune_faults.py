@@ -37,13 +37,13 @@ def test_two_processes_cannot_work_in_one_run_folder(model: Path, tmp_path: Path
     call = ["finetune", "classify", "--model", str(model), *files, "--out", str(tmp_path / "run"), "--log-every", "2"]
     call += ["--batch", "16", "--max-length", "32", "--device", "cpu", "--precision", "fp32"]
     first = subprocess.Popen(
-        [sys.executable, "-m", "bertsmith", *call, "--epochs", "200", "--quiet"], stderr=subprocess.PIPE
+        [sys.executable, "-m", "bertsmith", *call, "--epochs", "100000", "--quiet"], stderr=subprocess.PIPE
     )
     try:
         while not Run(tmp_path / "run").metrics("train"):
             assert first.poll() is None, first.communicate()[1]
             time.sleep(0.01)
-        assert main([*call, "--epochs", "200", "--resume"]) == 2
+        assert main([*call, "--epochs", "100000", "--resume"]) == 2
         assert "another process is training in this folder" in capsys.readouterr().err
         assert first.poll() is None
     finally:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +21,8 @@ from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.loop import Trainer
+from bertsmith.training.objective import Step
 from bertsmith.training.run_folder import Run
 from made_rows import QUICK, made_model, rows
 from made_runs import OF_THE_CLOCK
@@ -118,22 +117,29 @@ def test_a_seed_gives_the_same_alone_as_behind_another(unbroken: Run, model: Pat
     assert losses == [each["loss"] for each in behind if each["kind"] == "train"]
 
 
-def killed_after(call: list[str], run: Path, step: int, draw: random.Random) -> None:
-    """Runs the command and kills it at a random moment some time after a step was logged."""
-    process = subprocess.Popen([sys.executable, "-m", "bertsmith", *call, "--quiet"], stderr=subprocess.PIPE)
-    try:
-        end = time.monotonic() + 120
-        while last_step(run) < step and process.poll() is None and time.monotonic() < end:
-            time.sleep(0.001)
-        time.sleep(draw.random() * 0.1)
-        assert process.poll() is None or step >= 34, "it ended before it was killed"
-    finally:
-        process.kill()
-        process.communicate()
+KILLED = """
+import os, signal, sys, threading
+from bertsmith.cli import main
+from bertsmith.training.loop import Trainer
+step, delay, advance, timers = int(sys.argv[1]), float(sys.argv[2]), Trainer._advance, []
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+def advancing(self, taken):
+    advance(self, taken)
+    if self.position.step >= step and not timers:
+        timers.append(threading.Timer(delay, kill))
+        timers[0].start()
+Trainer._advance = advancing
+main(sys.argv[3:])
+timers[0].join() if timers else kill()
+"""
 
 
-def last_step(run: Path) -> int:
-    return max((each["step"] for each in Run(run).metrics()), default=0)
+def killed_after(call: list[str], step: int, draw: random.Random) -> None:
+    """Runs the command, which kills itself at a random moment after a step, however far it has come by then."""
+    moment = [str(step), str(draw.random() * 0.1)]
+    done = subprocess.run([sys.executable, "-c", KILLED, *moment, *call, "--quiet"], capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def drawing() -> random.Random:
@@ -146,7 +152,7 @@ def drawing() -> random.Random:
 def killed_and_resumed(model: Path, folder: Path, moments: list[int], draw: random.Random) -> Run:
     call = command(model, folder, folder / "run")
     for step in moments:
-        killed_after([*call, "--resume"], folder / "run", step, draw)
+        killed_after([*call, "--resume"], step, draw)
     assert main([*call, "--resume"]) == 0
     return Run(folder / "run")
 
@@ -167,18 +173,19 @@ def test_killed_at_ten_random_moments_over_two_seeds_is_unbroken(unbroken: Run, 
     assert weights(resumed) == weights(unbroken)
 
 
-def test_sigterm_saves_and_the_rest_is_as_unbroken(unbroken: Run, model: Path, tmp_path: Path) -> None:
-    call = command(model, tmp_path, tmp_path / "run")
+def test_sigterm_saves_and_the_rest_is_as_unbroken(
+    unbroken: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, advance = command(model, tmp_path, tmp_path / "run"), Trainer._advance
 
-    def stop() -> None:
-        while last_step(tmp_path / "run") < 5:
-            time.sleep(0.001)
-        os.kill(os.getpid(), signal.SIGTERM)
+    def stopping(self: Trainer, step: Step) -> None:
+        advance(self, step)
+        if self.position.step == 5:
+            signal.raise_signal(signal.SIGTERM)
 
-    watcher = threading.Thread(target=stop)
-    watcher.start()
-    assert main(call) == 143
-    watcher.join()
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_advance", stopping)
+        assert main(call) == 143
     run = Run(tmp_path / "run")
     assert not run.is_finished()
     assert step_folders(run.folder)
@@ -207,22 +214,24 @@ def test_other_rows_or_settings_are_another_run(unbroken: Run, model: Path, tmp_
 def test_no_extra_model_stays_in_memory_between_seeds(model: Path, tmp_path: Path, monkeypatch) -> None:
     import gc
 
+    from bertsmith.optim.clipped import ClippedOptimizer
     from bertsmith.tasks import finetune as module
     from bertsmith.tasks.classify import Classifier
 
+    kinds = (Classifier, ClippedOptimizer)
     held = []
     really = module.results_of
 
     def counting(*arguments):  # type: ignore[no-untyped-def]
         gc.collect()
-        held.append(sum(isinstance(each, Classifier) for each in gc.get_objects()))
+        held.append([sum(isinstance(each, kind) for each in gc.get_objects()) for kind in kinds])
         return really(*arguments)
 
     monkeypatch.setattr(module, "results_of", counting)
     gc.collect()
-    before = sum(isinstance(each, Classifier) for each in gc.get_objects())
+    before = [sum(isinstance(each, kind) for each in gc.get_objects()) for kind in kinds]
     bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=SETTINGS)
-    assert held == [before + 1]
+    assert held == [[count + 1 for count in before]], "one model and one optimizer, with its moments"
 
 
 def test_best_weights_are_whole_before_the_step_folder_that_refers_to_them(

@@ -84,6 +84,13 @@ class ClippedOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             group["step"].zero_()
 
+    def start_afresh(self) -> None:
+        """Forgets all updates: moments, step count and loss scale are those of a new optimizer."""
+        self.state.clear()
+        self.reset_step_count()
+        if self.loss_scale is not None:
+            self.loss_scale.reset()
+
     def scaled(self, loss: Tensor) -> Tensor:
         """The tensor to call `backward` on: the loss, times the loss scale if there is one."""
         return loss if self.loss_scale is None else loss * self.loss_scale.scale

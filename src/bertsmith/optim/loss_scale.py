@@ -28,10 +28,16 @@ class LossScale:
         floor: float = 1.0,
         ceiling: float = 2.0**24,
     ) -> None:
-        self.grow_every, self.floor, self.ceiling = grow_every, floor, ceiling
+        self.grow_every, self.floor, self.ceiling, self._initial = grow_every, floor, ceiling, initial
         self.scale = torch.tensor(initial, dtype=torch.float32, device=device)
         self.good_updates = torch.zeros((), dtype=torch.int64, device=device)
         self.skipped_updates = torch.zeros((), dtype=torch.int64, device=device)
+
+    def reset(self) -> None:
+        """Returns all numbers to those of a new scale."""
+        self.scale.fill_(self._initial)
+        self.good_updates.zero_()
+        self.skipped_updates.zero_()
 
     @torch.no_grad()
     def update(self, finite: Tensor) -> Tensor:

@@ -185,15 +185,14 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
     load_best(run.folder, best, model)
     result = _result(work, run, time.monotonic() - start)
     say(result.line())
-    files.write_json(
-        run.folder / FINETUNE_FILE, result.to_dict()
-    )  # before the model, which makes the run a finished one
+    # Before the model, which makes the run a finished one.
+    files.write_json(run.folder / FINETUNE_FILE, result.to_dict())
     _save(model, work, result, run.model)
     return result
 
 
 def _stage(work: _Work, number: int, device: Device) -> Stage:
-    """The run of one seed, which begins anew from the model folder's weights."""
+    """The run of one seed, which starts afresh from the model folder's weights."""
     seed = work.settings.seed + number - 1
     order = work.order(seed)
 
@@ -201,7 +200,7 @@ def _stage(work: _Work, number: int, device: Device) -> Stage:
         if number > 1:  # the first seed's weights are there already
             model = trainer.objective.model
             model.load_state_dict(_build(work, device, seed).state_dict())
-            trainer.optimizer = _optimizer(model, work.settings, device)
+            trainer.optimizer.start_afresh()  # in place: another one would leave this one's moments in memory
 
     return Stage(
         number=number,
