@@ -48,18 +48,15 @@ PATTERNS = {
     for each, better in BANNED.items()
 }
 
-# Rooms, files and pages that were not gone through yet. An entry in which nothing is found any more has to be removed.
-NOT_YET: set[str] = set()
-
 
 def texts() -> dict[str, list[Path]]:
-    """Files by the room of the package, or by the page, that they belong to; a file in NOT_YET by itself."""
+    """Files by the room of the package, or by the page, that they belong to."""
     found: dict[str, list[Path]] = {}
     for path in sorted(PACKAGE.rglob("*")):
         if path.suffix in (".py", ".cpp", ".h", ".yaml"):
             name = path.relative_to(PACKAGE).as_posix()
             room = f"src/{name.split('/')[0]}" if "/" in name else "src"
-            found.setdefault(f"src/{name}" if f"src/{name}" in NOT_YET else room, []).append(path)
+            found.setdefault(room, []).append(path)
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*"))]:
         if path.suffix in (".md", ".yaml", ".sh", ".sbatch"):
             found[path.relative_to(ROOT).as_posix()] = [path]
@@ -83,14 +80,7 @@ def test_a_room_is_written_in_plain_english(room: str) -> None:
         for path in texts()[room]
         for each in findings(path.read_text(encoding="utf-8"))
     ]
-    if room in NOT_YET:
-        assert found, f"{room} has none of the words any more: remove it from NOT_YET"
-        pytest.skip(f"{len(found)} to go")
     assert not found, "\n" + "\n".join(found)
-
-
-def test_what_is_not_gone_through_yet_exists() -> None:
-    assert texts().keys() >= NOT_YET
 
 
 @pytest.mark.parametrize(

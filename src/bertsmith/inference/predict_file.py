@@ -88,26 +88,29 @@ def _lines(
     rows = read_rows(source, predictor.columns)
     streams = str(source) == "-"
     for chunk in _as_they_come(rows, _ROWS_AT_ONCE) if streams else _chunks(rows, _ROWS_AT_ONCE):
-        for part in _up_to_the_first_fault(predictor, chunk) if streams else [chunk]:
-            yield _answered(predictor, part, form, done)
-            progress.advance(len(part))
-
-
-def _up_to_the_first_fault(predictor: Predictor, chunk: list[_Named]) -> list[list[_Named]]:
-    """The chunk as it is if all of its rows can be read, else row by row: those before a bad one are answered."""
-    return [chunk] if all(predictor.can_read(each) for each in chunk) else [[each] for each in chunk]
+        answered: Iterable[list[str]]
+        try:
+            answered = [_answered(predictor, chunk, form, done)]
+        except BertsmithError:
+            if not streams:
+                raise
+            answered = (_answered(predictor, [each], form, done) for each in chunk)  # those before the bad row
+        yield from answered
+        progress.advance(len(chunk))
 
 
 def _answered(predictor: Predictor, rows: list[_Named], form: _Formatter, done: Predicted) -> list[str]:
     lines = []
-    for (where, row), prediction in zip(rows, predictor.predict(rows), strict=True):
+    predictions = predictor.predict(rows)
+    for (where, row), prediction in zip(rows, predictions, strict=True):
         assert not isinstance(row, str)
         line = form(where, row, prediction)
         if has_lone_surrogate(line):
             what = "a column of this row holds half of a surrogate pair, which cannot be written"
             raise BertsmithError(what, where, "correct or remove this row")
-        done.add(prediction)
         lines.append(line)
+    for prediction in predictions:
+        done.add(prediction)
     return lines
 
 

@@ -86,15 +86,6 @@ class Predictor:
         lost = sequences.lost_tokens.tolist()
         return [{**answer, TRUNCATED: tokens} for answer, tokens in zip(answers, lost, strict=True)]
 
-    def can_read(self, row: tuple[str, Row | str]) -> bool:
-        """Whether `predict` takes this row."""
-        try:
-            record = to_record(row[1], self.columns, False, row[0])
-            self._task.check(record)
-        except (ValueError, BertsmithError):
-            return False
-        return True
-
     def cells(self, prediction: Prediction) -> dict[str, str]:
         """A prediction as named cells of a table."""
         return {**self._task.cells(prediction), TRUNCATED: str(prediction[TRUNCATED])}

@@ -61,7 +61,6 @@ class Classify(Task):
     architecture = "BertForSequenceClassification"
     architectures = (architecture,)
     head = "classifier"
-    metrics = (*CLASS_METRICS, _BINARY)
 
     names: tuple[str, ...]
     pairs: bool | None = None

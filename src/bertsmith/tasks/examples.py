@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -93,7 +94,8 @@ def _log_unused(source: Source, columns: Columns) -> None:
 
 
 def _show(records: Sequence[Record], examples: Examples, task: Task, tokenizer: Tokenizer) -> None:
-    for record, ids, target in zip(records[:_SHOWN_ROWS], examples.sequences.ids, examples.targets, strict=False):
+    rows = zip(records, examples.sequences.ids, examples.targets, strict=True)
+    for record, ids, target in itertools.islice(rows, _SHOWN_ROWS):
         text = " ".join(tokenizer.pieces[piece] for piece in ids)
         cut = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 4] + " ..."
         say(f"  {record.where}: {cut} -> {task.label_of(target)}")

@@ -73,14 +73,11 @@ class MaskedWords(Answering):
         rows = np.repeat(members, inputs.asked.lengths)[slots.cpu().numpy()]
         return rows, top.values.cpu().numpy(), top.indices.cpu().numpy()
 
-    def check(self, record: Record) -> None:
-        super().check(record)
-        if not _masks(record):
-            raise BertsmithError(f"there is no {MASK} in this row", record.where, f"put {MASK} for a word")
-
     def _check(self, records: Sequence[Record], sequences: Sequences) -> None:
         for record, ids in zip(records, sequences.ids, strict=True):
-            wanted = _masks(record)
+            wanted = f"{record.text} {record.text_b or ''}".count(MASK)
+            if not wanted:
+                raise BertsmithError(f"there is no {MASK} in this row", record.where, f"put {MASK} for a word")
             if int(np.sum(ids == self.tokenizer.special.mask)) < wanted:
                 raise BertsmithError(
                     f"a {MASK} of this row lies past the tokens that the model reads", record.where, "shorten the text"
@@ -89,7 +86,3 @@ class MaskedWords(Answering):
     def cells(self, answer: Answer) -> dict[str, str]:
         """The best guess of every mask."""
         return {"predicted_pieces": " ".join(guesses[0]["piece"] for guesses in answer["guesses"])}
-
-
-def _masks(record: Record) -> int:
-    return f"{record.text} {record.text_b or ''}".count(MASK)

@@ -63,14 +63,9 @@ class Answering(ABC):
 
     def encode(self, records: Sequence[Record], tokenizer: Tokenizer, max_length: int) -> Sequences:
         """The sequences of records. Raises BertsmithError for single texts where pairs are wanted, and the reverse."""
-        for record in records:
-            self.check(record)
-        return encode(records, tokenizer, max_length, self.literal_specials)
-
-    def check(self, record: Record) -> None:
-        """Raises BertsmithError for a record that this model does not take."""
         if self.pairs is not None:
-            check_pairs(record, self.pairs)
+            check_pairs(records, self.pairs)
+        return encode(records, tokenizer, max_length, self.literal_specials)
 
     @abstractmethod
     def answers(
@@ -113,14 +108,12 @@ class Task(Answering):
     """A kind of model that is fine-tuned on labelled rows.
 
     kind: its name on the command line. architecture: the class of `transformers` that reads its folder. head: the
-    module of its model that is fresh. metrics: what `evaluate` gives, the default first. counts: training rows of each
-    label, the most frequent first.
+    module of its model that is fresh. counts: training rows of each label, the most frequent first.
     """
 
     kind: ClassVar[str]
     architecture: ClassVar[str]
     head: ClassVar[str]
-    metrics: ClassVar[tuple[str, ...]]
     counts: Mapping[str, int] | None = None
 
     @classmethod
@@ -165,9 +158,10 @@ class Task(Answering):
         """A target as the user wrote it."""
 
 
-def check_pairs(record: Record, pairs: bool) -> None:
-    """Raises BertsmithError for a record that has one text where two are wanted, or two where one is."""
-    if (record.text_b is not None) != pairs:
-        found, wanted = ("two texts", "one") if record.text_b is not None else ("one text", "two")
-        fix = "name the column of the second text with --columns.text-b" if pairs else "remove the second text"
-        raise BertsmithError(f"this row has {found}, and the training rows have {wanted}", record.where, fix)
+def check_pairs(records: Sequence[Record], pairs: bool) -> None:
+    """Raises BertsmithError at the first record that has one text where two are wanted, or two where one is."""
+    for record in records:
+        if (record.text_b is not None) != pairs:
+            found, wanted = ("two texts", "one") if record.text_b is not None else ("one text", "two")
+            fix = "name the column of the second text with --columns.text-b" if pairs else "remove the second text"
+            raise BertsmithError(f"this row has {found}, and the training rows have {wanted}", record.where, fix)

@@ -69,7 +69,7 @@ def opened(folder: Path, identity: Mapping[str, Any], resume: bool) -> Iterator[
 
 def _remove_if_unused(folder: Path) -> None:
     """Removes a folder that holds nothing but its lock: the run that was to be there did not start."""
-    if [each.name for each in folder.iterdir()] == [LOCK_FILE]:
+    if folder.is_dir() and [each.name for each in folder.iterdir()] == [LOCK_FILE]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
