@@ -137,15 +137,18 @@ def step_folders(run: Path) -> list[Path]:
     return sorted(found)
 
 
-def load_checkpoint(run: Path, model: nn.Module, optimizer: ClippedOptimizer) -> Position | None:
-    """Restores the newest step folder; None where the run has none yet.
+def load_checkpoint(
+    run: Path, model: nn.Module, optimizer: ClippedOptimizer, folder: Path | None = None
+) -> Position | None:
+    """Restores a step folder, the newest one unless it is named; None where the run has none yet.
 
     Raises BertsmithError, naming the tensor, where the folder does not fit the model, and for a damaged one.
     """
-    folders = step_folders(run)
-    if not folders:
-        return None
-    folder = folders[-1]
+    if folder is None:
+        folders = step_folders(run)
+        if not folders:
+            return None
+        folder = folders[-1]
     position = _read_position(folder / _POSITION)
     tensors = _read_tensors(folder / _STATE, f"remove {folder} to resume from the step before it")
     _restore(tensors, model, optimizer, folder)

@@ -12,12 +12,13 @@ from torch import nn
 
 from bertsmith.base import ranks
 from bertsmith.base.device import Device, device_of_run
-from bertsmith.base.log import say
+from bertsmith.base.log import say, warn
+from bertsmith.base.ranks.together import together
 from bertsmith.base.stopping import stop_on_signals
 from bertsmith.model.cpu.prepare import end_training, prepare_training
 from bertsmith.model.flop import peak_flops
 from bertsmith.optim.clipped import ClippedOptimizer
-from bertsmith.training.checkpoints import Position, load_checkpoint
+from bertsmith.training.checkpoints import Position, load_checkpoint, step_folders
 from bertsmith.training.loop import Cadence, Trainer
 from bertsmith.training.meters import MetricsFile
 from bertsmith.training.objective import Objective
@@ -57,11 +58,43 @@ def start_device(
 
 
 def resume_position(folder: Path, model: nn.Module, optimizer: ClippedOptimizer, resume: bool) -> Position | None:
-    """Restores the newest step folder into model and optimizer, and says so; None for a run without one."""
-    position = load_checkpoint(folder, model, optimizer) if resume else None
+    """Restores the newest step folder into model and optimizer, and says so; None for a run without one.
+
+    The first rank names the folder, because another one's listing of a shared disk may be old. Raises BertsmithError,
+    on all ranks, where one of them cannot read it.
+    """
+    newest = ranks.by_first(lambda: [each.name for each in step_folders(folder)][-1:]) if resume else []
+    if not newest:
+        return None
+    position = together(lambda: load_checkpoint(folder, model, optimizer, folder / newest[0]))
     if position is not None:
         say(f"resuming after step {position.step:,}")
     return position
+
+
+def cut_of_run(
+    started_on: Mapping[str, str], position: Position | None, micro_batch_tokens: int, drops: bool
+) -> dict[str, str]:
+    """How this run's steps are cut up, for `RunFacts.started_on`: every world size and every size of micro-batches that
+    it has had, the present one last.
+
+    position: of the checkpoint that the run is resumed from. drops: whether the model has dropout. Warns where steps
+    were cut up otherwise before that checkpoint.
+    """
+    facts, changes = {}, []
+    for name, value in (("ranks", str(ranks.world_size())), ("micro_batch_tokens", str(micro_batch_tokens))):
+        known = started_on[name].split(", ") if position and name in started_on else []
+        if known and known[-1] != value:
+            changes.append(f"{name} was {known[-1]} and is {value}")
+        facts[name] = ", ".join(known if known[-1:] == [value] else [*known, value])
+    if changes:
+        curve = "; with dropout its curve differs from that run's within the spread of seeds"
+        warn(
+            f"this run is resumed with its steps cut up otherwise ({', '.join(changes)}): every step has the content "
+            "that it would have had, but sums are taken in another order, so figures will be close to those of an "
+            f"unbroken run and not equal to the bit{curve if drops else ''}"
+        )
+    return facts
 
 
 @contextmanager

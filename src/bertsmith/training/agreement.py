@@ -1,0 +1,111 @@
+"""What all ranks must agree on before the first step of a run: settings, data, position, weights and code.
+
+Ranks that differ in any of it would not fail. They would train on a mixture, or wait for each other for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bertsmith.base import files, ranks
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.ranks.together import named
+from bertsmith.optim.clipped import ClippedOptimizer
+from bertsmith.training.checkpoints import Position
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_SHOWN, _LONGEST = 8, 40
+# By how the names of facts begin: what makes them equal.
+_FIXES = {
+    "recipe": "start every rank with the same recipe and flags",
+    "settings": "start every rank with the same flags",
+    "task": "start every rank with the same flags",
+    "resume": "start every rank with the same flags",
+    "corpus": "give every host the same corpus; `bertsmith verify` finds a damaged file",
+    "train_rows": "give every host the same rows",
+    "dev_rows": "give every host the same rows",
+    "test_rows": "give every host the same rows",
+    "init_from": "give every host the same model folder",
+    "model": "give every host the same model folder",
+    "tokenizer": "give every host the same model folder",
+    "position": "keep the run folder on one disk that every host sees",
+    "weights": "see that every host reads the same files and has the same versions of all packages",
+    "code": "install the same version of Bertsmith on every host",
+    "torch": "install the same version of torch on every host",
+    "numpy": "install the same version of numpy on every host",
+}
+
+
+def agree(facts: Callable[[], Mapping[str, Any]]) -> None:
+    """Compares facts over all ranks, each by its name; called by every rank.
+
+    facts: not called where there is one rank. Raises one BertsmithError, the same on all ranks, that names the ranks
+    which differ from the first one and in what.
+    """
+    if ranks.world_size() == 1:
+        return
+    (first, _), *others = everyone = ranks.gathered((dict(facts()), platform.node()))
+    found: dict[tuple[str, ...], list[int]] = {}
+    for number, (theirs, _) in enumerate(others, start=1):
+        differing = tuple(name for name in sorted({*first, *theirs}) if first.get(name) != theirs.get(name))
+        if differing:
+            found.setdefault(differing, []).append(number)
+    if not found:
+        return
+    details = [
+        f"{named(numbers)} in {_differences(names, first, everyone[numbers[0]][0])}" for names, numbers in found.items()
+    ]
+    apart = [0, *sorted(number for numbers in found.values() for number in numbers)][:_SHOWN]
+    names = dict.fromkeys(name for differing in found for name in differing)
+    fixes = dict.fromkeys(_FIXES.get(name.split(".")[0], "make it the same on every host") for name in names)
+    raise BertsmithError(
+        f"these ranks differ from rank 0, so none was started: {'; '.join(details)}",
+        ", ".join(f"rank {number} on {everyone[number][1]}" for number in apart),
+        "; ".join(fixes),
+    )
+
+
+def _differences(names: tuple[str, ...], first: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """Such as "corpus, recipe.seed (7, not 42)"; of checksums the name alone."""
+    shown = []
+    for name in names[:_SHOWN]:
+        values = [repr(each.get(name)) for each in (theirs, first)]
+        is_short = all(len(value) <= _LONGEST for value in values)
+        shown.append(f"{name} ({values[0]}, not {values[1]})" if is_short else name)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(shown) + more
+
+
+def held(position: Position | None, model: nn.Module, optimizer: ClippedOptimizer) -> dict[str, Any]:
+    """Position and weights of this rank, by the names of `agree`: as loaded or initialised, before any sharding."""
+    state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    for index, moments in optimizer.state_dict()["state"].items():
+        state |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
+    where = {f"position.{name}": value for name, value in asdict(position or Position()).items()}
+    return {**where, "weights": checksum(state)}
+
+
+def checksum(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of tensors: their names, dtypes, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def code_facts() -> dict[str, str]:
+    """The text of this package, and the versions of what computes and draws for it."""
+    sources = sorted(path for path in _PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    text = "".join(f"{path.relative_to(_PACKAGE).as_posix()} {files.sha256(path)}\n" for path in sources)
+    code = hashlib.sha256(text.encode()).hexdigest()
+    return {"code": code, "torch": str(torch.__version__), "numpy": np.__version__}
