@@ -36,10 +36,17 @@ from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Runner, Task
 from bertsmith.tokens.tokenizer import Tokenizer
-from bertsmith.training.agreement import agree, code_facts, held
+from bertsmith.training.agreement import agree, checksum, code_facts
 from bertsmith.training.checkpoints import Best, load_best
 from bertsmith.training.loop import Cadence, Stage, Trainer, run_stages
-from bertsmith.training.run import TrainerSettings, cut_of_run, resume_position, start_device, trainer_of
+from bertsmith.training.run import (
+    TrainerSettings,
+    cut_of_run,
+    newest_checkpoint,
+    resume_position,
+    start_device,
+    trainer_of,
+)
 from bertsmith.training.run_folder import Run, RunFacts, check_free, model_identity, opened, settings_identity
 from bertsmith.weights.huggingface import (
     FINETUNE_FILE,
@@ -161,10 +168,12 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
     """All seeds, and the best one's model."""
     start, settings = time.monotonic(), work.settings
     device, started_on = start_device(settings.device, settings.precision, True, facts.started_on, run.folder)
+    checkpoint = newest_checkpoint(run.folder, resume)
     model = together(lambda: _build(work, device, settings.seed))
+    if checkpoint is None:
+        agree(lambda: {"weights": checksum(model.state_dict())})
     optimizer = _optimizer(model, settings, device)
-    position = resume_position(run.folder, model, optimizer, resume)
-    agree(lambda: held(position, model, optimizer))
+    position = resume_position(checkpoint, model, optimizer)
     drops = settings.dropout > 0 or settings.attention_dropout > 0
     started_on |= cut_of_run(facts.started_on, position, settings.micro_batch_tokens, drops)
     objective = TaskObjective(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from bertsmith.base import ranks
 from bertsmith.base.layout import Ints, deal_within
 from bertsmith.base.streams import generator, stream_key
 from bertsmith.model.config import BertConfig
@@ -51,7 +52,10 @@ class TaskObjective:
         return Forward({self.task.kind: loss}, tokens, inputs.packed.tokens, inputs.packed.attended_slots, flop)
 
     def evaluate(self, held_out: Mapping[str, Examples]) -> dict[str, float]:
-        """Every metric on the rows "dev" and, with `TEST` before its name, "test"."""
+        """Every metric on the rows "dev" and, with `TEST` before its name, "test".
+
+        All ranks get the figures of the first one, so that all decide alike which weights are the best.
+        """
         training = self.model.training
         self.model.eval()
         figures: dict[str, float] = {}
@@ -60,7 +64,7 @@ class TaskObjective:
             found = self.task.evaluate(scores, examples.targets)
             figures |= {(TEST if part == "test" else "") + name: value for name, value in found.items()}
         self.model.train(training)
-        return figures
+        return ranks.by_first(lambda: figures)
 
     def training_line(self, record: Mapping[str, float]) -> str:
         return f"loss {record['loss']:.4f}"

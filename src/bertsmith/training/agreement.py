@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError
@@ -42,6 +43,7 @@ _FIXES = {
     "code": "install the same version of Bertsmith on every host",
     "torch": "install the same version of torch on every host",
     "numpy": "install the same version of numpy on every host",
+    "device": "see why a host lacks what the others have, or name the --device",
 }
 
 
@@ -85,13 +87,17 @@ def _differences(names: tuple[str, ...], first: Mapping[str, Any], theirs: Mappi
     return ", ".join(shown) + more
 
 
-def held(position: Position | None, model: nn.Module, optimizer: ClippedOptimizer) -> dict[str, Any]:
-    """Position and weights of this rank, by the names of `agree`: as loaded or initialised, before any sharding."""
+def held(position: Position, model: nn.Module, optimizer: ClippedOptimizer, checkpoint: Path) -> dict[str, Any]:
+    """Position, and checksum of weights and moments, as this rank has read them from a step folder: facts for `agree`.
+
+    Of sharded ones every rank holds a part of its own; there the files that it has read them from are compared.
+    """
     state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for index, moments in optimizer.state_dict()["state"].items():
         state |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
-    where = {f"position.{name}": value for name, value in asdict(position or Position()).items()}
-    return {**where, "weights": checksum(state)}
+    facts = {f"position.{name}": value for name, value in asdict(position).items()}
+    sharded = any(isinstance(tensor, DTensor) for tensor in state.values())
+    return {**facts, "weights": _text_of(checkpoint) if sharded else checksum(state)}
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> str:
@@ -104,8 +110,12 @@ def checksum(tensors: Mapping[str, Tensor]) -> str:
 
 
 def code_facts() -> dict[str, str]:
-    """The text of this package, and the versions of what computes and draws for it."""
-    sources = sorted(path for path in _PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    text = "".join(f"{path.relative_to(_PACKAGE).as_posix()} {files.sha256(path)}\n" for path in sources)
-    code = hashlib.sha256(text.encode()).hexdigest()
-    return {"code": code, "torch": str(torch.__version__), "numpy": np.__version__}
+    """The text of this package, and the versions of what computes and draws for it: facts for `agree`."""
+    return {"code": _text_of(_PACKAGE), "torch": str(torch.__version__), "numpy": np.__version__}
+
+
+def _text_of(folder: Path) -> str:
+    """A checksum of the files in a folder: their names and contents, wherever it is."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    text = "".join(f"{path.relative_to(folder).as_posix()} {files.sha256(path)}\n" for path in paths)
+    return hashlib.sha256(text.encode()).hexdigest()

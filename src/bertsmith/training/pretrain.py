@@ -27,13 +27,20 @@ from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.recipes.loader import as_yaml, load_recipe
 from bertsmith.recipes.schema import ModelShape, Recipe
-from bertsmith.training.agreement import agree, code_facts, held
+from bertsmith.training.agreement import agree, checksum, code_facts
 from bertsmith.training.loop import Cadence
 from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.phases import run_phases
 from bertsmith.training.pretraining.start import fit_vocabulary, tell_shape
-from bertsmith.training.run import TrainerSettings, cut_of_run, resume_position, start_device, trainer_of
+from bertsmith.training.run import (
+    TrainerSettings,
+    cut_of_run,
+    newest_checkpoint,
+    resume_position,
+    start_device,
+    trainer_of,
+)
 from bertsmith.training.run_folder import Run as Run
 from bertsmith.training.run_folder import RunFacts, model_identity, opened, settings_identity
 from bertsmith.weights.huggingface import load_pretraining_model, model_folder, save_pretraining_model
@@ -106,12 +113,14 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
     recipe, corpus = work.recipe, work.corpus
     kernels = recipe.compile != "false"
     device, facts = start_device(recipe.device, recipe.precision, kernels, started_on, run.folder)
+    checkpoint = newest_checkpoint(run.folder, resume)
     model, alphabetic, unigrams = together(
         lambda: (_model(recipe, corpus, device, work.init_from), corpus.tokenizer().is_alphabetic, corpus.unigrams())
     )
+    if checkpoint is None:
+        agree(lambda: {"weights": checksum(model.state_dict())})
     optimizer = _optimizer(recipe, model, device)
-    position = resume_position(run.folder, model, optimizer, resume)
-    agree(lambda: held(position, model, optimizer))
+    position = resume_position(checkpoint, model, optimizer)
     drops = model.config.hidden_dropout_prob > 0 or model.config.attention_probs_dropout_prob > 0
     facts |= cut_of_run(started_on, position, recipe.micro_batch_tokens, drops)
     is_compiled = ranks.by_first(lambda: choose_compiled(recipe.compile, device.torch_device))

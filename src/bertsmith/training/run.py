@@ -18,6 +18,7 @@ from bertsmith.base.stopping import stop_on_signals
 from bertsmith.model.cpu.prepare import end_training, prepare_training
 from bertsmith.model.flop import peak_flops
 from bertsmith.optim.clipped import ClippedOptimizer
+from bertsmith.training.agreement import agree, held
 from bertsmith.training.checkpoints import Position, load_checkpoint, step_folders
 from bertsmith.training.loop import Cadence, Trainer
 from bertsmith.training.meters import MetricsFile
@@ -49,6 +50,7 @@ def start_device(
     use the C++ kernels. Warns where a resumed run's figures will not be equal to those of an unbroken one.
     """
     chosen = device_of_run(device, precision, started_on, folder)
+    agree(lambda: {"device": chosen.torch_device.type})
     if not chosen.is_cpu:
         return chosen, chosen.facts()
     # Runs of versions without kernels for their precision have no record of them.
@@ -57,18 +59,24 @@ def start_device(
     return chosen, chosen.facts() | ({_KERNELS: found} if found else {})
 
 
-def resume_position(folder: Path, model: nn.Module, optimizer: ClippedOptimizer, resume: bool) -> Position | None:
-    """Restores the newest step folder into model and optimizer, and says so; None for a run without one.
+def newest_checkpoint(folder: Path, resume: bool) -> Path | None:
+    """The step folder that a run is resumed from; None where there is none. The first rank names it, because another
+    one's listing of a shared disk may be old."""
+    found = ranks.by_first(lambda: [each.name for each in step_folders(folder)][-1:]) if resume else []
+    return folder / found[0] if found else None
 
-    The first rank names the folder, because another one's listing of a shared disk may be old. Raises BertsmithError,
-    on all ranks, where one of them cannot read it.
+
+def resume_position(checkpoint: Path | None, model: nn.Module, optimizer: ClippedOptimizer) -> Position | None:
+    """Restores a step folder into model and optimizer, and says so; None for a run without one.
+
+    Raises BertsmithError, on all ranks, where one of them cannot read it or has read something else than the first.
     """
-    newest = ranks.by_first(lambda: [each.name for each in step_folders(folder)][-1:]) if resume else []
-    if not newest:
+    if checkpoint is None:
         return None
-    position = together(lambda: load_checkpoint(folder, model, optimizer, folder / newest[0]))
-    if position is not None:
-        say(f"resuming after step {position.step:,}")
+    position = together(lambda: load_checkpoint(checkpoint.parent, model, optimizer, checkpoint))
+    assert position is not None
+    agree(lambda: held(position, model, optimizer, checkpoint))
+    say(f"resuming after step {position.step:,}")
     return position
 
 

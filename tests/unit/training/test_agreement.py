@@ -58,17 +58,17 @@ def test_bytes_count_and_not_how_they_lie_in_memory(dtype: torch.dtype) -> None:
     assert checksum({"a": values[:, ::2]}) == checksum({"a": values[:, ::2].clone()})
 
 
-def test_what_is_held_is_position_weights_and_moments() -> None:
+def test_what_is_held_is_position_weights_and_moments(tmp_path: Path) -> None:
     model = fresh_model(vocab_size=30, hidden_size=8, num_hidden_layers=1, intermediate_size=8)
     optimizer = AdamW(parameter_groups(model, 0.01))
-    fresh = held(None, model, optimizer)
-    assert fresh["position.step"] == 0
-    assert held(Position(step=3), model, optimizer) == {**fresh, "position.step": 3}
+    first = held(Position(), model, optimizer, tmp_path)
+    assert first["position.step"] == 0
+    assert held(Position(step=3), model, optimizer, tmp_path) == {**first, "position.step": 3}
     optimizer.make_moments()
-    with_moments = held(None, model, optimizer)
-    assert with_moments["weights"] != fresh["weights"]
+    with_moments = held(Position(), model, optimizer, tmp_path)
+    assert with_moments["weights"] != first["weights"]
     next(iter(optimizer.state.values()))["mean"].view(-1)[0] += 1e-30
-    assert held(None, model, optimizer)["weights"] != with_moments["weights"]
+    assert held(Position(), model, optimizer, tmp_path)["weights"] != with_moments["weights"]
 
 
 def test_code_is_its_text_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
