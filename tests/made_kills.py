@@ -22,7 +22,8 @@ PATIENCE_SECONDS = 240
 
 @dataclass(frozen=True)
 class Moment:
-    """When a rank kills itself: so long after the step of the run, however far it has come by then."""
+    """When a rank kills itself: so long after the step of the run, however far it has come by then; after 0 seconds it
+    has taken the step, and neither logged nor saved it."""
 
     step: int
     delay_seconds: float
@@ -99,6 +100,8 @@ def _kill_at(moment: Moment) -> None:
     def advancing(self: Trainer, taken: Step) -> None:
         advance(self, taken)
         if self.position.step >= moment.step and not timers:
+            if not moment.delay_seconds:
+                os.kill(os.getpid(), signal.SIGKILL)
             timers.append(threading.Timer(moment.delay_seconds, os.kill, (os.getpid(), signal.SIGKILL)))
             timers[0].start()
 

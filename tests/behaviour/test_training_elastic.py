@@ -11,9 +11,10 @@ import pytest
 
 from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.schema import Recipe
+from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
 from made_kills import Moment, ran
-from made_runs import corpus, figures, small_corpus, small_recipe, stopped_after, weights
+from made_runs import OF_THE_CLOCK, corpus, figures, small_corpus, small_recipe, stopped_after, weights
 
 # 26 steps in two phases without dropout: more than 20 of them after the first change.
 STEPS = (14, 12)
@@ -23,7 +24,10 @@ RECIPE = small_recipe(
 )  # fmt: skip
 CLOSE = 1e-5
 # What a step holds, which no cut changes.
-OF_THE_STEP = ("kind", "step", "phase", "learning_rate", "tokens", "masked_count", "next_sentence_count", "sequences")
+OF_THE_STEP = (
+    *("kind", "step", "phase", "learning_rate", "steps", "tokens", "masked_count", "next_sentence_count"),
+    *("sequences", "masked_words"),
+)
 
 
 def train(recipe: Recipe, made: Path, run: Path) -> None:
@@ -59,6 +63,25 @@ def test_losses_stay_within_1e_5(elastic: Run, unbroken: Run) -> None:
     for ours, theirs in zip(elastic.metrics(), unbroken.metrics(), strict=True):
         for name in [each for each in theirs if each.endswith("loss")]:
             assert ours[name] == pytest.approx(theirs[name], rel=CLOSE), (theirs["step"], name)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_a_line_of_metrics_may_be_of_steps_on_different_ranks(tmp_path: Path, before: int, after: int) -> None:
+    """What was added up between two lines is in the checkpoint, for all ranks together."""
+    recipe = replace(RECIPE, log_every=5, phase2=replace(RECIPE.phase2, steps=0))
+    unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken")
+    ran(train, before, recipe, small_corpus(), tmp_path / "run", kill=Moment(8, 0.0))
+    newest = step_folders(tmp_path / "run")[-1]
+    position = json.loads((newest / "position.json").read_text(encoding="utf-8"))
+    *_, steps, _, _ = position["since_log"]
+    assert (position["step"], steps) == (6, 1), "it was killed between two lines"
+    ran(train, after, recipe, small_corpus(), tmp_path / "run")
+    resumed = Run(tmp_path / "run")
+    assert content(resumed) == content(unbroken)
+    for ours, theirs in zip(resumed.metrics(), unbroken.metrics(), strict=True):
+        assert ours.keys() == theirs.keys()
+        for name in theirs.keys() - OF_THE_CLOCK - {"kind", "fill", "padding_share"}:
+            assert ours[name] == pytest.approx(theirs[name], rel=CLOSE), (theirs["kind"], theirs["step"], name)
 
 
 def test_the_run_folder_says_how_steps_were_cut_up(elastic: Run, unbroken: Run) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.ranks.together import named
+from bertsmith.base.ranks.together import named, together
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.checkpoints import Position
 
@@ -55,28 +55,28 @@ def agree(facts: Callable[[], Mapping[str, Any]]) -> None:
     """
     if ranks.world_size() == 1:
         return
-    (first, _), *others = everyone = ranks.gathered((dict(facts()), platform.node()))
-    found: dict[tuple[str, ...], list[int]] = {}
+    mine = together(facts)
+    (first, _), *others = everyone = ranks.gathered((dict(mine), platform.node()))
+    found: dict[str, list[int]] = {}
+    names: set[str] = set()
     for number, (theirs, _) in enumerate(others, start=1):
-        differing = tuple(name for name in sorted({*first, *theirs}) if first.get(name) != theirs.get(name))
+        differing = sorted(name for name in {*first, *theirs} if first.get(name) != theirs.get(name))
         if differing:
-            found.setdefault(differing, []).append(number)
+            found.setdefault(_differences(differing, first, theirs), []).append(number)
+            names.update(differing)
     if not found:
         return
-    details = [
-        f"{named(numbers)} in {_differences(names, first, everyone[numbers[0]][0])}" for names, numbers in found.items()
-    ]
     apart = [0, *sorted(number for numbers in found.values() for number in numbers)][:_SHOWN]
-    names = dict.fromkeys(name for differing in found for name in differing)
-    fixes = dict.fromkeys(_FIXES.get(name.split(".")[0], "make it the same on every host") for name in names)
+    fixes = dict.fromkeys(_FIXES.get(name.split(".")[0], "make it the same on every host") for name in sorted(names))
     raise BertsmithError(
-        f"these ranks differ from rank 0, so none was started: {'; '.join(details)}",
+        "these ranks differ from rank 0, so none was started: "
+        + "; ".join(f"{named(numbers)} in {text}" for text, numbers in found.items()),
         ", ".join(f"rank {number} on {everyone[number][1]}" for number in apart),
         "; ".join(fixes),
     )
 
 
-def _differences(names: tuple[str, ...], first: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+def _differences(names: Sequence[str], first: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     """Such as "corpus, recipe.seed (7, not 42)"; of checksums the name alone."""
     shown = []
     for name in names[:_SHOWN]:
