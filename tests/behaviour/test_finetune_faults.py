@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from bertsmith.tasks.classify import Classify
 from bertsmith.tasks.records import Columns
 from bertsmith.training.run_folder import Run
 from made_rows import QUICK, made_model, rows
+from made_runs import signalled_after
 
 TRAIN, DEV = rows(96, 1), rows(40, 2)
 SETTINGS = replace(QUICK, epochs=3, seeds=2, log_every=2, save_every=2, keep=2, dropout=0.2)
@@ -113,14 +115,7 @@ def test_weights_that_are_not_finite_are_no_finished_model(model: Path, tmp_path
 
 
 def test_a_stop_without_a_folder_is_an_interruption(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertsmith.base.stopping import StopSignal
-
-    class Asked(StopSignal):
-        def __init__(self, *rest: object) -> None:
-            super().__init__(*rest)
-            self.requested = self.interrupted = True
-
-    monkeypatch.setattr("bertsmith.base.stopping.StopSignal", Asked)
+    signalled_after(0, monkeypatch, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match="nothing is kept"):
         bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=SETTINGS)
 

@@ -31,7 +31,7 @@ class StopSignal:
     answer: what is logged when a signal comes, about what happens next.
     """
 
-    answer = "saving after this step, then stopping"
+    answer = "the unfinished step is dropped, then the run is saved and stops"
 
     def __init__(self) -> None:
         self.requested = self.interrupted = False

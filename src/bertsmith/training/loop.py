@@ -12,8 +12,9 @@ import torch
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, say, warn
-from bertsmith.base.ranks import any_over_ranks, is_first, rank
-from bertsmith.base.stopping import StoppedAfterSaving, StopSignal
+from bertsmith.base.ranks import is_first, rank
+from bertsmith.base.ranks.shared_stop import SharedStop
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.base.streams import stream_key
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.checkpoints import Best, Position, save_best, save_checkpoint
@@ -83,7 +84,7 @@ class Trainer:
     metrics: MetricsFile | None
     cadence: Cadence
     position: Position
-    stop: StopSignal
+    stop: SharedStop
     resume_hint: str
     compiled: Compiled | None = None
     peak: float | None = None
@@ -118,22 +119,33 @@ class Trainer:
                 verdict = self._step(stage, step, meter, rate)
                 # Reading the flag of the step before this one never waits for the device.
                 self._refuse_non_finite(stage, previous)
-                previous = (step, verdict)
-                self._advance(step)
-                note = ""
-                if self._due(self.cadence.log_every, stage):
-                    self._refuse_non_finite(stage, previous)
-                    note = self._log(stage, meter, rate, loader.waited_seconds)
-                progress.advance(1, note)
+                if verdict is not None:
+                    previous = (step, verdict)
+                    self._advance(step)
+                    note = ""
+                    if self._due(self.cadence.log_every, stage):
+                        self._refuse_non_finite(stage, previous)
+                        note = self._log(stage, meter, rate, loader.waited_seconds)
+                    progress.advance(1, note)
                 meter.pause(self._evaluate_and_save(stage, previous, lambda: meter.state(loader.waited_seconds)))
         self._refuse_non_finite(stage, previous)
 
-    def _step(self, stage: Stage, step: Step, meter: Meter, rate: float) -> LateReading:
-        """One update; gives what will say whether it was sound."""
+    def _step(self, stage: Stage, step: Step, meter: Meter, rate: float) -> LateReading | None:
+        """One update; gives what will say whether it was sound, None where a stop came first and it was dropped."""
         self.optimizer.set_learning_rate(rate)
         # A key for each step and rank: ranks drop different units, and a resumed run drops the same ones as before.
         torch.manual_seed(stream_key(stage.seed, "dropout", rank(), self.position.step - stage.first_step) >> 1)
-        sums = train_step(self.objective, self.optimizer, step.micro_batches, step.counts, self.device, self.compiled)
+        sums = train_step(
+            self.objective,
+            self.optimizer,
+            step.micro_batches,
+            step.counts,
+            self.device,
+            self.compiled,
+            should_stop=self.stop.look,
+        )
+        if sums is None:
+            return None
         meter.add(sums, self.optimizer.gradient_norm)
         return LateReading(self._verdict(sums.faulty))
 
@@ -149,18 +161,19 @@ class Trainer:
         self, stage: Stage, last: tuple[Step, LateReading] | None, since_log: Callable[[], list[float]]
     ) -> float:
         start = time.perf_counter()
-        if stage.held_out and self._due(self.cadence.evaluate_every, stage):
+        dropped = self.stop.requested
+        if stage.held_out and not dropped and self._due(self.cadence.evaluate_every, stage):
             self._refuse_non_finite(stage, last)
             figures = self.measure("evaluation", self._when(stage), stage.held_out)
             if stage.select:
                 self._keep_best(figures[stage.select])
-        # A signal may reach one rank a step earlier than another; all have to stop after the same step.
-        stopping, interrupted = any_over_ranks((self.stop.requested, self.stop.interrupted), self.device)
+        stopping = dropped or self.stop.look()
         if self._due(self.cadence.save_every, stage) or stopping:
             self._refuse_non_finite(stage, last)
             self.save(since_log())
         if stopping:
-            raise StoppedAfterSaving(f"stopped at step {self.position.step}; {self.resume_hint}", interrupted)
+            self.stop.finish()
+            raise StoppedAfterSaving(f"stopped at step {self.position.step}; {self.resume_hint}", self.stop.interrupted)
         return time.perf_counter() - start
 
     def _when(self, stage: Stage) -> str:

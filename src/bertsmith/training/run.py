@@ -13,6 +13,7 @@ from torch import nn
 from bertsmith.base import ranks
 from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.log import say
+from bertsmith.base.ranks.shared_stop import SharedStop
 from bertsmith.base.stopping import stop_on_signals
 from bertsmith.model.cpu.prepare import end_training, prepare_training
 from bertsmith.model.flop import peak_flops
@@ -74,7 +75,8 @@ def trainer_of(
     ranks.by_first(lambda: claim(folder, facts, position))
     metrics = MetricsFile(folder, position.step + 1 if position else 0) if ranks.is_first() else None
     try:
-        with stop_on_signals() as stop:
+        with stop_on_signals() as signal:
+            stop = SharedStop(signal)
             yield Trainer(
                 objective=objective,
                 optimizer=optimizer,
@@ -88,6 +90,7 @@ def trainer_of(
                 compiled=settings.compiled,
                 peak=_peak(settings.device),
             )
+            stop.finish()
     finally:
         end_training()
         if metrics is not None:

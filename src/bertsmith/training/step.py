@@ -6,7 +6,7 @@ so the gradient does not depend on how the step was cut up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -67,16 +67,21 @@ def train_step(
     counts: Mapping[str, int],
     device: torch.device,
     compiled: Compiled | None = None,
-) -> StepSums:
+    should_stop: Callable[[], bool] = lambda: False,
+) -> StepSums | None:
     """One update from `micro_batches`, this rank's share of a step.
 
     counts: labels of each loss in the whole step, over all ranks. The learning rate is the optimizer's. compiled: runs
-    the objective's model and `optimizer`, where they are compiled.
+    the objective's model and `optimizer`, where they are compiled. should_stop: called between micro-batches; where it
+    is True, which it must be on all ranks alike, the step is dropped, nothing is changed, and None is returned.
     """
     counts = {name: max(counts[name], 1) for name in objective.names}
     optimizer.zero_grad(set_to_none=True)
     sums = StepSums.zero(len(counts), device)
-    for batch in micro_batches:
+    for number, batch in enumerate(micro_batches):
+        if number and should_stop():
+            optimizer.zero_grad(set_to_none=True)
+            return None
         if compiled is None:
             forward = objective.forward(batch, device)
             sums.add(forward)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -36,11 +36,15 @@ def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
     return values
 
 
-def any_over_ranks(flags: Sequence[bool], device: torch.device) -> list[bool]:
-    """Whether each flag is set on any rank; `flags` themselves if there is one rank. Waits for the device."""
-    if world_size() == 1:
-        return list(flags)
-    return [count > 0 for count in sum_over_ranks(torch.tensor(flags, dtype=torch.float32, device=device)).tolist()]
+_host_groups: dict[int, dist.ProcessGroup] = {}
+
+
+def host_group() -> dist.ProcessGroup:
+    """A gloo group of all ranks for messages between their hosts, made at the first call, which all ranks must make."""
+    world = dist.group.WORLD
+    if id(world) not in _host_groups:
+        _host_groups[id(world)] = dist.new_group(backend="gloo")
+    return _host_groups[id(world)]
 
 
 def by_first(work: Callable[[], T]) -> T:
