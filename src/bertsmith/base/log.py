@@ -36,6 +36,13 @@ def configure(quiet: bool = False, debug: bool = False) -> None:
     logger.setLevel(logging.WARNING if quiet else logging.DEBUG if debug else logging.INFO)
 
 
+def only_warnings(begin: str) -> None:
+    """Shows warnings alone, each with this before it: the log of a rank that is not the first."""
+    logger.setLevel(logging.WARNING)
+    for handler in logger.handlers:
+        handler.setFormatter(logging.Formatter(f"{begin}%(message)s"))
+
+
 @contextmanager
 def as_details() -> Iterator[None]:
     """Shows messages from inside the block under --debug only; warnings, bars and sparse lines of progress stay."""
