@@ -105,7 +105,8 @@ def device_of_run(device: str, precision: str, started_on: Mapping[str, str], fo
     if known and known != chosen.torch_device.type:
         warn(
             f"this run was started on {known} and is resumed on {chosen.torch_device.type}, still in "
-            f"{chosen.precision}; its figures will be close to those of an uninterrupted run, but not equal"
+            f"{chosen.precision}; its figures will be close to those of an uninterrupted run, but not equal",
+            of_all_ranks=True,
         )
     return chosen
 
