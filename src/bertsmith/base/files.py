@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ _DISK_FIXES = {
     errno.EACCES: "choose a folder that you may write to, or fix its permissions",
 }
 # The name that `whole_folder` gives the folder that it replaces, until it is done.
-_OLD_FOLDER = re.compile(r"\.(?P<name>.+)\.\d+\.old")
+_OLD_FOLDER = re.compile(r"\.(?P<name>.+)\.\d+(-[0-9a-f]{12})?\.old")
 
 
 @contextmanager
@@ -57,7 +58,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
     Raises BertsmithError when the disk is full or read-only; the old file, if any, is then untouched.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    aside = _beside(path, "part")
     with disk_errors(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,11 +103,10 @@ def whole_folder(path: Path) -> Iterator[Path]:
     if path.name in ("", ".."):  # "." and the like have no name to put another folder beside
         path = path.resolve()
     works_there = path.exists() and path.samefile(".")
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    aside = _beside(path, "part")
     with disk_errors(path):
         put_back(path.parent, path.name)
         try:
-            shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
             yield aside
             for file in aside.rglob("*"):
@@ -122,7 +122,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 def _replace_folder(new: Path, path: Path) -> None:
     """Moves `new` to `path`, and what was there to `new`; on an error both are where they were."""
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    old = _beside(path, "old")
     try:
         if path.exists():
             os.replace(path, old)
@@ -136,6 +136,11 @@ def _replace_folder(new: Path, path: Path) -> None:
         if old.exists():
             os.replace(old, path)
         raise
+
+
+def _beside(path: Path, kind: str) -> Path:
+    """A hidden name beside `path` that no other process has: containers on one disk may have equal process numbers."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(6)}.{kind}")
 
 
 def put_back(parent: Path, name: str | None = None) -> None:

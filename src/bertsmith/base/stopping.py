@@ -45,7 +45,7 @@ class StopSignal:
             self.interrupted = True
         self.requested = True
         again = "; press Ctrl-C again to stop at once, without that" if self.interrupted else ""
-        warn(f"{signal.Signals(number).name} received: {self.answer}{again}")
+        warn(f"{signal.Signals(number).name} received: {self.answer}{again}", of_all_ranks=True)
 
 
 @contextmanager

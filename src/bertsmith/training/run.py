@@ -14,7 +14,7 @@ from bertsmith.base import ranks
 from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.log import say
 from bertsmith.base.ranks.shared_stop import SharedStop
-from bertsmith.base.stopping import stop_on_signals
+from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
 from bertsmith.model.cpu.prepare import end_training, prepare_training
 from bertsmith.model.flop import peak_flops
 from bertsmith.optim.clipped import ClippedOptimizer
@@ -22,7 +22,7 @@ from bertsmith.training.checkpoints import Position, load_checkpoint
 from bertsmith.training.loop import Cadence, Trainer
 from bertsmith.training.meters import MetricsFile
 from bertsmith.training.objective import Objective
-from bertsmith.training.run_folder import RunFacts, claim
+from bertsmith.training.run_folder import RunFacts, claim, mark_stopped
 from bertsmith.training.step import Compiled
 
 _KERNELS = "between_products"
@@ -91,6 +91,10 @@ def trainer_of(
                 peak=_peak(settings.device),
             )
             stop.finish()
+    except StoppedAfterSaving as stopped:
+        why = str(stopped)
+        ranks.by_first(lambda: mark_stopped(folder, why))  # before any rank leaves
+        raise
     finally:
         end_training()
         if metrics is not None:

@@ -41,6 +41,6 @@ class SharedStop:
         """Takes what the last look has collected, so that no all-reduce is left under way."""
         if self._pending is not None:
             work, flags = self._pending
-            work.wait()  # type: ignore[no-untyped-call]
+            work.wait()
             self.requested, self.interrupted = (bool(flag) for flag in flags.tolist())
             self._pending = None
