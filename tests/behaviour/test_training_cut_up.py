@@ -36,6 +36,9 @@ def builder(budget: int = BUDGET, rank: int = 0, ranks: int = 1, source: Corpus 
 class PlainSgd(torch.optim.SGD):
     """Without loss scale or clipping: our own optimizers are for fp32 masters, and scale gradients where they lie."""
 
+    def begin_step(self, labels: int) -> None:
+        self.zero_grad(set_to_none=True)
+
     def scaled(self, loss: Tensor) -> Tensor:
         return loss
 
