@@ -12,7 +12,7 @@ import torch
 from bertsmith.base import files, ranks
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say
+from bertsmith.base.log import log_choice, say
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
@@ -26,6 +26,7 @@ from bertsmith.optim.loss_scale import LossScale
 from bertsmith.recipes.loader import as_yaml, load_recipe
 from bertsmith.recipes.schema import ModelShape, Recipe
 from bertsmith.training.loop import Cadence
+from bertsmith.training.parallel import is_sharded, replicate, shard, whole
 from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.phases import run_phases
@@ -35,8 +36,9 @@ from bertsmith.training.run_folder import Run as Run
 from bertsmith.training.run_folder import RunFacts, model_identity, opened, settings_identity
 from bertsmith.weights.huggingface import load_pretraining_model, model_folder, save_pretraining_model
 
-# Fields that change what is written or how fast, never the result; a resumed run may change them.
+# Fields that change what is written or how fast, and at most the last bits of a result; a resumed run may change them.
 _FREE_FIELDS = (
+    "parallel",
     "device",
     "gradient_checkpointing",
     "loader_workers",
@@ -76,9 +78,10 @@ def pretrain(
         kernels = recipe.compile != "false"
         device, facts = start_device(recipe.device, recipe.precision, kernels, started_on, run.folder)
         model = _model(recipe, corpus, device, init_from)
+        _share(recipe, model)
         optimizer = _optimizer(recipe, model, device)
         position = resume_position(run.folder, model, optimizer, resume)
-        is_compiled = ranks.by_first(lambda: choose_compiled(recipe.compile, device.torch_device))
+        is_compiled = ranks.by_first(lambda: choose_compiled(recipe.compile, device.torch_device, is_sharded(model)))
         compiled = CompiledStep(model, optimizer, device.torch_device) if is_compiled else None
         cadence = Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep)
         alphabetic, unigrams = corpus.tokenizer().is_alphabetic, corpus.unigrams()
@@ -91,8 +94,9 @@ def pretrain(
             TrainerSettings(device, cadence, position, resume, compiled),
         ) as trainer:
             run_phases(recipe, corpus, trainer, objective, from_scratch=init_from is None)
+        finished = _gathered(model)
         if ranks.is_first():
-            save_pretraining_model(model, corpus.folder / "tokenizer", run.model)
+            save_pretraining_model(finished, corpus.folder / "tokenizer", run.model)
             say(f"finished model: {run.model}")
     return run
 
@@ -101,7 +105,9 @@ def _identity(recipe: Recipe, corpus: Corpus, init_from: str | Path | None) -> d
     """All that decides what a run comes to."""
     start = {} if init_from is None else model_identity(Path(init_from), "init_from")
     corpus_checksum = files.sha256(corpus.folder / "corpus.json")
-    return settings_identity(asdict(recipe), "recipe", _FREE_FIELDS) | {"corpus": corpus_checksum, **start}
+    # Runs of versions that summed in fp32 alone do not name it, and may be resumed.
+    free = (*_FREE_FIELDS, *(["gradient_sums"] if recipe.gradient_sums == "fp32" else []))
+    return settings_identity(asdict(recipe), "recipe", free) | {"corpus": corpus_checksum, **start}
 
 
 def _model(recipe: Recipe, corpus: Corpus, device: Device, init_from: str | Path | None) -> PretrainingModel:
@@ -127,6 +133,29 @@ def _model(recipe: Recipe, corpus: Corpus, device: Device, init_from: str | Path
     model.encoder.compute = compute
     model.encoder.gradient_checkpointing = recipe.gradient_checkpointing
     return model.to(device.torch_device)
+
+
+def _share(recipe: Recipe, model: PretrainingModel) -> None:
+    """Tells the ranks, where there are several, how to share the model."""
+    sums = {"fp32": torch.float32, "bf16": torch.bfloat16}[recipe.gradient_sums]
+    if ranks.world_size() == 1:
+        if recipe.parallel == "shard":
+            log_choice("weights", "whole", "one rank has nobody to share them with")
+    elif recipe.parallel == "shard":
+        shard(model, model.encoder.layers, model.encoder.compute, sums)
+    else:
+        replicate(model, sums)
+
+
+def _gathered(model: PretrainingModel) -> PretrainingModel:
+    """The finished model with whole weights, on every rank."""
+    if not is_sharded(model):
+        return model
+    finished = PretrainingModel(model.config)
+    with torch.no_grad():
+        for ours, theirs in zip(finished.parameters(), model.parameters(), strict=True):
+            ours.copy_(whole(theirs))
+    return finished
 
 
 def _tell_unused(shape: ModelShape, folder: Path) -> None:
