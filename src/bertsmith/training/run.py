@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,9 @@ from bertsmith.base.stopping import stop_on_signals
 from bertsmith.model.cpu.prepare import end_training, prepare_training
 from bertsmith.model.flop import peak_flops
 from bertsmith.optim.clipped import ClippedOptimizer
-from bertsmith.training.checkpoints import Position, load_checkpoint
+from bertsmith.training.checkpoints import Position, load_checkpoint, newest_whole
+from bertsmith.training.checkpoints.disk import tell_disk_need
+from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.loop import Cadence, Trainer
 from bertsmith.training.meters import MetricsFile
 from bertsmith.training.objective import Objective
@@ -29,13 +31,16 @@ _KERNELS = "between_products"
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """position: of the checkpoint that the run is resumed from. resumed: whether the user asked for that. compiled: the
-    model and the optimizer, where they run compiled."""
+    """position: of the checkpoint that the run is resumed from. resumed: whether the user asked for that. steps: of the
+    whole run. keeps_best: whether it writes best weights. compiled: the model and the optimizer, where they run
+    compiled."""
 
     device: Device
     cadence: Cadence
     position: Position | None
     resumed: bool
+    steps: int
+    keeps_best: bool = False
     compiled: Compiled | None = None
 
 
@@ -57,8 +62,12 @@ def start_device(
 
 
 def resume_position(folder: Path, model: nn.Module, optimizer: ClippedOptimizer, resume: bool) -> Position | None:
-    """Restores the newest step folder into model and optimizer, and says so; None for a run without one."""
-    position = load_checkpoint(folder, model, optimizer) if resume else None
+    """Restores the newest whole step folder into model and optimizer, and says so; None for a run without one.
+
+    The first rank verifies and names the folder. Raises as `load_checkpoint`.
+    """
+    newest = ranks.by_first(lambda: newest_whole(folder)) if resume else None
+    position = load_checkpoint(folder, model, optimizer, newest) if newest is not None else None
     if position is not None:
         say(f"resuming after step {position.step:,}")
     return position
@@ -68,30 +77,35 @@ def resume_position(folder: Path, model: nn.Module, optimizer: ClippedOptimizer,
 def trainer_of(
     folder: Path, facts: RunFacts, objective: Objective, optimizer: ClippedOptimizer, settings: TrainerSettings
 ) -> Iterator[Trainer]:
-    """Claims the run folder, opens its metrics and listens to signals as long as the block trains; ends the use of the
-    C++ kernels after it."""
-    position = settings.position
+    """Claims the run folder, opens its metrics and listens to signals as long as the block trains; then waits for what
+    is being written, and ends the use of the C++ kernels.
+
+    Raises BertsmithError where the disk refuses the metrics.
+    """
+    position, cadence = settings.position, settings.cadence
     ranks.by_first(lambda: claim(folder, facts, position))
-    metrics = MetricsFile(folder, position.step + 1 if position else 0) if ranks.is_first() else None
-    try:
+    with ExitStack() as ends:
+        ends.callback(end_training)
+        metrics = None
+        if ranks.is_first():
+            tell_disk_need(folder, objective.model, cadence, settings.steps, settings.keeps_best)
+            metrics = ends.enter_context(MetricsFile(folder, position.step + 1 if position else 0))
+        before = metrics.sync if metrics is not None else lambda: None
+        saver = ends.enter_context(Saver(folder, cadence.keep, cadence.keep_every, before))
         with stop_on_signals() as stop:
             yield Trainer(
                 objective=objective,
                 optimizer=optimizer,
                 device=settings.device.torch_device,
-                folder=folder,
+                saver=saver,
                 metrics=metrics,
-                cadence=settings.cadence,
+                cadence=cadence,
                 position=position or Position(),
                 stop=stop,
                 resume_hint=f"run the same command {'again' if settings.resumed else 'with --resume'} to resume",
                 compiled=settings.compiled,
                 peak=_peak(settings.device),
             )
-    finally:
-        end_training()
-        if metrics is not None:
-            metrics.close()
 
 
 def _peak(device: Device) -> float | None:
