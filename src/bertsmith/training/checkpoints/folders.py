@@ -97,7 +97,7 @@ def _check_files(folder: Path, tensors: str, names: tuple[str, ...]) -> None:
 
 @contextmanager
 def opened_tensors(path: Path) -> Iterator[Any]:
-    """A file of tensors, open as safetensors has it. Raises BertsmithError for a damaged one."""
+    """A file of tensors, opened for reading by name. Raises BertsmithError for a damaged one."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             yield file
