@@ -83,29 +83,32 @@ def trainer_of(
     Raises BertsmithError where the disk refuses the metrics.
     """
     position, cadence = settings.position, settings.cadence
-    ranks.by_first(lambda: claim(folder, facts, position))
+    metrics: list[MetricsFile] = []
     with ExitStack() as ends:
         ends.callback(end_training)
-        metrics = None
-        if ranks.is_first():
+        stop = ends.enter_context(stop_on_signals())  # also while the last checkpoint is being written
+
+        def start() -> None:
+            claim(folder, facts, position)
             tell_disk_need(folder, objective.model, cadence, settings.steps, settings.keeps_best)
-            metrics = ends.enter_context(MetricsFile(folder, position.step + 1 if position else 0))
-        before = metrics.sync if metrics is not None else lambda: None
+            metrics.append(ends.enter_context(MetricsFile(folder, position.step + 1 if position else 0)))
+
+        ranks.by_first(start)
+        before = metrics[0].sync if metrics else lambda: None
         saver = ends.enter_context(Saver(folder, cadence.keep, cadence.keep_every, before))
-        with stop_on_signals() as stop:
-            yield Trainer(
-                objective=objective,
-                optimizer=optimizer,
-                device=settings.device.torch_device,
-                saver=saver,
-                metrics=metrics,
-                cadence=cadence,
-                position=position or Position(),
-                stop=stop,
-                resume_hint=f"run the same command {'again' if settings.resumed else 'with --resume'} to resume",
-                compiled=settings.compiled,
-                peak=_peak(settings.device),
-            )
+        yield Trainer(
+            objective=objective,
+            optimizer=optimizer,
+            device=settings.device.torch_device,
+            saver=saver,
+            metrics=metrics[0] if metrics else None,
+            cadence=cadence,
+            position=position or Position(),
+            stop=stop,
+            resume_hint=f"run the same command {'again' if settings.resumed else 'with --resume'} to resume",
+            compiled=settings.compiled,
+            peak=_peak(settings.device),
+        )
 
 
 def _peak(device: Device) -> float | None:

@@ -110,7 +110,12 @@ def test_a_damaged_one_is_named_and_set_aside_and_the_one_before_is_taken(
     assert same(model, before)
     (warned,) = [each.message for each in said.records if each.levelname == "WARNING"]
     assert "step-00000010 is damaged, so step-00000005 is taken" in warned
-    assert str(tmp_path / "step-00000010" / name) in warned
+    where = tmp_path / "step-00000010"
+    if name == "checksums.json" and damage == "a flipped bit":  # in a checksum: it cannot be said which one is right
+        assert "does not match its checksum" in warned
+        assert str(where) in warned
+    else:
+        assert str(where / name) in warned
     assert [each.name for each in step_folders(tmp_path)] == ["step-00000005"]
     assert (tmp_path / "damaged-step-00000010").is_dir(), "nothing is thrown away"
     said.clear()

@@ -92,7 +92,7 @@ def _check_files(folder: Path, tensors: str, names: tuple[str, ...]) -> None:
         with files.read_errors(folder / name):
             found = files.sha256(folder / name)
         if found != known[name]:
-            raise BertsmithError("checksum mismatch", folder / name)
+            raise BertsmithError(f"this file does not match its checksum in {_CHECKSUMS_FILE}", folder / name)
 
 
 @contextmanager

@@ -33,8 +33,8 @@ def newest_whole(run: Path) -> Path | None:
         except BertsmithError as error:
             damaged[folder] = error
             continue
-        for each, error in damaged.items():
-            _set_aside(each, error, folder)
+        for each, why in damaged.items():
+            _set_aside(each, why, folder)
         return folder
     if not damaged:
         return None
@@ -47,12 +47,12 @@ def newest_whole(run: Path) -> Path | None:
     )
 
 
-def _set_aside(folder: Path, error: BertsmithError, taken: Path) -> None:
+def _set_aside(folder: Path, why: BertsmithError, taken: Path) -> None:
     aside = folder.with_name(_ASIDE + folder.name)
     shutil.rmtree(aside, ignore_errors=True)
     os.replace(folder, aside)
     warn(
-        f"{folder.name} is damaged, so {taken.name} is taken: {error.what} ({error.where}); it is now called "
+        f"{folder.name} is damaged, so {taken.name} is taken: {why.what} ({why.where}); it is now called "
         f"{aside.name}, and can be removed"
     )
 
