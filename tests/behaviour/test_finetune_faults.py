@@ -19,6 +19,7 @@ from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.classify import Classify
 from bertsmith.tasks.records import Columns
+from bertsmith.training.checkpoints import saver
 from bertsmith.training.run_folder import Run
 from made_rows import QUICK, made_model, rows
 from made_runs import signalled_after
@@ -91,18 +92,15 @@ def test_unused_columns_and_three_rows_are_shown(model: Path, said: pytest.LogCa
 
 def test_a_damaged_older_step_folder_stops_no_training(model: Path, tmp_path: Path) -> None:
     settings = replace(SETTINGS, seeds=1, epochs=2)
-    from bertsmith.training import loop
+    write = saver.write_step
 
-    save = loop.save_checkpoint
-
-    def damaging(run, position, *rest):  # type: ignore[no-untyped-def]
-        folder = save(run, position, *rest)
+    def damaging(run, position, tensors):  # type: ignore[no-untyped-def]
+        write(run, position, tensors)
         if position.step == 2:
-            (folder / "position.json").write_text("{")
-        return folder
+            (run / "step-00000002" / "position.json").write_text("{")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "save_checkpoint", damaging)
+        patch.setattr(saver, "write_step", damaging)
         keeping = replace(settings, keep=5)
         assert bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "other", settings=keeping).scores
 

@@ -60,7 +60,7 @@ SUB_ROOMS = {
         "prepare",
         "step",
     ),
-    "training": ("objective", "parallel", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
+    "training": ("parallel", "objective", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
 }
 MOST_FILES = 16
 # Rooms that are still too large.

@@ -135,3 +135,5 @@ class Recipe:
     """Steps between checkpoints; the end of a phase is always saved."""
     keep: int = 2
     """How many of the newest step checkpoints are kept."""
+    keep_every: int = 0
+    """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps none for that."""

@@ -36,7 +36,7 @@ from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Runner, Task
 from bertsmith.tokens.tokenizer import Tokenizer
-from bertsmith.training.checkpoints import load_best
+from bertsmith.training.checkpoints import drop_best, load_best
 from bertsmith.training.loop import Cadence, Stage, Trainer, run_stages
 from bertsmith.training.run import TrainerSettings, resume_position, start_device, trainer_of
 from bertsmith.training.run_folder import Run, RunFacts, check_free, model_identity, opened, settings_identity
@@ -52,7 +52,7 @@ from bertsmith.weights.huggingface import (
 from bertsmith.weights.names import POOLER
 
 # Settings that change what is written or how fast, never the result; a resumed run may change them.
-_FREE_SETTINGS = ("device", "log_every", "save_every", "keep")
+_FREE_SETTINGS = ("device", "log_every", "save_every", "keep", "keep_every")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def finetune(
     _refuse_ranks()
     sources = {"train": train, "dev": dev} | ({} if test is None else {"test": test})
     check_sources(sources)
-    with nullcontext(out) if out is not None else tempfile.TemporaryDirectory() as folder:
+    with nullcontext(out) if out is not None else tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         run = Run(Path(folder))
         check_free(run.folder, resume)
         work = _prepare(kind, model_folder(Path(model)), sources, settings)
@@ -106,6 +106,7 @@ def finetune(
             if resume and run.is_finished():
                 result = FinetuneResult.from_dict(files.read_json(run.model / FINETUNE_FILE), run.folder)
                 say(f"this run is finished already: {run.model}; {result.line()}")
+                drop_best(run.folder)  # where it was killed before that
                 return result
             facts = RunFacts(identity, as_yaml(recipe | asdict(settings)), started_on)
             try:
@@ -165,7 +166,8 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
         settings.metric,
         Runner(device.torch_device, settings.micro_batch_tokens),
     )
-    cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep)
+    cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep, settings.keep_every)
+    steps = work.order(settings.seed).steps * settings.seeds
     cuda = [] if device.is_cpu else [device.torch_device]
     with (
         torch.random.fork_rng(cuda),
@@ -174,12 +176,13 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
             replace(facts, started_on=started_on),
             objective,
             optimizer,
-            TrainerSettings(device, cadence, position, resume),
+            TrainerSettings(device, cadence, position, resume, steps, keeps_best=True),
         ) as trainer,
     ):
         numbers = range(1, settings.seeds + 1)
         run_stages(trainer, {number: partial(_stage, work, number, device) for number in numbers})
         trainer.write("end", {"tokens": trainer.position.tokens})
+        trainer.saver.wait()  # for the best weights
         best = trainer.position.best
     assert best is not None
     load_best(run.folder, best, model)
@@ -188,6 +191,7 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
     # Before the model, which makes the run a finished one.
     files.write_json(run.folder / FINETUNE_FILE, result.to_dict())
     _save(model, work, result, run.model)
+    drop_best(run.folder)
     return result
 
 

@@ -46,6 +46,7 @@ _FREE_FIELDS = (
     "evaluate_every",
     "save_every",
     "keep",
+    "keep_every",
 )
 
 
@@ -83,7 +84,8 @@ def pretrain(
         position = resume_position(run.folder, model, optimizer, resume)
         is_compiled = ranks.by_first(lambda: choose_compiled(recipe.compile, device.torch_device, is_sharded(model)))
         compiled = CompiledStep(model, optimizer, device.torch_device) if is_compiled else None
-        cadence = Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep)
+        cadence = Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep, recipe.keep_every)
+        steps = recipe.phase1.steps + recipe.phase2.steps
         alphabetic, unigrams = corpus.tokenizer().is_alphabetic, corpus.unigrams()
         objective = Pretraining(model, device.torch_device, alphabetic, unigrams, compiled)
         with trainer_of(
@@ -91,7 +93,7 @@ def pretrain(
             RunFacts(identity, as_yaml(asdict(recipe)), facts),
             objective,
             optimizer,
-            TrainerSettings(device, cadence, position, resume, compiled),
+            TrainerSettings(device, cadence, position, resume, steps, compiled=compiled),
         ) as trainer:
             run_phases(recipe, corpus, trainer, objective, from_scratch=init_from is None)
         finished = _gathered(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,9 @@ from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
 from bertsmith.model.cpu.prepare import end_training, prepare_training
 from bertsmith.model.flop import peak_flops
 from bertsmith.optim.clipped import ClippedOptimizer
-from bertsmith.training.checkpoints import Position, load_checkpoint
+from bertsmith.training.checkpoints import Position, load_checkpoint, newest_whole
+from bertsmith.training.checkpoints.disk import tell_disk_need
+from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.loop import Cadence, Trainer
 from bertsmith.training.meters import MetricsFile
 from bertsmith.training.objective import Objective
@@ -30,13 +32,16 @@ _KERNELS = "between_products"
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """position: of the checkpoint that the run is resumed from. resumed: whether the user asked for that. compiled: the
-    model and the optimizer, where they run compiled."""
+    """position: of the checkpoint that the run is resumed from. resumed: whether the user asked for that. steps: of the
+    whole run. keeps_best: whether it writes best weights. compiled: the model and the optimizer, where they run
+    compiled."""
 
     device: Device
     cadence: Cadence
     position: Position | None
     resumed: bool
+    steps: int
+    keeps_best: bool = False
     compiled: Compiled | None = None
 
 
@@ -58,8 +63,12 @@ def start_device(
 
 
 def resume_position(folder: Path, model: nn.Module, optimizer: ClippedOptimizer, resume: bool) -> Position | None:
-    """Restores the newest step folder into model and optimizer, and says so; None for a run without one."""
-    position = load_checkpoint(folder, model, optimizer) if resume else None
+    """Restores the newest whole step folder into model and optimizer, and says so; None for a run without one.
+
+    The first rank verifies and names the folder. Raises as `load_checkpoint`.
+    """
+    newest = ranks.by_first(lambda: newest_whole(folder)) if resume else None
+    position = load_checkpoint(folder, model, optimizer, newest) if newest is not None else None
     if position is not None:
         say(f"resuming after step {position.step:,}")
     return position
@@ -69,21 +78,34 @@ def resume_position(folder: Path, model: nn.Module, optimizer: ClippedOptimizer,
 def trainer_of(
     folder: Path, facts: RunFacts, objective: Objective, optimizer: ClippedOptimizer, settings: TrainerSettings
 ) -> Iterator[Trainer]:
-    """Claims the run folder, opens its metrics and listens to signals as long as the block trains; ends the use of the
-    C++ kernels after it."""
-    position = settings.position
-    ranks.by_first(lambda: claim(folder, facts, position))
-    metrics = MetricsFile(folder, position.step + 1 if position else 0) if ranks.is_first() else None
+    """Claims the run folder, opens its metrics and listens to signals as long as the block trains; then waits for what
+    is being written, and ends the use of the C++ kernels.
+
+    Raises BertsmithError where the disk refuses the metrics.
+    """
+    position, cadence = settings.position, settings.cadence
+    metrics: list[MetricsFile] = []
     try:
-        with stop_on_signals() as signal:
-            stop = SharedStop(signal)
+        with ExitStack() as ends:
+            ends.callback(end_training)
+            # Also while the last checkpoint is being written.
+            stop = SharedStop(ends.enter_context(stop_on_signals()))
+
+            def start() -> None:
+                claim(folder, facts, position)
+                tell_disk_need(folder, objective.model, cadence, settings.steps, settings.keeps_best)
+                metrics.append(ends.enter_context(MetricsFile(folder, position.step + 1 if position else 0)))
+
+            ranks.by_first(start)
+            before = metrics[0].sync if metrics else lambda: None
+            saver = ends.enter_context(Saver(folder, cadence.keep, cadence.keep_every, before))
             yield Trainer(
                 objective=objective,
                 optimizer=optimizer,
                 device=settings.device.torch_device,
-                folder=folder,
-                metrics=metrics,
-                cadence=settings.cadence,
+                saver=saver,
+                metrics=metrics[0] if metrics else None,
+                cadence=cadence,
                 position=position or Position(),
                 stop=stop,
                 resume_hint=f"run the same command {'again' if settings.resumed else 'with --resume'} to resume",
@@ -95,10 +117,6 @@ def trainer_of(
         why = str(stopped)
         ranks.by_first(lambda: mark_stopped(folder, why))  # before any rank leaves
         raise
-    finally:
-        end_training()
-        if metrics is not None:
-            metrics.close()
 
 
 def _peak(device: Device) -> float | None:

@@ -3,7 +3,7 @@
 recipe.yaml                 the resolved settings of what is trained
 run.json                    what decides the result (settings, data, start), and the device and precision it began with
 metrics.jsonl, tensorboard/
-step-00000500/              `checkpoints`
+step-00000500/, best-00000400/, damaged-step-00000600/      `checkpoints`
 stopped                     there while the run is stopped by a signal, and not finished
 model/                      the finished model, as transformers reads it
 """
