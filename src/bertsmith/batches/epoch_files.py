@@ -68,14 +68,17 @@ class EpochFiles:
             return None
         account = Account(*np.array(body[:_ACCOUNT_BYTES]).view(np.int64).tolist())
         count, columns = account.instances, body[_ACCOUNT_BYTES:]
-        places = _LONG_PLACES if len(columns) > count * (2 * 4 + _REST_BYTES) else _SHORT_PLACES
-        found, begin = [], 0
-        for stored, used in ((places, np.int64),) * 2 + ((np.uint16, np.int32),) * 2 + ((np.uint8, np.uint8),):
-            end = begin + count * np.dtype(stored).itemsize
-            found.append(np.array(columns[begin:end]).view(stored).astype(used))
-            begin = end
-        a_start, b_start, a_length, b_length, label = found
-        return Instances(a_start, a_length, b_start, b_length, label, account)
+        places = np.dtype(_LONG_PLACES if len(columns) > count * (2 * 4 + _REST_BYTES) else _SHORT_PLACES)
+        ends = np.cumsum([count * places.itemsize] * 2 + [count * 2] * 2)
+        a_start, b_start, a_length, b_length, label = np.split(columns, ends)
+        return Instances(
+            a_start.view(places).astype(np.int64),
+            a_length.view(np.uint16).astype(np.int32),
+            b_start.view(places).astype(np.int64),
+            b_length.view(np.uint16).astype(np.int32),
+            np.array(label, dtype=np.uint8),
+            account,
+        )
 
     def write_shard(self, epoch: int, shard: int, instances: Instances) -> None:
         """Keeps a shard's instances: 13 bytes each. Raises BertsmithError if the folder cannot be written to."""
