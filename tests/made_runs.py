@@ -52,6 +52,8 @@ _SMALL = (
 @cache
 def small_corpus() -> Path:
     """A corpus of Python's own documentation, some documents held out; made once a process, and only read."""
+    # Here, so that tests on a GPU, which read a stored corpus, need no library that splits sentences.
+
     folder = Path(mkdtemp(prefix="bertsmith-tests-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     texts = sorted(pydoc_data.topics.topics.values(), key=len)[-12:]
