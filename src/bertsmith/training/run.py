@@ -12,12 +12,14 @@ from torch import nn
 
 from bertsmith.base import ranks
 from bertsmith.base.device import Device, device_of_run
-from bertsmith.base.log import say
+from bertsmith.base.log import say, warn
 from bertsmith.base.ranks.shared_stop import SharedStop
+from bertsmith.base.ranks.together import together
 from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
 from bertsmith.model.cpu.prepare import end_training, prepare_training
 from bertsmith.model.flop import peak_flops
 from bertsmith.optim.clipped import ClippedOptimizer
+from bertsmith.training.agreement import agree, held
 from bertsmith.training.checkpoints import Position, load_checkpoint, newest_whole
 from bertsmith.training.checkpoints.disk import tell_disk_need
 from bertsmith.training.checkpoints.saver import Saver
@@ -54,6 +56,7 @@ def start_device(
     use the C++ kernels. Warns where a resumed run's figures will not be equal to those of an unbroken one.
     """
     chosen = device_of_run(device, precision, started_on, folder)
+    agree(lambda: {"device": chosen.torch_device.type})
     if not chosen.is_cpu:
         return chosen, chosen.facts()
     # Runs of versions without kernels for their precision have no record of them.
@@ -62,16 +65,49 @@ def start_device(
     return chosen, chosen.facts() | ({_KERNELS: found} if found else {})
 
 
-def resume_position(folder: Path, model: nn.Module, optimizer: ClippedOptimizer, resume: bool) -> Position | None:
-    """Restores the newest whole step folder into model and optimizer, and says so; None for a run without one.
+def newest_checkpoint(folder: Path, resume: bool) -> Path | None:
+    """The step folder that a run is resumed from; None where there is none. The first rank verifies and names it,
+    because another one's listing of a shared disk may be old."""
+    return ranks.by_first(lambda: newest_whole(folder)) if resume else None
 
-    The first rank verifies and names the folder. Raises as `load_checkpoint`.
+
+def resume_position(checkpoint: Path | None, model: nn.Module, optimizer: ClippedOptimizer) -> Position | None:
+    """Restores a step folder into model and optimizer, and says so; None for a run without one.
+
+    Raises BertsmithError, on all ranks, where one of them cannot read it or has read something else than the first.
     """
-    newest = ranks.by_first(lambda: newest_whole(folder)) if resume else None
-    position = load_checkpoint(folder, model, optimizer, newest) if newest is not None else None
-    if position is not None:
-        say(f"resuming after step {position.step:,}")
+    if checkpoint is None:
+        return None
+    position = together(lambda: load_checkpoint(checkpoint.parent, model, optimizer, checkpoint))
+    assert position is not None
+    agree(lambda: held(position, model, optimizer, checkpoint))
+    say(f"resuming after step {position.step:,}")
     return position
+
+
+def cut_of_run(
+    started_on: Mapping[str, str], position: Position | None, micro_batch_tokens: int, drops: bool
+) -> dict[str, str]:
+    """How this run's steps are cut up, for `RunFacts.started_on`: every world size and every size of micro-batches that
+    it has had, the present one last.
+
+    position: of the checkpoint that the run is resumed from. drops: whether the model has dropout. Warns where steps
+    were cut up otherwise before that checkpoint.
+    """
+    facts, changes = {}, []
+    for name, value in (("ranks", str(ranks.world_size())), ("micro_batch_tokens", str(micro_batch_tokens))):
+        known = started_on[name].split(", ") if position and name in started_on else []
+        if known and known[-1] != value:
+            changes.append(f"{name} was {known[-1]} and is {value}")
+        facts[name] = ", ".join(known if known[-1:] == [value] else [*known, value])
+    if changes:
+        curve = "; with dropout its curve differs from that run's within the spread of seeds"
+        warn(
+            f"this run is resumed with its steps cut up otherwise ({', '.join(changes)}): every step has the content "
+            "that it would have had, but sums are taken in another order, so figures will be close to those of an "
+            f"unbroken run and not equal to the bit{curve if drops else ''}"
+        )
+    return facts
 
 
 @contextmanager

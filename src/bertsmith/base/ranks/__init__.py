@@ -87,15 +87,6 @@ def by_first(work: Callable[[], T]) -> T:
     return result
 
 
-def gathered(value: T) -> list[T]:
-    """A value of every rank, on every rank, in the order of the ranks."""
-    if world_size() == 1:
-        return [value]
-    found: list[Any] = [None] * world_size()
-    dist.all_gather_object(found, value)
-    return found
-
-
 def check_joined() -> None:
     """Raises BertsmithError in one of several processes not joined by torch.distributed: each would be the first."""
     together = started_together()
