@@ -7,27 +7,23 @@ rank that fails ends the others, and none outlives this process.
 from __future__ import annotations
 
 import os
-import platform
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from types import FrameType
 from typing import Any
 
-import torch.distributed as dist
-
 from bertsmith.base.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_RANK_LOST, EXIT_STOPPED_AFTER_SAVING
-from bertsmith.base.ranks.join import STOPPED
 from bertsmith.base.ranks.places import LAUNCHER
+from bertsmith.base.ranks.store import STOPPED, VERDICT, serve, this_host
 from bertsmith.base.ranks.verdict import Verdict
-from bertsmith.base.ranks.watch import VERDICT
 
 _ADDRESS = "127.0.0.1"
 _POLL_SECONDS = 0.1
+_STORE_SECONDS = 60.0
 # Of the ranks' timeout: for so long the others may take to leave once one has failed. A stopped one never does.
 _GRACE_SHARE, _LONGEST_GRACE = 0.2, 30.0
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGINT") if hasattr(signal, name))
@@ -37,12 +33,12 @@ def launch(command: Sequence[str], ranks: int, threads: int, timeout_seconds: fl
     """Runs `command` as so many ranks and gives the exit status for all: that of the rank that failed first, 143 or 130
     after a stop by a signal, else 0. threads: of each rank, where the user has not set OMP_NUM_THREADS.
     timeout_seconds: after which the ranks take a silent one for lost."""
-    store = dist.TCPStore(_ADDRESS, 0, None, True, timedelta(seconds=60), wait_for_workers=False)
+    store, port = serve(_ADDRESS, _STORE_SECONDS)
     grace = min(_GRACE_SHARE * timeout_seconds, _LONGEST_GRACE)
-    launcher = _Launcher(dist.PrefixStore("bertsmith/0", store), grace)
+    launcher = _Launcher(store, grace)
     with launcher.signals_passed_on():
         try:
-            launcher.start(command, ranks, _environment(store.port, ranks, threads))
+            launcher.start(command, ranks, _environment(port, ranks, threads))
             launcher.wait()
         finally:
             launcher.kill()
@@ -124,7 +120,7 @@ class _Launcher:
             what, status = f"was killed by {signal.Signals(-status).name}{reason}", EXIT_RANK_LOST
         else:
             what = f"ended with status {status}"
-        verdict = Verdict(rank, platform.node() or "an unnamed host", what, status, told=True)
+        verdict = Verdict(rank, this_host(), what, status, told=True)
         standing = Verdict.read(self._store.compare_set(VERDICT, "", verdict.text()))
         if standing == verdict and killed:
             print(verdict.line(), file=sys.stderr, flush=True)
