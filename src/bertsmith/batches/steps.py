@@ -110,7 +110,7 @@ class StepBuilder:
         return batch if self.shapes is None else fill_fixed(batch, self.shapes, self.order.source.special.cls)
 
     def _started_epochs(self, references: References, first: int) -> tuple[tuple[int, Account], ...]:
-        epochs = np.unique(references.epochs).tolist()
+        epochs = range(references.epochs[0], references.epochs[-1] + 1)
         return tuple((epoch, self.order.account(epoch)) for epoch in epochs if self.order.epoch_start(epoch) >= first)
 
 

@@ -3,7 +3,7 @@
 recipe.yaml                 the resolved settings of what is trained
 run.json                    what decides the result (settings, data, start), and the device and precision it began with
 metrics.jsonl, tensorboard/
-step-00000500/              `checkpoints`
+step-00000500/, best-00000400/, damaged-step-00000600/      `checkpoints`
 stopped                     there while the run is stopped by a signal, and not finished
 model/                      the finished model, as transformers reads it
 """
@@ -31,6 +31,8 @@ MODEL_FOLDER, RECIPE_FILE = "model", "recipe.yaml"
 _STOPPED_MARK = "stopped"
 _RUN_FILE, _STARTED_ON, _TASK = "run.json", "begun_on", "task"
 _SHOWN, _LONGEST = 8, 40
+# What earlier versions took for a part of what decides the result, and this one for how it is computed.
+_ONCE_FIXED = {"recipe.micro_batch_tokens": "micro_batch_tokens", "settings.micro_batch_tokens": "micro_batch_tokens"}
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,8 @@ def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(known, dict) or not isinstance(known.get(_STARTED_ON, {}), dict):
         raise BertsmithError("this file does not say what a run belongs to", path, fix)
     started_on: dict[str, str] = known.pop(_STARTED_ON, {})
+    for name in _ONCE_FIXED.keys() & known.keys() - identity.keys():
+        started_on.setdefault(_ONCE_FIXED[name], str(known.pop(name)))
     if (_TASK in known) != (_TASK in identity):
         kinds = ("pre-training", "fine-tuning")
         what = f"this folder holds a run of {kinds[_TASK in known]}, not of {kinds[_TASK in identity]}"

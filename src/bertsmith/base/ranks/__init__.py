@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
@@ -51,13 +51,6 @@ def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
     if world_size() > 1:
         dist.all_reduce(values, op=dist.ReduceOp.SUM)
     return values
-
-
-def any_over_ranks(flags: Sequence[bool], device: torch.device) -> list[bool]:
-    """Whether each flag is set on any rank; `flags` themselves if there is one rank. Waits for the device."""
-    if world_size() == 1:
-        return list(flags)
-    return [count > 0 for count in sum_over_ranks(torch.tensor(flags, dtype=torch.float32, device=device)).tolist()]
 
 
 def host_group(timeout_seconds: float = COLLECTIVE_SECONDS) -> dist.ProcessGroup:
