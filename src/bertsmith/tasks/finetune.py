@@ -36,7 +36,7 @@ from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Runner, Task
 from bertsmith.tokens.tokenizer import Tokenizer
-from bertsmith.training.checkpoints import drop_best, load_best
+from bertsmith.training.checkpoints import drop_checkpoints, load_best
 from bertsmith.training.loop import Cadence, Stage, Trainer, run_stages
 from bertsmith.training.run import TrainerSettings, resume_position, start_device, trainer_of
 from bertsmith.training.run_folder import Run, RunFacts, check_free, model_identity, opened, settings_identity
@@ -106,7 +106,7 @@ def finetune(
             if resume and run.is_finished():
                 result = FinetuneResult.from_dict(files.read_json(run.model / FINETUNE_FILE), run.folder)
                 say(f"this run is finished already: {run.model}; {result.line()}")
-                drop_best(run.folder)  # where it was killed before that
+                drop_checkpoints(run.folder, settings.keep_every)  # where a kill came before that
                 return result
             facts = RunFacts(identity, as_yaml(recipe | asdict(settings)), started_on)
             try:
@@ -191,7 +191,7 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
     # Before the model, which makes the run a finished one.
     files.write_json(run.folder / FINETUNE_FILE, result.to_dict())
     _save(model, work, result, run.model)
-    drop_best(run.folder)
+    drop_checkpoints(run.folder, settings.keep_every)
     return result
 
 
