@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import bertsmith
 from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.results import FinetuneResult
-from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.checkpoints import saver, step_folders
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.run_folder import Run
@@ -237,24 +238,37 @@ def test_no_extra_model_stays_in_memory_between_seeds(model: Path, tmp_path: Pat
 def test_best_weights_are_whole_before_the_step_folder_that_refers_to_them(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertsmith.training import loop
+    write, seen = saver.write_step, []
 
-    save = loop.save_checkpoint
-    seen = []
+    def looking(run, position, tensors):  # type: ignore[no-untyped-def]
+        write(run, position, tensors)
+        folders = step_folders(run)
+        for each in folders:
+            best = json.loads((each / "position.json").read_text())["best"]
+            if best is not None:
+                path = run / f"best-{best['step']:08d}" / "weights.safetensors"
+                seen.append(len(safetensors.torch.load_file(path)))
 
-    def looking(run, position, *rest):  # type: ignore[no-untyped-def]
-        if position.best is not None:
-            path = run / f"best-{position.best.step:08d}" / "weights.safetensors"
-            seen.append(len(safetensors.torch.load_file(path)))
-        return save(run, position, *rest)
-
-    monkeypatch.setattr(loop, "save_checkpoint", looking)
-    bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=SETTINGS)
+    monkeypatch.setattr(saver, "write_step", looking)
+    result = bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=SETTINGS)
     assert len(seen) > 4
-    referred = {
-        json.loads((each / "position.json").read_text())["best"]["step"] for each in step_folders(tmp_path / "run")
-    }
-    assert {each.name for each in (tmp_path / "run").glob("best-*")} == {f"best-{step:08d}" for step in referred}
+    assert result.scores
+
+
+def test_a_finished_run_keeps_its_checkpoints_and_one_copy_of_the_best_weights(
+    unbroken: Run, model: Path, tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    """The best weights are the finished model; also where a run was killed just before it had removed the others."""
+    assert not list(unbroken.folder.glob("best-*"))
+    assert [each.name for each in step_folders(unbroken.folder)] == ["step-00000034", "step-00000036"]
+    write(tmp_path)
+    call = command(model, tmp_path, tmp_path / "run")
+    shutil.copytree(unbroken.folder, tmp_path / "run")
+    (tmp_path / "run" / "best-00000012").mkdir()
+    (tmp_path / "run" / "best-00000012" / "weights.safetensors").write_bytes(bytes(2000))
+    assert main([*call, "--resume"]) == 0
+    assert not list((tmp_path / "run").glob("best-*"))
+    assert "removed best-00000012 (2.0 kB): the finished model holds the best weights" in said.text
 
 
 def test_the_score_that_chose_the_epoch_is_said_to_have_done_so(unbroken: Run, model: Path, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class StopSignal:
     answer: what is logged when a signal comes, about what happens next.
     """
 
-    answer = "saving after this step, then stopping"
+    answer = "the unfinished step is dropped, then the run is saved and stops"
 
     def __init__(self) -> None:
         self.requested = self.interrupted = False
@@ -52,7 +52,7 @@ class StopSignal:
             self.interrupted = True
         self.requested = True
         again = "; press Ctrl-C again to stop at once, without that" if self.interrupted else ""
-        warn(f"{signal.Signals(number).name} received: {self.answer}{again}")
+        warn(f"{signal.Signals(number).name} received: {self.answer}{again}", of_all_ranks=True)
 
 
 @contextmanager

@@ -114,6 +114,11 @@ class Recipe:
     compile: Literal["auto", "true", "false"] = "auto"
     """Compile steps, in micro-batches of one fixed shape per phase; auto does so on a GPU, and on a CPU in bf16
     compiles only kernels; false runs no compiler."""
+    parallel: Literal["replicate", "shard"] = "replicate"
+    """What several ranks hold: replicate, all weights each; shard, a part each, gathered layer by layer (FSDP2), for
+    models that are too large for one device. A resumed run may change it."""
+    gradient_sums: Literal["fp32", "bf16"] = "fp32"
+    """The dtype in which gradients are summed over ranks; bf16 halves the bytes and rounds."""
     micro_batch_tokens: int = 8192
     """Maximum number of tokens in a micro-batch; a step has as many micro-batches as it needs."""
     loader_workers: int = 0
@@ -128,3 +133,5 @@ class Recipe:
     """Steps between checkpoints; the end of a phase is always saved."""
     keep: int = 2
     """How many of the newest step checkpoints are kept."""
+    keep_every: int = 0
+    """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps none for that."""

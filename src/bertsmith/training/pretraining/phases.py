@@ -63,7 +63,7 @@ class HeldOut:
                 self._made[sequence_length] = self._make(sequence_length)
         elif not self._made:
             what = "the corpus has no held-out documents, so nothing is evaluated"
-            warn(f"{what}; prepare it with a larger --held-out share")
+            warn(f"{what}; prepare it with a larger --held-out share", of_all_ranks=True)
         return self._made.setdefault(sequence_length, [])
 
     def _make(self, sequence_length: int) -> list[PretrainBatch]:

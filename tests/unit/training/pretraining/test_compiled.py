@@ -231,6 +231,15 @@ def test_what_is_compiled_and_why_is_chosen(monkeypatch: pytest.MonkeyPatch) -> 
     assert choose_compiled("auto", card) is True
 
 
+def test_sharded_weights_are_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    card = torch.device("cuda", 0)
+    assert [choose_compiled(setting, card, sharded=True) for setting in ("auto", "false")] == [False, False]
+    assert "gathered layer by layer" in caplog.text
+    with pytest.raises(BertsmithError, match="cannot be compiled") as caught:
+        choose_compiled("true", card, sharded=True)
+    assert "--parallel replicate" in caught.value.fix
+
+
 def test_the_compiler_is_the_one_program_that_pytorch_will_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("c++one", "clang++" if sys.platform == "darwin" else "g++"):
         (tmp_path / name).write_text("#!/bin/sh\n")
