@@ -93,7 +93,8 @@ class Ahead:
                 try:
                     self._files.write_shard(epoch, shard, instances)
                 except (BertsmithError, OSError) as error:
-                    warn(f"the instances of epoch {epoch} cannot be kept, so they are held in memory: {error}")
+                    what = f"the instances of epoch {epoch} cannot be kept, so they are held in memory: {error}"
+                    warn(what, of_all_ranks=True)
                     return False
                 progress.advance(shards[shard].tokens)
         return True
