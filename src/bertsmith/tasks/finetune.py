@@ -216,7 +216,7 @@ def _finish(work: _Work, run: Run, model: nn.Module, best: Best, seconds: float)
     # Before the model, which makes the run a finished one.
     files.write_json(run.folder / FINETUNE_FILE, result.to_dict())
     _save(model, work, result, run.model)
-    drop_checkpoints(run.folder, settings.keep_every)
+    drop_checkpoints(run.folder, work.settings.keep_every)
     return result
 
 
