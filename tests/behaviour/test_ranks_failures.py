@@ -1,4 +1,4 @@
-"""What may happen to one rank ends all of them, within the time that was set, and names the rank: none waits for ever."""
+"""What may happen to one rank ends all of them, within the time that was set, and names it: none waits for ever."""
 
 from __future__ import annotations
 

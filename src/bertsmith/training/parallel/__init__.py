@@ -64,7 +64,7 @@ def shard(
 
 
 def gradients_of(model: nn.Module) -> Gradients:
-    """How ranks share this model's gradients: as `replicate` or `shard` has set, else replicated where there are several."""
+    """How ranks share this model's gradients: by `replicate` or `shard`; else replicated, where there are several."""
     found = _shared.get(model)
     if found is not None and found.ranks == world_size():
         return found
