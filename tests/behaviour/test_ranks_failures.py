@@ -1,4 +1,4 @@
-"""What may happen to one rank ends all of them, within the time that was set, and names it: none waits for ever."""
+"""A fault of one rank ends all of them, within the time that was set, and names the rank: none waits for ever."""
 
 from __future__ import annotations
 
@@ -97,6 +97,7 @@ def test_a_rank_that_is_stopped_is_named_and_all_end(rank: int, tmp_path: Path) 
     assert all_gone(tmp_path), "the stopped one too"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [signal.SIGSTOP, signal.SIGKILL])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_without_a_launcher_the_others_find_who_is_lost(rank: int, fault: signal.Signals, tmp_path: Path) -> None:
@@ -139,6 +140,7 @@ step.train_step = broken
     assert all_gone(tmp_path)
 
 
+@pytest.mark.slow
 def test_another_rank_s_old_listing_of_a_shared_disk_decides_nothing(tmp_path: Path) -> None:
     """On the second rank the run folder looks as it did before the run: no step folder, no `run.json`."""
     recipe = small_recipe(phase1__steps=8, phase2__steps=2, save_every=3)
