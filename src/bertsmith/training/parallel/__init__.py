@@ -64,7 +64,7 @@ def shard(
 
 
 def gradients_of(model: nn.Module) -> Gradients:
-    """How the ranks share this model's gradients: as they were told to, or replicated where there are several."""
+    """How the ranks share this model's gradients: as was set, or replicated where there are several."""
     found = _shared.get(model)
     if found is not None and found.ranks == world_size():
         return found
