@@ -101,6 +101,16 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
         found["faulty"].append((sums.faulty.tolist(), bool(optimizer.finite), same))
         if fault == rank:
             handle.remove()
+    before = weights_of(model)
+    shared_gradients = gradients_of(model)
+    shared_gradients.begin()
+    losses = model(to_inputs(batch_of(LENGTHS, seed=5), CPU))
+    (losses.masked.loss + losses.next_sentence.loss).backward()
+    gathered = sum(not isinstance(each, DTensor) and each.ndim > 1 for each in model.parameters())
+    shared_gradients.drop()
+    after = {name: whole(each) for name, each in model.state_dict().items()}
+    same = all(torch.equal(before[name], each) for name, each in after.items())
+    found["dropped"] = (gathered, sum(isinstance(each, DTensor) for each in model.parameters()), same)
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
@@ -147,6 +157,15 @@ def test_three_updates_with_dropout_are_those_of_replicated_weights(
         assert torch.equal(sharded["figures 0"], replicated["figures 0"])
         assert not torch.equal(sharded["figures 0"], sharded["figures 1"])
         check_close(sharded, replicated, 1e-5 if compute is None else 5e-3)
+
+
+def test_a_step_that_is_dropped_leaves_the_weights_in_shards_and_as_they_were(found: list[dict[str, object]]) -> None:
+    """What is outside of layers stays gathered between micro-batches."""
+    for each in found:
+        gathered, shared, same = each["dropped"]
+        assert gathered > 0
+        assert shared == each["matrices"][1]
+        assert same
 
 
 def test_the_rank_with_a_gradient_that_is_not_finite_is_named_and_none_updates(found: list[dict[str, object]]) -> None:
