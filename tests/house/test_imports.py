@@ -34,6 +34,7 @@ SEES["cli"] = set(SEES)
 # Within a room that has rooms of its own: its sub-rooms, and those of its own files that they import, in an order in
 # which each imports from itself and from what stands before it. The room's other files come after all of these.
 SUB_ROOMS = {
+    "base": ("errors", "log", "stopping", "ranks"),
     "corpus": (
         "accounting",
         "documents",
@@ -59,8 +60,9 @@ SUB_ROOMS = {
         "batches",
         "prepare",
         "step",
+        "scaling",
     ),
-    "training": ("objective", "parallel", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
+    "training": ("parallel", "objective", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
 }
 MOST_FILES = 16
 # Rooms that are still too large.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from bertsmith.base import fp32_products, ranks
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice, warn
 from bertsmith.base.processor import Processor, this_processor
+from bertsmith.base.ranks.together import together
 
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -88,9 +90,7 @@ def device_of_run(device: str, precision: str, started_on: Mapping[str, str], fo
     """
     known = started_on.get("device")
     if known and device == "auto":
-        if known == "cuda" and not torch.cuda.is_available():
-            fix = "resume it where there is one; or pass --device cpu, for figures that are close but not equal"
-            raise BertsmithError("this run was started on a CUDA device, and there is none here", folder, fix)
+        together(lambda: _check_cuda_still_here(known, folder))
         log_choice("device", known, "this run was started on it")
         device = known
     if started_on and precision == "auto":
@@ -98,15 +98,23 @@ def device_of_run(device: str, precision: str, started_on: Mapping[str, str], fo
         log_choice("precision", precision, "this run was started with it")
     products = started_on.get("fp32_products", fp32_products.DEFAULT) if started_on else ""
     # The first rank chooses for all: nodes of a cluster may have different processors.
-    chosen = ranks.by_first(lambda: choose_device(device, precision, products))
-    if not ranks.is_first():
-        chosen = choose_device(device, chosen.precision, chosen.fp32_products)
+    first = ranks.by_first(lambda: choose_device(device, precision, products))
+    chosen = together(
+        lambda: first if ranks.is_first() else choose_device(device, first.precision, first.fp32_products)
+    )
     if known and known != chosen.torch_device.type:
         warn(
             f"this run was started on {known} and is resumed on {chosen.torch_device.type}, still in "
-            f"{chosen.precision}; its figures will be close to those of an uninterrupted run, but not equal"
+            f"{chosen.precision}; its figures will be close to those of an uninterrupted run, but not equal",
+            of_all_ranks=True,
         )
     return chosen
+
+
+def _check_cuda_still_here(known: str, folder: Path) -> None:
+    if known == "cuda" and not torch.cuda.is_available():
+        fix = "resume it where there is one; or pass --device cpu, for figures that are close but not equal"
+        raise BertsmithError("this run was started on a CUDA device, and there is none here", folder, fix)
 
 
 def cpu_precision(processor: Processor) -> tuple[str, str]:
@@ -138,7 +146,7 @@ def _device(name: str) -> torch.device:
         log_choice(
             "device", "cuda" if found else "cpu", "a CUDA device was found" if found else "no CUDA device was found"
         )
-        return torch.device("cuda" if found else "cpu")
+        return _of_this_rank(torch.device("cuda")) if found else torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -148,6 +156,18 @@ def _device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         fix = f"{torch.cuda.device_count()} CUDA device(s) found"
         raise BertsmithError(f"device '{name}' does not exist", "device", fix)
+    return _of_this_rank(device)
+
+
+def _of_this_rank(device: torch.device) -> torch.device:
+    """The GPU that this rank got when the ranks joined; the device itself where there is one rank."""
+    if device.type != "cuda" or ranks.world_size() == 1:
+        return device
+    if str(device) == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
+    if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+        what = f"device '{device}' is one GPU, and there are several ranks on this host"
+        raise BertsmithError(what, "device", "use --device cuda: each rank then takes its own")
     return device
 
 

@@ -36,6 +36,7 @@ SPLITS = ("train", "held_out")
 LONGEST_SENTENCE = 65_535
 ARRAYS = ("tokens", "sentences", "documents")
 _SEAL = "sha256"
+_NOT_AS_LISTED = "this shard does not hold what corpus.json lists"
 _REMAKE = "prepare the corpus again into another folder, or copy it again from where it is whole"
 
 
@@ -163,14 +164,28 @@ class Corpus:
     def open_shard(self, split: str, index: int) -> Shard:
         """Maps shard `index` of `split`. Raises BertsmithError when a file is missing, cut or not what is listed."""
         info = self.shards(split)[index]
+        tokens, sentences, documents = self._arrays(split, info)
+        shard = Shard(tokens, _offsets(sentences), _offsets(documents))
+        if (shard.sentence_offsets[-1], shard.document_offsets[-1]) != (info.tokens, info.sentences):
+            raise BertsmithError(_NOT_AS_LISTED, self.folder / split / shard_file(info.name, ARRAYS[0]), _REMAKE)
+        return shard
+
+    def check_sizes(self) -> None:
+        """Raises BertsmithError for the first shard that lacks a file or has one of another size than listed. It reads
+        the files' headers; `verify` reads everything."""
+        for split in SPLITS:
+            for info in self.shards(split):
+                self._arrays(split, info)
+
+    def _arrays(self, split: str, info: ShardInfo) -> list[NDArray[Any]]:
+        """The ARRAYS of a shard, mapped."""
         kinds: tuple[DTypeLike, ...] = (token_dtype(self.special.vocabulary_size), np.uint16, np.uint32)
         paths = [self.folder / split / shard_file(info.name, array) for array in ARRAYS]
-        tokens, sentences, documents = (_read_array(path, kind) for path, kind in zip(paths, kinds, strict=True))
-        shard = Shard(tokens, _offsets(sentences), _offsets(documents))
-        ends = (len(tokens), shard.sentence_offsets[-1], len(sentences), shard.document_offsets[-1], len(documents))
-        if ends != (info.tokens, info.tokens, info.sentences, info.sentences, info.documents):
-            raise BertsmithError("this shard does not hold what corpus.json lists", paths[0], _REMAKE)
-        return shard
+        arrays = [_read_array(path, kind) for path, kind in zip(paths, kinds, strict=True)]
+        for path, array, listed in zip(paths, arrays, (info.tokens, info.sentences, info.documents), strict=True):
+            if len(array) != listed:
+                raise BertsmithError(_NOT_AS_LISTED, path, _REMAKE)
+        return arrays
 
 
 def sealed(account: Mapping[str, Any]) -> dict[str, Any]:

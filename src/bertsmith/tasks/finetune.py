@@ -15,8 +15,8 @@ from torch import nn
 
 from bertsmith.base import files, ranks
 from bertsmith.base.device import Device
-from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
+from bertsmith.base.ranks.together import together
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.base.streams import stream_key
 from bertsmith.model.config import BertConfig
@@ -36,9 +36,17 @@ from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Runner, Task
 from bertsmith.tokens.tokenizer import Tokenizer
-from bertsmith.training.checkpoints import load_best
+from bertsmith.training.agreement import agree, checksum, code_facts
+from bertsmith.training.checkpoints import Best, drop_checkpoints, load_best
 from bertsmith.training.loop import Cadence, Stage, Trainer, run_stages
-from bertsmith.training.run import TrainerSettings, resume_position, start_device, trainer_of
+from bertsmith.training.run import (
+    TrainerSettings,
+    cut_of_run,
+    newest_checkpoint,
+    resume_position,
+    start_device,
+    trainer_of,
+)
 from bertsmith.training.run_folder import Run, RunFacts, check_free, model_identity, opened, settings_identity
 from bertsmith.weights.huggingface import (
     FINETUNE_FILE,
@@ -51,8 +59,11 @@ from bertsmith.weights.huggingface import (
 )
 from bertsmith.weights.names import POOLER
 
-# Settings that change what is written or how fast, never the result; a resumed run may change them.
-_FREE_SETTINGS = ("device", "log_every", "save_every", "keep")
+# Settings that change what is written, how fast, or how a step is cut up, never what it holds; a resumed run may change
+# them.
+_FREE_SETTINGS = ("device", "micro_batch_tokens", "log_every", "save_every", "keep", "keep_every")
+# Of these, the ones that ranks need not have alike.
+_OF_A_RANK = ("device",)
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,8 @@ class _Work:
     def order(self, seed: int) -> Order:
         """The order of the training rows from a seed."""
         settings, train = self.settings, self.parts["train"]
-        return Order(train, self.task, seed, settings.epochs, settings.batch, settings.micro_batch_tokens)
+        rows = (settings.epochs, settings.batch, settings.micro_batch_tokens)
+        return Order(train, self.task, seed, *rows, ranks.rank(), ranks.world_size())
 
 
 def finetune(
@@ -88,24 +100,29 @@ def finetune(
     task: "classify". model: a Hugging Face BERT folder with its tokenizer, or a run that has one. train, dev, test: a
     file of rows, or a list of {"text": ..., "label": ...}; dev selects the epoch and the seed, test is only measured.
     out: the run folder, whose `model` is complete in itself (weights, tokenizer, labels, task.json, finetune.json);
-    None leaves nothing behind. resume: continue the run in `out`, to the bit. The same seed gives the same score.
+    None leaves nothing behind. resume: continue the run in `out`, to the bit. The same seed gives the same score. In
+    each of several processes that torch.distributed has joined, it takes that rank's part of the run, and all get the
+    result.
     Raises BertsmithError for rows, columns, labels, settings or a folder that cannot be used, before any training,
     and for a gradient that is not finite; StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
     kind, settings = task_named(task), settings or FinetuneSettings()
-    _refuse_ranks()
+    ranks.check_joined()
     sources = {"train": train, "dev": dev} | ({} if test is None else {"test": test})
     check_sources(sources)
-    with nullcontext(out) if out is not None else tempfile.TemporaryDirectory() as folder:
+    with nullcontext(out) if out is not None else tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         run = Run(Path(folder))
-        check_free(run.folder, resume)
-        work = _prepare(kind, model_folder(Path(model)), sources, settings)
-        identity = _identity(work, sources)
+        ranks.by_first(lambda: check_free(run.folder, resume))
+        work, identity = together(lambda: _prepare(kind, model_folder(Path(model)), sources, settings))
+        given = settings_identity(asdict(settings), "settings", _OF_A_RANK)
+        agree(lambda: {**given, **identity, "resume": resume, **code_facts()})
         recipe = {"task": task, "model": str(model), **{name: _named(each) for name, each in sources.items()}}
         with opened(run.folder, identity, resume) as started_on:
-            if resume and run.is_finished():
-                result = FinetuneResult.from_dict(files.read_json(run.model / FINETUNE_FILE), run.folder)
+            if resume and ranks.by_first(run.is_finished):
+                result = ranks.by_first(lambda: _finished(run))
                 say(f"this run is finished already: {run.model}; {result.line()}")
+                # Where a kill came before that.
+                ranks.by_first(lambda: drop_checkpoints(run.folder, settings.keep_every))
                 return result
             facts = RunFacts(identity, as_yaml(recipe | asdict(settings)), started_on)
             try:
@@ -120,26 +137,25 @@ def finetune(
     return result
 
 
-def _refuse_ranks() -> None:
-    ranks.check_joined()
-    if ranks.world_size() > 1:
-        fix = "start one process"
-        raise BertsmithError("fine-tuning runs in one process, and this is one of several", "finetune", fix)
+def _finished(run: Run) -> FinetuneResult:
+    return FinetuneResult.from_dict(files.read_json(run.model / FINETUNE_FILE), run.folder)
 
 
-def _prepare(kind: type[Task], folder: Path, sources: dict[str, Source], settings: FinetuneSettings) -> _Work:
-    """Reads and encodes all rows."""
+def _prepare(
+    kind: type[Task], folder: Path, sources: dict[str, Source], settings: FinetuneSettings
+) -> tuple[_Work, dict[str, Any]]:
+    """All rows, read and encoded; and all that decides what a run comes to."""
     config = read_config(folder)
     tokenizer = load_tokenizer(folder, config)
     max_length = min(settings.max_length, config.max_position_embeddings)
     if max_length < settings.max_length:
         say(f"rows are cut at {max_length} tokens, not {settings.max_length}: the model has no more positions")
     task, parts = encode_sources(kind, sources, tokenizer, max_length, settings)
-    return _Work(folder, task, tokenizer, settings, max_length, parts)
+    work = _Work(folder, task, tokenizer, settings, max_length, parts)
+    return work, _identity(work, sources)
 
 
 def _identity(work: _Work, sources: dict[str, Source]) -> dict[str, Any]:
-    """All that decides what a run comes to."""
     settings = settings_identity(asdict(work.settings), "settings", _FREE_SETTINGS)
     rows = {f"{part}_rows": checksum for part, checksum in checksums(sources).items()}
     model = model_identity(work.folder, "model")
@@ -154,18 +170,24 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
     """All seeds, and the best one's model."""
     start, settings = time.monotonic(), work.settings
     device, started_on = start_device(settings.device, settings.precision, True, facts.started_on, run.folder)
-    model = _build(work, device, settings.seed)
+    checkpoint = newest_checkpoint(run.folder, resume)
+    model = together(lambda: _build(work, device, settings.seed))
+    if checkpoint is None:
+        agree(lambda: {"weights": checksum(model.state_dict())})
     optimizer = _optimizer(model, settings, device)
-    position = resume_position(run.folder, model, optimizer, resume)
+    position = resume_position(checkpoint, model, optimizer)
+    drops = settings.dropout > 0 or settings.attention_dropout > 0
+    started_on |= cut_of_run(facts.started_on, position, settings.micro_batch_tokens, drops)
     objective = TaskObjective(
         work.task,
         read_config(work.folder),
         model,
         work.parts["train"],
         settings.metric,
-        Runner(device.torch_device, settings.micro_batch_tokens),
+        Runner(device.torch_device, settings.micro_batch_tokens, over_ranks=True),
     )
-    cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep)
+    cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep, settings.keep_every)
+    steps = work.order(settings.seed).steps * settings.seeds
     cuda = [] if device.is_cpu else [device.torch_device]
     with (
         torch.random.fork_rng(cuda),
@@ -174,20 +196,27 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
             replace(facts, started_on=started_on),
             objective,
             optimizer,
-            TrainerSettings(device, cadence, position, resume),
+            TrainerSettings(device, cadence, position, resume, steps, keeps_best=True),
         ) as trainer,
     ):
         numbers = range(1, settings.seeds + 1)
         run_stages(trainer, {number: partial(_stage, work, number, device) for number in numbers})
         trainer.write("end", {"tokens": trainer.position.tokens})
+        trainer.saver.wait()  # for the best weights
         best = trainer.position.best
     assert best is not None
+    return ranks.by_first(lambda: _finish(work, run, model, best, time.monotonic() - start))
+
+
+def _finish(work: _Work, run: Run, model: nn.Module, best: Best, seconds: float) -> FinetuneResult:
+    """Writes the results of all seeds, and the best weights as the finished model."""
     load_best(run.folder, best, model)
-    result = _result(work, run, time.monotonic() - start)
+    result = _result(work, run, seconds)
     say(result.line())
     # Before the model, which makes the run a finished one.
     files.write_json(run.folder / FINETUNE_FILE, result.to_dict())
     _save(model, work, result, run.model)
+    drop_checkpoints(run.folder, work.settings.keep_every)
     return result
 
 

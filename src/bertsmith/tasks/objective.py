@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from bertsmith.base import ranks
 from bertsmith.base.layout import Ints, deal_within
 from bertsmith.base.streams import generator, stream_key
 from bertsmith.model.config import BertConfig
@@ -51,7 +52,10 @@ class TaskObjective:
         return Forward({self.task.kind: loss}, tokens, inputs.packed.tokens, inputs.packed.attended_slots, flop)
 
     def evaluate(self, held_out: Mapping[str, Examples]) -> dict[str, float]:
-        """Every metric on the rows "dev" and, with `TEST` before its name, "test"."""
+        """Every metric on the rows "dev" and, with `TEST` before its name, "test".
+
+        All ranks get the figures of the first one, so that all decide alike which weights are the best.
+        """
         training = self.model.training
         self.model.eval()
         figures: dict[str, float] = {}
@@ -60,7 +64,7 @@ class TaskObjective:
             found = self.task.evaluate(scores, examples.targets)
             figures |= {(TEST if part == "test" else "") + name: value for name, value in found.items()}
         self.model.train(training)
-        return figures
+        return ranks.by_first(lambda: figures)
 
     def training_line(self, record: Mapping[str, float]) -> str:
         return f"loss {record['loss']:.4f}"
@@ -71,7 +75,11 @@ class TaskObjective:
 
 @dataclass(frozen=True)
 class RowStep:
-    """One optimizer step. number: from 0. micro_batches: rows, int64[S] each. where: the rows, for messages."""
+    """One optimizer step of one rank.
+
+    number: from 0. micro_batches: rows, int64[S] each; as many on every rank, some of them empty where a step has few
+    rows. counts, tokens: of the whole step. where: its rows, for messages.
+    """
 
     number: int
     micro_batches: tuple[Ints, ...]
@@ -82,8 +90,11 @@ class RowStep:
 
 @dataclass(frozen=True)
 class Order:
-    """In which order rows are taken: drawn anew for each epoch. seed: of the run. batch: rows of a step. budget_tokens:
-    the most that go through the model at once."""
+    """In which order rows are taken: drawn anew for each epoch.
+
+    seed: of the run. batch: rows of a step, over all ranks. budget_tokens: the most that go through the model at once.
+    rank: the one, of `ranks`, whose share of a step is built.
+    """
 
     examples: Examples
     task: Task
@@ -91,6 +102,8 @@ class Order:
     epochs: int
     batch: int
     budget_tokens: int
+    rank: int = 0
+    ranks: int = 1
 
     @property
     def epoch_steps(self) -> int:
@@ -112,7 +125,9 @@ class Order:
         place = number % self.epoch_steps * self.batch
         members = rows[place : place + self.batch]
         lengths = self.examples.sequences.lengths[members]
-        micro = tuple(members[each] for each in deal_within(lengths, 1, self.budget_tokens))
+        bins = deal_within(lengths, self.ranks, self.budget_tokens)
+        each = len(bins) // self.ranks
+        micro = tuple(members[one] for one in bins[self.rank * each : (self.rank + 1) * each])
         shown = ", ".join(self.examples.wheres[member] for member in members[:_SHOWN])
         more = f" and {len(members) - _SHOWN} more rows" if len(members) > _SHOWN else ""
         return RowStep(

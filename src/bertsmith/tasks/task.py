@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bertsmith.base import ranks
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.losses import LossSum
@@ -80,19 +81,25 @@ class Answering(ABC):
 
 @dataclass(frozen=True)
 class Runner:
-    """How a model is run over many rows. budget_tokens: the most that go through it at once."""
+    """How a model is run over many rows.
+
+    budget_tokens: the most that go through it at once. over_ranks: every rank runs a share of them, and all get all
+    scores; then all must call it alike.
+    """
 
     device: torch.device
     budget_tokens: int
+    over_ranks: bool = False
 
     @torch.no_grad()
     def scores(self, model: nn.Module, sequences: Sequences) -> Floats:
         """One row of scores for each sequence, in their order: float32[S, C]. The model must be in evaluation mode."""
-        rows: list[Floats] = []
-        order: list[NDArray[np.int64]] = []
-        for members in by_length(sequences, self.budget_tokens):
-            rows.append(model(pack(sequences, members, self.device)).float().cpu().numpy())
-            order.append(members)
+        order = list(by_length(sequences, self.budget_tokens))
+        ours = order[ranks.rank() :: ranks.world_size()] if self.over_ranks else order
+        rows = [model(pack(sequences, members, self.device)).float().cpu().numpy() for members in ours]
+        if self.over_ranks:
+            everyone = ranks.gathered(rows)
+            rows = [everyone[place % len(everyone)][place // len(everyone)] for place in range(len(order))]
         if not rows:
             return np.zeros((0, 0), dtype=np.float32)
         found = np.concatenate(rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from bertsmith.base import files, ranks
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice, say
+from bertsmith.base.ranks.together import together
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
@@ -25,28 +27,41 @@ from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.recipes.loader import as_yaml, load_recipe
 from bertsmith.recipes.schema import ModelShape, Recipe
+from bertsmith.training.agreement import agree, checksum, code_facts
 from bertsmith.training.loop import Cadence
 from bertsmith.training.parallel import is_sharded, replicate, shard, whole
 from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.phases import run_phases
 from bertsmith.training.pretraining.start import fit_vocabulary, tell_shape
-from bertsmith.training.run import TrainerSettings, resume_position, start_device, trainer_of
+from bertsmith.training.run import (
+    TrainerSettings,
+    cut_of_run,
+    newest_checkpoint,
+    resume_position,
+    start_device,
+    trainer_of,
+)
 from bertsmith.training.run_folder import Run as Run
 from bertsmith.training.run_folder import RunFacts, model_identity, opened, settings_identity
 from bertsmith.weights.huggingface import load_pretraining_model, model_folder, save_pretraining_model
 
-# Fields that change what is written or how fast, and at most the last bits of a result; a resumed run may change them.
+# Fields that change what is written, how fast, or how a step is cut up and shared, and at most the last bits of a
+# result; a resumed run may change them.
 _FREE_FIELDS = (
     "parallel",
     "device",
     "gradient_checkpointing",
     "loader_workers",
+    "micro_batch_tokens",
     "log_every",
     "evaluate_every",
     "save_every",
     "keep",
+    "keep_every",
 )
+# Of these, the ones that ranks need not have alike.
+_OF_A_RANK = ("device", "loader_workers")
 
 
 def pretrain(
@@ -65,40 +80,70 @@ def pretrain(
     run.
     Raises BertsmithError for input that does not fit together, StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
-    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
     ranks.check_joined()
     run = Run(Path(out))
-    init_from = None if init_from is None else model_folder(Path(init_from))
-    identity = _identity(recipe, corpus, init_from)
-    with opened(run.folder, identity, resume) as started_on:
+    work = together(lambda: _opened(recipe, corpus, init_from))
+    settings = settings_identity(asdict(work.recipe), "recipe", _OF_A_RANK)
+    agree(lambda: {**settings, **work.identity, "resume": resume, **code_facts()})
+    with opened(run.folder, work.identity, resume) as started_on:
         if resume and ranks.by_first(run.is_finished):
             say(f"this run is finished already: {run.model}")
             return run
-        kernels = recipe.compile != "false"
-        device, facts = start_device(recipe.device, recipe.precision, kernels, started_on, run.folder)
-        model = _model(recipe, corpus, device, init_from)
-        _share(recipe, model)
-        optimizer = _optimizer(recipe, model, device)
-        position = resume_position(run.folder, model, optimizer, resume)
-        is_compiled = ranks.by_first(lambda: choose_compiled(recipe.compile, device.torch_device, is_sharded(model)))
-        compiled = CompiledStep(model, optimizer, device.torch_device) if is_compiled else None
-        cadence = Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep)
-        alphabetic, unigrams = corpus.tokenizer().is_alphabetic, corpus.unigrams()
-        objective = Pretraining(model, device.torch_device, alphabetic, unigrams, compiled)
-        with trainer_of(
-            run.folder,
-            RunFacts(identity, as_yaml(asdict(recipe)), facts),
-            objective,
-            optimizer,
-            TrainerSettings(device, cadence, position, resume, compiled),
-        ) as trainer:
-            run_phases(recipe, corpus, trainer, objective, from_scratch=init_from is None)
-        finished = _gathered(model)
-        if ranks.is_first():
-            save_pretraining_model(finished, corpus.folder / "tokenizer", run.model)
-            say(f"finished model: {run.model}")
+        _train(work, run, started_on, resume)
     return run
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a run is given, opened. identity: all that decides what the run comes to."""
+
+    recipe: Recipe
+    corpus: Corpus
+    init_from: Path | None
+    identity: dict[str, Any]
+
+
+def _opened(recipe: Recipe | str | Path, corpus: Corpus | str | Path, init_from: str | Path | None) -> _Work:
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
+    corpus.check_sizes()
+    init_from = None if init_from is None else model_folder(Path(init_from))
+    return _Work(recipe, corpus, init_from, _identity(recipe, corpus, init_from))
+
+
+def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -> None:
+    """The run from its checkpoint, or its start, to the finished model."""
+    recipe, corpus = work.recipe, work.corpus
+    kernels = recipe.compile != "false"
+    device, facts = start_device(recipe.device, recipe.precision, kernels, started_on, run.folder)
+    checkpoint = newest_checkpoint(run.folder, resume)
+    model, alphabetic, unigrams = together(
+        lambda: (_model(recipe, corpus, device, work.init_from), corpus.tokenizer().is_alphabetic, corpus.unigrams())
+    )
+    if checkpoint is None:
+        agree(lambda: {"weights": checksum(model.state_dict())})
+    _share(recipe, model)
+    optimizer = _optimizer(recipe, model, device)
+    position = resume_position(checkpoint, model, optimizer)
+    drops = model.config.hidden_dropout_prob > 0 or model.config.attention_probs_dropout_prob > 0
+    facts |= cut_of_run(started_on, position, recipe.micro_batch_tokens, drops)
+    is_compiled = ranks.by_first(lambda: choose_compiled(recipe.compile, device.torch_device, is_sharded(model)))
+    compiled = CompiledStep(model, optimizer, device.torch_device) if is_compiled else None
+    cadence = Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep, recipe.keep_every)
+    steps = recipe.phase1.steps + recipe.phase2.steps
+    objective = Pretraining(model, device.torch_device, alphabetic, unigrams, compiled)
+    with trainer_of(
+        run.folder,
+        RunFacts(work.identity, as_yaml(asdict(recipe)), facts),
+        objective,
+        optimizer,
+        TrainerSettings(device, cadence, position, resume, steps, compiled=compiled),
+    ) as trainer:
+        run_phases(recipe, corpus, trainer, objective, from_scratch=work.init_from is None)
+    finished = _gathered(model)
+    if ranks.is_first():
+        save_pretraining_model(finished, corpus.folder / "tokenizer", run.model)
+        say(f"finished model: {run.model}")
 
 
 def _identity(recipe: Recipe, corpus: Corpus, init_from: str | Path | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,16 +12,21 @@ from torch import nn
 
 from bertsmith.base import ranks
 from bertsmith.base.device import Device, device_of_run
-from bertsmith.base.log import say
-from bertsmith.base.stopping import stop_on_signals
+from bertsmith.base.log import say, warn
+from bertsmith.base.ranks.shared_stop import SharedStop
+from bertsmith.base.ranks.together import together
+from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
 from bertsmith.model.cpu.prepare import end_training, prepare_training
 from bertsmith.model.flop import peak_flops
 from bertsmith.optim.clipped import ClippedOptimizer
-from bertsmith.training.checkpoints import Position, load_checkpoint
+from bertsmith.training.agreement import agree, held
+from bertsmith.training.checkpoints import Position, load_checkpoint, newest_whole
+from bertsmith.training.checkpoints.disk import tell_disk_need
+from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.loop import Cadence, Trainer
 from bertsmith.training.meters import MetricsFile
 from bertsmith.training.objective import Objective
-from bertsmith.training.run_folder import RunFacts, claim
+from bertsmith.training.run_folder import RunFacts, claim, mark_stopped
 from bertsmith.training.step import Compiled
 
 _KERNELS = "between_products"
@@ -29,13 +34,16 @@ _KERNELS = "between_products"
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """position: of the checkpoint that the run is resumed from. resumed: whether the user asked for that. compiled: the
-    model and the optimizer, where they run compiled."""
+    """position: of the checkpoint that the run is resumed from. resumed: whether the user asked for that. steps: of the
+    whole run. keeps_best: whether it writes best weights. compiled: the model and the optimizer, where they run
+    compiled."""
 
     device: Device
     cadence: Cadence
     position: Position | None
     resumed: bool
+    steps: int
+    keeps_best: bool = False
     compiled: Compiled | None = None
 
 
@@ -48,6 +56,7 @@ def start_device(
     use the C++ kernels. Warns where a resumed run's figures will not be equal to those of an unbroken one.
     """
     chosen = device_of_run(device, precision, started_on, folder)
+    agree(lambda: {"device": chosen.torch_device.type})
     if not chosen.is_cpu:
         return chosen, chosen.facts()
     # Runs of versions without kernels for their precision have no record of them.
@@ -56,42 +65,95 @@ def start_device(
     return chosen, chosen.facts() | ({_KERNELS: found} if found else {})
 
 
-def resume_position(folder: Path, model: nn.Module, optimizer: ClippedOptimizer, resume: bool) -> Position | None:
-    """Restores the newest step folder into model and optimizer, and says so; None for a run without one."""
-    position = load_checkpoint(folder, model, optimizer) if resume else None
-    if position is not None:
-        say(f"resuming after step {position.step:,}")
+def newest_checkpoint(folder: Path, resume: bool) -> Path | None:
+    """The step folder that a run is resumed from; None where there is none. The first rank verifies and names it,
+    because another one's listing of a shared disk may be old."""
+    return ranks.by_first(lambda: newest_whole(folder)) if resume else None
+
+
+def resume_position(checkpoint: Path | None, model: nn.Module, optimizer: ClippedOptimizer) -> Position | None:
+    """Restores a step folder into model and optimizer, and says so; None for a run without one.
+
+    Raises BertsmithError, on all ranks, where one of them cannot read it or has read something else than the first.
+    """
+    if checkpoint is None:
+        return None
+    position = together(lambda: load_checkpoint(checkpoint.parent, model, optimizer, checkpoint))
+    assert position is not None
+    agree(lambda: held(position, model, optimizer, checkpoint))
+    say(f"resuming after step {position.step:,}")
     return position
+
+
+def cut_of_run(
+    started_on: Mapping[str, str], position: Position | None, micro_batch_tokens: int, drops: bool
+) -> dict[str, str]:
+    """How this run's steps are cut up, for `RunFacts.started_on`: every world size and every size of micro-batches that
+    it has had, the present one last.
+
+    position: of the checkpoint that the run is resumed from. drops: whether the model has dropout. Warns where steps
+    were cut up otherwise before that checkpoint.
+    """
+    facts, changes = {}, []
+    for name, value in (("ranks", str(ranks.world_size())), ("micro_batch_tokens", str(micro_batch_tokens))):
+        known = started_on[name].split(", ") if position and name in started_on else []
+        if known and known[-1] != value:
+            changes.append(f"{name} was {known[-1]} and is {value}")
+        facts[name] = ", ".join(known if known[-1:] == [value] else [*known, value])
+    if changes:
+        curve = "; with dropout its curve differs from that run's within the spread of seeds"
+        warn(
+            f"this run is resumed with its steps cut up otherwise ({', '.join(changes)}): every step has the content "
+            "that it would have had, but sums are taken in another order, so figures will be close to those of an "
+            f"unbroken run and not equal to the bit{curve if drops else ''}",
+            of_all_ranks=True,
+        )
+    return facts
 
 
 @contextmanager
 def trainer_of(
     folder: Path, facts: RunFacts, objective: Objective, optimizer: ClippedOptimizer, settings: TrainerSettings
 ) -> Iterator[Trainer]:
-    """Claims the run folder, opens its metrics and listens to signals as long as the block trains; ends the use of the
-    C++ kernels after it."""
-    position = settings.position
-    ranks.by_first(lambda: claim(folder, facts, position))
-    metrics = MetricsFile(folder, position.step + 1 if position else 0) if ranks.is_first() else None
+    """Claims the run folder, opens its metrics and listens to signals as long as the block trains; then waits for what
+    is being written, and ends the use of the C++ kernels.
+
+    Raises BertsmithError where the disk refuses the metrics.
+    """
+    position, cadence = settings.position, settings.cadence
+    metrics: list[MetricsFile] = []
     try:
-        with stop_on_signals() as stop:
+        with ExitStack() as ends:
+            ends.callback(end_training)
+            # Also while the last checkpoint is being written.
+            stop = SharedStop(ends.enter_context(stop_on_signals()))
+
+            def start() -> None:
+                claim(folder, facts, position)
+                tell_disk_need(folder, objective.model, cadence, settings.steps, settings.keeps_best)
+                metrics.append(ends.enter_context(MetricsFile(folder, position.step + 1 if position else 0)))
+
+            ranks.by_first(start)
+            before = metrics[0].sync if metrics else lambda: None
+            saver = ends.enter_context(Saver(folder, cadence.keep, cadence.keep_every, before))
             yield Trainer(
                 objective=objective,
                 optimizer=optimizer,
                 device=settings.device.torch_device,
-                folder=folder,
-                metrics=metrics,
-                cadence=settings.cadence,
+                saver=saver,
+                metrics=metrics[0] if metrics else None,
+                cadence=cadence,
                 position=position or Position(),
                 stop=stop,
                 resume_hint=f"run the same command {'again' if settings.resumed else 'with --resume'} to resume",
                 compiled=settings.compiled,
                 peak=_peak(settings.device),
             )
-    finally:
-        end_training()
-        if metrics is not None:
-            metrics.close()
+            stop.finish()
+    except StoppedAfterSaving as stopped:
+        why = str(stopped)
+        ranks.by_first(lambda: mark_stopped(folder, why))  # before any rank leaves
+        raise
 
 
 def _peak(device: Device) -> float | None:

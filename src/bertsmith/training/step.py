@@ -7,7 +7,7 @@ the backward pass (`LossScale.set_labels`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -67,12 +67,14 @@ def train_step(
     counts: Mapping[str, int],
     device: torch.device,
     compiled: Compiled | None = None,
-) -> StepSums:
-    """One update from `micro_batches`, this rank's share of a step. All ranks must call it; where the model is sharded,
-    with equally many micro-batches.
+    should_stop: Callable[[], bool] = lambda: False,
+) -> StepSums | None:
+    """One update from `micro_batches`, this rank's share of a step. All ranks must call it; where the model is sharded
+    or a stop is looked for, with equally many micro-batches.
 
     counts: labels of each loss in the whole step, over all ranks. The learning rate is the optimizer's. compiled: runs
-    the objective's model and `optimizer`, where they are compiled.
+    the objective's model and `optimizer`, where they are compiled. should_stop: called between micro-batches; where it
+    is True, which it must be on all ranks alike, the step is dropped, nothing is changed, and None is returned.
     """
     counts = {name: max(counts[name], 1) for name in objective.names}
     optimizer.begin_step(min(counts.values()))
@@ -80,6 +82,9 @@ def train_step(
     gradients.begin()
     sums = StepSums.zero(len(counts), device)
     for number, batch in enumerate(micro_batches, start=1):
+        if number > 1 and should_stop():
+            optimizer.zero_grad(set_to_none=True)
+            return None
         if number == len(micro_batches):
             gradients.before_last()
         if compiled is None:

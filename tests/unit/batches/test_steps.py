@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.batches.masking import MaskingSettings
@@ -31,6 +35,48 @@ def test_totals_are_those_of_all_ranks_together(ranks: int) -> None:
     assert totals.tokens == sum(batch.layout.tokens for batch in batches)
     assert totals.masked == sum(len(batch.masked_positions) for batch in batches)
     assert all(batch.layout.tokens <= 500 for batch in batches)
+
+
+Content = list[tuple[tuple[int, ...], ...]]
+ORDER = Order(make_source(), seed=3, phase=1, sequence_length=64)
+
+
+def content(batches: Iterable[PretrainBatch]) -> Content:
+    """Every sequence of some micro-batches with its ids, types, masked places, labels and next-sentence label."""
+    found = []
+    for batch in batches:
+        bounds = zip(batch.layout.offsets[:-1].tolist(), batch.layout.offsets[1:].tolist(), strict=True)
+        for number, (start, end) in enumerate(bounds):
+            inside = (batch.masked_positions >= start) & (batch.masked_positions < end)
+            parts = (
+                batch.input_ids[start:end],
+                batch.token_type_ids[start:end],
+                batch.position_ids[start:end],
+                batch.masked_positions[inside] - start,
+                batch.masked_labels[inside],
+                batch.next_sentence_labels[number : number + 1],
+            )
+            found.append(tuple(tuple(each.tolist()) for each in parts))
+    return sorted(found)
+
+
+@given(
+    ranks=st.integers(1, 6),
+    budget=st.integers(1, 3000),
+    global_batch=st.integers(6, 90),
+    number=st.integers(0, 12),
+)
+def test_what_a_step_holds_depends_on_neither_ranks_nor_micro_batches(
+    ranks: int, budget: int, global_batch: int, number: int
+) -> None:
+    whole = StepBuilder(ORDER, global_batch, MASKING, 1_000_000).build(number)
+    (batch,) = whole.micro_batches
+    steps = [StepBuilder(ORDER, global_batch, MASKING, budget, rank, ranks).build(number) for rank in range(ranks)]
+    assert content(each for step in steps for each in step.micro_batches) == content([batch])
+    assert {(step.counts["masked"], step.counts["next_sentence"], step.tokens, step.where) for step in steps} == {
+        (whole.counts["masked"], whole.counts["next_sentence"], whole.tokens, whole.where)
+    }
+    assert len({len(step.micro_batches) for step in steps}) == 1, "ranks that wait for each other take as many"
 
 
 def test_ranks_get_about_the_same_work() -> None:

@@ -69,7 +69,7 @@ def shard(
 
 
 def gradients_of(model: nn.Module) -> Gradients:
-    """How the ranks share this model's gradients: as was set, or replicated where there are several."""
+    """How ranks share this model's gradients: by `replicate` or `shard`; else replicated, where there are several."""
     found = _shared.get(model)
     if found is not None and found.ranks == world_size():
         return found

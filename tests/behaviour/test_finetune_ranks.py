@@ -1,0 +1,165 @@
+"""Fine-tuning over ranks is fine-tuning in one process: the same scores and weights, however steps are cut up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import bertsmith
+from bertsmith.training.run_folder import Run
+from made_kills import Moment, drawing, ran
+from made_rows import QUICK, made_model, rows
+from made_runs import OF_THE_CLOCK, figures, weights
+
+# 97 rows in steps of 16: the last step of an epoch has one, fewer than there are ranks. Micro-batches are small, so
+# every rank has several of them in most steps; and the test rows make fewer batches than there are ranks.
+TRAIN, DEV, TEST = rows(97, 1), rows(40, 2), rows(2, 3)
+SETTINGS = replace(
+    QUICK, epochs=2, seeds=2, log_every=2, save_every=2, keep=2, dropout=0.0, attention_dropout=0.0,
+    micro_batch_tokens=40,
+)  # fmt: skip
+DROPPING = replace(SETTINGS, dropout=0.2, attention_dropout=0.1)
+STEPS_OF_A_SEED = 2 * 7
+CLOSE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_model(tmp_path_factory.mktemp("encoder"))
+
+
+def tune(model: Path, run: Path, settings: Any, results: Path | None = None) -> None:
+    """What every rank does. results: where each rank writes what it was given."""
+    result = bertsmith.finetune("classify", model, TRAIN, DEV, run, test=TEST, settings=settings, resume=True)
+    if results is not None:
+        from bertsmith.base import ranks
+
+        given = {**result.to_dict(), "folder": str(result.folder)}
+        (results / f"{ranks.rank()}-of-{ranks.world_size()}.json").write_text(json.dumps(given), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = tmp_path_factory.mktemp("alone") / "run"
+    tune(model, run, SETTINGS)
+    return Run(run)
+
+
+def check_same(found: Run, alone: Run) -> None:
+    """The records and the weights, up to the rounding of fp32."""
+    assert [each["kind"] for each in found.metrics()] == [each["kind"] for each in alone.metrics()]
+    for ours, theirs in zip(found.metrics(), alone.metrics(), strict=True):
+        assert ours.keys() == theirs.keys()
+        for name in theirs.keys() - OF_THE_CLOCK - {"kind", "fill", "padding_share"}:
+            assert ours[name] == pytest.approx(theirs[name], rel=CLOSE), (theirs["kind"], theirs["step"], name)
+    for ours, theirs in zip(found.metrics("evaluation"), alone.metrics("evaluation"), strict=True):
+        assert ours == theirs, "scores are shares of rows, which rounding does not move"
+    ours, theirs = (load_file(run.model / "model.safetensors") for run in (found, alone))
+    assert ours.keys() == theirs.keys()
+    largest = max(float(each.norm()) for each in theirs.values())
+    for name, each in theirs.items():
+        # A key's bias has no gradient in exact arithmetic, so it is held to the size of the others.
+        assert float((ours[name] - each).norm()) < CLOSE * max(float(each.norm()), 0.01 * largest), name
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_give_the_scores_and_weights_of_one(alone: Run, model: Path, tmp_path: Path, ranks: int) -> None:
+    ran(tune, ranks, model, tmp_path / "run", SETTINGS, tmp_path)
+    check_same(Run(tmp_path / "run"), alone)
+    given = [json.loads((tmp_path / f"{rank}-of-{ranks}.json").read_text(encoding="utf-8")) for rank in range(ranks)]
+    assert all(each == given[0] for each in given), "every rank is given the result"
+    written = json.loads((tmp_path / "run" / "finetune.json").read_text(encoding="utf-8"))
+    assert given[0] == {**written, "folder": str(tmp_path / "run")}
+    expected = json.loads((alone.folder / "finetune.json").read_text(encoding="utf-8"))
+    assert [each["score"] for each in written["seeds"]] == [each["score"] for each in expected["seeds"]]
+    ran(tune, ranks, model, tmp_path / "run", SETTINGS, tmp_path)
+    again = json.loads((tmp_path / f"{ranks - 1}-of-{ranks}.json").read_text(encoding="utf-8"))
+    assert again == given[0], "a finished run is not trained again, and all ranks are given its result"
+
+
+def test_the_identity_of_a_run_is_that_of_one_process(alone: Run, model: Path, tmp_path: Path) -> None:
+    ran(tune, 2, model, tmp_path / "run", SETTINGS)
+    known = [json.loads((each / "run.json").read_text(encoding="utf-8")) for each in (tmp_path / "run", alone.folder)]
+    assert [each.pop("begun_on")["ranks"] for each in known] == ["2", "1"]
+    assert known[0] == known[1]
+
+
+def check_killed_and_resumed(model: Path, folder: Path, kills: int) -> None:
+    draw = drawing()
+    ran(tune, 2, model, folder / "unbroken", DROPPING)
+    for seed in range(2):
+        first = seed * STEPS_OF_A_SEED
+        for step in sorted(draw.randint(first + 1, first + STEPS_OF_A_SEED - 2) for _ in range(kills)):
+            ran(tune, 2, model, folder / "run", DROPPING, kill=Moment(step, draw.random() * 0.05))
+            assert seed or not Run(folder / "run").is_finished()
+    ran(tune, 2, model, folder / "run", DROPPING)
+    resumed, unbroken = Run(folder / "run"), Run(folder / "unbroken")
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+    assert not list(resumed.folder.glob(".*.part"))
+
+
+def test_two_ranks_killed_in_both_seeds_and_resumed_are_unbroken(model: Path, tmp_path: Path) -> None:
+    check_killed_and_resumed(model, tmp_path, kills=1)
+
+
+@pytest.mark.slow
+def test_two_ranks_killed_again_and_again_and_resumed_are_unbroken(model: Path, tmp_path: Path) -> None:
+    check_killed_and_resumed(model, tmp_path, kills=4)
+
+
+def test_a_run_moves_from_three_ranks_to_two_to_one(alone: Run, model: Path, tmp_path: Path) -> None:
+    ran(tune, 3, model, tmp_path / "run", SETTINGS, kill=Moment(5, 0.0))
+    ran(tune, 2, model, tmp_path / "run", SETTINGS, kill=Moment(STEPS_OF_A_SEED + 3, 0.0))
+    assert not Run(tmp_path / "run").is_finished()
+    tune(model, tmp_path / "run", replace(SETTINGS, micro_batch_tokens=200))
+    check_same(Run(tmp_path / "run"), alone)
+    known = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))["begun_on"]
+    assert (known["ranks"], known["micro_batch_tokens"]) == ("3, 2, 1", "40, 200")
+
+
+def fall(model: Path, out: Path) -> None:
+    """Fine-tuning whose gradients are not finite on one rank."""
+    from bertsmith.base import ranks
+    from bertsmith.base.errors import BertsmithError
+    from bertsmith.tasks.classify import Classify
+
+    loss, calls = Classify.loss, [0]
+
+    def broken(self: Classify, *rest: Any) -> Any:
+        found = loss(self, *rest)
+        calls[0] += 1
+        return replace(found, loss=found.loss * float("nan")) if ranks.rank() == 1 and calls[0] == 4 else found
+
+    Classify.loss = broken  # type: ignore[method-assign]
+    with pytest.raises(BertsmithError, match="not finite") as caught:
+        bertsmith.finetune("classify", model, TRAIN, DEV, out / "run", settings=SETTINGS)
+    (out / f"where-{ranks.rank()}.txt").write_text(caught.value.where, encoding="utf-8")
+
+
+def test_a_gradient_that_is_not_finite_on_one_rank_stops_all_and_names_it(model: Path, tmp_path: Path) -> None:
+    ran(fall, 2, model, tmp_path)
+    told = {(tmp_path / f"where-{rank}.txt").read_text(encoding="utf-8") for rank in range(2)}
+    (where,) = told
+    assert "rank 1, rows row " in where
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def no_folder(model: Path, results: Path) -> None:
+    from bertsmith.base import ranks
+
+    result = bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=replace(SETTINGS, seeds=1, epochs=1))
+    assert result.folder is None
+    torch.save(torch.tensor(result.scores), results / f"{ranks.rank()}.pt")
+
+
+def test_ranks_need_no_folder(model: Path, tmp_path: Path) -> None:
+    ran(no_folder, 2, model, tmp_path)
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    assert torch.equal(first, second)
