@@ -16,6 +16,8 @@ from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.training.parallel import fill_from_whole, gradients_of, is_sharded, reshard, whole
 from bertsmith.training.pretraining.inputs import to_inputs
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.step import train_step
 from made_pretraining import batch_of
 from made_runs import join_ranks, ran_by_ranks
 from made_steps import CPU, LENGTHS, MODES, SHAPE, check_close, dealt, model_for, part_of, take_step, weights_of
@@ -104,15 +106,21 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
         if fault == rank:
             handle.remove()
     before = weights_of(model)
-    shared_gradients = gradients_of(model)
-    shared_gradients.begin()
-    losses = model(to_inputs(batch_of(LENGTHS, seed=5), CPU))
-    (losses.masked.loss + losses.next_sentence.loss).backward()
-    gathered = sum(not isinstance(each, DTensor) and each.ndim > 1 for each in model.parameters())
-    shared_gradients.drop()
+    gathered = []
+
+    def should_stop() -> bool:
+        gathered.append(sum(not isinstance(each, DTensor) and each.ndim > 1 for each in model.parameters()))
+        return len(gathered) == 2
+
+    micro_batches, counts = [batch_of(LENGTHS, seed=5)] * 4, {"masked": 60, "next_sentence": 64}
+    dropped = train_step(Pretraining(model, CPU), optimizer, micro_batches, counts, CPU, should_stop=should_stop)
     after = {name: whole(each) for name, each in model.state_dict().items()}
     same = all(torch.equal(before[name], each) for name, each in after.items())
-    found["dropped"] = (gathered, sum(isinstance(each, DTensor) for each in model.parameters()), same)
+    found["dropped"] = (
+        dropped is None and min(gathered),
+        sum(isinstance(each, DTensor) for each in model.parameters()),
+        same,
+    )
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
