@@ -31,6 +31,10 @@ class Gradients(Protocol):
         Returns which ranks' own gradients were not finite, fp32[ranks], 1 for each; None where there is one rank.
         """
 
+    def drop(self) -> None:
+        """Instead of `before_last` and `finish`, on all ranks, where a step is given up between two micro-batches: the
+        weights may then be saved, as they were before the step. Sharded ones may not be trained any more."""
+
 
 class _Alone:
     """One rank: gradients are left as autograd makes them."""
@@ -38,6 +42,7 @@ class _Alone:
     def begin(self) -> None: ...
     def before_last(self) -> None: ...
     def finish(self) -> None: ...
+    def drop(self) -> None: ...
 
 
 _shared: WeakKeyDictionary[nn.Module, Replicated | Sharded] = WeakKeyDictionary()

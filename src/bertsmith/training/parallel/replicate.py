@@ -105,6 +105,9 @@ class Replicated:
         self._under_way.clear()
         return self._faulty.clone() if self.ranks > 1 else None
 
+    def drop(self) -> None:
+        """Nothing was started yet."""
+
     def _arrived(self, parameter: Tensor) -> None:
         """Called when a backward pass has added all that it has for a parameter."""
         if not self._is_last:

@@ -87,6 +87,10 @@ class Sharded:
         """Sums the gradients of vectors; FSDP2 has made those of matrices by the end of the backward pass."""
         return self._vectors.finish(self._comm.norms)
 
+    def drop(self) -> None:
+        """Gives back what the step has gathered."""
+        self._root.reshard()
+
 
 class _Sums:
     """FSDP2's reduce-scatter, in a dtype that may be narrower than that in which micro-batches were added up.

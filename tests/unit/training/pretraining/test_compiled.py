@@ -232,6 +232,7 @@ def test_what_is_compiled_and_why_is_chosen(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_sharded_weights_are_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="bertsmith")
     card = torch.device("cuda", 0)
     assert [choose_compiled(setting, card, sharded=True) for setting in ("auto", "false")] == [False, False]
     assert "gathered layer by layer" in caplog.text
