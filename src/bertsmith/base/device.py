@@ -163,7 +163,7 @@ def _of_this_rank(device: torch.device) -> torch.device:
     """The GPU that this rank got when the ranks joined; the device itself where there is one rank."""
     if device.type != "cuda" or ranks.world_size() == 1:
         return device
-    if device.index is None:
+    if str(device) == "cuda":
         return torch.device("cuda", torch.cuda.current_device())
     if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
         what = f"device '{device}' is one GPU, and there are several ranks on this host"

@@ -54,7 +54,7 @@ def over_ranks(call: Call, flags: RankFlags, device: str, work: Callable[[str], 
 
         verb = call.prog.split()[-1]
         command = [sys.executable, "-m", "bertsmith", verb, *call.args, *call.everywhere]
-        return launch(command, count, max(1, default_workers() // count))
+        return launch(command, count, max(1, default_workers() // count), flags.rank_timeout)
     print(work(device))
     return 0
 

@@ -78,6 +78,7 @@ def _finetune(call: Call) -> int:
 
         files, ours = (flags.model, flags.train, flags.dev, flags.out), replace(settings, device=device)
         result = finetune(flags.task, *files, test=flags.test, settings=ours, resume=flags.resume)
+        assert result.model is not None
         return result.model
 
     return over_ranks(call, flags, settings.device, work)

@@ -182,7 +182,7 @@ def _model(recipe: Recipe, corpus: Corpus, device: Device, init_from: str | Path
 
 def _share(recipe: Recipe, model: PretrainingModel) -> None:
     """Tells the ranks, where there are several, how to share the model."""
-    sums = {"fp32": torch.float32, "bf16": torch.bfloat16}[recipe.gradient_sums]
+    sums = torch.bfloat16 if recipe.gradient_sums == "bf16" else None
     if ranks.world_size() == 1:
         if recipe.parallel == "shard":
             log_choice("weights", "whole", "one rank has nobody to share them with")

@@ -105,7 +105,8 @@ def cut_of_run(
         warn(
             f"this run is resumed with its steps cut up otherwise ({', '.join(changes)}): every step has the content "
             "that it would have had, but sums are taken in another order, so figures will be close to those of an "
-            f"unbroken run and not equal to the bit{curve if drops else ''}"
+            f"unbroken run and not equal to the bit{curve if drops else ''}",
+            of_all_ranks=True,
         )
     return facts
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
@@ -18,6 +21,7 @@ T = TypeVar("T")
 # How long a rank may take to come to what all ranks do together: the first one may check, build or save for minutes,
 # alone. That it lives is not judged by this, but by its heartbeats (see `watch`).
 COLLECTIVE_SECONDS = 1800.0
+_PRINT_SECONDS = 10.0
 # The default process group, and the group for messages between hosts that was made beside it.
 _host_group: tuple[dist.ProcessGroup, dist.ProcessGroup] | None = None
 
@@ -98,11 +102,19 @@ def check_joined() -> None:
         )
 
 
-def leave(status: int) -> NoReturn:
-    """Ends this process at once, whatever its threads wait for, after what it printed is out."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
+def leave(status: int, words: str = "", after_seconds: float = 0.0) -> NoReturn:
+    """Prints its last words to standard error and ends this process, whatever its threads wait for.
+
+    after_seconds: it stays for so long once they are printed.
+    """
+    # Whoever reads our output may have stopped reading.
+    timer = threading.Timer(after_seconds + _PRINT_SECONDS, os._exit, [status])
+    timer.daemon = True
+    timer.start()
+    with suppress(OSError, ValueError):
+        if words:
+            print(words, file=sys.stderr, flush=True)
+        time.sleep(after_seconds)
+        for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        except (OSError, ValueError, AttributeError):
-            continue
     os._exit(status)

@@ -7,40 +7,38 @@ rank that fails ends the others, and none outlives this process.
 from __future__ import annotations
 
 import os
-import platform
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from types import FrameType
 from typing import Any
 
-import torch.distributed as dist
-
 from bertsmith.base.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_RANK_LOST, EXIT_STOPPED_AFTER_SAVING
-from bertsmith.base.ranks.join import STOPPED
 from bertsmith.base.ranks.places import LAUNCHER
+from bertsmith.base.ranks.store import STOPPED, VERDICT, serve, this_host
 from bertsmith.base.ranks.verdict import Verdict
-from bertsmith.base.ranks.watch import VERDICT
 
 _ADDRESS = "127.0.0.1"
 _POLL_SECONDS = 0.1
-# Once a rank has failed, the others learn of it within seconds; a stopped or stuck one never does.
-_GRACE_SECONDS = 15.0
+_STORE_SECONDS = 60.0
+# Of the ranks' timeout: for so long the others may take to leave once one has failed. A stopped one never does.
+_GRACE_SHARE, _LONGEST_GRACE = 0.2, 30.0
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGINT") if hasattr(signal, name))
 
 
-def launch(command: Sequence[str], ranks: int, threads: int) -> int:
+def launch(command: Sequence[str], ranks: int, threads: int, timeout_seconds: float) -> int:
     """Runs `command` as so many ranks and gives the exit status for all: that of the rank that failed first, 143 or 130
-    after a stop by a signal, else 0. threads: of each rank, where the user has not set OMP_NUM_THREADS."""
-    store = dist.TCPStore(_ADDRESS, 0, None, True, timedelta(seconds=60), wait_for_workers=False)
-    launcher = _Launcher(dist.PrefixStore("bertsmith/0", store))
+    after a stop by a signal, else 0. threads: of each rank, where the user has not set OMP_NUM_THREADS.
+    timeout_seconds: after which the ranks take a silent one for lost."""
+    store, port = serve(_ADDRESS, _STORE_SECONDS)
+    grace = min(_GRACE_SHARE * timeout_seconds, _LONGEST_GRACE)
+    launcher = _Launcher(store, grace)
     with launcher.signals_passed_on():
         try:
-            launcher.start(command, ranks, _environment(store.port, ranks, threads))
+            launcher.start(command, ranks, _environment(port, ranks, threads))
             launcher.wait()
         finally:
             launcher.kill()
@@ -65,10 +63,10 @@ def _environment(port: int, ranks: int, threads: int) -> dict[str, str]:
 
 
 class _Launcher:
-    """The ranks of one run, as processes. store: where they meet."""
+    """The ranks of one run, as processes. store: where they meet. grace_seconds: for the others once one has failed."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def __init__(self, store: Any, grace_seconds: float) -> None:
+        self._store, self._grace_seconds = store, grace_seconds
         self._ranks: list[subprocess.Popen[bytes]] = []
         self._stop: int | None = None
 
@@ -103,15 +101,15 @@ class _Launcher:
     def wait(self) -> None:
         """Waits for all ranks, and for those that are left once one has failed no longer than the time of grace."""
         end = float("inf")
-        while any(process.poll() is None for process in self._ranks) and time.monotonic() < end:
-            failed = [rank for rank, process in enumerate(self._ranks) if process.returncode]
+        while True:
+            statuses = [process.poll() for process in self._ranks]
+            failed = [rank for rank, status in enumerate(statuses) if status]
             if failed and end == float("inf"):
-                end = time.monotonic() + _GRACE_SECONDS
+                end = time.monotonic() + self._grace_seconds
                 self._tell(failed[0])
+            if None not in statuses or time.monotonic() > end:
+                return
             time.sleep(_POLL_SECONDS)
-        failed = [rank for rank, process in enumerate(self._ranks) if process.returncode]
-        if failed and end == float("inf"):
-            self._tell(failed[0])
 
     def _tell(self, rank: int) -> None:
         """Gives the others the reason where the failed rank could not."""
@@ -122,7 +120,7 @@ class _Launcher:
             what, status = f"was killed by {signal.Signals(-status).name}{reason}", EXIT_RANK_LOST
         else:
             what = f"ended with status {status}"
-        verdict = Verdict(rank, platform.node() or "an unnamed host", what, status, told=True)
+        verdict = Verdict(rank, this_host(), what, status, told=True)
         standing = Verdict.read(self._store.compare_set(VERDICT, "", verdict.text()))
         if standing == verdict and killed:
             print(verdict.line(), file=sys.stderr, flush=True)

@@ -13,8 +13,6 @@ in a collective that never ends.
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,16 +21,14 @@ from typing import Any
 
 from bertsmith.base.errors import EXIT_RANK_LOST
 from bertsmith.base.ranks.places import Place
+from bertsmith.base.ranks.store import VERDICT
 from bertsmith.base.ranks.verdict import Verdict, silent, speaks
 
 DONE = "done"
-VERDICT = "verdict"
 # Of the timeout: how long a beat may stand still, and how often it is sent. What is left is for the news to spread.
 _STILL_SHARE, _BEATS = 0.7, 20
 _LONGEST_BEAT = 5.0
 _HURRY_SECONDS = 0.2
-# A terminal that does not take what is printed must not keep a process.
-PRINT_SECONDS = 10.0
 
 
 class Stillness:
@@ -57,8 +53,11 @@ class Stillness:
 
 
 class Watch:
-    """The watch of one rank. store: where the ranks met, of which the watch takes connections of its own. hosts: by
-    rank. leave: ends the process. orphaned: whether what started this process is gone."""
+    """The watch of one rank.
+
+    store: where the ranks met; the watch takes connections of its own. hosts: by rank. leave: ends the process; takes
+    the status, the last words, and for how long to stay after them. orphaned: whether what started it is gone.
+    """
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class Watch:
         place: Place,
         hosts: Sequence[str],
         timeout_seconds: float,
-        leave: Callable[[int], object],
+        leave: Callable[[int, str, float], object],
         orphaned: Callable[[], bool] = lambda: False,
     ) -> None:
         self._place, self._hosts, self._leave, self._orphaned = place, hosts, leave, orphaned
@@ -78,10 +77,9 @@ class Watch:
             each.set_timeout(timedelta(seconds=timeout_seconds))
         watched = range(1, place.world_size) if place.rank == 0 else [0]
         self._watched = [rank for rank in watched if rank != place.rank]
-        self._done: set[int] = set()
         self._answers = 0
         self._finished, self._closed = threading.Event(), threading.Event()
-        self._reporting = False
+        self._own_words: str | None = None
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._talk, self._judge)]
 
     def start(self) -> None:
@@ -89,10 +87,13 @@ class Watch:
         for thread in self._threads:
             thread.start()
 
-    def report(self, verdict: Verdict, after_seconds: float = 0.0) -> Verdict | None:
+    def report(self, verdict: Verdict, words: str, after_seconds: float = 0.0) -> Verdict | None:
         """Writes a verdict, unless there is one within so many seconds: gives the one that stands, None where the store
-        cannot be reached. From now on this rank reports by itself, and does not leave for the verdict of another."""
-        self._reporting = True
+        cannot be reached. From now on this rank leaves by itself, and not for the verdict of another.
+
+        words: what it has to say, in case the store does not answer at all.
+        """
+        self._own_words = words
         end = time.monotonic() + after_seconds
         try:
             while time.monotonic() < end:
@@ -113,10 +114,10 @@ class Watch:
         self._threads[0].join()
         self._closed.set()
 
-    def outlive(self) -> None:
-        """Keeps the store of a rank that holds it until the others have read the verdict."""
-        if self._place.hosts_store:
-            time.sleep(3 * self._interval + 1)
+    @property
+    def outlive_seconds(self) -> float:
+        """For how long a rank that holds the store keeps it once it has written a verdict, for the others to read."""
+        return 3 * self._interval + 1 if self._place.hosts_store else 0.0
 
     def _talk(self) -> None:
         still = Stillness(2 * self._interval, time.monotonic())
@@ -148,7 +149,8 @@ class Watch:
         still = Stillness(2 * self._interval, time.monotonic())
         while not self._closed.wait(self._interval):
             if self._orphaned():
-                self._leave(EXIT_RANK_LOST)
+                gone = "the process that started the ranks is gone; all ranks leave"
+                self._leave(EXIT_RANK_LOST, "" if self._place.rank else gone, 0.0)
             seconds = still.look(time.monotonic(), {0: str(self._answers)})[0]
             if seconds > self._limit:
                 self._lost(f"has not answered for {seconds:.0f} s: it is dead, stopped or cut off")
@@ -157,21 +159,18 @@ class Watch:
         """Leaves because the store does not answer, naming its host."""
         if self._closed.is_set():
             return
-        self._reporting = False
-        holder = (
-            "the process that started the ranks" if self._place.started_by == "bertsmith" else "where the ranks met"
-        )
-        self._go(Verdict(0, self._hosts[0], f"({self._place.address}:{self._place.port}, {holder}) {what}"))
+        place = self._place
+        found = Verdict(0, self._hosts[0], f"with the store of the ranks, {place.address}:{place.port}, {what}")
+        if self._own_words is not None:
+            self._leave(found.status, f"{self._own_words}\n{found.line()}", 0.0)
+        self._go(found)
 
     def _go(self, verdict: Verdict) -> None:
-        if self._reporting:
+        if self._own_words is not None:
             return
         place = self._place
-        threading.Timer(PRINT_SECONDS, os._exit, [verdict.status]).start()
-        if verdict.rank == place.rank or speaks(place.rank, place.local_rank, place.local_world_size, verdict):
-            print(f"{named(place.rank)}{verdict.line()}", file=sys.stderr, flush=True)
-        self.outlive()
-        self._leave(verdict.status)
+        told = verdict.rank == place.rank or speaks(place.rank, place.local_rank, place.local_world_size, verdict)
+        self._leave(verdict.status, f"{named(place.rank)}{verdict.line()}" if told else "", self.outlive_seconds)
 
 
 def named(rank: int) -> str:

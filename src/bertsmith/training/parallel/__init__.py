@@ -43,8 +43,9 @@ class _Alone:
 _shared: WeakKeyDictionary[nn.Module, Replicated | Sharded] = WeakKeyDictionary()
 
 
-def replicate(model: nn.Module, sums: torch.dtype = torch.float32) -> None:
-    """All ranks hold all weights. sums: the dtype in which gradients travel; they are kept in that of the weights."""
+def replicate(model: nn.Module, sums: torch.dtype | None = None) -> None:
+    """All ranks hold all weights. sums: the dtype in which gradients travel; that of the weights, if None. In between
+    they are kept in that of the weights."""
     _shared[model] = Replicated([each for each in model.parameters() if each.requires_grad], sums)
 
 
@@ -52,7 +53,7 @@ def shard(
     model: nn.Module,
     layers: Iterable[nn.Module],
     compute: torch.dtype | None = None,
-    sums: torch.dtype = torch.float32,
+    sums: torch.dtype | None = None,
 ) -> None:
     """Each rank keeps a part of each matrix and gathers the others when they are needed; before an optimizer is made.
 
@@ -63,7 +64,7 @@ def shard(
 
 
 def gradients_of(model: nn.Module) -> Gradients:
-    """How the ranks share this model's gradients: as they were told to, or replicated where there are several."""
+    """How ranks share this model's gradients: by `replicate` or `shard`; else replicated, where there are several."""
     found = _shared.get(model)
     if found is not None and found.ranks == world_size():
         return found
