@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import bertsmith
+from bertsmith.tasks.records import Columns
 from bertsmith.training.run_folder import Run
 from made_kills import Moment, drawing, ran
 from made_rows import QUICK, made_model, rows
@@ -149,6 +151,31 @@ def test_a_gradient_that_is_not_finite_on_one_rank_stops_all_and_names_it(model:
     (where,) = told
     assert "rank 1, rows row " in where
     assert not (tmp_path / "run" / "model").exists()
+
+
+def score(model: Path, results: Path) -> None:
+    """Scores of 1 to 20 rows, by all ranks together and by each alone."""
+    from bertsmith.tasks.classify import Classify
+    from bertsmith.tasks.records import read_records
+    from bertsmith.tasks.sequences import load_tokenizer
+    from bertsmith.tasks.task import Runner
+    from bertsmith.weights.huggingface import read_config
+
+    config = read_config(model)
+    task, tokenizer = Classify(("blame", "praise"), False), load_tokenizer(model, config)
+    torch.manual_seed(0)
+    classifier = task.build(config, None).eval()
+    for count in range(1, 21):
+        sequences = task.encode(read_records(rows(20, 5)[:count], Columns()), tokenizer, 32)
+        alone, together = (
+            Runner(torch.device("cpu"), 30, each).scores(classifier, sequences) for each in (False, True)
+        )
+        assert np.array_equal(alone, together)
+        assert len(np.unique(alone[:, 0])) == count, "no two rows have the same scores"
+
+
+def test_scores_of_all_ranks_are_those_of_one_in_the_same_order(model: Path, tmp_path: Path) -> None:
+    ran(score, 3, model, tmp_path)
 
 
 def no_folder(model: Path, results: Path) -> None:
