@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import os
 import shutil
@@ -15,15 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-try:
-    from hypothesis import settings
-except ModuleNotFoundError:  # a machine with a GPU may lack it; its tests do without
-    pass
-else:
-    # No test depends on a clock: on a busy machine an example takes many times as long.
-    settings.register_profile("no deadline", deadline=None)
-    settings.load_profile("no deadline")
 
 # Set before torch or a tokenizer is imported anywhere, and inherited by the processes that tests start. One thread: for
 # tiny models more of them cost time, and on a busy machine many times as much.
@@ -41,6 +33,13 @@ with suppress(ImportError):  # tests/gpu runs where it is not installed, too
 
     hypothesis.settings.register_profile("bertsmith", deadline=None)
     hypothesis.settings.load_profile("bertsmith")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Lets the settings of pytest-timeout be there without it, as on a machine with a GPU."""
+    if importlib.util.find_spec("pytest_timeout") is None:
+        parser.addini("timeout", "seconds of a test, without effect here")
+
 
 ROOT = Path(__file__).resolve().parent.parent
 _LOCAL_NAMES = {None, "", "localhost", "localhost.localdomain", "ip6-localhost"}

@@ -6,6 +6,7 @@ import atexit
 import os
 import pydoc_data.topics
 import shutil
+import signal
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,13 +18,13 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from bertsmith.base.stopping import StoppedAfterSaving, StopSignal
-from bertsmith.corpus.options import PrepareOptions
-from bertsmith.corpus.prepare import prepare
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.loop import Stage, Trainer
+from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import Run, pretrain
 
 # What a record says about the machine and the clock, which no two runs share.
@@ -49,6 +50,10 @@ _SMALL = (
 @cache
 def small_corpus() -> Path:
     """A corpus of Python's own documentation, some documents held out; made once a process, and only read."""
+    # Here, so that tests on a GPU, which read a stored corpus, need no library that splits sentences.
+    from bertsmith.corpus.options import PrepareOptions
+    from bertsmith.corpus.prepare import prepare
+
     folder = Path(mkdtemp(prefix="bertsmith-tests-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     texts = sorted(pydoc_data.topics.topics.values(), key=len)[-12:]
@@ -68,30 +73,30 @@ def small_recipe(**fields: Any) -> Recipe:
     return load_recipe("bert-tiny", [*_SMALL, *overrides])
 
 
-class Asked(StopSignal):
-    """A stop that is asked for after some steps: `requested` is looked at once a step."""
+def signalled_after(steps: int, patch: pytest.MonkeyPatch, number: int = signal.SIGTERM) -> None:
+    """Has this process send itself a signal after so many steps of a run, 0 before the first."""
+    taken, enter, advance = 0, Trainer.enter, Trainer._advance
 
-    steps = 1
+    def entered(trainer: Trainer, stage: Stage) -> None:
+        enter(trainer, stage)
+        if steps == 0:
+            signal.raise_signal(number)
 
-    def __init__(self) -> None:
-        self.looks = 0
-        super().__init__()
+    def advanced(trainer: Trainer, step: Step) -> None:
+        nonlocal taken
+        advance(trainer, step)
+        taken += 1
+        if taken == steps:
+            signal.raise_signal(number)
 
-    @property
-    def requested(self) -> bool:
-        self.looks += 1
-        return self.looks >= self.steps
-
-    @requested.setter
-    def requested(self, value: bool) -> None:
-        del value
+    patch.setattr(Trainer, "enter", entered)
+    patch.setattr(Trainer, "_advance", advanced)
 
 
 def stopped_after(steps: int, patch: pytest.MonkeyPatch, recipe: Recipe, folder: Path) -> None:
-    """Trains until a stop that is asked for after this many steps."""
+    """Trains until a signal that comes after this many steps."""
     with patch.context() as inner:
-        inner.setattr(Asked, "steps", steps)
-        inner.setattr("bertsmith.base.stopping.StopSignal", Asked)
+        signalled_after(steps, inner)
         with pytest.raises(StoppedAfterSaving):
             pretrain(recipe, corpus(), folder)
     assert step_folders(folder)[-1].name == f"step-{steps:08d}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -18,8 +19,10 @@ from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.classify import Classify
 from bertsmith.tasks.records import Columns
+from bertsmith.training.checkpoints import saver
 from bertsmith.training.run_folder import Run
 from made_rows import QUICK, made_model, rows
+from made_runs import signalled_after
 
 TRAIN, DEV = rows(96, 1), rows(40, 2)
 SETTINGS = replace(QUICK, epochs=3, seeds=2, log_every=2, save_every=2, keep=2, dropout=0.2)
@@ -89,18 +92,15 @@ def test_unused_columns_and_three_rows_are_shown(model: Path, said: pytest.LogCa
 
 def test_a_damaged_older_step_folder_stops_no_training(model: Path, tmp_path: Path) -> None:
     settings = replace(SETTINGS, seeds=1, epochs=2)
-    from bertsmith.training import loop
+    write = saver.write_step
 
-    save = loop.save_checkpoint
-
-    def damaging(run, position, *rest):  # type: ignore[no-untyped-def]
-        folder = save(run, position, *rest)
+    def damaging(run, position, tensors):  # type: ignore[no-untyped-def]
+        write(run, position, tensors)
         if position.step == 2:
-            (folder / "position.json").write_text("{")
-        return folder
+            (run / "step-00000002" / "position.json").write_text("{")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "save_checkpoint", damaging)
+        patch.setattr(saver, "write_step", damaging)
         keeping = replace(settings, keep=5)
         assert bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "other", settings=keeping).scores
 
@@ -113,14 +113,7 @@ def test_weights_that_are_not_finite_are_no_finished_model(model: Path, tmp_path
 
 
 def test_a_stop_without_a_folder_is_an_interruption(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertsmith.base.stopping import StopSignal
-
-    class Asked(StopSignal):
-        def __init__(self, *rest: object) -> None:
-            super().__init__(*rest)
-            self.requested = self.interrupted = True
-
-    monkeypatch.setattr("bertsmith.base.stopping.StopSignal", Asked)
+    signalled_after(0, monkeypatch, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match="nothing is kept"):
         bertsmith.finetune("classify", model, TRAIN, DEV, None, settings=SETTINGS)
 

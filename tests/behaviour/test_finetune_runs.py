@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,10 +18,12 @@ import torch
 import yaml
 
 import bertsmith
+from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks import finetune
 from bertsmith.tasks.results import FinetuneResult
-from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.checkpoints import saver, step_folders
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.run_folder import Run
@@ -89,7 +92,6 @@ def test_the_folder_is_a_run_folder(unbroken: Run, model: Path) -> None:
     assert steps == sorted(steps), "one step count rises through both seeds"
     assert {each["seed"] for each in unbroken.metrics("train")} == {42, 43}
     assert len(unbroken.metrics("evaluation")) == 6
-    assert [each.name for each in step_folders(unbroken.folder)] == ["step-00000034", "step-00000036"]
     assert unbroken.is_finished()
     written = json.loads((unbroken.folder / "finetune.json").read_text())
     assert written == {**written, "train_rows": 96, "dev_rows": 40, "test_rows": 40, "truncated_rows": 0}
@@ -237,24 +239,71 @@ def test_no_extra_model_stays_in_memory_between_seeds(model: Path, tmp_path: Pat
 def test_best_weights_are_whole_before_the_step_folder_that_refers_to_them(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertsmith.training import loop
+    write, seen = saver.write_step, []
 
-    save = loop.save_checkpoint
-    seen = []
+    def looking(run, position, tensors):  # type: ignore[no-untyped-def]
+        write(run, position, tensors)
+        folders = step_folders(run)
+        for each in folders:
+            best = json.loads((each / "position.json").read_text())["best"]
+            if best is not None:
+                path = run / f"best-{best['step']:08d}" / "weights.safetensors"
+                seen.append(len(safetensors.torch.load_file(path)))
 
-    def looking(run, position, *rest):  # type: ignore[no-untyped-def]
-        if position.best is not None:
-            path = run / f"best-{position.best.step:08d}" / "weights.safetensors"
-            seen.append(len(safetensors.torch.load_file(path)))
-        return save(run, position, *rest)
-
-    monkeypatch.setattr(loop, "save_checkpoint", looking)
-    bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=SETTINGS)
+    monkeypatch.setattr(saver, "write_step", looking)
+    result = bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=SETTINGS)
     assert len(seen) > 4
-    referred = {
-        json.loads((each / "position.json").read_text())["best"]["step"] for each in step_folders(tmp_path / "run")
-    }
-    assert {each.name for each in (tmp_path / "run").glob("best-*")} == {f"best-{step:08d}" for step in referred}
+    assert result.scores
+
+
+@pytest.fixture(scope="module")
+def almost_finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a command that was killed before it wrote the model."""
+    folder = tmp_path_factory.mktemp("almost")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finetune, "_save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            call(model, folder / "run")
+    assert [each.name for each in step_folders(folder / "run")] == ["step-00000034", "step-00000036"]
+    assert list((folder / "run").glob("best-*"))
+    return folder
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def call(model: Path, out: Path, **fields: int) -> FinetuneResult:
+    settings = replace(SETTINGS, learning_rate=6e-3, **fields)
+    return bertsmith.finetune("classify", model, TRAIN, DEV, out, test=TEST, settings=settings, resume=out.exists())
+
+
+def test_a_finished_run_needs_no_checkpoints_and_says_that_it_removed_them(
+    almost_finished: Path, model: Path, tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(almost_finished / "run", tmp_path / "run")
+    freed = [*step_folders(tmp_path / "run"), *(tmp_path / "run").glob("best-*")]
+    call(model, tmp_path / "run")
+    assert Run(tmp_path / "run").is_finished()
+    assert not [each.name for each in (tmp_path / "run").iterdir() if each.name.startswith(("step-", "best-"))]
+    assert f"removed {len(freed)} checkpoints and best weights (" in said.text
+    assert sum(path.stat().st_size for path in (tmp_path / "run").rglob("*")) < 2 * len(weights(Run(tmp_path / "run")))
+    shutil.copytree(almost_finished / "run" / "step-00000034", tmp_path / "run" / "step-00000034")
+    said.clear()
+    call(model, tmp_path / "run")
+    assert not step_folders(tmp_path / "run"), "where a kill came between the model and that"
+    assert "removed 1 checkpoints" in said.text
+
+
+def test_checkpoints_that_are_kept_for_good_stay_with_the_best_weights_they_refer_to(
+    almost_finished: Path, model: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(almost_finished / "run", tmp_path / "run")
+    call(model, tmp_path / "run", keep_every=17)
+    (kept,) = step_folders(tmp_path / "run")
+    assert kept.name == "step-00000034"
+    best = json.loads((kept / "position.json").read_text())["best"]["step"]
+    assert [each.name for each in (tmp_path / "run").glob("best-*")] == [f"best-{best:08d}"]
 
 
 def test_the_score_that_chose_the_epoch_is_said_to_have_done_so(unbroken: Run, model: Path, tmp_path: Path) -> None:
@@ -272,14 +321,12 @@ def test_a_run_leaves_the_callers_random_state_alone(model: Path, tmp_path: Path
 
 
 def test_a_metrics_file_that_lost_records_is_named_and_no_result_is_made_up(
-    unbroken: Run, model: Path, tmp_path: Path, capsys
+    almost_finished: Path, model: Path, tmp_path: Path
 ) -> None:
-    import shutil
-
-    shutil.copytree(unbroken.folder, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "model")
+    shutil.copytree(almost_finished / "run", tmp_path / "run")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "run" / "metrics.jsonl").write_text("".join(lines[:9]))
-    assert main([*command(model, tmp_path, tmp_path / "run"), "--resume"]) == 2
-    assert "records of epochs are missing" in capsys.readouterr().err
+    with pytest.raises(BertsmithError, match="records of epochs are missing"):
+        call(model, tmp_path / "run")
     assert not (tmp_path / "run" / "model").exists()
+    assert step_folders(tmp_path / "run")

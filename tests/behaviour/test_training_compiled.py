@@ -8,21 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertsmith.base.stopping import StoppedAfterSaving, StopSignal
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining import compiled
-from made_runs import corpus, figures, small_recipe, weights
+from made_runs import corpus, figures, signalled_after, small_recipe, weights
 
 FIELDS = {"micro_batch_tokens": 384, "phase1__steps": 3, "phase2__steps": 0}
 OF_CONTENT = ("tokens", "unigram_loss", "most_frequent_accuracy", "guessing_loss", "learning_rate")
-
-
-class Asked(StopSignal):
-    """A stop that was asked for before the first step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requested = True
 
 
 def test_it_resumes_to_the_bit_and_sees_the_tokens_of_an_eager_run(
@@ -40,7 +32,7 @@ def test_it_resumes_to_the_bit_and_sees_the_tokens_of_an_eager_run(
     assert "compiled again" not in caplog.text
 
     with monkeypatch.context() as patch:
-        patch.setattr("bertsmith.base.stopping.StopSignal", Asked)
+        signalled_after(0, patch)
         with pytest.raises(StoppedAfterSaving):
             pretrain(recipe, corpus(), tmp_path / "run")
     resumed = pretrain(recipe, corpus(), tmp_path / "run", resume=True)

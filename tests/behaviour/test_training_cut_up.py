@@ -22,6 +22,7 @@ from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
 from made_pretraining import fresh_model
 from made_runs import OF_THE_CLOCK, corpus, join_ranks, ran_by_ranks, small_recipe
+from made_steps import PlainSgd
 
 CPU = torch.device("cpu")
 STEPS, BATCH, BUDGET = 3, 12, 200
@@ -31,13 +32,6 @@ CLOSE = 1e-10
 def builder(budget: int = BUDGET, rank: int = 0, ranks: int = 1, source: Corpus | None = None) -> StepBuilder:
     order = Order(source or corpus(), seed=1, phase=1, sequence_length=64)
     return StepBuilder(order, BATCH, MaskingSettings(), budget, rank, ranks)
-
-
-class PlainSgd(torch.optim.SGD):
-    """Without loss scale or clipping: our own optimizers are for fp32 masters, and scale gradients where they lie."""
-
-    def scaled(self, loss: Tensor) -> Tensor:
-        return loss
 
 
 def new_model() -> tuple[PretrainingModel, PlainSgd]:

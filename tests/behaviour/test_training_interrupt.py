@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.base.stopping import StoppedAfterSaving, StopSignal
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.recipes.loader import load_recipe, save_recipe
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import pretrain
-from made_runs import corpus, figures, small_corpus, small_recipe, weights
+from made_runs import corpus, figures, signalled_after, small_corpus, small_recipe, weights
 
 RECIPE = small_recipe(phase1__steps=40, phase2__steps=2, phase1__global_batch=48, evaluate_every=1000)
 
@@ -45,7 +45,7 @@ def test_ctrl_c_saves_and_the_resumed_run_is_unbroken(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130, said
-    assert "SIGINT received: saving after this step, then stopping; press Ctrl-C again to stop at once" in said
+    assert "SIGINT received: the unfinished step is dropped, then the run is saved and stops; press Ctrl-C" in said
     (saved,) = step_folders(tmp_path / "run")
     step = int(saved.name.removeprefix("step-"))
     assert 3 <= step < 40
@@ -57,9 +57,24 @@ def test_ctrl_c_saves_and_the_resumed_run_is_unbroken(tmp_path: Path) -> None:
     assert weights(resumed) == weights(unbroken)
 
 
+def test_a_signal_in_the_middle_of_a_long_step_drops_it_and_nothing_is_lost(tmp_path: Path) -> None:
+    long = small_recipe(phase1__steps=2, phase1__global_batch=2000, phase2__steps=0)
+    process = started(command(long, tmp_path), tmp_path / "run", after_step=0)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 143, said
+    assert "the unfinished step is dropped" in said
+    assert step_folders(tmp_path / "run")
+    resumed = pretrain(long, corpus(), tmp_path / "run", resume=True)
+    unbroken = pretrain(long, corpus(), tmp_path / "unbroken")
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+
+
 def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:
-    """A step of many sequences is long enough that the second press falls into it."""
-    long = small_recipe(phase1__steps=3, phase1__global_batch=6000, model__layers=4)
+    """A micro-batch of many sequences is long enough that the second press falls into it."""
+    long = small_recipe(phase1__steps=3, phase1__global_batch=6000, model__layers=4, micro_batch_tokens=10**6)
     call = command(long, tmp_path)
     process = started(call, tmp_path / "run", after_step=0)
     for _ in range(2):
@@ -67,7 +82,7 @@ def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130, said
-    assert "saving after this step" in said
+    assert "then the run is saved and stops" in said
     assert "interrupted" in said
     assert "Traceback" not in said
     assert step_folders(tmp_path / "run") == []
@@ -75,14 +90,8 @@ def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:
 
 def test_what_to_do_next_fits_how_the_run_was_called(tmp_path: Path) -> None:
     """A run that was called to resume, as the quickstart's always is, goes on by the same call."""
-
-    class Asked(StopSignal):
-        def __init__(self) -> None:
-            super().__init__()
-            self.requested = True
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertsmith.base.stopping.StopSignal", Asked)
+        signalled_after(0, patch)
         for resume, words in ((False, "with --resume to resume"), (True, "run the same command again to resume")):
             with pytest.raises(StoppedAfterSaving, match=words) as caught:
                 pretrain(RECIPE, corpus(), tmp_path / "run", resume=resume)

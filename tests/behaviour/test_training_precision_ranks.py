@@ -15,7 +15,7 @@ from bertsmith.base.ranks import rank
 from bertsmith.corpus.shards import Corpus
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.training import pretrain as pretrain_module
-from bertsmith.training import step as step_module
+from bertsmith.training.parallel.replicate import Replicated
 from bertsmith.training.pretrain import Run, pretrain
 from made_processors import WITH_BF16_OF_AMD, WITHOUT_BF16
 from made_runs import join_ranks, leave_ranks, ran_by_ranks, small_recipe
@@ -23,19 +23,20 @@ from made_runs import join_ranks, leave_ranks, ran_by_ranks, small_recipe
 FP16 = small_recipe(precision="fp16", phase1__steps=10, phase2__steps=0, log_every=2)
 FP32 = small_recipe(precision="fp32", phase1__steps=3, phase2__steps=0)
 FAULTY_RANK = 1
-_sum_gradients = step_module.sum_gradients
+_before_last = Replicated.before_last
 
 
 def with_faults(steps: set[int]):
-    """`sum_gradients` that finds an infinity in the gradient of one rank at these steps."""
+    """`before_last` that puts an infinity into the gradient of one rank at these steps."""
     taken = iter(range(1, 1000))
 
-    def sum_gradients(model: torch.nn.Module) -> torch.Tensor | None:
+    def before_last(self: Replicated) -> None:
         if next(taken) in steps and rank() == FAULTY_RANK:
-            next(model.parameters()).grad[0, 0] = float("inf")
-        return _sum_gradients(model)
+            parameter, _ = self._buckets[-1].members[-1]
+            parameter.grad[0, 0] = float("inf")
+        _before_last(self)
 
-    return sum_gradients
+    return before_last
 
 
 def work_of_a_rank(number: int, folder: Path, made: Path) -> None:
@@ -48,12 +49,12 @@ def work_of_a_rank(number: int, folder: Path, made: Path) -> None:
         return scales[-1]
 
     pretrain_module.LossScale = kept
-    step_module.sum_gradients = with_faults({3, 7})
+    Replicated.before_last = with_faults({3, 7})
     pretrain(FP16, source, folder / "skips")
     state = [float(each) for each in scales[0].state_dict().values()]
     pretrain_module.LossScale = partial(LossScale, initial=2.0)
     for name, recipe in (("fp16", FP16), ("fp32", FP32)):
-        step_module.sum_gradients = with_faults({2, 3, 4})
+        Replicated.before_last = with_faults({2, 3, 4})
         try:
             pretrain(recipe, source, folder / name)
         except BertsmithError as error:

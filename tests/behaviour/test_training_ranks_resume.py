@@ -13,7 +13,8 @@ import torch
 
 from bertsmith.base import ranks
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.base.ranks.shared_stop import SharedStop
+from bertsmith.base.stopping import StoppedAfterSaving, StopSignal
 from bertsmith.corpus.shards import Corpus
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
@@ -58,7 +59,11 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
         pretrain(RECIPE, source, folder / "run")
     except BertsmithError as error:
         told.append(error.what)
-    told += [str(each) for each in ranks.any_over_ranks((rank == 1, False), torch.device("cpu"))]
+    signalled = StopSignal()
+    signalled.requested = rank == 1
+    stop = SharedStop(signalled)
+    told += [str((stop.look(), stop.interrupted)) for _ in range(3)]
+    stop.finish()
     told.append(ranks.by_first(lambda: f"said by {rank}"))
     (folder / f"told-{rank}.txt").write_text("\n".join(told), encoding="utf-8")
     leave_ranks()
@@ -74,7 +79,7 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(finished: Path) -> N
     assert told[0] == told[1]
     assert told[0][0].startswith("stopped at step ")
     assert told[0][1] == "there is a run in this folder already", "all ranks hear what the first one found"
-    assert told[0][2:] == ["True", "False", "said by 0"]
+    assert told[0][2:] == ["(False, False)", "(True, False)", "(True, False)", "said by 0"]
 
 
 def test_with_dropout_the_resumed_run_is_unbroken_to_the_bit(finished: Path) -> None:

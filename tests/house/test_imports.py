@@ -60,8 +60,9 @@ SUB_ROOMS = {
         "batches",
         "prepare",
         "step",
+        "scaling",
     ),
-    "training": ("objective", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
+    "training": ("parallel", "objective", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
 }
 MOST_FILES = 16
 # Rooms that are still too large.

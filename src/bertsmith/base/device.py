@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +105,8 @@ def device_of_run(device: str, precision: str, started_on: Mapping[str, str], fo
     if known and known != chosen.torch_device.type:
         warn(
             f"this run was started on {known} and is resumed on {chosen.torch_device.type}, still in "
-            f"{chosen.precision}; its figures will be close to those of an uninterrupted run, but not equal"
+            f"{chosen.precision}; its figures will be close to those of an uninterrupted run, but not equal",
+            of_all_ranks=True,
         )
     return chosen
 
@@ -144,7 +146,7 @@ def _device(name: str) -> torch.device:
         log_choice(
             "device", "cuda" if found else "cpu", "a CUDA device was found" if found else "no CUDA device was found"
         )
-        return torch.device("cuda" if found else "cpu")
+        return _of_this_rank(torch.device("cuda")) if found else torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -154,6 +156,18 @@ def _device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         fix = f"{torch.cuda.device_count()} CUDA device(s) found"
         raise BertsmithError(f"device '{name}' does not exist", "device", fix)
+    return _of_this_rank(device)
+
+
+def _of_this_rank(device: torch.device) -> torch.device:
+    """The GPU that this rank got when the ranks joined; the device itself where there is one rank."""
+    if device.type != "cuda" or ranks.world_size() == 1:
+        return device
+    if str(device) == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
+    if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+        what = f"device '{device}' is one GPU, and there are several ranks on this host"
+        raise BertsmithError(what, "device", "use --device cuda: each rank then takes its own")
     return device
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 EXIT_DONE = 0
 EXIT_OUR_BUG = 1
 EXIT_USER_INPUT = 2
+# As EX_TEMPFAIL of sysexits.h: another rank was lost, and the same command may succeed.
+EXIT_RANK_LOST = 75
 EXIT_INTERRUPTED = 130
 EXIT_STOPPED_AFTER_SAVING = 143
 

@@ -7,24 +7,29 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import warn
+from bertsmith.base.log import say, warn
 
 _DISK_FIXES = {
     errno.ENOSPC: "free some space or choose another folder, then run the command again; what was finished is intact",
     errno.EDQUOT: "your quota is used up; free some space or choose another folder, then run the command again",
     errno.EROFS: "choose a folder on a disk that can be written to",
     errno.EACCES: "choose a folder that you may write to, or fix its permissions",
+    errno.EIO: "see to the disk: it fails to write; what was finished is intact",
+    errno.ESTALE: "see to the shared disk: it was mounted anew or its folder was replaced; then run the command again",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f), or choose another disk",
 }
 # The name that `whole_folder` gives the folder that it replaces, until it is done.
-_OLD_FOLDER = re.compile(r"\.(?P<name>.+)\.\d+\.old")
+_OLD_FOLDER = re.compile(r"\.(?P<name>.+)\.\d+(-[0-9a-f]{12})?\.old")
 
 
 @contextmanager
@@ -57,7 +62,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
     Raises BertsmithError when the disk is full or read-only; the old file, if any, is then untouched.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    aside = _beside(path, "part")
     with disk_errors(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,16 +107,15 @@ def whole_folder(path: Path) -> Iterator[Path]:
     if path.name in ("", ".."):  # "." and the like have no name to put another folder beside
         path = path.resolve()
     works_there = path.exists() and path.samefile(".")
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    aside = _beside(path, "part")
     with disk_errors(path):
         put_back(path.parent, path.name)
         try:
-            shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
             yield aside
             for file in aside.rglob("*"):
-                if file.is_file():
-                    sync(file)
+                sync(file)
+            sync(aside)
             _replace_folder(aside, path)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -122,7 +126,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 def _replace_folder(new: Path, path: Path) -> None:
     """Moves `new` to `path`, and what was there to `new`; on an error both are where they were."""
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    old = _beside(path, "old")
     try:
         if path.exists():
             os.replace(path, old)
@@ -136,6 +140,22 @@ def _replace_folder(new: Path, path: Path) -> None:
         if old.exists():
             os.replace(old, path)
         raise
+
+
+def _beside(path: Path, kind: str) -> Path:
+    """A hidden name beside `path` that no other process has: containers on one disk may have equal process numbers."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(6)}.{kind}")
+
+
+def remove_folder(path: Path) -> None:
+    """Removes a folder under a hidden name, so that none with its own name is ever half removed; warns where the disk
+    refuses."""
+    aside = _beside(path, "part")
+    try:
+        os.replace(path, aside)
+        shutil.rmtree(aside)
+    except OSError as error:
+        warn(f"{path} could not be removed: {error.strerror}")
 
 
 def put_back(parent: Path, name: str | None = None) -> None:
@@ -153,6 +173,58 @@ def put_back(parent: Path, name: str | None = None) -> None:
         else:
             os.replace(old, path)
             warn(f"{path} was restored: a command was killed while it replaced it")
+
+
+class AppendedFile:
+    """A file that is appended to, and that may be written and synced from several threads.
+
+    What the disk refuses, because it is full say, is warned about, kept in memory and written with what comes next.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises BertsmithError where the file cannot be opened."""
+        self._path, self._waiting, self._refused = path, b"", False
+        self._lock = threading.Lock()
+        with disk_errors(path):
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115  until `close`
+
+    def write(self, data: bytes) -> None:
+        """Appends data, at once if the disk lets it."""
+        with self._lock:
+            self._waiting += data
+            try:
+                self._put()
+            except OSError as error:
+                if not self._refused:
+                    reason = error.strerror or str(error)
+                    warn(f"could not write to {self._path}: {reason}; what comes is kept in memory, and tried again")
+                self._refused = True
+                return
+            if self._refused:
+                say(f"what {self._path} lacked is written now")
+            self._refused = False
+
+    def flush(self) -> None:
+        """Does nothing, as `write` waits for nothing; for those who write to any file."""
+
+    def sync(self) -> None:
+        """Puts all that was appended on the disk. Raises BertsmithError where it refuses."""
+        with disk_errors(self._path):
+            self.write(b"")
+            with self._lock:
+                self._put()
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Puts everything on the disk, and closes the file. Raises as `sync`."""
+        try:
+            self.sync()
+        finally:
+            self._file.close()
+
+    def _put(self) -> None:
+        while self._waiting:
+            self._waiting = self._waiting[self._file.write(self._waiting) :]
 
 
 def sync(path: Path) -> None:

@@ -5,10 +5,10 @@ Legend: S sequences, T token slots, L slots of a padded row.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -124,14 +124,57 @@ def deal(lengths: ArrayLike, bins: int) -> list[Ints]:
     Returns the indices of each bin in ascending order: the sums of a step do not depend on the order, and a fixed one
     makes it reproducible. Bins may be empty if there are fewer sequences than bins.
     """
+    return members_of(bin_numbers(lengths, bins), bins)
+
+
+def bin_numbers(lengths: ArrayLike, bins: int) -> Ints:
+    """The bin of each sequence as `deal` deals them, int64[S]; of equally filled bins the lowest number comes first.
+
+    All sequences of one length are dealt at once. With the bins in the order of (load, number), those up to the least
+    load plus the length get one each before any gets a second: nothing that is put back comes before them.
+    """
     lengths = np.asarray(lengths, dtype=np.int64)
-    heap = [(0, number) for number in range(bins)]
-    members: list[list[int]] = [[] for _ in range(bins)]
-    for index in np.argsort(-lengths, kind="stable"):
-        load, number = heapq.heappop(heap)
-        members[number].append(int(index))
-        heapq.heappush(heap, (load + int(lengths[index]), number))
-    return [np.array(sorted(each), dtype=np.int64) for each in members]
+    keys = np.arange(bins)  # load x bins + number, ascending
+    chosen: list[Ints] = []
+    counts = np.bincount(lengths)
+    for length in np.flatnonzero(counts)[::-1].tolist():
+        left, step = int(counts[length]), length * bins
+        while left:
+            if not length:  # the bin stays the least filled one
+                chosen.append(np.full(left, keys[0]))
+                break
+            ready = int(keys.searchsorted(keys[0] + step))
+            if ready == bins <= left:  # every bin gets one, as often as there are enough for all, in the same order
+                rounds = left // bins
+                chosen.append(np.tile(keys, rounds))
+                keys += rounds * step
+                left -= rounds * bins
+                continue
+            ready = min(ready, left)
+            chosen.append(keys[:ready].copy())
+            keys[:ready] += step
+            keys.sort(kind="stable")  # two ascending runs, which are merged
+            left -= ready
+    numbers = np.empty(len(lengths), dtype=np.int64)
+    numbers[_ascending(lengths.max(initial=0) - lengths)] = np.concatenate([*chosen, keys[:0]]) % bins
+    return numbers
+
+
+def members_of(numbers: Ints, bins: int) -> list[Ints]:
+    """The indices of the sequences of each bin, ascending. numbers: the bin of each sequence."""
+    order = _ascending(numbers)
+    ends = np.cumsum(np.bincount(numbers, minlength=bins)).tolist()
+    return [order[first:end] for first, end in pairwise([0, *ends])]
+
+
+def bin_sums(values: Ints, numbers: Ints, bins: int) -> Ints:
+    """The sum of the values (int64[S]) of each bin, int64[bins]. numbers: the bin of each sequence."""
+    return np.bincount(numbers, values, minlength=bins).astype(np.int64)  # exact: sums below 2**53
+
+
+def _ascending(values: Ints) -> Ints:
+    """The stable order of values from 0, int64[n]. numpy sorts 16 bits by radix, ten times as fast as 64."""
+    return np.argsort(values.astype(np.uint16) if values.max(initial=0) < 1 << 16 else values, kind="stable")
 
 
 def round_up(count: int) -> int:
@@ -156,7 +199,8 @@ def deal_within(lengths: ArrayLike, ranks: int, budget_tokens: int) -> list[Ints
     # If a sequence is longer than the budget, the token count alone would give more bins than there are sequences.
     each = max(1, min(bins_for_budget(lengths, budget_tokens * ranks), -(-len(lengths) // ranks)))
     while True:
-        bins = deal(lengths, ranks * each)
-        if all(len(members) < 2 or lengths[members].sum() <= budget_tokens for members in bins):
-            return bins
+        bins = ranks * each
+        numbers = bin_numbers(lengths, bins)
+        if not ((np.bincount(numbers, minlength=bins) > 1) & (bin_sums(lengths, numbers, bins) > budget_tokens)).any():
+            return members_of(numbers, bins)
         each += 1

@@ -17,6 +17,7 @@ logger = logging.getLogger("bertsmith")
 _said: set[str] = set()
 _level = logging.INFO
 _DETAILS_EVERY_SECONDS = 120.0
+_is_first_rank = True
 
 
 class _AboveBars(logging.Handler):
@@ -36,6 +37,15 @@ def configure(quiet: bool = False, debug: bool = False) -> None:
     logger.setLevel(logging.WARNING if quiet else logging.DEBUG if debug else logging.INFO)
 
 
+def only_warnings(begin: str) -> None:
+    """Shows warnings alone, each with this before it: the log of a rank that is not the first."""
+    global _is_first_rank
+    _is_first_rank = False
+    logger.setLevel(logging.WARNING)
+    for handler in logger.handlers:
+        handler.setFormatter(logging.Formatter(f"{begin}%(message)s"))
+
+
 @contextmanager
 def as_details() -> Iterator[None]:
     """Shows messages from inside the block under --debug only; warnings, bars and sparse lines of progress stay."""
@@ -52,9 +62,10 @@ def say(message: str) -> None:
     logger.log(_level, message)
 
 
-def warn(message: str) -> None:
-    """Logs something that may be wrong; shown even with --quiet."""
-    logger.warning(f"warning: {message}")
+def warn(message: str, of_all_ranks: bool = False) -> None:
+    """Logs something that may be wrong; shown even with --quiet. of_all_ranks: the first one shows it."""
+    if _is_first_rank or not of_all_ranks:
+        logger.warning(f"warning: {message}")
 
 
 def log_choice(what: str, choice: str, reason: str) -> None:

@@ -14,6 +14,13 @@ from bertsmith.base.log import warn
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGINT") if hasattr(signal, name))
 
 
+def leave_stopping_to_parent() -> None:
+    """For a process that works for another one: ignores the signals that reach the whole group, as of Ctrl-C and of a
+    scheduler. The parent decides when both of them end."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class StoppedAfterSaving(Exception):
     """The work was stopped by a signal, and everything up to here is saved.
 
@@ -31,7 +38,7 @@ class StopSignal:
     answer: what is logged when a signal comes, about what happens next.
     """
 
-    answer = "saving after this step, then stopping"
+    answer = "the unfinished step is dropped, then the run is saved and stops"
 
     def __init__(self) -> None:
         self.requested = self.interrupted = False
@@ -45,7 +52,7 @@ class StopSignal:
             self.interrupted = True
         self.requested = True
         again = "; press Ctrl-C again to stop at once, without that" if self.interrupted else ""
-        warn(f"{signal.Signals(number).name} received: {self.answer}{again}")
+        warn(f"{signal.Signals(number).name} received: {self.answer}{again}", of_all_ranks=True)
 
 
 @contextmanager

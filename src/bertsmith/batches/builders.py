@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import multiprocessing
-import signal
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Protocol
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import leave_stopping_to_parent
 from bertsmith.batches.steps import Step, StepBuilder
 
 # How long a process in the middle of a step has to finish it.
@@ -105,9 +105,7 @@ class BuilderProcesses:
 
 def _serve(builder: StepBuilder, pipe: Connection) -> None:
     """Builds the steps whose numbers arrive in the pipe, until it is closed."""
-    # Ctrl-C and a scheduler's SIGTERM reach the whole group; the run still needs its steps until it has saved.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    leave_stopping_to_parent()  # the run still needs its steps until it has saved
     try:
         while True:
             number = pipe.recv()

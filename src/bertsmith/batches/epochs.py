@@ -52,6 +52,8 @@ class References:
     @classmethod
     def join(cls, parts: Sequence[References]) -> References:
         """The references of all `parts`, concatenated."""
+        if len(parts) == 1:
+            return parts[0]
         return cls(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)))
 
 
@@ -92,9 +94,8 @@ class EpochIndex:
     @cached_property
     def windows(self) -> list[Ints]:
         """The shards of each window, in the order in which the epoch visits them."""
-        order = streams.generator(self.stream.key("shards")).permutation(len(self._counts))
         windows, members, held = [], list[int](), 0
-        for shard in order.tolist():
+        for shard in visiting_order(self.stream, len(self._counts)):
             count = int(self._counts[shard])
             if members and held + count > WINDOW_INSTANCES:
                 windows.append(np.array(members))
@@ -109,17 +110,23 @@ class EpochIndex:
         return np.concatenate(([0], np.cumsum([int(self._counts[members].sum()) for members in self.windows])))
 
     @cached_property
-    def _shuffles(self) -> dict[int, Ints]:
+    def _shuffles(self) -> dict[int, References]:
         return {}
 
-    def _shuffled(self, window: int) -> Ints:
-        """The order of a window's instances. The last two are kept: a step is in one window or spans two."""
+    def _shuffled(self, window: int) -> References:
+        """A window's instances in their order. The last two are kept: a step is in one window or spans two."""
         if window not in self._shuffles:
-            count = int(self._window_starts[window + 1] - self._window_starts[window])
-            order = streams.generator(self.stream.key("window", window)).permutation(count)
+            members = self.windows[window]
+            edges = np.cumsum(self._counts[members])
+            chosen = streams.generator(self.stream.key("window", window)).permutation(int(edges[-1]))
+            which = np.searchsorted(edges, chosen, side="right")
+            shards = members[which]
+            instances = chosen - (edges[which] - self._counts[shards])
+            lengths = self.lengths[self._shard_starts[shards] + instances].astype(np.int64)
             while len(self._shuffles) > 1:
                 del self._shuffles[next(iter(self._shuffles))]
-            self._shuffles[window] = order
+            epochs = np.full(len(chosen), self.stream.epoch)
+            self._shuffles[window] = References(epochs, shards, instances, lengths)
         return self._shuffles[window]
 
     def references(self, first: int, count: int) -> References:
@@ -129,13 +136,12 @@ class EpochIndex:
             window = int(np.searchsorted(self._window_starts, first, side="right")) - 1
             begin, end = self._window_starts[window : window + 2].tolist()
             take = min(count, end - first)
-            members = self.windows[window]
-            edges = np.cumsum(self._counts[members])
-            chosen = self._shuffled(window)[first - begin : first - begin + take]
-            which = np.searchsorted(edges, chosen, side="right")
-            shards = members[which]
-            instances = chosen - (edges[which] - self._counts[shards])
-            lengths = self.lengths[self._shard_starts[shards] + instances].astype(np.int64)
-            parts.append(References(np.full(take, self.stream.epoch), shards, instances, lengths))
+            parts.append(self._shuffled(window)[first - begin : first - begin + take])
             first, count = first + take, count - take
         return References.join(parts)
+
+
+def visiting_order(stream: Stream, shards: int) -> list[int]:
+    """The order in which an epoch visits its shards."""
+    order: list[int] = streams.generator(stream.key("shards")).permutation(shards).tolist()
+    return order

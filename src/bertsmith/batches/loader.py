@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from types import TracebackType
@@ -72,26 +72,32 @@ class Loader:
     def _start(self) -> Builders:
         if not self.workers:
             return BuilderThread(self._builder)
-        # Builds the index, so that the processes find it in the cache folder.
-        self.order.instances(self.start_step * self.global_batch, 1)
         return BuilderProcesses(self._builder, self.workers)
 
     def _run(self) -> Generator[Step, None, None]:
         numbers = iter(range(self.start_step, self.stop_step))
         waiting: deque[Callable[[], Step]] = deque()
-        start = time.perf_counter()
+        start, finished = time.perf_counter(), False
         builders = self._start()
         try:
-            waiting.extend(map(builders.submit, islice(numbers, _AHEAD * max(self.workers, 1))))
+            waiting.extend(self._submitted(builders, islice(numbers, _AHEAD * max(self.workers, 1))))
             while waiting:
                 step = waiting.popleft()()
-                waiting.extend(map(builders.submit, islice(numbers, 1)))
+                waiting.extend(self._submitted(builders, islice(numbers, 1)))
                 self.waited_seconds += time.perf_counter() - start
                 self._log_epochs(step)
                 yield step
                 start = time.perf_counter()
+            finished = True
         finally:
             builders.close()
+            self.order.close(finished)
+
+    def _submitted(self, builders: Builders, numbers: Iterable[int]) -> Iterator[Callable[[], Step]]:
+        for number in numbers:
+            if self.workers:  # the processes find the index in the cache folder, so that none of them builds it
+                self.order.reach(number * self.global_batch, self.global_batch)
+            yield builders.submit(number)
 
     def _log_epochs(self, step: Step) -> None:
         if self.rank == 0:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.layout import Ints, Layout, deal
+from bertsmith.base.layout import Ints, Layout, bin_numbers, bin_sums, members_of
 from bertsmith.batches.masking import MaskingSettings
 
 # Token slots and masked slots are multiples of this: matrix products are fastest on whole tiles.
@@ -21,6 +21,7 @@ _TILE = 128
 # Room above the expectation: a factor on the mean, and standard deviations of a step's tokens.
 _MARGIN, _DEVIATIONS = 1.01, 3.0
 _MOST_MICRO_BATCHES = 1 << 20
+Count = TypeVar("Count", int, Ints)
 
 
 @dataclass(frozen=True)
@@ -93,13 +94,10 @@ class FixedShapes:
         fill = real / (tokens * len(layouts)) if layouts else 1.0
         return cls(tokens, _eights(max(sequences, default=1)), _tiles(max(masked, default=1)), longest, 1, fill)
 
-    def holds(self, sequences: int, tokens: int, masked: int) -> bool:
-        """Whether a micro-batch of so many sequences, tokens and masked slots fits, filling included."""
-        return (
-            tokens <= self.tokens
-            and masked <= self.masked
-            and sequences + _filling_sequences(self.tokens - tokens, self.longest) <= self.sequences
-        )
+    def hold(self, sequences: Ints, tokens: Ints, masked: Ints) -> bool:
+        """Whether all micro-batches of so many sequences, tokens and masked slots (int64[bins]) fit, filled up."""
+        slots = sequences + _filling_sequences(self.tokens - tokens, self.longest)
+        return bool(((tokens <= self.tokens) & (masked <= self.masked) & (slots <= self.sequences)).all())
 
     def filled(self, layout: Layout) -> Layout:
         """The layout with unlabelled sequences appended up to T slots, and empty ones up to S; `longest` as here."""
@@ -116,16 +114,20 @@ def deal_fixed(lengths: Ints, masked: Ints, ranks: int, shapes: FixedShapes) -> 
 
     A is the shape's, increased by one on every rank while some bin does not fit. The bins of a rank are adjacent.
     """
-    each = shapes.micro_batches
+    room = ((int(lengths.sum()), shapes.tokens), (int(masked.sum()), shapes.masked), (len(lengths), shapes.sequences))
+    # Fewer would hold less in all than the step has.
+    each = max(shapes.micro_batches, *(-(-needed // (ranks * held)) for needed, held in room))
     while True:
-        bins = deal(lengths, ranks * each)
-        if all(shapes.holds(len(own), int(lengths[own].sum()), int(masked[own].sum())) for own in bins):
-            return bins
-        assert ranks * each < len(lengths), "a sequence alone always fits"
+        bins = ranks * each
+        numbers = bin_numbers(lengths, bins)
+        tokens, predicted = (bin_sums(values, numbers, bins) for values in (lengths, masked))
+        if shapes.hold(np.bincount(numbers, minlength=bins), tokens, predicted):
+            return members_of(numbers, bins)
+        assert bins < len(lengths), "a sequence alone always fits"
         each += 1
 
 
-def _filling_sequences(missing: int, longest: int) -> int:
+def _filling_sequences(missing: Count, longest: int) -> Count:
     return -(-missing // longest)
 
 

@@ -110,7 +110,7 @@ class StepBuilder:
         return batch if self.shapes is None else fill_fixed(batch, self.shapes, self.order.source.special.cls)
 
     def _started_epochs(self, references: References, first: int) -> tuple[tuple[int, Account], ...]:
-        epochs = np.unique(references.epochs).tolist()
+        epochs = range(references.epochs[0], references.epochs[-1] + 1)
         return tuple((epoch, self.order.account(epoch)) for epoch in epochs if self.order.epoch_start(epoch) >= first)
 
 
@@ -150,7 +150,8 @@ def held_out_batches(
     order = Order(source, split="held_out", seed=seed, phase="held out", sequence_length=sequence_length, pairs=pairs)
     there = order.epoch(0).size
     if there < instances:
-        warn(f"evaluation at length {sequence_length}: {there:,} held-out instances, not {instances:,}; all are used")
+        said = f"evaluation at length {sequence_length}: {there:,} held-out instances, not {instances:,}; all are used"
+        warn(said, of_all_ranks=True)
     references = order.instances(0, min(instances, there))
     bins = deal_within(references.lengths, 1, micro_batch_tokens)
     return [build_batch(order, references[members], masking) for members in bins]

@@ -9,7 +9,12 @@ from pathlib import Path
 from bertsmith.base.errors import BertsmithError, nearest
 
 _OF_STEPS = ("device", "only", "minutes")
-_UNUSED = {"prepare": ("corpus", "lengths", *_OF_STEPS), "batches": _OF_STEPS, "pretrain-step": ("sizes",)}
+_UNUSED = {
+    "prepare": ("corpus", "lengths", *_OF_STEPS),
+    "batches": _OF_STEPS,
+    "pretrain-step": ("sizes",),
+    "scaling": ("source", "tokenizer", "corpus", "sizes", "lengths", "against", "workers", *_OF_STEPS),
+}
 _OF_TEXT = ("source", "tokenizer", "sizes", "workers")
 _SIZES_MB, _QUICK_SIZES_MB = (10.0, 40.0, 160.0), (0.5, 1.0, 2.0)
 

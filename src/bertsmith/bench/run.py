@@ -15,14 +15,14 @@ from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.prepare.bench import bench_prepare
 from bertsmith.bench.table import Report
 
-NAMES = ("prepare", "batches", "pretrain-step")
+NAMES = ("prepare", "batches", "pretrain-step", "scaling")
 
 
 def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Report:
     """Runs bench `name` in a folder that is deleted afterwards. command: as it was typed, for the report.
 
-    Raises BertsmithError for an unknown name, on Windows, and as `bench_prepare`, `bench_batches` and
-    `bench_pretrain_step` do.
+    Raises BertsmithError for an unknown name, on Windows, and as `bench_prepare`, `bench_batches`,
+    `bench_pretrain_step` and `bench_scaling` do.
     """
     if name not in NAMES:
         raise BertsmithError(f"there is no bench '{name}'", "bench", nearest(name, NAMES))
@@ -40,4 +40,8 @@ def _bench(name: str) -> Callable[[BenchOptions, Path, str], Report]:
         from bertsmith.bench.step.bench import bench_pretrain_step  # here, because it imports torch
 
         return bench_pretrain_step
+    if name == "scaling":
+        from bertsmith.bench.scaling.bench import bench_scaling
+
+        return bench_scaling
     return bench_prepare if name == "prepare" else bench_batches

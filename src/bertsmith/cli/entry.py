@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 import bertsmith
 from bertsmith.base import errors, log
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.stopping import StoppedAfterSaving
-from bertsmith.cli.verb import Call
+from bertsmith.cli.report import tell
+from bertsmith.cli.verb import EVERYWHERE, Call
 from bertsmith.cli.verbs import VERBS
 
 
@@ -21,31 +20,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     # last bits. Set before torch is imported, the variable stops that, at 2% of its speed. A value of the user's stays.
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
     args = list(sys.argv[1:] if argv is None else argv)
-    common = {name: f"--{name}" in args for name in ("quiet", "debug")}
-    log.configure(**common)
+    everywhere = tuple(flag for flag in EVERYWHERE if flag in args)
+    log.configure(quiet="--quiet" in everywhere, debug="--debug" in everywhere)
     try:
-        _run([token for token in args if token not in ("--quiet", "--debug")])
-    except BertsmithError as error:
-        if common["debug"]:
-            traceback.print_exc()
-        print(error, file=sys.stderr)
-        return errors.EXIT_USER_INPUT
-    except StoppedAfterSaving as stopped:
-        print(stopped, file=sys.stderr)
-        return stopped.status
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return errors.EXIT_INTERRUPTED
+        return _run([token for token in args if token not in EVERYWHERE], everywhere) or errors.EXIT_DONE
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
         sys.stdout = None
-    except Exception:  # any other exception is a bug
-        traceback.print_exc()
-        print("this is a bug in Bertsmith, not in your input: please report it with the lines above", file=sys.stderr)
-        return errors.EXIT_OUR_BUG
-    return errors.EXIT_DONE
+        return errors.EXIT_DONE
+    except (Exception, KeyboardInterrupt) as error:
+        status, text = tell(error, debug="--debug" in everywhere)
+        print(text, file=sys.stderr)
+        return status
 
 
-def _run(args: list[str]) -> None:
+def _run(args: list[str], everywhere: tuple[str, ...]) -> int | None:
     name, rest = (args[0], args[1:]) if args else ("--help", [])
     if name in ("--help", "-h", "help"):
         print(_overview())
@@ -56,10 +44,11 @@ def _run(args: list[str]) -> None:
     else:
         verb = VERBS[name]
         try:
-            verb.run(Call(f"bertsmith {name}", verb.description(), rest))
+            return verb.run(Call(f"bertsmith {name}", verb.description(), rest, everywhere))
         except SystemExit as end:  # tyro ends so after --help
             if end.code:
                 raise
+    return None
 
 
 def _overview() -> str:

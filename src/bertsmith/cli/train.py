@@ -8,13 +8,14 @@ from typing import Annotated
 
 import tyro
 
+from bertsmith.cli.ranks import RankFlags, over_ranks
 from bertsmith.cli.verb import Call, Verb
 from bertsmith.recipes.flags import split_flags, wants_help
 from bertsmith.recipes.loader import FIELDS, load_recipe, presets
 
 
 @dataclass(frozen=True)
-class PretrainFlags:
+class PretrainFlags(RankFlags):
     """Flags of `pretrain`, beside those of Recipe."""
 
     recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
@@ -29,21 +30,26 @@ class PretrainFlags:
     """Start from the weights of this model folder or run instead of random ones."""
 
 
-def _pretrain(call: Call) -> None:
+def _pretrain(call: Call) -> int:
     named = next((token for token in call.args if token in presets()), None)
     overrides, own = split_flags(call.args, FIELDS)
     if wants_help(call.args):  # with the numbers of the preset, where one is named
         own, overrides = ["--help"], {}
     flags, _ = replace(call, args=own).read_with(PretrainFlags, load_recipe(named or "bert-base-nvlamb"))
     recipe = load_recipe(flags.recipe, [f"--{name}={value}" for name, value in overrides.items()])
-    from bertsmith.training.pretrain import pretrain
 
-    run = pretrain(recipe, flags.corpus, flags.out, resume=flags.resume, init_from=flags.init_from)
-    print(run.model)
+    def work(device: str) -> Path:
+        from bertsmith.training.pretrain import pretrain
+
+        ours = replace(recipe, device=device)
+        run = pretrain(ours, flags.corpus, flags.out, resume=flags.resume, init_from=flags.init_from)
+        return run.model
+
+    return over_ranks(call, flags, recipe.device, work)
 
 
 @dataclass(frozen=True)
-class FinetuneFlags:
+class FinetuneFlags(RankFlags):
     """Flags of `finetune`, beside those of FinetuneSettings."""
 
     task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
@@ -62,15 +68,20 @@ class FinetuneFlags:
     """Continue from the newest checkpoint in the run folder."""
 
 
-def _finetune(call: Call) -> None:
+def _finetune(call: Call) -> int:
     from bertsmith.tasks.settings import FinetuneSettings
 
     flags, settings = call.read_with(FinetuneFlags, FinetuneSettings())
-    from bertsmith.tasks.finetune import finetune
 
-    files = flags.model, flags.train, flags.dev, flags.out
-    result = finetune(flags.task, *files, test=flags.test, settings=settings, resume=flags.resume)
-    print(result.model)
+    def work(device: str) -> Path:
+        from bertsmith.tasks.finetune import finetune
+
+        files, ours = (flags.model, flags.train, flags.dev, flags.out), replace(settings, device=device)
+        result = finetune(flags.task, *files, test=flags.test, settings=ours, resume=flags.resume)
+        assert result.model is not None
+        return result.model
+
+    return over_ranks(call, flags, settings.device, work)
 
 
 VERBS = {

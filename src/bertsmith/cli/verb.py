@@ -10,15 +10,18 @@ from bertsmith.recipes.flags import parse_flags, parse_two
 
 T = TypeVar("T")
 Options = TypeVar("Options")
+EVERYWHERE = ("--quiet", "--debug")
 
 
 @dataclass(frozen=True)
 class Call:
-    """A verb as it was called. prog: the verb as the user types it. description: what its help begins with."""
+    """A verb as it was called. prog: the verb as the user types it. description: what its help begins with. everywhere:
+    the flags that every verb has, and which are not in `args`."""
 
     prog: str
     description: str
     args: list[str]
+    everywhere: tuple[str, ...] = ()
 
     def read(self, kind: type[T]) -> T:
         """The verb's flags as a dataclass."""
@@ -31,11 +34,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb of the command line. summary: a line. example: commands as a user would type them."""
+    """A verb of the command line. summary: a line. example: commands as a user would type them. run: gives the exit
+    status; None for done."""
 
     summary: str
     example: str
-    run: Callable[[Call], None]
+    run: Callable[[Call], int | None]
 
     def description(self) -> str:
         """What its help begins with."""

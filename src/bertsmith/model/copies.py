@@ -1,7 +1,9 @@
 """Copies of weights in the dtype of matrix products, and of weights that are multiplied side by side.
 
 A copy is made once and kept until the optimizer changes the weight. Its gradient goes back to the parameters in their
-own dtype, so micro-batches are summed in fp32 however many there are.
+own dtype, so micro-batches are summed in fp32 however many there are. Of weights that are gathered from the shards of
+several ranks no copy outlives the product that it is made for: kept, it would undo the sharding, and be stale after the
+next gather, which writes to the same tensor and counts as no change of it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class _Copies:
 
     def of(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """The parameters joined along their first axis, in `dtype`, without a gradient."""
-        if any(each.is_inference() for each in parameters):  # such tensors do not tell that they were written to
+        # Tensors made in inference mode do not tell that they were written to.
+        if any(each.is_inference() for each in parameters) or are_gathered(parameters):
             return _joined(parameters, dtype)
         first, others = parameters[0], tuple(parameters[1:])
         # A tensor that is put in a parameter's place, as a move to another device does, leaves its version as it was.
@@ -66,6 +69,24 @@ def _joined(parameters: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
 
 
 _copies = _Copies()
+_gathered: Any = WeakIdKeyDictionary()
+
+
+def keep_no_copies(parameters: Iterable[Tensor]) -> None:
+    """From now on these are tensors that gathers fill, as often as they are needed."""
+    for each in parameters:
+        _gathered[each] = True
+
+
+def are_gathered(parameters: Sequence[Tensor]) -> bool:
+    """Whether any of these was given to `keep_no_copies`."""
+    return bool(_gathered) and any(each in _gathered for each in parameters)
+
+
+def to_save(copy: Tensor, *parameters: Tensor) -> Sequence[Tensor]:
+    """What a backward pass is to save, for `plain_copy` to make this copy of again: itself, or where they are gathered
+    the parameters, whose memory is given back and filled again until then."""
+    return parameters if are_gathered(parameters) else (copy,)
 
 
 def plain_copy(dtype: torch.dtype, *parameters: Tensor) -> Tensor:

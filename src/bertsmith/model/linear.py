@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from bertsmith.model.activations import FUNCTIONS
-from bertsmith.model.copies import compute_copy, plain_copy
+from bertsmith.model.copies import are_gathered, compute_copy, plain_copy, to_save
 from bertsmith.model.cpu import kernels
 from bertsmith.model.cpu.library import can_take
 from bertsmith.model.cpu.products import transposed_product
@@ -31,20 +31,21 @@ class Linear(nn.Linear):
         return product(x, [self.weight])
 
 
-def is_plain(module: nn.Module) -> bool:
+def is_plain(module: nn.Module, compute: torch.dtype) -> bool:
     """Whether a module is a linear map in fp32 and nothing else: no other class that somebody put in its place, and
-    without a hook that waits for its call."""
+    without a hook that waits for its call. compute: the dtype of products, in which its weight may have been gathered.
+    """
     if type(module) is not Linear:
         return False
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return not any(hooks) and module.weight.dtype == module.bias.dtype == torch.float32
+    wide = module.weight.dtype == torch.float32 or (module.weight.dtype == compute and are_gathered([module.weight]))
+    return not any(hooks) and wide and module.bias.dtype == torch.float32
 
 
 def activated(x: Tensor, linear: Linear, activation: str) -> Tensor:
     """The activation of linear(x): x[T, in] -> [T, out] in the dtype of x. activation: a name in `FUNCTIONS`."""
-    if x.ndim == 2 and is_plain(linear) and can_take(x, linear.bias):
-        copies = [plain_copy(x.dtype, each) for each in (linear.weight, linear.bias)]
-        out: Tensor = _ActivatedProduct.apply(x, *copies, activation, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
+    if x.ndim == 2 and is_plain(linear, x.dtype) and can_take(x, linear.bias):
+        out: Tensor = _ActivatedProduct.apply(x, activation, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
         return out
     return FUNCTIONS[activation](linear(x))
 
@@ -57,22 +58,29 @@ def joined_linear(x: Tensor, *maps: nn.Linear) -> Tensor:
 def product(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> Tensor:
     """x W + b in the dtype of x, for weights [out, in] and biases [out], each joined along their first axis; without
     biases x W alone."""
-    if x.device.type != "cpu" or x.dtype == weights[0].dtype or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not _needs_own_product(x, weights):
         bias = compute_copy(x.dtype, *biases) if biases else None
         return functional.linear(x, compute_copy(x.dtype, *weights), bias)
-    copies = plain_copy(x.dtype, *weights), plain_copy(x.dtype, *biases) if biases else None
-    out: Tensor = _HalfProduct.apply(x, *copies, len(weights), *weights, *biases)  # type: ignore[no-untyped-call]
+    out: Tensor = _HalfProduct.apply(x, len(weights), *weights, *biases)  # type: ignore[no-untyped-call]
     return out
 
 
+def _needs_own_product(x: Tensor, weights: Sequence[Tensor]) -> bool:
+    """On a CPU in half precision; and where a copy is made of gathered weights, which autograd would save."""
+    narrow = x.dtype != weights[0].dtype
+    return (narrow and x.device.type == "cpu") or ((narrow or len(weights) > 1) and are_gathered(weights))
+
+
 class _HalfProduct(torch.autograd.Function):
-    """The product in half precision on a CPU, with or without a bias."""
+    """The product with copies of weights, with or without a bias."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, weights: int, *parameters: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.rows, ctx.has_bias = [len(each) for each in parameters[:weights]], bias is not None
-        ctx.dtype = parameters[0].dtype
+    def forward(ctx: Any, x: Tensor, weights: int, *parameters: Tensor) -> Tensor:
+        own, biases = parameters[:weights], parameters[weights:]
+        weight, bias = plain_copy(x.dtype, *own), plain_copy(x.dtype, *biases) if biases else None
+        ctx.save_for_backward(x, *to_save(weight, *own))
+        ctx.rows, ctx.dtype = [len(each) for each in own], own[0].dtype
+        ctx.bias_dtype = biases[0].dtype if biases else None
         return functional.linear(x, weight, bias)
 
     @staticmethod
@@ -81,9 +89,10 @@ class _HalfProduct(torch.autograd.Function):
         flat = gradient.reshape(-1, gradient.shape[-1])
         grad_x, grad_weight = _gradients(ctx.needs_input_grad, flat, *ctx.saved_tensors)
         grad_weights = _parts(grad_weight, ctx.rows, ctx.dtype)
-        grad_bias = flat.sum(0) if ctx.has_bias and grad_weight is not None else None
-        grad_biases = _parts(grad_bias, ctx.rows, ctx.dtype) if ctx.has_bias else ()
-        return grad_x, None, None, None, *grad_weights, *grad_biases
+        if ctx.bias_dtype is None:
+            return grad_x, None, *grad_weights
+        grad_bias = flat.sum(0) if grad_weight is not None else None
+        return grad_x, None, *grad_weights, *_parts(grad_bias, ctx.rows, ctx.bias_dtype)
 
 
 class _ActivatedProduct(torch.autograd.Function):
@@ -91,30 +100,31 @@ class _ActivatedProduct(torch.autograd.Function):
     way."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, activation: str, *parameters: Tensor) -> Tensor:
-        before = functional.linear(x, weight, bias)
-        ctx.save_for_backward(x, weight, before)
-        ctx.activation = activation
+    def forward(ctx: Any, x: Tensor, activation: str, weight: Tensor, bias: Tensor) -> Tensor:
+        copy = plain_copy(x.dtype, weight)
+        before = functional.linear(x, copy, plain_copy(x.dtype, bias))
+        ctx.save_for_backward(before, x, *to_save(copy, weight))
+        ctx.activation, ctx.dtype = activation, weight.dtype
         return FUNCTIONS[activation](before)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, before = ctx.saved_tensors
+        before, x, *saved = ctx.saved_tensors
         grad_before, grad_bias = kernels.activation_backward(gradient.contiguous(), before, ctx.activation)
-        grad_x, grad_weight = _gradients(ctx.needs_input_grad, grad_before, x, weight)
-        return grad_x, None, None, None, None if grad_weight is None else grad_weight.float(), grad_bias
+        grad_x, grad_weight = _gradients(ctx.needs_input_grad, grad_before, x, *saved)
+        return grad_x, None, None if grad_weight is None else grad_weight.to(ctx.dtype), grad_bias
 
 
 def _gradients(
-    needs_gradient: Sequence[bool], gradient: Tensor, x: Tensor, weight: Tensor
+    needs_gradient: Sequence[bool], gradient: Tensor, x: Tensor, *saved: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of a product's input and of its weights, from that of its output [T, out].
 
-    needs_gradient: of each argument of `forward`: x, then the copies and a constant, then parameters.
+    needs_gradient: of each argument of `forward`: x, a constant, then parameters. saved: what `to_save` gave.
     """
-    grad_x = torch.mm(gradient, weight).view(x.shape) if needs_gradient[0] else None
-    return grad_x, transposed_product(gradient, x.reshape(-1, x.shape[-1])) if any(needs_gradient[4:]) else None
+    grad_x = torch.mm(gradient, plain_copy(x.dtype, *saved)).view(x.shape) if needs_gradient[0] else None
+    return grad_x, transposed_product(gradient, x.reshape(-1, x.shape[-1])) if any(needs_gradient[2:]) else None
 
 
 def _parts(gradient: Tensor | None, rows: list[int], dtype: torch.dtype) -> Sequence[Tensor | None]:

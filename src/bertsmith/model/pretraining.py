@@ -87,6 +87,11 @@ class PretrainingModel(nn.Module):
         next_sentence = cross_entropy_sum(self.next_sentence_logits(hidden, batch.packed), batch.next_sentence_labels)
         return PretrainLosses(masked, next_sentence)
 
+    def scores(self, batch: PretrainInputs) -> tuple[Tensor, Tensor]:
+        """What `losses` compares with the labels: [M, V] for masked words and [S, 2] for pairs."""
+        hidden = self.encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.packed)
+        return self.masked_logits(hidden, batch.masked_positions), self.next_sentence_logits(hidden, batch.packed)
+
     def forward(self, batch: PretrainInputs) -> PretrainLosses:
         """The same as `losses`."""
         return self.losses(batch)

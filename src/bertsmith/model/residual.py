@@ -32,7 +32,7 @@ def add_mapped(x: Tensor, given: Tensor, linear: Linear, norm: LayerNorm, dropou
     x: [T, H]. given: [T, W]. dropout: 0 outside training.
     """
     vectors = (norm.weight, norm.bias)
-    wide = is_plain(linear) and all(each.dtype == torch.float32 for each in (x, *vectors))
+    wide = is_plain(linear, given.dtype) and all(each.dtype == torch.float32 for each in (x, *vectors))
     if wide and can_take(given, x, linear.bias, *vectors):
         y = linear.without_bias(given)  # whose sum with the bias would be rounded
         settings = _Settings(norm.eps, Dropped.draw(dropout))

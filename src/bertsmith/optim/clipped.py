@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.optim.loss_scale import LossScale
-from bertsmith.optim.norms import global_norm
+from bertsmith.optim.norms import global_norm, local_part
 from bertsmith.optim.plain_adam import AdamSettings, plain_adam
 
 
@@ -35,6 +35,8 @@ class ClippedOptimizer(torch.optim.Optimizer):
     (max_gradient_norm 0: never), in place unless it is compiled. If N is not finite, no parameter, moment or step count
     changes. After a step there are scalar tensors on the device: `gradient_norm` (N, without the loss scale, before
     clipping), `finite` (bool) and `sound` (bool: finite, or skipped because the loss scale is being lowered).
+
+    Parameters may be sharded over ranks, as DTensors: each rank updates its part, and norms are those of whole tensors.
 
     loss_scale: for fp16; None leaves losses as they are. The moments, the step count, the learning rate and the loss
     scale are tensors too, so `state_dict` loads with `weights_only=True`.
@@ -91,9 +93,15 @@ class ClippedOptimizer(torch.optim.Optimizer):
         if self.loss_scale is not None:
             self.loss_scale.reset()
 
+    def begin_step(self, labels: int) -> None:
+        """Drops the gradients of the step before. labels: of the step's rarest loss, over all ranks."""
+        self.zero_grad(set_to_none=True)
+        if self.loss_scale is not None:
+            self.loss_scale.set_labels(labels)
+
     def scaled(self, loss: Tensor) -> Tensor:
         """The tensor to call `backward` on: the loss, times the loss scale if there is one."""
-        return loss if self.loss_scale is None else loss * self.loss_scale.scale
+        return loss if self.loss_scale is None else loss * self.loss_scale.factor
 
     def state_dict(self) -> dict[str, Any]:
         """PyTorch's, plus "loss_scale" if there is one."""
@@ -122,7 +130,7 @@ class ClippedOptimizer(torch.optim.Optimizer):
     def move(self) -> tuple[Tensor, Tensor, Tensor]:
         """Does what `step` does, but returns `gradient_norm`, `finite` and `sound`, so that it can be compiled."""
         norm = global_norm([p.grad for group in self.param_groups for p in group["params"] if p.grad is not None])
-        scale = torch.ones_like(norm) if self.loss_scale is None else self.loss_scale.scale.clone()
+        scale = torch.ones_like(norm) if self.loss_scale is None else self.loss_scale.factor
         finite = torch.isfinite(norm)
         sound = finite if self.loss_scale is None else self.loss_scale.update(finite)
         limit = self.max_gradient_norm
@@ -156,7 +164,11 @@ class ClippedOptimizer(torch.optim.Optimizer):
         # With an infinite step count both corrections, 1 - beta ** step, are exactly 1.
         step = group["step"] if self.bias_correction else torch.full_like(group["step"], math.inf)
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        means, mean_squares = [state["mean"] for state in states], [state["mean_square"] for state in states]
+        targets, gradients, means, mean_squares = _local_parts(
+            targets, gradients, [state["mean"] for state in states], [state["mean_square"] for state in states]
+        )
+        if not targets:
+            return
         if torch.compiler.is_compiling():
             settings = AdamSettings(rate, step, clip.divisor, clip.finite, group["betas"], group["epsilon"], decay)
             plain_adam(targets, gradients, means, mean_squares, settings)
@@ -186,3 +198,9 @@ class ClippedOptimizer(torch.optim.Optimizer):
         if not state:
             state["mean"], state["mean_square"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
         return state
+
+
+def _local_parts(*lists: list[Tensor]) -> tuple[list[Tensor], ...]:
+    """What this rank holds of lists of the same tensors; where it has no row of one, that is left out of each list."""
+    local = [[local_part(each) for each in tensors] for tensors in lists]
+    return tuple([each for each, first in zip(tensors, local[0], strict=True) if first.numel()] for tensors in local)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bertsmith.optim.clipped import Clip, ClippedOptimizer
 from bertsmith.optim.loss_scale import LossScale
-from bertsmith.optim.norms import tensor_norms
+from bertsmith.optim.norms import local_part, tensor_norms
 
 TrustRatio = Literal["decayed", "all", "none"]
 
@@ -56,14 +56,15 @@ class Lamb(ClippedOptimizer):
         updates = [torch.zeros_like(parameter) for parameter in parameters]
         # Starting from zero, a rate of -1 puts Adam's direction itself into `updates`.
         self._adam(group, updates, parameters, clip, rate=-torch.ones_like(group["lr"]), decay=0.0)
+        weights, moves = [local_part(each) for each in parameters], [local_part(each) for each in updates]
         if decay:
-            torch._foreach_add_(updates, parameters, alpha=decay)
+            torch._foreach_add_(moves, weights, alpha=decay)
         scale = -group["lr"] * clip.finite
         if self.trust_ratio == "all" or (self.trust_ratio == "decayed" and decay):
-            scales = scale * _trust_ratios(tensor_norms(parameters), tensor_norms(updates))
+            scales = scale * _trust_ratios(*tensor_norms([*parameters, *updates]).chunk(2))
         else:
             scales = scale.expand(len(parameters))
-        torch._foreach_addcmul_(parameters, updates, list(scales.unbind()))
+        torch._foreach_addcmul_(weights, moves, list(scales.unbind()))
 
 
 def _trust_ratios(weights: Tensor, updates: Tensor) -> Tensor:

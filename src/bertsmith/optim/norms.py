@@ -5,18 +5,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 
 def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
-    """The L2 norm of each of n tensors: fp32 [n], on their device.
+    """The L2 norm of each of n tensors: fp32 [n], on their device. A tensor that is sharded over ranks counts as a
+    whole; then all ranks must call this, for the same tensors.
 
     PyTorch on a CPU sums a whole tensor in a few fp32 lanes: for a word embedding of 30,522 x 768 the norm is 0.1% too
     small. The norm of the norms of rows is right to 1e-7 and takes less time.
     """
+    if any(isinstance(each, DTensor) for each in tensors):
+        return _norms_over_ranks(tensors)
     if tensors[0].device.type == "cpu":
         return torch.stack([torch.linalg.vector_norm(torch.linalg.vector_norm(each, dim=-1)) for each in tensors])
     return torch.stack(torch._foreach_norm(list(tensors)))
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor, sharing its memory; the tensor itself where that is not sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _norms_over_ranks(tensors: Sequence[Tensor]) -> Tensor:
+    """`tensor_norms` where some tensors are sharded: the squares of all their shards' norms, summed over ranks.
+
+    They are summed in float64, in which no square of an fp32 number overflows, and whose rounding fp32 does not see.
+    """
+    local = [local_part(each) for each in tensors]
+    there = [number for number, each in enumerate(local) if each.numel()]
+    norms = [each.new_zeros(()) for each in local]
+    if there:
+        for number, norm in zip(there, tensor_norms([local[number] for number in there]).unbind(), strict=True):
+            norms[number] = norm
+    sharded = {number: each for number, each in enumerate(tensors) if isinstance(each, DTensor)}
+    squares = torch.stack([norms[number] for number in sharded]).double().square()
+    (group,) = {each.device_mesh.get_group() for each in sharded.values()}
+    dist.all_reduce(squares, group=group)
+    for number, square in zip(sharded, squares.sqrt().to(norms[0].dtype).unbind(), strict=True):
+        norms[number] = square
+    return torch.stack(norms)
 
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:

@@ -1,4 +1,7 @@
-"""Dataclasses read from command-line flags by tyro, with a BertsmithError if a flag is wrong."""
+"""Dataclasses read from command-line flags by tyro, with a BertsmithError if a flag is wrong.
+
+tyro is imported when flags are read, so that a recipe made in Python can be trained where it is not installed.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,9 @@ import contextlib
 import dataclasses
 import io
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any, TypeVar
-
-import tyro
 
 from bertsmith.base.errors import BertsmithError, nearest
 
@@ -64,12 +66,18 @@ def wants_help(args: Sequence[str]) -> bool:
     return any(token in _HELP for token in args)
 
 
-def parse_flags(kind: type[T], args: Sequence[str], *, prog: str, description: str = "") -> T:
+def parse_flags(
+    kind: type[T], args: Sequence[str], *, prog: str, description: str = "", switches_have_values: bool = False
+) -> T:
     """Reads `kind` from `args`; with --help prints help and raises SystemExit(0).
 
+    switches_have_values: a field that is True or False is --FIELD=True, and not --FIELD or --no-FIELD.
     Raises BertsmithError for an unknown flag (with the nearest one), a missing or a wrong value.
     """
-    return _parse(kind, args, prog, description, set(_flag_names(kind)))
+    import tyro
+
+    config = (tyro.conf.FlagConversionOff,) if switches_have_values else ()
+    return _parse(kind, args, partial(tyro.cli, prog=prog, description=description, config=config), _flag_names(kind))
 
 
 def parse_two(own: type[T], settings: U, args: Sequence[str], *, prog: str, description: str = "") -> tuple[T, U]:
@@ -77,6 +85,8 @@ def parse_two(own: type[T], settings: U, args: Sequence[str], *, prog: str, desc
 
     Raises BertsmithError as `parse_flags` does.
     """
+    import tyro
+
     kind = type(settings)
     unprefixed = tyro.conf.arg(name="")
     fields: list[Any] = [
@@ -84,18 +94,21 @@ def parse_two(own: type[T], settings: U, args: Sequence[str], *, prog: str, desc
         ("settings", Annotated[kind, unprefixed], dataclasses.field(default_factory=lambda: settings)),
     ]
     joined: Any = dataclasses.make_dataclass("Flags", fields)
-    parsed = _parse(joined, args, prog, description, {*_flag_names(own), *_flag_names(kind)})
+    cli = partial(tyro.cli, prog=prog, description=description)
+    parsed = _parse(joined, args, cli, {*_flag_names(own), *_flag_names(kind)})
     return parsed.own, parsed.settings
 
 
-def _parse(kind: type[T], args: Sequence[str], prog: str, description: str, known: set[str]) -> T:
+def _parse(kind: type[T], args: Sequence[str], cli: partial[Any], known: Iterable[str]) -> T:
+    prog = cli.keywords["prog"]
+
     def read() -> T:
-        parsed: T = tyro.cli(kind, args=list(args), prog=prog, description=description)
+        parsed: T = cli(kind, args=list(args))
         return parsed
 
     if wants_help(args):
         return read()
-    _refuse_unknown(known, args, prog)
+    _refuse_unknown(set(known), args, prog)
     # tyro formats for the terminal that it finds; in UTF-8 and without colours its message can be parsed.
     output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     try:

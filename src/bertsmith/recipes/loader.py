@@ -142,7 +142,7 @@ def _typed(given: Mapping[str, str], origins: Mapping[str, str]) -> Recipe:
 
     def parse(values: Mapping[str, str]) -> Recipe:
         flags = [f"{flag(name)}={value.capitalize() if name in switches else value}" for name, value in values.items()]
-        return parse_flags(Recipe, flags, prog="recipe")
+        return parse_flags(Recipe, flags, prog="recipe", switches_have_values=True)
 
     try:
         return parse(given)

@@ -75,6 +75,7 @@ RANGES: Mapping[str, Range] = {
     "evaluate_instances": _ONE_UP,
     "save_every": _ONE_UP,
     "keep": _ONE_UP,
+    "keep_every": _ZERO_UP,
 }
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tyro.conf import FlagConversionOff
-
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -111,11 +109,16 @@ class Recipe:
     """auto, cpu, cuda or cuda:N."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """The dtype of matrix products; parameters, optimizer and gradient sums are fp32. fp16 scales the loss."""
-    gradient_checkpointing: FlagConversionOff[bool] = False
+    gradient_checkpointing: bool = False
     """Recompute each block in the backward pass: less memory, a third more work, a result equal to the bit."""
     compile: Literal["auto", "true", "false"] = "auto"
     """Compile steps, in micro-batches of one fixed shape per phase; auto does so on a GPU, and on a CPU in bf16
     compiles only kernels; false runs no compiler."""
+    parallel: Literal["replicate", "shard"] = "replicate"
+    """What several ranks hold: replicate, all weights each; shard, a part each, gathered layer by layer (FSDP2), for
+    models that are too large for one device. A resumed run may change it."""
+    gradient_sums: Literal["fp32", "bf16"] = "fp32"
+    """The dtype in which gradients are summed over ranks; bf16 halves the bytes and rounds."""
     micro_batch_tokens: int = 8192
     """Maximum number of tokens in a micro-batch; a step has as many micro-batches as it needs."""
     loader_workers: int = 0
@@ -130,3 +133,5 @@ class Recipe:
     """Steps between checkpoints; the end of a phase is always saved."""
     keep: int = 2
     """How many of the newest step checkpoints are kept."""
+    keep_every: int = 0
+    """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps none for that."""

@@ -76,7 +76,9 @@ def checksums(sources: Mapping[str, Source]) -> dict[str, str]:
     found = {part: _checksum(source) for part, source in sources.items()}
     for part, other in (("dev", "train"), ("test", "dev"), ("test", "train")):
         if part in found and found[part] == found[other]:
-            warn(f"the {part} rows are the {other} rows, so their score says nothing about other text")
+            warn(
+                f"the {part} rows are the {other} rows, so their score says nothing about other text", of_all_ranks=True
+            )
     return found
 
 

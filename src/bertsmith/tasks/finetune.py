@@ -37,7 +37,7 @@ from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Runner, Task
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.training.agreement import agree, checksum, code_facts
-from bertsmith.training.checkpoints import Best, load_best
+from bertsmith.training.checkpoints import Best, drop_checkpoints, load_best
 from bertsmith.training.loop import Cadence, Stage, Trainer, run_stages
 from bertsmith.training.run import (
     TrainerSettings,
@@ -61,7 +61,7 @@ from bertsmith.weights.names import POOLER
 
 # Settings that change what is written, how fast, or how a step is cut up, never what it holds; a resumed run may change
 # them.
-_FREE_SETTINGS = ("device", "micro_batch_tokens", "log_every", "save_every", "keep")
+_FREE_SETTINGS = ("device", "micro_batch_tokens", "log_every", "save_every", "keep", "keep_every")
 # Of these, the ones that ranks need not have alike.
 _OF_A_RANK = ("device",)
 
@@ -110,7 +110,7 @@ def finetune(
     ranks.check_joined()
     sources = {"train": train, "dev": dev} | ({} if test is None else {"test": test})
     check_sources(sources)
-    with nullcontext(out) if out is not None else tempfile.TemporaryDirectory() as folder:
+    with nullcontext(out) if out is not None else tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         run = Run(Path(folder))
         ranks.by_first(lambda: check_free(run.folder, resume))
         work, identity = together(lambda: _prepare(kind, model_folder(Path(model)), sources, settings))
@@ -121,6 +121,8 @@ def finetune(
             if resume and ranks.by_first(run.is_finished):
                 result = ranks.by_first(lambda: _finished(run))
                 say(f"this run is finished already: {run.model}; {result.line()}")
+                # Where a kill came before that.
+                ranks.by_first(lambda: drop_checkpoints(run.folder, settings.keep_every))
                 return result
             facts = RunFacts(identity, as_yaml(recipe | asdict(settings)), started_on)
             try:
@@ -184,7 +186,8 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
         settings.metric,
         Runner(device.torch_device, settings.micro_batch_tokens, over_ranks=True),
     )
-    cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep)
+    cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep, settings.keep_every)
+    steps = work.order(settings.seed).steps * settings.seeds
     cuda = [] if device.is_cpu else [device.torch_device]
     with (
         torch.random.fork_rng(cuda),
@@ -193,12 +196,13 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
             replace(facts, started_on=started_on),
             objective,
             optimizer,
-            TrainerSettings(device, cadence, position, resume),
+            TrainerSettings(device, cadence, position, resume, steps, keeps_best=True),
         ) as trainer,
     ):
         numbers = range(1, settings.seeds + 1)
         run_stages(trainer, {number: partial(_stage, work, number, device) for number in numbers})
         trainer.write("end", {"tokens": trainer.position.tokens})
+        trainer.saver.wait()  # for the best weights
         best = trainer.position.best
     assert best is not None
     return ranks.by_first(lambda: _finish(work, run, model, best, time.monotonic() - start))
@@ -212,6 +216,7 @@ def _finish(work: _Work, run: Run, model: nn.Module, best: Best, seconds: float)
     # Before the model, which makes the run a finished one.
     files.write_json(run.folder / FINETUNE_FILE, result.to_dict())
     _save(model, work, result, run.model)
+    drop_checkpoints(run.folder, work.settings.keep_every)
     return result
 
 

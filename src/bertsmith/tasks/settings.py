@@ -57,7 +57,9 @@ class FinetuneSettings:
     save_every: int = 500
     """Steps between two checkpoints; the end of an epoch is always saved."""
     keep: int = 1
-    """Step checkpoints that are kept, the newest ones."""
+    """Step checkpoints that are kept while it trains, the newest ones."""
+    keep_every: int = 0
+    """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps none for that."""
     columns: Columns = field(default_factory=Columns)
     """Where text and label stand."""
 
@@ -66,7 +68,7 @@ class FinetuneSettings:
             _demand(getattr(self, name) >= 1, name, getattr(self, name), "a whole number from 1")
         if self.metric not in METRICS:
             raise BertsmithError(f"metric '{self.metric}' is not known", "metric", nearest(self.metric, METRICS))
-        for name in ("log_every", "save_every"):
+        for name in ("log_every", "save_every", "keep_every"):
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a whole number from 0")
         _demand(self.max_length >= 8, "max_length", self.max_length, "a whole number from 8")
         _demand(self.learning_rate > 0, "learning_rate", self.learning_rate, "a number above 0")

@@ -11,14 +11,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from bertsmith.base.files import AppendedFile
 from bertsmith.base.log import say
 
 
 class Board:
-    """An event file in a folder of its own. Raises OSError where the disk refuses."""
+    """An event file in a folder of its own."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
-        """first_step: what earlier files of the folder tell of this step and later ones no longer counts."""
+        """first_step: what earlier files of the folder tell of this step and later ones no longer counts.
+
+        Raises OSError or BertsmithError where the disk refuses a file.
+        """
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -26,7 +30,7 @@ class Board:
         self._event, self._summary = Event, Summary
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}"
-        self._file = open(path, "ab")  # noqa: SIM115  open as long as the run
+        self._file = AppendedFile(path)
         self._writer = RecordWriter(self._file)
         self._write(file_version="brain.Event:2")
         self._write(step=first_step, session_log=SessionLog(status=SessionLog.START))
@@ -47,7 +51,7 @@ class Board:
 
     def _write(self, **values: Any) -> None:
         self._writer.write(self._event(wall_time=time.time(), **values).SerializeToString())
-        self._file.flush()
 
     def close(self) -> None:
+        """Raises BertsmithError where the disk refuses the last events."""
         self._file.close()

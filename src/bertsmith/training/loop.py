@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, say, warn
-from bertsmith.base.ranks import any_over_ranks, is_first, rank
-from bertsmith.base.stopping import StoppedAfterSaving, StopSignal
+from bertsmith.base.ranks import is_first, rank
+from bertsmith.base.ranks.shared_stop import SharedStop
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.base.streams import stream_key
 from bertsmith.optim.clipped import ClippedOptimizer
-from bertsmith.training.checkpoints import Best, Position, save_best, save_checkpoint
+from bertsmith.training.checkpoints import Best, Position
+from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.late import LateReading
 from bertsmith.training.meters import Meter, MetricsFile
 from bertsmith.training.objective import Objective, Step, Steps
@@ -28,13 +29,14 @@ _LEAST_FILL = 0.95
 
 @dataclass(frozen=True)
 class Cadence:
-    """Steps between log lines, held-out evaluations and checkpoints (0: only where all are due); and how many
-    checkpoints are kept."""
+    """Steps between log lines, held-out evaluations and checkpoints (0: only where all are due); how many of the
+    newest checkpoints are kept, and the steps between those that are kept for good (0: none are)."""
 
     log_every: int
     evaluate_every: int
     save_every: int
     keep: int
+    keep_every: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,11 @@ class Trainer:
     objective: Objective
     optimizer: ClippedOptimizer
     device: torch.device
-    folder: Path
+    saver: Saver
     metrics: MetricsFile | None
     cadence: Cadence
     position: Position
-    stop: StopSignal
+    stop: SharedStop
     resume_hint: str
     compiled: Compiled | None = None
     peak: float | None = None
@@ -101,7 +103,8 @@ class Trainer:
     def run(self, stage: Stage) -> None:
         """Takes the remaining steps of the stage, which must have been entered.
 
-        Raises StoppedAfterSaving after a signal, and BertsmithError when a loss or gradient is not finite.
+        Raises StoppedAfterSaving after a signal, and BertsmithError when a loss or gradient is not finite, or when what
+        a signal made it save cannot be written.
         """
         meter, previous = Meter(self.device, self.objective.names, self.peak), None
         if self.position.since_log and is_first():
@@ -118,22 +121,33 @@ class Trainer:
                 verdict = self._step(stage, step, meter, rate)
                 # Reading the flag of the step before this one never waits for the device.
                 self._refuse_non_finite(stage, previous)
-                previous = (step, verdict)
-                self._advance(step)
-                note = ""
-                if self._due(self.cadence.log_every, stage):
-                    self._refuse_non_finite(stage, previous)
-                    note = self._log(stage, meter, rate, loader.waited_seconds)
-                progress.advance(1, note)
+                if verdict is not None:
+                    previous = (step, verdict)
+                    self._advance(step)
+                    note = ""
+                    if self._due(self.cadence.log_every, stage):
+                        self._refuse_non_finite(stage, previous)
+                        note = self._log(stage, meter, rate, loader.waited_seconds)
+                    progress.advance(1, note)
                 meter.pause(self._evaluate_and_save(stage, previous, lambda: meter.state(loader.waited_seconds)))
         self._refuse_non_finite(stage, previous)
 
-    def _step(self, stage: Stage, step: Step, meter: Meter, rate: float) -> LateReading:
-        """One update; gives what will say whether it was sound."""
+    def _step(self, stage: Stage, step: Step, meter: Meter, rate: float) -> LateReading | None:
+        """One update; gives what will say whether it was sound, None where a stop came first and it was dropped."""
         self.optimizer.set_learning_rate(rate)
         # A key for each step and rank: ranks drop different units, and a resumed run drops the same ones as before.
         torch.manual_seed(stream_key(stage.seed, "dropout", rank(), self.position.step - stage.first_step) >> 1)
-        sums = train_step(self.objective, self.optimizer, step.micro_batches, step.counts, self.device, self.compiled)
+        sums = train_step(
+            self.objective,
+            self.optimizer,
+            step.micro_batches,
+            step.counts,
+            self.device,
+            self.compiled,
+            should_stop=self.stop.look,
+        )
+        if sums is None:
+            return None
         meter.add(sums, self.optimizer.gradient_norm)
         return LateReading(self._verdict(sums.faulty))
 
@@ -149,18 +163,20 @@ class Trainer:
         self, stage: Stage, last: tuple[Step, LateReading] | None, since_log: Callable[[], list[float]]
     ) -> float:
         start = time.perf_counter()
-        if stage.held_out and self._due(self.cadence.evaluate_every, stage):
+        dropped = self.stop.requested
+        if stage.held_out and not dropped and self._due(self.cadence.evaluate_every, stage):
             self._refuse_non_finite(stage, last)
             figures = self.measure("evaluation", self._when(stage), stage.held_out)
             if stage.select:
                 self._keep_best(figures[stage.select])
-        # A signal may reach one rank a step earlier than another; all have to stop after the same step.
-        stopping, interrupted = any_over_ranks((self.stop.requested, self.stop.interrupted), self.device)
-        if self._due(self.cadence.save_every, stage) or stopping:
+        stopping = dropped or self.stop.look()
+        if self._save_due(stage) or stopping:
             self._refuse_non_finite(stage, last)
-            self.save(since_log())
+            self.saver.save(replace(self.position, since_log=since_log()), self.objective.model, self.optimizer)
         if stopping:
-            raise StoppedAfterSaving(f"stopped at step {self.position.step}; {self.resume_hint}", interrupted)
+            self.saver.wait()
+            self.stop.finish()
+            raise StoppedAfterSaving(f"stopped at step {self.position.step}; {self.resume_hint}", self.stop.interrupted)
         return time.perf_counter() - start
 
     def _when(self, stage: Stage) -> str:
@@ -169,12 +185,15 @@ class Trainer:
         return f"after step {self.position.step:,}"
 
     def _keep_best(self, score: float) -> None:
-        """Writes the weights if they are the best so far; the step folder that refers to them is written after."""
+        """Notes whether the weights are the best so far; the save of this step then writes them."""
         best = self.position.best
         if best is None or score > best.score:
             self.position = replace(self.position, best=Best(score, self.position.step))
-            if is_first():
-                save_best(self.folder, self.position.step, self.objective.model)
+
+    def _save_due(self, stage: Stage) -> bool:
+        done, keep_every = self.position, self.cadence.keep_every
+        is_best = done.best is not None and done.best.step == done.step
+        return is_best or (keep_every > 0 and done.step % keep_every == 0) or self._due(self.cadence.save_every, stage)
 
     def _log(self, stage: Stage, meter: Meter, rate: float, waited: float) -> str:
         record = meter.read(waited)
@@ -214,14 +233,6 @@ class Trainer:
         self.write(kind, {**values, **figures})
         say(self.objective.evaluation_line(when, figures))
         return figures
-
-    def save(self, since_log: list[float]) -> None:
-        """Writes a checkpoint, on the first rank. since_log: the state of the meter."""
-        if is_first():
-            if self.metrics is not None:
-                self.metrics.sync()
-            position = replace(self.position, since_log=since_log)
-            save_checkpoint(self.folder, position, self.objective.model, self.optimizer, self.cadence.keep)
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
         """Puts a record of this kind, step and stage into the metrics, on the first rank."""

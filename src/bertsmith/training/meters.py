@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 
-from bertsmith.base.files import disk_errors, write_text
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import AppendedFile, disk_errors, write_text
+from bertsmith.base.log import warn
 from bertsmith.base.ranks import sum_over_ranks, world_size
 from bertsmith.training.board import Board
 from bertsmith.training.step import StepSums
@@ -120,40 +122,48 @@ def memory_bytes(device: torch.device) -> int:
 class MetricsFile:
     """`metrics.jsonl`, the source of truth of a run, a record a line; the same for TensorBoard where installed.
 
-    Raises BertsmithError where the disk refuses.
+    In a `with` block. A disk that refuses a line stops no training: see `AppendedFile`. The end of the block raises
+    BertsmithError where lines are still missing; where it ends by an error, it warns of them.
     """
 
     def __init__(self, folder: Path, first_step: int = 0) -> None:
-        """first_step: the first one that this file will tell of."""
-        self._path = folder / METRICS_FILE
-        with disk_errors(self._path):
-            self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115  open as long as the run
+        """first_step: the first one that this file will tell of. Raises BertsmithError where the disk refuses."""
+        path = folder / METRICS_FILE
+        self._file = AppendedFile(path)
+        with disk_errors(path):
             self._board = Board.open(folder / "tensorboard", first_step)
 
     def write(self, record: dict[str, Any]) -> None:
         """Appends a record; it has `kind` and `step`."""
-        with disk_errors(self._path):
-            self._file.write(json.dumps(record) + "\n")
-            self._file.flush()
-            if self._board is not None:
-                numbers = {name: value for name, value in record.items() if isinstance(value, float)}
-                self._board.write(record["step"], {f"{record['kind']}/{name}": each for name, each in numbers.items()})
+        self._file.write((json.dumps(record) + "\n").encode())
+        if self._board is not None:
+            numbers = {name: value for name, value in record.items() if isinstance(value, float)}
+            self._board.write(record["step"], {f"{record['kind']}/{name}": each for name, each in numbers.items()})
 
     def sync(self) -> None:
-        """Puts what was written so far on the disk, before a checkpoint that builds on it."""
-        with disk_errors(self._path):
-            os.fsync(self._file.fileno())
+        """Puts what was written so far on the disk, before a checkpoint that builds on it. Raises BertsmithError."""
+        self._file.sync()
 
     def close(self) -> None:
-        """Puts everything on the disk."""
-        with disk_errors(self._path):
-            try:
-                if self._board is not None:
-                    self._board.close()
-                self._file.flush()
-                os.fsync(self._file.fileno())
-            finally:
-                self._file.close()
+        """Puts everything on the disk. Raises BertsmithError where it refuses."""
+        try:
+            self._file.close()
+        finally:
+            if self._board is not None:
+                self._board.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except BertsmithError as lost:
+            if error is None:
+                raise
+            warn(f"the last lines of metrics were lost: {lost.what} ({lost.where})")
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

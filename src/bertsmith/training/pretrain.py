@@ -13,7 +13,7 @@ import torch
 from bertsmith.base import files, ranks
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say
+from bertsmith.base.log import log_choice, say
 from bertsmith.base.ranks.together import together
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
@@ -29,6 +29,7 @@ from bertsmith.recipes.loader import as_yaml, load_recipe
 from bertsmith.recipes.schema import ModelShape, Recipe
 from bertsmith.training.agreement import agree, checksum, code_facts
 from bertsmith.training.loop import Cadence
+from bertsmith.training.parallel import is_sharded, replicate, shard, whole
 from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.phases import run_phases
@@ -45,9 +46,10 @@ from bertsmith.training.run_folder import Run as Run
 from bertsmith.training.run_folder import RunFacts, model_identity, opened, settings_identity
 from bertsmith.weights.huggingface import load_pretraining_model, model_folder, save_pretraining_model
 
-# Fields that change what is written, how fast, or how a step is cut up, never what it holds; a resumed run may change
-# them.
+# Fields that change what is written, how fast, or how a step is cut up and shared, and at most the last bits of a
+# result; a resumed run may change them.
 _FREE_FIELDS = (
+    "parallel",
     "device",
     "gradient_checkpointing",
     "loader_workers",
@@ -56,6 +58,7 @@ _FREE_FIELDS = (
     "evaluate_every",
     "save_every",
     "keep",
+    "keep_every",
 )
 # Of these, the ones that ranks need not have alike.
 _OF_A_RANK = ("device", "loader_workers")
@@ -119,24 +122,27 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
     )
     if checkpoint is None:
         agree(lambda: {"weights": checksum(model.state_dict())})
+    _share(recipe, model)
     optimizer = _optimizer(recipe, model, device)
     position = resume_position(checkpoint, model, optimizer)
     drops = model.config.hidden_dropout_prob > 0 or model.config.attention_probs_dropout_prob > 0
     facts |= cut_of_run(started_on, position, recipe.micro_batch_tokens, drops)
-    is_compiled = ranks.by_first(lambda: choose_compiled(recipe.compile, device.torch_device))
+    is_compiled = ranks.by_first(lambda: choose_compiled(recipe.compile, device.torch_device, is_sharded(model)))
     compiled = CompiledStep(model, optimizer, device.torch_device) if is_compiled else None
-    cadence = Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep)
+    cadence = Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep, recipe.keep_every)
+    steps = recipe.phase1.steps + recipe.phase2.steps
     objective = Pretraining(model, device.torch_device, alphabetic, unigrams, compiled)
     with trainer_of(
         run.folder,
         RunFacts(work.identity, as_yaml(asdict(recipe)), facts),
         objective,
         optimizer,
-        TrainerSettings(device, cadence, position, resume, compiled),
+        TrainerSettings(device, cadence, position, resume, steps, compiled=compiled),
     ) as trainer:
         run_phases(recipe, corpus, trainer, objective, from_scratch=work.init_from is None)
+    finished = _gathered(model)
     if ranks.is_first():
-        save_pretraining_model(model, corpus.folder / "tokenizer", run.model)
+        save_pretraining_model(finished, corpus.folder / "tokenizer", run.model)
         say(f"finished model: {run.model}")
 
 
@@ -144,7 +150,9 @@ def _identity(recipe: Recipe, corpus: Corpus, init_from: str | Path | None) -> d
     """All that decides what a run comes to."""
     start = {} if init_from is None else model_identity(Path(init_from), "init_from")
     corpus_checksum = files.sha256(corpus.folder / "corpus.json")
-    return settings_identity(asdict(recipe), "recipe", _FREE_FIELDS) | {"corpus": corpus_checksum, **start}
+    # Runs of versions that summed in fp32 alone do not name it, and may be resumed.
+    free = (*_FREE_FIELDS, *(["gradient_sums"] if recipe.gradient_sums == "fp32" else []))
+    return settings_identity(asdict(recipe), "recipe", free) | {"corpus": corpus_checksum, **start}
 
 
 def _model(recipe: Recipe, corpus: Corpus, device: Device, init_from: str | Path | None) -> PretrainingModel:
@@ -170,6 +178,29 @@ def _model(recipe: Recipe, corpus: Corpus, device: Device, init_from: str | Path
     model.encoder.compute = compute
     model.encoder.gradient_checkpointing = recipe.gradient_checkpointing
     return model.to(device.torch_device)
+
+
+def _share(recipe: Recipe, model: PretrainingModel) -> None:
+    """Tells the ranks, where there are several, how to share the model."""
+    sums = torch.bfloat16 if recipe.gradient_sums == "bf16" else None
+    if ranks.world_size() == 1:
+        if recipe.parallel == "shard":
+            log_choice("weights", "whole", "one rank has nobody to share them with")
+    elif recipe.parallel == "shard":
+        shard(model, model.encoder.layers, model.encoder.compute, sums)
+    else:
+        replicate(model, sums)
+
+
+def _gathered(model: PretrainingModel) -> PretrainingModel:
+    """The finished model with whole weights, on every rank."""
+    if not is_sharded(model):
+        return model
+    finished = PretrainingModel(model.config)
+    with torch.no_grad():
+        for ours, theirs in zip(finished.parameters(), model.parameters(), strict=True):
+            ours.copy_(whole(theirs))
+    return finished
 
 
 def _tell_unused(shape: ModelShape, folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,17 +13,20 @@ from torch import nn
 from bertsmith.base import ranks
 from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.log import say, warn
+from bertsmith.base.ranks.shared_stop import SharedStop
 from bertsmith.base.ranks.together import together
-from bertsmith.base.stopping import stop_on_signals
+from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
 from bertsmith.model.cpu.prepare import end_training, prepare_training
 from bertsmith.model.flop import peak_flops
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.agreement import agree, held
-from bertsmith.training.checkpoints import Position, load_checkpoint, step_folders
+from bertsmith.training.checkpoints import Position, load_checkpoint, newest_whole
+from bertsmith.training.checkpoints.disk import tell_disk_need
+from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.loop import Cadence, Trainer
 from bertsmith.training.meters import MetricsFile
 from bertsmith.training.objective import Objective
-from bertsmith.training.run_folder import RunFacts, claim
+from bertsmith.training.run_folder import RunFacts, claim, mark_stopped
 from bertsmith.training.step import Compiled
 
 _KERNELS = "between_products"
@@ -31,13 +34,16 @@ _KERNELS = "between_products"
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """position: of the checkpoint that the run is resumed from. resumed: whether the user asked for that. compiled: the
-    model and the optimizer, where they run compiled."""
+    """position: of the checkpoint that the run is resumed from. resumed: whether the user asked for that. steps: of the
+    whole run. keeps_best: whether it writes best weights. compiled: the model and the optimizer, where they run
+    compiled."""
 
     device: Device
     cadence: Cadence
     position: Position | None
     resumed: bool
+    steps: int
+    keeps_best: bool = False
     compiled: Compiled | None = None
 
 
@@ -60,10 +66,9 @@ def start_device(
 
 
 def newest_checkpoint(folder: Path, resume: bool) -> Path | None:
-    """The step folder that a run is resumed from; None where there is none. The first rank names it, because another
-    one's listing of a shared disk may be old."""
-    found = ranks.by_first(lambda: [each.name for each in step_folders(folder)][-1:]) if resume else []
-    return folder / found[0] if found else None
+    """The step folder that a run is resumed from; None where there is none. The first rank verifies and names it,
+    because another one's listing of a shared disk may be old."""
+    return ranks.by_first(lambda: newest_whole(folder)) if resume else None
 
 
 def resume_position(checkpoint: Path | None, model: nn.Module, optimizer: ClippedOptimizer) -> Position | None:
@@ -100,7 +105,8 @@ def cut_of_run(
         warn(
             f"this run is resumed with its steps cut up otherwise ({', '.join(changes)}): every step has the content "
             "that it would have had, but sums are taken in another order, so figures will be close to those of an "
-            f"unbroken run and not equal to the bit{curve if drops else ''}"
+            f"unbroken run and not equal to the bit{curve if drops else ''}",
+            of_all_ranks=True,
         )
     return facts
 
@@ -109,30 +115,45 @@ def cut_of_run(
 def trainer_of(
     folder: Path, facts: RunFacts, objective: Objective, optimizer: ClippedOptimizer, settings: TrainerSettings
 ) -> Iterator[Trainer]:
-    """Claims the run folder, opens its metrics and listens to signals as long as the block trains; ends the use of the
-    C++ kernels after it."""
-    position = settings.position
-    ranks.by_first(lambda: claim(folder, facts, position))
-    metrics = MetricsFile(folder, position.step + 1 if position else 0) if ranks.is_first() else None
+    """Claims the run folder, opens its metrics and listens to signals as long as the block trains; then waits for what
+    is being written, and ends the use of the C++ kernels.
+
+    Raises BertsmithError where the disk refuses the metrics.
+    """
+    position, cadence = settings.position, settings.cadence
+    metrics: list[MetricsFile] = []
     try:
-        with stop_on_signals() as stop:
+        with ExitStack() as ends:
+            ends.callback(end_training)
+            # Also while the last checkpoint is being written.
+            stop = SharedStop(ends.enter_context(stop_on_signals()))
+
+            def start() -> None:
+                claim(folder, facts, position)
+                tell_disk_need(folder, objective.model, cadence, settings.steps, settings.keeps_best)
+                metrics.append(ends.enter_context(MetricsFile(folder, position.step + 1 if position else 0)))
+
+            ranks.by_first(start)
+            before = metrics[0].sync if metrics else lambda: None
+            saver = ends.enter_context(Saver(folder, cadence.keep, cadence.keep_every, before))
             yield Trainer(
                 objective=objective,
                 optimizer=optimizer,
                 device=settings.device.torch_device,
-                folder=folder,
-                metrics=metrics,
-                cadence=settings.cadence,
+                saver=saver,
+                metrics=metrics[0] if metrics else None,
+                cadence=cadence,
                 position=position or Position(),
                 stop=stop,
                 resume_hint=f"run the same command {'again' if settings.resumed else 'with --resume'} to resume",
                 compiled=settings.compiled,
                 peak=_peak(settings.device),
             )
-    finally:
-        end_training()
-        if metrics is not None:
-            metrics.close()
+            stop.finish()
+    except StoppedAfterSaving as stopped:
+        why = str(stopped)
+        ranks.by_first(lambda: mark_stopped(folder, why))  # before any rank leaves
+        raise
 
 
 def _peak(device: Device) -> float | None:

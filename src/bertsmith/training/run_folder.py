@@ -3,7 +3,8 @@
 recipe.yaml                 the resolved settings of what is trained
 run.json                    what decides the result (settings, data, start), and the device and precision it began with
 metrics.jsonl, tensorboard/
-step-00000500/              `checkpoints`
+step-00000500/, best-00000400/, damaged-step-00000600/      `checkpoints`
+stopped                     there while the run is stopped by a signal, and not finished
 model/                      the finished model, as transformers reads it
 """
 
@@ -19,12 +20,15 @@ from typing import Any
 from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import LOCK_FILE, locked
+from bertsmith.base.log import warn
 from bertsmith.training.checkpoints import Position, step_folders
 from bertsmith.training.meters import METRICS_FILE, forget_after, read_metrics
 from bertsmith.weights.huggingface import read_config
 from bertsmith.weights.stored import CONFIG_FILE, stored_files
 
 MODEL_FOLDER, RECIPE_FILE = "model", "recipe.yaml"
+# What a job's script looks for, to start the job again; beside it exit statuses may be those of a scheduler.
+_STOPPED_MARK = "stopped"
 _RUN_FILE, _STARTED_ON, _TASK = "run.json", "begun_on", "task"
 _SHOWN, _LONGEST = 8, 40
 # What earlier versions took for a part of what decides the result, and this one for how it is computed.
@@ -111,14 +115,14 @@ class RunFacts:
 
 
 def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
-    """Marks a folder as the run's, and removes what came after `position`.
+    """Marks a folder as the run's, no longer stopped, and removes what came after `position`.
 
-    What a killed run left half written is removed, and what it was about to replace is
-    put back.
+    What a killed run left half written is removed, and what it was about to replace is put back.
     """
     with files.disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         files.put_back(folder)
+        (folder / _STOPPED_MARK).unlink(missing_ok=True)
     for leftover in folder.glob(".*.part"):
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
@@ -127,6 +131,14 @@ def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
     files.write_json(folder / _RUN_FILE, {**facts.identity, _STARTED_ON: dict(facts.started_on)})
     files.write_text(folder / RECIPE_FILE, facts.recipe)
     forget_after(folder / METRICS_FILE, position.step if position else -1)
+
+
+def mark_stopped(folder: Path, why: str) -> None:
+    """Writes the mark of a run that a signal has stopped after saving; a full disk is warned of, and no more."""
+    try:
+        files.write_text(folder / _STOPPED_MARK, f"{why}\n")
+    except BertsmithError as error:
+        warn(f"the mark that the run was stopped could not be written: {error.what} ({error.where})")
 
 
 def model_identity(folder: Path, name: str) -> dict[str, str]:

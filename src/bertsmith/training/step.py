@@ -1,23 +1,23 @@
 """One optimizer step: micro-batches forward and backward, gradients summed over ranks, one update.
 
 Losses leave the model as sums. Each is divided at once by the count of the whole step over all ranks and micro-batches,
-so the gradient does not depend on how the step was cut up.
+so the gradient does not depend on how the step was cut up. In fp16 what that makes too small is multiplied again before
+the backward pass (`LossScale.set_labels`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from bertsmith.base.ranks import rank, sum_over_ranks, world_size
 from bertsmith.model.losses import Forward
 from bertsmith.optim.clipped import ClippedOptimizer
-from bertsmith.optim.norms import tensor_norms
 from bertsmith.training.objective import Objective, figures_of, mean_loss
+from bertsmith.training.parallel import gradients_of
 
 
 @dataclass
@@ -26,7 +26,7 @@ class StepSums:
 
     slots: tokens and what fills batches up. attention_places: slots that attention worked on, padding included. flop:
     floating-point operations of its matrix products, without padding.
-    faulty: of `sum_gradients`.
+    faulty: of `Gradients.finish`.
     """
 
     figures: Tensor
@@ -67,16 +67,27 @@ def train_step(
     counts: Mapping[str, int],
     device: torch.device,
     compiled: Compiled | None = None,
-) -> StepSums:
-    """One update from `micro_batches`, this rank's share of a step.
+    should_stop: Callable[[], bool] = lambda: False,
+) -> StepSums | None:
+    """One update from `micro_batches`, this rank's share of a step. All ranks must call it; where the model is sharded
+    or a stop is looked for, with equally many micro-batches.
 
     counts: labels of each loss in the whole step, over all ranks. The learning rate is the optimizer's. compiled: runs
-    the objective's model and `optimizer`, where they are compiled.
+    the objective's model and `optimizer`, where they are compiled. should_stop: called between micro-batches; where it
+    is True, which it must be on all ranks alike, the step is dropped, nothing is changed, and None is returned.
     """
     counts = {name: max(counts[name], 1) for name in objective.names}
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.begin_step(min(counts.values()))
+    gradients = gradients_of(objective.model)
+    gradients.begin()
     sums = StepSums.zero(len(counts), device)
-    for batch in micro_batches:
+    for number, batch in enumerate(micro_batches, start=1):
+        if number > 1 and should_stop():
+            gradients.drop()
+            optimizer.zero_grad(set_to_none=True)
+            return None
+        if number == len(micro_batches):
+            gradients.before_last()
         if compiled is None:
             forward = objective.forward(batch, device)
             sums.add(forward)
@@ -84,31 +95,9 @@ def train_step(
         else:
             loss = compiled.add_losses(batch, counts, sums)
         optimizer.scaled(loss).backward()  # type: ignore[no-untyped-call]
-    sums.faulty = sum_gradients(objective.model)
+    sums.faulty = gradients.finish()
     if compiled is None:
         optimizer.step()
     else:
         compiled.update()
     return sums
-
-
-def sum_gradients(model: torch.nn.Module) -> Tensor | None:
-    """Adds up the fp32 gradients of all ranks, in one flat buffer; every rank then holds the same sums.
-
-    Returns which ranks' own gradients were not finite, fp32[ranks], 1 for each; None where there is one rank.
-    """
-    if world_size() == 1:
-        return None
-    # A rank without instances in this step has no gradients, and must still take its part with zeros.
-    for parameter in model.parameters():
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    parts = [each.reshape(-1) for each in gradients]
-    faulty = torch.zeros(world_size(), dtype=parts[0].dtype, device=parts[0].device)
-    faulty[rank()] = ~torch.isfinite(tensor_norms(parts)).all()
-    flat = sum_over_ranks(torch.cat([*parts, faulty]))
-    *sums, faulty = torch.split(flat, [each.numel() for each in (*parts, faulty)])
-    for gradient, part in zip(gradients, sums, strict=True):
-        gradient.copy_(part.view_as(gradient))
-    return faulty

@@ -109,7 +109,8 @@ def load_model(
 def _tell(path: Path, fitted: Fit, tensors: Mapping[str, Tensor], warn_of_fresh: bool) -> None:
     """Says once what was drawn anew, left out or widened."""
     if fitted.fresh and warn_of_fresh:
-        warn(f"{path}: {' and '.join(sorted(fitted.fresh))}: drawn at random (no weights for it were read)")
+        said = f"{path}: {' and '.join(sorted(fitted.fresh))}: drawn at random (no weights for it were read)"
+        warn(said, of_all_ranks=True)
     elif fitted.fresh:
         log_choice(f"{path}: {' and '.join(sorted(fitted.fresh))}", "drawn at random", "no weights for it were read")
     if fitted.unused:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.layout import Layout, bins_for_budget, deal, deal_within, round_up
@@ -63,6 +65,52 @@ def test_dealing_covers_every_sequence_once_and_evenly(lengths, bins):
     loads = [sum(lengths[index] for index in each) for each in dealt]
     # The bin that ends heaviest was the lightest when it got its last sequence.
     assert max(loads) - min(loads) <= max(lengths, default=0)
+
+
+def dealt_by_heap(lengths, bins):
+    """What dealing means, a sequence at a time: the longest that is left goes to the least filled bin."""
+    heap = [(0, number) for number in range(bins)]
+    members = [[] for _ in range(bins)]
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        load, number = heapq.heappop(heap)
+        members[number].append(index)
+        heapq.heappush(heap, (load + lengths[index], number))
+    return [sorted(each) for each in members]
+
+
+# Few lengths, each of them often, as real steps have; and any, with gaps between them.
+few_lengths = st.lists(st.sampled_from([0, 1, 2, 5, 40, 41, 128]), max_size=200)
+any_lengths = st.lists(st.one_of(st.integers(0, 20), st.integers(0, 70_000)), max_size=60)
+
+
+@settings(max_examples=400)
+@given(st.one_of(few_lengths, any_lengths), st.integers(1, 30))
+def test_dealing_all_of_a_length_at_once_is_dealing_one_after_the_other(lengths, bins):
+    dealt = deal(lengths, bins)
+    assert [each.tolist() for each in dealt] == dealt_by_heap(lengths, bins)
+    assert {each.dtype for each in dealt} == {np.dtype(np.int64)}
+
+
+@pytest.mark.parametrize("longest", [128, 512])
+@pytest.mark.parametrize("bins", [1, 8, 440])
+def test_a_large_step_is_dealt_as_by_the_heap(longest, bins):
+    """65,536 sequences, most of them full."""
+    draw = np.random.default_rng(bins)
+    lengths = np.where(draw.random(1 << 16) < 0.75, longest, draw.integers(5, longest + 1, 1 << 16))
+    assert [each.tolist() for each in deal(lengths, bins)] == dealt_by_heap(lengths.tolist(), bins)
+
+
+@given(st.lists(st.integers(1, 300), max_size=80), st.integers(1, 4), st.integers(1, 600))
+def test_dealing_within_a_budget_takes_the_fewest_bins_that_fit(lengths, ranks, budget):
+    bins = deal_within(lengths, ranks, budget)
+
+    def fits(each):
+        return all(len(own) < 2 or sum(lengths[index] for index in own) <= budget for own in each)
+
+    assert fits(bins)
+    most = min(max(1, -(-sum(lengths) // (budget * ranks))), -(-len(lengths) // ranks))
+    fewer = range(ranks * max(1, most), len(bins), ranks)
+    assert not any(fits(dealt_by_heap(lengths, count)) for count in fewer)
 
 
 def test_dealing_is_close_to_even_on_real_lengths():

@@ -46,7 +46,9 @@ def test_a_signal_is_noted_and_answered(number: int, said: pytest.LogCaptureFixt
 def test_without_an_answer_it_is_the_one_of_training(said: pytest.LogCaptureFixture) -> None:
     with stop_on_signals():
         os.kill(os.getpid(), signal.SIGTERM)
-    assert said.messages == ["warning: SIGTERM received: saving after this step, then stopping"]
+    assert said.messages == [
+        "warning: SIGTERM received: the unfinished step is dropped, then the run is saved and stops"
+    ]
 
 
 def test_a_thread_gets_no_handlers_and_no_error() -> None:

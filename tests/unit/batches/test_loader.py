@@ -116,7 +116,7 @@ def test_processes_outlive_a_signal_to_the_whole_group_until_they_are_closed() -
         iterator = iter(steps)
         assert next(iterator).number == 0
         (child,) = multiprocessing.active_children()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
             os.kill(child.pid or 0, number)
         assert [step.number for step in iterator] == [1, 2, 3, 4, 5, 6, 7]
     assert not child.is_alive()

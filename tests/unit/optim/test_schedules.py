@@ -1,9 +1,15 @@
 """The learning-rate curves: their shape, and that no update goes to waste."""
 
+import inspect
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertsmith.optim import schedules
+from bertsmith.optim.adamw import AdamW
+from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.schedules import constant, linear, polynomial
 
 CURVES = {
@@ -42,3 +48,23 @@ def test_the_base_is_reached_at_the_end_of_the_warm_up():
 def test_linear_falls_in_equal_parts():
     rates = [linear(k, 10, 0.2, 1.0) for k in range(1, 11)]
     assert rates == pytest.approx([0.5, 1.0, 1.0, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
+
+
+def test_no_schedule_is_left_out():
+    there = {name for name, _ in inspect.getmembers(schedules, inspect.isfunction) if not name.startswith("_")}
+    assert there == set(CURVES)
+
+
+@pytest.mark.parametrize("kind", [Lamb, AdamW])
+@pytest.mark.parametrize("name", CURVES)
+@pytest.mark.parametrize(("steps", "share", "base"), [(1, 0.0, 5e-5), (3, 1.0, 6e-3), (1563, 0.128, 4e-3)])
+def test_the_last_update_moves_the_weights(name, kind, steps, share, base):
+    """Of a weight in fp32, by a real optimizer, for the first, third and last update of NVIDIA's second phase."""
+    weight = torch.nn.Parameter(torch.linspace(-0.05, 0.05, 24).view(4, 6))
+    optimizer = kind([{"params": [weight], "weight_decay": 0.01}])
+    for update in {max(steps - 1, 1), steps}:
+        before = weight.detach().clone()
+        weight.grad = torch.linspace(1e-4, 1e-3, 24).view(4, 6)
+        optimizer.set_learning_rate(CURVES[name](update, steps, share, base))
+        optimizer.step()
+    assert bool((weight != before).all())

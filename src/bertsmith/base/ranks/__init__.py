@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.ranks.places import started_together
 
 T = TypeVar("T")
+# How long a rank may take to come to what all ranks do together: the first one may check, build or save for minutes,
+# alone. That it lives is not judged by this, but by its heartbeats (see `watch`).
+COLLECTIVE_SECONDS = 1800.0
+_PRINT_SECONDS = 10.0
+# The default process group, and the group for messages between hosts that was made beside it.
+_host_group: tuple[dist.ProcessGroup, dist.ProcessGroup] | None = None
 
 
 def world_size() -> int:
@@ -22,6 +34,11 @@ def world_size() -> int:
 def rank() -> int:
     """The number of this process, from 0."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def local_rank() -> int:
+    """The number of this process among those of its host, from 0."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def is_first() -> bool:
@@ -36,11 +53,25 @@ def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
     return values
 
 
-def any_over_ranks(flags: Sequence[bool], device: torch.device) -> list[bool]:
-    """Whether each flag is set on any rank; `flags` themselves if there is one rank. Waits for the device."""
+def host_group(timeout_seconds: float = COLLECTIVE_SECONDS) -> dist.ProcessGroup:
+    """The group for messages through the hosts' memory, by gloo, apart from the one that sums gradients: neither waits
+    for the other, nor for a device. All ranks must make the first call together; there must be several of them."""
+    global _host_group
+    world = dist.group.WORLD
+    assert world is not None
+    if _host_group is None or _host_group[0] is not world:
+        made = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
+        _host_group = world, made
+    return _host_group[1]
+
+
+def gathered(value: T) -> list[T]:
+    """A value of every rank, in their order, on every rank; [value] if there is one rank. It must be picklable."""
     if world_size() == 1:
-        return list(flags)
-    return [count > 0 for count in sum_over_ranks(torch.tensor(flags, dtype=torch.float32, device=device)).tolist()]
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value, group=host_group())
+    return values
 
 
 def by_first(work: Callable[[], T]) -> T:
@@ -53,28 +84,37 @@ def by_first(work: Callable[[], T]) -> T:
             outcome[0] = work()
         except Exception as error:  # any error: the other ranks would wait for ever
             outcome[1] = error
-    dist.broadcast_object_list(outcome, src=0)
+    dist.broadcast_object_list(outcome, src=0, group=host_group())
     if outcome[1] is not None:
         raise outcome[1]
     result: T = outcome[0]
     return result
 
 
-def gathered(value: T) -> list[T]:
-    """A value of every rank, in their order, on every rank; [value] if there is one rank. It must be picklable."""
-    if world_size() == 1:
-        return [value]
-    values: list[Any] = [None] * world_size()
-    dist.all_gather_object(values, value)
-    return values
-
-
 def check_joined() -> None:
     """Raises BertsmithError in one of several processes not joined by torch.distributed: each would be the first."""
-    started = os.environ.get("WORLD_SIZE", "")
-    if started.isdigit() and int(started) > 1 and world_size() == 1:
+    together = started_together()
+    if together > 1 and world_size() == 1:
         raise BertsmithError(
-            f"this is one of {started} processes not joined by torch.distributed: each would write to the same folder",
-            "environment variable WORLD_SIZE",
+            f"this is one of {together} processes not joined by torch.distributed: each would write to the same folder",
+            "environment: WORLD_SIZE, or SLURM_NTASKS",
             "start one process, or call torch.distributed.init_process_group in each before bertsmith.pretrain",
         )
+
+
+def leave(status: int, words: str = "", after_seconds: float = 0.0) -> NoReturn:
+    """Prints its last words to standard error and ends this process, whatever its threads wait for.
+
+    after_seconds: it stays for so long once they are printed.
+    """
+    # Whoever reads our output may have stopped reading.
+    timer = threading.Timer(after_seconds + _PRINT_SECONDS, os._exit, [status])
+    timer.daemon = True
+    timer.start()
+    with suppress(OSError, ValueError):
+        if words:
+            print(words, file=sys.stderr, flush=True)
+        time.sleep(after_seconds)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    os._exit(status)

@@ -29,6 +29,7 @@ Result = TypeVar("Result")
 Finished = Callable[[int, Any], None]
 
 ENGINES = ("local", "ray")
+_MAIN_MODULE = threading.Lock()
 _ATTEMPTS_ALONE = 2
 _TASKS_AHEAD = 2
 # A worker is one core: the libraries under it start no threads of their own.
@@ -165,7 +166,7 @@ class LocalEngine:
         )
 
     def _submit(self, function: Callable[[Task], Result], task: Task) -> Future[Result]:
-        with _without_main_module(), one_thread():
+        with without_main_module(), one_thread():
             if self._pool is None:
                 context = multiprocessing.get_context("spawn")
                 self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_start_worker)
@@ -188,14 +189,15 @@ def one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def _without_main_module() -> Iterator[None]:
+def without_main_module() -> Iterator[None]:
     """Keeps workers from importing the caller's script, which would run again where it has no `__main__` guard."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with _MAIN_MODULE:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 def _start_worker() -> None:

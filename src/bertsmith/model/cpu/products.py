@@ -19,7 +19,8 @@ def transposed_product(a: Tensor, b: Tensor) -> Tensor:
     In half precision with matrix units (AMX) oneDNN takes nearly twice as long for it as for a product with a copy that
     was transposed before. A copy of what is wider than b costs what it gains (decision 009).
     """
-    copied = a.element_size() == 2 and a.shape[1] <= b.shape[1] and _has_matrix_units()
+    on_cpu = a.device.type == "cpu"
+    copied = on_cpu and a.element_size() == 2 and a.shape[1] <= b.shape[1] and _has_matrix_units()
     return torch.mm(a.t().contiguous() if copied else a.t(), b)
 
 

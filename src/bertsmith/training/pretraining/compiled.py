@@ -39,12 +39,21 @@ COMPILER = "inductor"
 """PyTorch's compiler; another of its back-ends can be named where graphs are to be seen and not to be fast."""
 
 
-def choose_compiled(setting: str, device: torch.device) -> bool:
-    """Whether steps are compiled. setting: "auto" (on a GPU with Triton), "true", "false".
+def choose_compiled(setting: str, device: torch.device, sharded: bool = False) -> bool:
+    """Whether steps are compiled. setting: "auto" (on a GPU with Triton), "true", "false". sharded: whether the ranks
+    hold shards of the weights.
 
-    Raises BertsmithError for "true" where the compiler lacks what it needs.
+    Raises BertsmithError for "true" where the weights are sharded, and where the compiler lacks what it needs.
     """
     if setting == "false":
+        return False
+    if sharded:
+        what = "a step is one graph, and sharded weights are gathered layer by layer in the middle of it"
+        if setting == "true":
+            raise BertsmithError(
+                f"steps cannot be compiled: {what}", "compile", "--compile auto, or --parallel replicate"
+            )
+        log_choice("steps", "as they come", what)
         return False
     if setting == "auto" and device.type == "cpu":
         log_choice("steps", "as they come", "on a CPU exact sizes cost less than one compiled shape")

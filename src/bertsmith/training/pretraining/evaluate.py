@@ -20,6 +20,7 @@ from bertsmith.base.ranks import rank, sum_over_ranks, world_size
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.losses import cross_entropy_sum
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
+from bertsmith.training.parallel import is_sharded, reshard
 from bertsmith.training.pretraining.inputs import to_inputs
 
 
@@ -100,21 +101,25 @@ def evaluate(
     model.eval()
     letters = torch.from_numpy(alphabetic).to(device)
     sums = torch.zeros(8, device=device, dtype=torch.float64)
-    for batch in batches[rank() :: world_size()]:
+    ours = batches[rank() :: world_size()]
+    for batch in ours:
         if compiled is None:
             sums += held_out_figures(model, to_inputs(batch, device), letters)
         else:
             sums += compiled.held_out(batch, letters)
+    if is_sharded(model) and len(ours) * world_size() < len(batches):
+        # Others have one batch more, for which all gather; what this rank computes meanwhile does not count.
+        held_out_figures(model, to_inputs(batches[0], device), letters)
+    reshard(model)
     model.train(training)
     return _means(sum_over_ranks(sums).tolist())
 
 
 def held_out_figures(model: PretrainingModel, inputs: PretrainInputs, letters: Tensor) -> Tensor:
     """What a micro-batch adds to an evaluation: float64[8], in the order of `_means`. letters: bool[V]."""
-    hidden = model.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
-    logits = model.masked_logits(hidden, inputs.masked_positions)
+    logits, pair_logits = model.scores(inputs)
     masked = cross_entropy_sum(logits, inputs.masked_labels)
-    pairs = cross_entropy_sum(model.next_sentence_logits(hidden, inputs.packed), inputs.next_sentence_labels)
+    pairs = cross_entropy_sum(pair_logits, inputs.next_sentence_labels)
     words = letters[inputs.masked_labels.clamp(min=0)] & (inputs.masked_labels != IGNORED_LABEL)
     right_words = ((logits.argmax(-1) == inputs.masked_labels) & words).sum()
     figures = (

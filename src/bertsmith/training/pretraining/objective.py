@@ -37,9 +37,9 @@ class Pretraining:
     def forward(self, batch: PretrainBatch, device: torch.device) -> Forward:
         """The summed losses of a micro-batch."""
         inputs = to_inputs(batch, device)
-        losses = self.model.losses(inputs)._asdict()
+        losses: PretrainLosses = self.model(inputs)  # called, so that a sharded model is gathered
         flop = flop_of(self.model.config, batch)
-        return Forward(losses, batch.tokens, batch.layout.tokens, inputs.packed.attended_slots, flop)
+        return Forward(losses._asdict(), batch.tokens, batch.layout.tokens, inputs.packed.attended_slots, flop)
 
     def measure(self, held_out: Sequence[PretrainBatch]) -> Evaluation:
         """Means over held-out batches, without baselines."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
@@ -14,6 +15,7 @@ from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.batches.pairs import PairSettings
 from bertsmith.batches.shapes import FixedShapes
+from bertsmith.batches.shares import Share, agree
 from bertsmith.batches.steps import held_out_batches
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.initial import CUT_NORMAL_DEVIATION
@@ -32,11 +34,12 @@ def run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, objective: Pret
     phases = {number: phase for number, phase in ((1, recipe.phase1), (2, recipe.phase2)) if phase.steps}
     held_out = HeldOut(recipe, corpus, objective.compiled is not None)
     spread = _spread(recipe) if from_scratch else None
-    run_stages(
-        trainer,
-        {number: partial(phase_stage, recipe, number, corpus, held_out) for number in phases},
-        lambda stage: check_start(trainer, objective, stage.held_out, spread),
-    )
+    with closing(agree(corpus.folder / "order", ranks.gathered)) as share:
+        run_stages(
+            trainer,
+            {number: partial(phase_stage, recipe, number, corpus, held_out, share) for number in phases},
+            lambda stage: check_start(trainer, objective, stage.held_out, spread),
+        )
     for length in dict.fromkeys(phase.sequence_length for phase in phases.values()):
         if held_out.of(length):
             when = f"finished, at {length} tokens"
@@ -61,7 +64,7 @@ class HeldOut:
                 self._made[sequence_length] = self._make(sequence_length)
         elif not self._made:
             what = "the corpus has no held-out documents, so nothing is evaluated"
-            warn(f"{what}; prepare it with a larger --held-out share")
+            warn(f"{what}; prepare it with a larger --held-out share", of_all_ranks=True)
         return self._made.setdefault(sequence_length, [])
 
     def _make(self, sequence_length: int) -> list[PretrainBatch]:
@@ -77,8 +80,11 @@ class HeldOut:
         return fix_shapes(batches, sequence_length, self.corpus.special.cls) if self.compiled else batches
 
 
-def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut) -> Stage:
-    """Phase `number`, 1 or 2, as the loop takes it: it continues from the weights of the one before."""
+def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, share: Share | None = None) -> Stage:
+    """Phase `number`, 1 or 2, as the loop takes it: it continues from the weights of the one before.
+
+    share: this rank's, of what is kept of the phase's epochs; without it nothing is kept or built ahead.
+    """
     phase = recipe.phase1 if number == 1 else recipe.phase2
     masking = MaskingSettings(**asdict(recipe.masking))
     order = Order(
@@ -88,8 +94,10 @@ def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut) 
         phase=number,
         sequence_length=phase.sequence_length,
         pairs=PairSettings(**asdict(recipe.pairs)),
-        cache_folder=corpus.folder / "order",
+        cache_folder=share.folder if share else None,
     )
+    if share:
+        order.build_ahead(share, end=phase.steps * phase.global_batch)
     shapes = _shapes(recipe, phase, order, masking) if held_out.compiled else None
     return Stage(
         number=number,

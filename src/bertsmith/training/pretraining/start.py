@@ -66,9 +66,10 @@ def check_start(
     if not from_scratch:
         say(f"{said}; it is lower because the run starts from a trained model" if loss < guessing - 0.5 else said)
         if loss >= guessing - 0.5:
-            warn("the model that the run starts from is no better than guessing: does it have a masked-word head?")
+            said = "the model that the run starts from is no better than guessing: does it have a masked-word head?"
+            warn(said, of_all_ranks=True)
     elif abs(loss - guessing) <= 0.5:
         say(f"{said} (the last term for the spread of fresh scores): as expected")
     else:
         more = "higher: the weights are too large" if loss > guessing else "lower: labels can be seen in the input"
-        warn(f"{said}; it is {more}, or the vocabulary is not the corpus's")
+        warn(f"{said}; it is {more}, or the vocabulary is not the corpus's", of_all_ranks=True)

@@ -1,0 +1,152 @@
+"""Which rank a process is, by the variables of what started it: torchrun, our own launcher, or Slurm's srun."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.ranks.host_lists import hosts
+
+# Set for its children by `launcher`, to its process number.
+LAUNCHER = "BERTSMITH_LAUNCHER"
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# Unprivileged ports outside of what Linux gives to outgoing connections by default (from 32768).
+_FIRST_PORT, _PORTS = 20000, 12000
+_START = "start it with torchrun or srun, or once with --gpus or --ranks"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A process's rank, and where the ranks meet. hosts_store: whether this rank holds the store at that address, and
+    not what started it; attempt: how often torchrun has started the ranks again."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    address: str
+    port: int
+    started_by: str
+    hosts_store: bool
+    attempt: str = "0"
+
+    def variables(self) -> dict[str, str]:
+        """What torchrun would have set."""
+        return {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_world_size),
+            "MASTER_ADDR": self.address,
+            "MASTER_PORT": str(self.port),
+        }
+
+
+def place(environ: Mapping[str, str] = os.environ) -> Place | None:
+    """This process's place among several, or None for a process of its own: started by hand, or as a Slurm step's only
+    task. Raises BertsmithError for one of several that cannot join the others: each would be the first rank.
+    """
+    if any(name in environ for name in ("RANK", "WORLD_SIZE")):
+        return _by_torchrun(environ)
+    others = _number(environ, "OMPI_COMM_WORLD_SIZE") or 1
+    if others > 1:
+        raise BertsmithError(
+            f"mpirun started {others} processes, and does not say where they meet", "OMPI_COMM_WORLD_SIZE", _START
+        )
+    return _by_slurm(environ)
+
+
+def started_together(environ: Mapping[str, str] = os.environ) -> int:
+    """How many processes were started together with this one, by the variables of what started it; 1 if none."""
+    return _number(environ, "WORLD_SIZE") or _number(environ, "OMPI_COMM_WORLD_SIZE") or _slurm_tasks(environ)
+
+
+def _by_torchrun(environ: Mapping[str, str]) -> Place | None:
+    numbers = [_number(environ, name) for name in ("RANK", "WORLD_SIZE")]
+    missing = [name for name in _TORCHRUN if not environ.get(name)]
+    if numbers[1] == 1 and missing:
+        return None
+    if missing:
+        raise BertsmithError(
+            f"this is one of several processes not joined by torch.distributed: {', '.join(missing)} is missing, so it "
+            "cannot join",
+            "environment",
+            _START,
+        )
+    rank, size, port = (_needed(environ, name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return Place(
+        rank=rank,
+        world_size=size,
+        local_rank=_number(environ, "LOCAL_RANK") or 0,
+        local_world_size=_number(environ, "LOCAL_WORLD_SIZE") or 1,
+        address=environ["MASTER_ADDR"],
+        port=port,
+        started_by="bertsmith" if LAUNCHER in environ else "torchrun",
+        hosts_store=rank == 0 and not agent,
+        attempt=environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
+    )
+
+
+def _by_slurm(environ: Mapping[str, str]) -> Place | None:
+    tasks = _slurm_tasks(environ)
+    if tasks == 1:
+        return None
+    nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST") or environ.get("SLURM_JOB_NODELIST")
+    address = environ.get("MASTER_ADDR") or (next(hosts(nodes)) if nodes else "")
+    if not address:
+        what = f"this is one of {tasks} Slurm tasks, and Slurm does not say on which hosts they are"
+        raise BertsmithError(what, "SLURM_STEP_NODELIST", _START)
+    rank = _needed(environ, "SLURM_PROCID")
+    return Place(
+        rank=rank,
+        world_size=tasks,
+        local_rank=_needed(environ, "SLURM_LOCALID"),
+        local_world_size=_tasks_here(environ),
+        address=address,
+        port=_number(environ, "MASTER_PORT") or _port(environ),
+        started_by="srun",
+        hosts_store=rank == 0,
+    )
+
+
+def _slurm_tasks(environ: Mapping[str, str]) -> int:
+    """Tasks of the Slurm step that this process belongs to. A batch script is one process, however many tasks its job
+    has: Slurm gives it a rank too, and no number of its step."""
+    in_step = "SLURM_STEP_ID" in environ or "SLURM_STEP_NUM_TASKS" in environ
+    if "SLURM_PROCID" not in environ or (not in_step and environ.get("ENVIRONMENT") == "BATCH"):
+        return 1
+    return _number(environ, "SLURM_STEP_NUM_TASKS") or _number(environ, "SLURM_NTASKS") or 1
+
+
+def _tasks_here(environ: Mapping[str, str]) -> int:
+    """Tasks on this node, from a list such as 4(x2),3 with one number for each node; 1 where Slurm gives none."""
+    told = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or ""
+    counts: list[int] = []
+    for each in told.split(","):
+        count, _, times = each.partition("(x")
+        if count.isdigit():
+            counts += [int(count)] * int(times.rstrip(")") or 1)
+    node = _number(environ, "SLURM_NODEID") or 0
+    return counts[node] if node < len(counts) else 1
+
+
+def _port(environ: Mapping[str, str]) -> int:
+    """The same for all tasks of a step, another one for another job or step."""
+    job, step = (_number(environ, name) or 0 for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    return _FIRST_PORT + (job * 7 + step) % _PORTS
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    return int(text) if text.isdigit() else None
+
+
+def _needed(environ: Mapping[str, str], name: str) -> int:
+    found = _number(environ, name)
+    if found is None:
+        what = f"{name} is '{environ.get(name, '')}' and should be a number, so this process cannot join the others"
+        raise BertsmithError(what, "environment", _START)
+    return found

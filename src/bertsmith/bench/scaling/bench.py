@@ -1,0 +1,160 @@
+"""`bertsmith bench scaling`: one rank of one thread beside two, replicated and sharded.
+
+Strong scaling keeps the step and shares it out; weak scaling keeps the work of a rank. All sides step in turns, so that
+other work on the machine disturbs them alike; figures are medians of rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bertsmith.base.log import say
+from bertsmith.bench.machine import machine
+from bertsmith.bench.options import BenchOptions
+from bertsmith.bench.process import Child
+from bertsmith.bench.step.plan import shape
+from bertsmith.bench.table import Report, Table
+
+RANKS = 2
+MICRO_BATCHES = (1, 4)
+"""Of each rank and step, with two ranks."""
+_ROUNDS, _QUICK_ROUNDS = 5, 3
+_SEQUENCES, _QUICK_SEQUENCES = 8, 2
+# What an all-reduce, or a reduce-scatter and the gathers after it, is given.
+_GRADIENT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Side:
+    """A number of ranks, and how they share a step. overlap: sums start during the last backward pass."""
+
+    ranks: int
+    mode: str = "replicate"
+    overlap: bool = True
+    precision: str = "auto"
+
+    @property
+    def label(self) -> str:
+        """Such as "2 ranks, replicate, without overlap"."""
+        if self.ranks == 1:
+            return "1 rank"
+        return f"{self.ranks} ranks, {self.mode}" + ("" if self.overlap else ", without overlap")
+
+
+SIDES = (Side(RANKS), Side(RANKS, overlap=False), Side(RANKS, "shard"))
+
+
+class Ranks:
+    """The processes of a side."""
+
+    def __init__(self, side: Side, spec: Mapping[str, Any], folder: Path, ends: ExitStack) -> None:
+        self.side = side
+        folder.mkdir(parents=True)
+        shared = {**asdict(side), **spec, "meeting": f"file://{folder.resolve()}/meeting"}
+        environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        self._children = [
+            ends.enter_context(
+                Child("bertsmith.bench.scaling.worker", {**shared, "rank": rank}, folder / str(rank), environment)
+            )
+            for rank in range(side.ranks)
+        ]
+        self._pool = ends.enter_context(ThreadPoolExecutor(side.ranks))
+        self.first = list(self._pool.map(Child.ready, self._children))
+
+    def seconds(self, do: str, **arguments: Any) -> float:
+        """What all ranks did together; until the last one was done."""
+        answers = self._pool.map(lambda child: child.ask(do, **arguments), self._children)
+        return max(float(each["seconds"]) for each in answers)
+
+    def tokens(self, micro_batches: int) -> int:
+        """Of a step."""
+        own: Sequence[int] = self.first[0]["tokens"]
+        return self.side.ranks * sum(own[number % len(own)] for number in range(micro_batches))
+
+
+def bench_scaling(options: BenchOptions, folder: Path, command: str) -> Report:
+    """Measures in `folder`, on a CPU. Raises BertsmithError if a rank ends by itself."""
+    before, model = machine(), "tiny" if options.quick else "base"
+    dims = shape(model)
+    spec = {"model": dims, "sequences": _QUICK_SEQUENCES if options.quick else _SEQUENCES}
+    rows = []
+    with ExitStack() as ends:
+        sides = [Ranks(side, spec, folder / str(number), ends) for number, side in enumerate((Side(1), *SIDES))]
+        parameters = _parameters(dims)
+        for micro_batches in MICRO_BATCHES:
+            say(f"measuring steps of {micro_batches} micro-batches a rank")
+            rows += _rows(sides, micro_batches, _QUICK_ROUNDS if options.quick else _ROUNDS)
+        sums = _reductions(sides[1], _QUICK_ROUNDS if options.quick else _ROUNDS)
+        precision = sides[0].first[0]["precision"]
+    about = [
+        f"model: {model}, {parameters:,} parameters, {precision}, LAMB; micro-batches of {spec['sequences']} sequences "
+        "of 40 to 128 tokens; each rank one thread, ranks joined by gloo on one machine",
+        "strong: the step of two ranks beside one rank that does all of it; weak: beside one that does half of it",
+        "sides step in turns, after one turn that is not counted; ratios are medians over rounds",
+        f"gradients: {_GRADIENT_BYTES * parameters / 1e6:,.1f} MB of fp32 a rank and step; their sum alone, "
+        f"replicated: {1e3 * sums:,.0f} ms",
+    ]
+    rows.append({"case": "sum of gradients alone, replicated", "seconds": sums, "bytes": _GRADIENT_BYTES * parameters})
+    return Report(command, before, about, rows, [_table(rows)])
+
+
+def _parameters(model: Mapping[str, Any]) -> int:
+    from bertsmith.model.config import BertConfig
+    from bertsmith.model.pretraining import PretrainingModel
+
+    return sum(each.numel() for each in PretrainingModel(BertConfig(**model)).parameters())
+
+
+def _rows(sides: Sequence[Ranks], micro_batches: int, rounds: int) -> list[dict[str, Any]]:
+    """A row for each side of several ranks. The first side is one rank."""
+    alone, *others = sides
+    found: list[list[float]] = []
+    for number in range(rounds + 1):
+        same = alone.seconds("step", micro_batches=micro_batches)
+        all_of_it = alone.seconds("step", micro_batches=RANKS * micro_batches)
+        times = [same, all_of_it, *(each.seconds("step", micro_batches=micro_batches) for each in others)]
+        if number:
+            found.append(times)
+    return [
+        {
+            "case": each.side.label,
+            "micro_batches": micro_batches,
+            "seconds": median(times[place] for times in found),
+            "tokens_per_second": each.tokens(micro_batches) / median(times[place] for times in found),
+            "strong": median(times[1] / times[place] for times in found),
+            "weak": median(times[0] / times[place] for times in found),
+            "one_rank_seconds": median(times[1] for times in found),
+        }
+        for place, each in enumerate(others, start=2)
+    ]
+
+
+def _reductions(side: Ranks, rounds: int) -> float:
+    return median([side.seconds("reduction") for _ in range(rounds + 1)][1:])
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    head = ["", "micro-batches a rank", "a step", "one rank takes", "tokens/s", "strong scaling", "weak scaling"]
+    return Table(
+        f"{RANKS} ranks beside one",
+        head,
+        [
+            [
+                row["case"],
+                str(row["micro_batches"]),
+                f"{row['seconds']:.2f} s",
+                f"{row['one_rank_seconds']:.2f} s",
+                f"{row['tokens_per_second']:,.0f}",
+                f"{row['strong']:.2f}x",
+                f"{row['weak']:.0%}",
+            ]
+            for row in rows
+            if "micro_batches" in row
+        ],
+    )

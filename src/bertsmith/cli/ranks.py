@@ -1,0 +1,120 @@
+"""The flags that say over how many devices a verb trains, and how its ranks come about."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli.report import tell
+from bertsmith.cli.verb import Call
+from bertsmith.corpus.engines.local import default_workers
+
+if TYPE_CHECKING:
+    from bertsmith.base.ranks.places import Place
+
+_ALL = "all"
+_SHORTEST_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFlags:
+    """Flags of the verbs that train on several devices."""
+
+    gpus: str | None = None
+    """Train on so many GPUs of this machine, or on all: a process for each, which share the work."""
+    ranks: int | None = None
+    """Train in so many processes on this machine's CPU, which share the work and its cores."""
+    rank_timeout: float = 300.0
+    """Seconds after which a process of several that is not heard from is taken for lost, and the others leave."""
+
+
+def over_ranks(call: Call, flags: RankFlags, device: str, work: Callable[[str], Path]) -> int:
+    """Does the work in the processes that the flags ask for, or that torchrun or srun has started, and prints the
+    folder that it gives, once; gives the exit status.
+
+    device: as the user has set it; `work` takes that of a rank. Raises BertsmithError for flags that do not fit the
+    machine or each other.
+    """
+    from bertsmith.base.ranks.places import place
+
+    _check(flags)
+    device = _device(flags, device)
+    here = place()
+    if here is not None:
+        _take_part(call, flags, here, device, work)
+    count = _wanted(flags)
+    if count > 1:
+        from bertsmith.base.ranks.launcher import launch
+
+        verb = call.prog.split()[-1]
+        command = [sys.executable, "-m", "bertsmith", verb, *call.args, *call.everywhere]
+        return launch(command, count, max(1, default_workers() // count), flags.rank_timeout)
+    print(work(device))
+    return 0
+
+
+def _take_part(call: Call, flags: RankFlags, here: Place, device: str, work: Callable[[str], Path]) -> None:
+    from bertsmith.base.ranks.join import Joining, take_part
+
+    if here.started_by != "bertsmith" and (flags.gpus is not None or flags.ranks is not None):
+        name = "--gpus" if flags.gpus is not None else "--ranks"
+        what = f"{here.started_by} has started {here.world_size} processes already, and {name} would start more in each"
+        raise BertsmithError(what, name, f"leave out {name}, or {here.started_by}")
+    import torch
+
+    def once() -> None:
+        made = work(device)
+        with suppress(BrokenPipeError):  # the reader has gone; the work is done
+            if not here.rank:
+                print(made, flush=True)
+
+    cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    telling = partial(tell, debug="--debug" in call.everywhere)
+    take_part(Joining(here, cuda, flags.rank_timeout, telling), once)
+
+
+def _check(flags: RankFlags) -> None:
+    if flags.gpus is not None and flags.ranks is not None:
+        fix = "use --gpus for GPUs, or --ranks for processes on the CPU"
+        raise BertsmithError("--gpus and --ranks are given together", "--ranks", fix)
+    if flags.gpus not in (None, _ALL) and not (str(flags.gpus).isdigit() and int(str(flags.gpus))):
+        raise BertsmithError(f"--gpus is '{flags.gpus}'", "--gpus", f"give a number from 1, or {_ALL}")
+    if flags.ranks is not None and flags.ranks < 1:
+        raise BertsmithError(f"--ranks is {flags.ranks}", "--ranks", "give a number from 1")
+    if flags.rank_timeout < _SHORTEST_TIMEOUT:
+        fix = f"give at least {_SHORTEST_TIMEOUT:g} seconds: a busy machine may not run a process for a second or two"
+        raise BertsmithError(f"--rank-timeout is {flags.rank_timeout:g}", "--rank-timeout", fix)
+
+
+def _device(flags: RankFlags, device: str) -> str:
+    """The device that the flags mean, where the user has set none. Raises BertsmithError where they contradict it."""
+    name, meant = ("--gpus", "cuda") if flags.gpus is not None else ("--ranks", "cpu")
+    if flags.gpus is None and flags.ranks is None:
+        return device
+    if device not in ("auto", meant):
+        fix = "leave out one of them"
+        raise BertsmithError(f"{name} trains on {meant}, and the device is set to {device}", "--device", fix)
+    return meant
+
+
+def _wanted(flags: RankFlags) -> int:
+    """How many processes to train in."""
+    if flags.gpus is None:
+        return flags.ranks or 1
+    import torch
+
+    found = torch.cuda.device_count()
+    if not found:
+        fix = "use --ranks for several processes on the CPU, or no flag for one"
+        raise BertsmithError("no GPU was found that PyTorch can use", "--gpus", fix)
+    wanted = found if flags.gpus == _ALL else int(flags.gpus)
+    if wanted > found:
+        what = f"{wanted} GPUs are asked for, and this machine has {found}"
+        raise BertsmithError(what, "--gpus", f"use --gpus {found}, or --gpus {_ALL}")
+    return wanted

@@ -1,0 +1,57 @@
+"""What a run will need on the disk, before it starts."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+from torch import nn
+
+from bertsmith.base.log import say, size, warn
+
+_FP32 = 4
+
+
+class Kept(Protocol):
+    """How many checkpoints stay, as `prune` takes it."""
+
+    @property
+    def keep(self) -> int: ...
+    @property
+    def keep_every(self) -> int: ...
+
+
+def tell_disk_need(run: Path, model: nn.Module, kept: Kept, steps: int, keeps_best: bool) -> None:
+    """Says what the checkpoints, the one being written and the finished model will take beyond what is there already,
+    and what is free; warns where it does not fit.
+
+    steps: of the whole run. keeps_best: whether best weights are written too. A quota of the user is not seen.
+    """
+    weights = sum(each.numel() * each.element_size() for each in model.state_dict().values())
+    moments = 2 * sum(each.numel() * _FP32 for each in model.parameters() if each.requires_grad)
+    # One more than are kept is there while it is being written; there are never more than steps.
+    checkpoints = min(kept.keep + (steps // kept.keep_every if kept.keep_every else 0) + 1, steps)
+    parts = [f"{checkpoints} checkpoints of {size(weights + moments)} (the one being written included)"]
+    total = checkpoints * (weights + moments)
+    if keeps_best:
+        parts.append(f"as many best weights of {size(weights)}")
+        total += checkpoints * weights
+    parts.append(f"a finished model of {size(weights)}")
+    there, free = _size_of_outcome(run), shutil.disk_usage(run).free
+    missing = max(total + weights - there, 0) - free
+    said = f"disk: {run} will hold up to {size(total + weights)}: {', '.join(parts)}"
+    already = f" ({size(there)} are there already)" if there else ""
+    if missing > 0:
+        warn(
+            f"{said}{already}; but {size(free)} are free, and {size(missing)} are missing: free them, keep fewer "
+            "checkpoints, or write to another disk"
+        )
+    else:
+        say(f"{said}{already}; {size(free)} are free")
+
+
+def _size_of_outcome(run: Path) -> int:
+    """Bytes of the checkpoints, best weights and model that a run has already."""
+    folders = [*run.glob("step-*"), *run.glob("best-*"), run / "model"]
+    return sum(path.stat().st_size for folder in folders if folder.is_dir() for path in folder.rglob("*"))

@@ -1,0 +1,115 @@
+"""The newest whole checkpoint of a run, found and restored; damaged ones are named and set aside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import warn
+from bertsmith.optim.clipped import ClippedOptimizer
+from bertsmith.training.checkpoints.folders import STATE_FILE, WEIGHTS_FILE, check_step, opened_tensors
+from bertsmith.training.checkpoints.position import Best, Position, best_folder, read_position, step_folders
+from bertsmith.training.checkpoints.state import MOMENTS, WEIGHTS, state_of
+from bertsmith.training.parallel import fill_from_whole
+
+_ASIDE = "damaged-"
+
+
+def newest_whole(run: Path) -> Path | None:
+    """The newest step folder that is whole; None for a run without one. For the first rank of a run.
+
+    Every file is compared with its checksum. Newer folders that are damaged are warned about and renamed, so that no
+    later resume continues from one of them. Raises BertsmithError where there are step folders and none is whole.
+    """
+    damaged: dict[Path, BertsmithError] = {}
+    for folder in reversed(step_folders(run)):
+        try:
+            check_step(run, folder)
+        except BertsmithError as error:
+            damaged[folder] = error
+            continue
+        for each, why in damaged.items():
+            _set_aside(each, why, folder)
+        return folder
+    if not damaged:
+        return None
+    names = ", ".join(each.name for each in damaged)
+    newest = next(iter(damaged.values()))
+    raise BertsmithError(
+        f"no checkpoint of this run is whole, so it cannot be resumed: {newest.what} (damaged: {names})",
+        newest.where,
+        "put back a whole copy of one of them; or remove them, and the run starts from the beginning",
+    )
+
+
+def _set_aside(folder: Path, why: BertsmithError, taken: Path) -> None:
+    aside = folder.with_name(_ASIDE + folder.name)
+    shutil.rmtree(aside, ignore_errors=True)
+    os.replace(folder, aside)
+    warn(
+        f"{folder.name} is damaged, so {taken.name} is taken: {why.what} ({why.where}); it is now called "
+        f"{aside.name}, and can be removed"
+    )
+
+
+def load_checkpoint(
+    run: Path, model: nn.Module, optimizer: ClippedOptimizer, folder: Path | None = None
+) -> Position | None:
+    """Restores a step folder, the newest whole one unless it is named; None where the run has none.
+
+    Whole tensors are read one by one, and each rank takes its part of them. Raises BertsmithError, naming the tensors,
+    for a folder that does not fit the model, and for one that is damaged, as `newest_whole`.
+    """
+    folder = folder or newest_whole(run)
+    if folder is None:
+        return None
+    position = read_position(folder)
+    with opened_tensors(folder / STATE_FILE) as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  not a mapping
+        _check_weights(shapes, _as_stored(model), folder)
+        # All moments: those that the checkpoint lacks belong to parameters that were never updated, and stay zero.
+        optimizer.start_afresh()
+        optimizer.make_moments()
+        tensors = state_of(model, optimizer)
+        lacking = [name for name in tensors if name not in shapes and not name.startswith(MOMENTS)]
+        if lacking:
+            raise BertsmithError(f"this checkpoint lacks {', '.join(lacking[:8])}", folder / STATE_FILE)
+        _fill({name: each for name, each in tensors.items() if name in shapes}, file.get_tensor)
+    return position
+
+
+def load_best(run: Path, best: Best, model: nn.Module) -> None:
+    """Gives a model the best weights. Raises BertsmithError for a damaged folder and one of another model."""
+    folder = best_folder(run, best.step)
+    with opened_tensors(folder / WEIGHTS_FILE) as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  not a mapping
+        _check_weights({f"{WEIGHTS}{name}": shape for name, shape in shapes.items()}, _as_stored(model), folder)
+        _fill(model.state_dict(), file.get_tensor)
+
+
+def _fill(tensors: Mapping[str, Tensor], read: Callable[[str], Tensor]) -> None:
+    for name, tensor in tensors.items():
+        fill_from_whole(tensor, read(name))
+
+
+def _as_stored(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {f"{WEIGHTS}{name}": tuple(each.shape) for name, each in model.state_dict().items()}
+
+
+def _check_weights(found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]], folder: Path) -> None:
+    """Raises BertsmithError that names the weights which are missing, unexpected or wrongly shaped."""
+    found = {name: shape for name, shape in found.items() if name.startswith(WEIGHTS)}
+    wrong = sorted(wanted.keys() ^ found.keys()) + sorted(
+        name for name in wanted.keys() & found.keys() if wanted[name] != found[name]
+    )
+    if wrong:
+        raise BertsmithError(
+            f"this checkpoint is of another model: {', '.join(name.removeprefix(WEIGHTS) for name in wrong[:8])}",
+            folder,
+            "resume with the settings of the run, or start a new run in another folder",
+        )

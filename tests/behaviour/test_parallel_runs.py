@@ -1,0 +1,99 @@
+"""Pre-training with sharded weights, and with sums in bf16: the run of replicated weights, and of one process."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from safetensors.torch import load_file
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.shards import Corpus
+from bertsmith.recipes.loader import load_recipe
+from bertsmith.training.loop import Trainer
+from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.run_folder import check_same_run
+from made_runs import OF_THE_CLOCK, corpus, join_ranks, ran_by_ranks, small_recipe
+
+PLAIN = small_recipe(model__hidden_dropout=0, model__attention_dropout=0, evaluate_every=2, log_every=2)
+RUNS = {
+    "replicate": PLAIN,
+    "shard": dataclasses.replace(PLAIN, parallel="shard"),
+    "bf16 sums": dataclasses.replace(PLAIN, gradient_sums="bf16"),
+    "shard, checkpointing": dataclasses.replace(PLAIN, parallel="shard", gradient_checkpointing=True),
+}
+
+
+def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
+    join_ranks(rank, 2, folder)
+    source = Corpus.open(made)
+    Trainer.save = lambda self, since_log: None  # what is compared is the model at the end
+    for name, recipe in RUNS.items():
+        pretrain(recipe, source, folder / name)
+    try:
+        pretrain(dataclasses.replace(RUNS["shard"], compile="true"), source, folder / "compiled")
+    except BertsmithError as error:
+        (folder / f"refused-{rank}.txt").write_text(error.what, encoding="utf-8")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ran_by_ranks(work_of_a_rank, 2, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One process that was told to shard: it has nothing to share."""
+    return pretrain(RUNS["shard"], corpus(), tmp_path_factory.mktemp("alone") / "run")
+
+
+@pytest.mark.parametrize(("name", "close"), [("replicate", 1e-4), ("shard", 1e-4), ("bf16 sums", 2e-2)])
+def test_a_run_of_two_ranks_is_that_of_one(finished: Path, alone: Run, name: str, close: float) -> None:
+    ours, theirs = Run(finished / name).metrics(), alone.metrics()
+    assert [each["kind"] for each in ours] == [each["kind"] for each in theirs]
+    for found, expected in zip(ours, theirs, strict=True):
+        for figure in expected.keys() - OF_THE_CLOCK - {"kind", "padding_share"}:
+            assert found[figure] == pytest.approx(expected[figure], rel=2 * close), figure
+    found, expected = (load_file(run.model / "model.safetensors") for run in (Run(finished / name), alone))
+    assert found.keys() == expected.keys()
+    for tensor, each in expected.items():
+        assert float((found[tensor] - each).norm()) <= close * max(float(each.norm()), 1.0), tensor
+
+
+def test_gradient_checkpointing_of_sharded_weights_changes_no_bit(finished: Path) -> None:
+    plain, again = (load_file(Run(finished / name).model / "model.safetensors") for name in list(RUNS)[1::2])
+    assert all(bool((each == again[name]).all()) for name, each in plain.items())
+
+
+def test_bf16_sums_are_rounded(finished: Path) -> None:
+    exact, rounded = (
+        load_file(Run(finished / name).model / "model.safetensors") for name in ("replicate", "bf16 sums")
+    )
+    assert any(bool((each != rounded[name]).any()) for name, each in exact.items())
+
+
+def test_compiled_steps_of_sharded_weights_are_refused_on_all_ranks(finished: Path) -> None:
+    told = [(finished / f"refused-{rank}.txt").read_text(encoding="utf-8") for rank in (0, 1)]
+    assert told[0] == told[1]
+    assert told[0].startswith("steps cannot be compiled")
+    assert not (finished / "compiled" / "metrics.jsonl").exists()
+
+
+def test_a_run_may_change_its_mode_but_not_the_dtype_of_its_sums(alone: Run) -> None:
+    """Runs of versions without these fields are resumed too: a run with sums in fp32 does not name them."""
+    known = json.loads((alone.folder / "run.json").read_text(encoding="utf-8"))
+    assert not {"recipe.parallel", "recipe.gradient_sums"} & known.keys()
+    pretrain(RUNS["replicate"], corpus(), alone.folder, resume=True)
+    with pytest.raises(BertsmithError, match=r"recipe\.gradient_sums"):
+        pretrain(RUNS["bf16 sums"], corpus(), alone.folder, resume=True)
+    assert check_same_run(alone.folder, {name: value for name, value in known.items() if name != "begun_on"})
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    for flag in ("--parallel=both", "--gradient-sums=fp16"):
+        with pytest.raises(BertsmithError, match="is '"):
+            load_recipe("bert-tiny", [flag])

@@ -1,0 +1,169 @@
+"""A fault of one rank ends all of them, within the time that was set, and names the rank: none waits for ever."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bertsmith.base.ranks.store import this_host
+from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.run_folder import Run
+from made_ranks import BERTSMITH, arguments, ended, kill_all, planted, processes, srun, started, wait_for_step
+from made_runs import figures, small_recipe, weights
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes where Linux lists them")
+LONG = small_recipe(phase1__steps=4000, phase2__steps=2, save_every=100_000, loader_workers=1)
+TIMEOUT = 20
+HOST = this_host()
+FLAGS = ("--ranks", "2", "--rank-timeout", str(TIMEOUT))
+
+
+def run_of_two(folder: Path, **more: str) -> subprocess.Popen[bytes]:
+    """A run that would take hours, started by us; its log is `log`."""
+    return started([*BERTSMITH, *arguments(LONG, folder, *FLAGS)], folder / "log", MARK=str(folder), **more)
+
+
+def rank_of(folder: Path, rank: int) -> int:
+    """The process of a rank; its loaders, which have the same environment, are younger."""
+    return processes(MARK=str(folder), RANK=str(rank))[0]
+
+
+def all_gone(folder: Path) -> bool:
+    """Whether no process of the run is left, when those that saw it end have ended too."""
+    end = time.monotonic() + 60
+    while processes(MARK=str(folder)) and time.monotonic() < end:
+        time.sleep(0.2)
+    return not processes(MARK=str(folder))
+
+
+def test_a_rank_that_raises_ends_all_with_its_error(tmp_path: Path) -> None:
+    fault = """
+import bertsmith.training.step as step
+honest = step.train_step
+def broken(*given, **options):
+    broken.calls = getattr(broken, "calls", 0) + 1
+    if broken.calls == 3:
+        raise ValueError("planted in step 3")
+    return honest(*given, **options)
+step.train_step = broken
+"""
+    process = run_of_two(tmp_path, PYTHONPATH=planted(tmp_path, 1, fault))
+    status, said = ended(process), (tmp_path / "log").read_text()
+    assert status == 1, said
+    assert "rank 1: Traceback" in said
+    assert said.count("ValueError: planted in step 3") == 1, "the first rank is on the same host, and says no more"
+    assert "this is a bug in Bertsmith" in said
+    assert all_gone(tmp_path)
+
+
+def test_a_loader_killed_on_one_rank_ends_all(tmp_path: Path) -> None:
+    process = run_of_two(tmp_path)
+    wait_for_step(tmp_path / "run", 3, process)
+    loaders = processes(MARK=str(tmp_path), RANK="1")[1:]
+    assert loaders
+    kill_all(*loaders)
+    status, said = ended(process), (tmp_path / "log").read_text()
+    assert status == 2, said
+    assert "rank 1: a process that builds batches was killed" in said
+    assert all_gone(tmp_path)
+
+
+def test_a_rank_that_is_killed_ends_all(tmp_path: Path) -> None:
+    process = run_of_two(tmp_path)
+    wait_for_step(tmp_path / "run", 3, process)
+    kill_all(rank_of(tmp_path, 1))
+    status, said = ended(process), (tmp_path / "log").read_text()
+    assert status == 75, said
+    assert f"rank 1 on {HOST} was killed by SIGKILL, as the system does when memory runs out; all ranks leave" in said
+    assert "Traceback" not in said
+    assert all_gone(tmp_path)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_stopped_is_named_and_all_end(rank: int, tmp_path: Path) -> None:
+    process = run_of_two(tmp_path)
+    wait_for_step(tmp_path / "run", 3, process)
+    os.kill(rank_of(tmp_path, rank), signal.SIGSTOP)
+    status, said = ended(process), (tmp_path / "log").read_text()
+    assert status == 75, said
+    assert said.count(f"rank {rank} on {HOST} was not heard from for ") == 1
+    assert "Traceback" not in said
+    assert all_gone(tmp_path), "the stopped one too"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_without_a_launcher_the_others_find_who_is_lost(rank: int, fault: signal.Signals, tmp_path: Path) -> None:
+    """As with srun, where nobody tells a task of another's end; the first one holds the store, and may be the one."""
+    call = arguments(LONG, tmp_path, "--rank-timeout", str(TIMEOUT))
+    tasks = srun(call, tmp_path, MARK=str(tmp_path))
+    wait_for_step(tmp_path / "run", 3, tasks[0])
+    tasks[rank].send_signal(fault)
+    status, said = ended(tasks[1 - rank]), (tmp_path / f"task-{1 - rank}.log").read_text()
+    assert status == 75, said
+    assert said.count(f"rank {rank} on {HOST} ") == 1
+    assert "all ranks leave" in said
+    if fault == signal.SIGSTOP:  # it wakes up, and the others are gone
+        tasks[rank].send_signal(signal.SIGCONT)
+        assert ended(tasks[rank]) == 75, (tmp_path / f"task-{rank}.log").read_text()
+    assert all_gone(tmp_path)
+
+
+def test_a_gradient_that_is_not_finite_on_one_rank_stops_all_before_the_update(tmp_path: Path) -> None:
+    recipe = small_recipe(phase1__steps=40, phase2__steps=2, save_every=2)
+    fault = """
+import bertsmith.training.step as step
+honest = step.train_step
+def broken(objective, *given, **options):
+    broken.calls = getattr(broken, "calls", 0) + 1
+    if broken.calls == 4:
+        weight = next(iter(objective.model.parameters()))
+        weight.register_hook(lambda gradient: gradient * float("nan"))
+    return honest(objective, *given, **options)
+step.train_step = broken
+"""
+    more = {"PYTHONPATH": planted(tmp_path, 1, fault), "MARK": str(tmp_path)}
+    process = started([*BERTSMITH, *arguments(recipe, tmp_path, *FLAGS)], tmp_path / "log", **more)
+    status, said = ended(process), (tmp_path / "log").read_text()
+    assert status == 2, said
+    assert said.count("the gradient is not finite (NaN or infinity), so its update was skipped") == 1
+    assert "phase 1, step 4, rank 1, instances " in said
+    assert "Traceback" not in said
+    assert [each.name for each in step_folders(tmp_path / "run")] == ["step-00000002"], "nothing is saved after it"
+    assert all_gone(tmp_path)
+
+
+@pytest.mark.slow
+def test_another_rank_s_old_listing_of_a_shared_disk_decides_nothing(tmp_path: Path) -> None:
+    """On the second rank the run folder looks as it did before the run: no step folder, no `run.json`."""
+    recipe = small_recipe(phase1__steps=8, phase2__steps=2, save_every=3)
+    fault = f"""
+import pathlib, glob
+run = {str(tmp_path / "run")!r}
+for name in ("glob", "iterdir", "rglob"):
+    def of(honest):
+        def stale(self, *given, **options):
+            return iter(()) if str(self) == run else honest(self, *given, **options)
+        return stale
+    setattr(pathlib.Path, name, of(getattr(pathlib.Path, name)))
+exists = pathlib.Path.exists
+pathlib.Path.exists = lambda self: False if str(self) in (run, run + "/run.json") else exists(self)
+"""
+    for folder, more in ((tmp_path / "a", {}), (tmp_path, {"PYTHONPATH": planted(tmp_path, 1, fault)})):
+        first = started([*BERTSMITH, *arguments(recipe, folder, "--ranks", "2")], folder / "log")
+        wait_for_step(folder / "run", 6, first)
+        first.send_signal(signal.SIGTERM)
+        assert ended(first) in (0, 143), (folder / "log").read_text()
+        call = arguments(recipe, folder, "--ranks", "2", "--resume")
+        again = started([*BERTSMITH, *call], folder / "log", **more)
+        assert ended(again) == 0, (folder / "log").read_text()
+    stale, fresh = Run(tmp_path / "run"), Run(tmp_path / "a" / "run")
+    assert figures(stale) == figures(fresh)
+    assert weights(stale) == weights(fresh)

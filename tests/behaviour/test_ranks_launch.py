@@ -1,0 +1,187 @@
+"""One command, any number of ranks: started by us, by torchrun or by srun, they give the same run, and one of them
+speaks; signals reach all, and a stopped run says so in its folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertsmith.cli import main
+from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.pretrain import Run
+from made_ranks import BERTSMITH, PATIENCE, TORCHRUN, arguments, ended, processes, srun, started, wait_for_step
+from made_runs import figures, small_corpus, small_recipe, weights
+
+RECIPE = small_recipe(phase1__steps=3, phase2__steps=2)
+LONG = small_recipe(phase1__steps=4000, phase2__steps=2, save_every=100_000)
+linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes where Linux lists them")
+
+
+@pytest.fixture(scope="module")
+def three_ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A finished run of two ranks, started in each way, beside what was printed."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("ranks", "torchrun", "srun")}
+    calls = {name: arguments(RECIPE, folder) for name, folder in folders.items()}
+    with_launcher = started([*BERTSMITH, *calls["ranks"], "--ranks", "2"], folders["ranks"] / "log")
+    assert ended(with_launcher) == 0, (folders["ranks"] / "log").read_text()
+    with_torchrun = started([*TORCHRUN, "-m", "bertsmith", *calls["torchrun"]], folders["torchrun"] / "log")
+    assert ended(with_torchrun) == 0, (folders["torchrun"] / "log").read_text()
+    tasks = srun(calls["srun"], folders["srun"])
+    assert [ended(each) for each in tasks] == [0, 0], (folders["srun"] / "task-0.log").read_text()
+    return folders
+
+
+def test_all_ways_of_starting_give_the_same_run(three_ways: dict[str, Path]) -> None:
+    runs = [Run(folder / "run") for folder in three_ways.values()]
+    assert len(figures(runs[0])) > 5
+    assert figures(runs[0]) == figures(runs[1]) == figures(runs[2])
+    assert weights(runs[0]) == weights(runs[1]) == weights(runs[2])
+
+
+def test_only_the_first_rank_speaks(three_ways: dict[str, Path]) -> None:
+    log = (three_ways["ranks"] / "log").read_text()
+    said = [line for line in log.splitlines() if line.strip()]
+    assert len([line for line in said if line.startswith("finished model:")]) == 1
+    assert said.count(str(three_ways["ranks"] / "run" / "model")) == 1, "what is printed for scripts, once"
+    assert "rank 1" not in log
+    assert len(said) == len(set(said))
+    assert not (three_ways["srun"] / "task-1.log").read_text().strip()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--gpus", "all"], "no GPU was found"),
+        (["--gpus", "2"], "no GPU was found"),
+        (["--gpus", "2", "--ranks", "2"], "--gpus and --ranks are given together"),
+        (["--gpus", "none"], "--gpus is 'none'"),
+        (["--gpus", "0"], "--gpus is '0'"),
+        (["--ranks", "0"], "--ranks is 0"),
+        (["--ranks", "2", "--device", "cuda"], "--ranks trains on cpu, and the device is set to cuda"),
+        (["--gpus", "2", "--device", "cpu"], "--gpus trains on cuda, and the device is set to cpu"),
+        (["--ranks", "2", "--rank-timeout", "1"], "--rank-timeout is 1"),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_flags_that_cannot_be_met_are_one_message(
+    flags: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--out", str(tmp_path / "run")]
+    rows = ["--train", "t.csv", "--dev", "d.csv"]
+    for call in (
+        ["pretrain", "bert-tiny", "--corpus", str(small_corpus()), *out],
+        ["finetune", "classify", "--model", "m", *rows, *out],
+    ):
+        assert main([*call, *flags]) == 2
+        said = capsys.readouterr().err
+        assert said.count(words) == 1
+        assert "fix:" in said
+        assert not (tmp_path / "run").exists()
+
+
+def test_more_gpus_than_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    call = ["pretrain", "bert-tiny", "--corpus", str(small_corpus()), "--out", str(tmp_path / "run"), "--gpus", "8"]
+    assert main(call) == 2
+    assert "8 GPUs are asked for, and this machine has 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"WORLD_SIZE": "8"}, "RANK, MASTER_ADDR, MASTER_PORT is missing"),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "3"}, "Slurm does not say on which hosts"),
+        ({"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_RANK": "3"}, "mpirun started 8 processes"),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"},
+            "torchrun has started 2 processes already, and --ranks would start more",
+        ),
+    ],
+)
+def test_who_cannot_join_is_refused(
+    variables: dict[str, str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    flags = ["--ranks", "2"] if "--ranks" in words else []
+    call = ["pretrain", "bert-tiny", "--corpus", str(small_corpus()), "--out", str(tmp_path / "run"), *flags]
+    assert main(call) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_error_of_all_ranks_is_printed_once(tmp_path: Path) -> None:
+    call = arguments(RECIPE, tmp_path, "--ranks", "2")
+    call[call.index("--corpus") + 1] = str(tmp_path / "nowhere")
+    process = started([*BERTSMITH, *call], tmp_path / "log")
+    assert ended(process) == 2
+    said = (tmp_path / "log").read_text()
+    assert said.count("nowhere") == 1, said
+    assert "Traceback" not in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_stop_reaches_all_ranks_and_the_run_goes_on(tmp_path: Path) -> None:
+    short = small_recipe(phase1__steps=60, phase2__steps=2, save_every=100_000)
+    process = started([*BERTSMITH, *arguments(short, tmp_path / "a", "--ranks", "2")], tmp_path / "log")
+    run = tmp_path / "a" / "run"
+    wait_for_step(run, 3, process)
+    process.send_signal(signal.SIGTERM)
+    said = tmp_path / "log"
+    assert ended(process) == 143, said.read_text()
+    assert said.read_text().count("SIGTERM received") == 1
+    (saved,) = step_folders(run)
+    assert f"stopped at step {int(saved.name[5:])}; " in (run / "stopped").read_text()
+    again = started([*BERTSMITH, *arguments(short, tmp_path / "a", "--ranks", "2", "--resume")], tmp_path / "log")
+    assert ended(again) == 0, said.read_text()
+    assert not (run / "stopped").exists()
+    unbroken = started([*BERTSMITH, *arguments(short, tmp_path / "b", "--ranks", "2")], tmp_path / "log")
+    assert ended(unbroken) == 0
+    assert figures(Run(run)) == figures(Run(tmp_path / "b" / "run"))
+    assert weights(Run(run)) == weights(Run(tmp_path / "b" / "run"))
+
+
+@linux
+@pytest.mark.parametrize(("to", "number", "status"), [("launcher", "SIGINT", 130), ("rank", "SIGUSR1", 143)])
+def test_how_a_stop_ends(to: str, number: str, status: int, tmp_path: Path) -> None:
+    process = started([*BERTSMITH, *arguments(LONG, tmp_path, "--ranks", "2")], tmp_path / "log", MARK=str(tmp_path))
+    wait_for_step(tmp_path / "run", 3, process)
+    second = processes(RANK="1", MARK=str(tmp_path))[0]
+    os.kill(process.pid if to == "launcher" else second, getattr(signal, number))
+    assert ended(process) == status, (tmp_path / "log").read_text()
+    assert (tmp_path / "run" / "stopped").exists()
+    assert step_folders(tmp_path / "run")
+
+
+def test_tasks_of_srun_leave_with_0_and_a_mark(tmp_path: Path) -> None:
+    tasks = srun(arguments(LONG, tmp_path), tmp_path)
+    wait_for_step(tmp_path / "run", 3, tasks[0])
+    for each in tasks:
+        each.send_signal(signal.SIGUSR1)
+    assert [ended(each) for each in tasks] == [0, 0], (tmp_path / "task-0.log").read_text()
+    assert (tmp_path / "run" / "stopped").exists()
+
+
+@linux
+def test_no_rank_outlives_a_launcher_that_was_killed(tmp_path: Path) -> None:
+    process = started([*BERTSMITH, *arguments(LONG, tmp_path, "--ranks", "2")], tmp_path / "log", MARK=str(tmp_path))
+    wait_for_step(tmp_path / "run", 3, process)
+    assert len(processes(MARK=str(tmp_path))) >= 3
+    process.kill()
+    process.wait()
+    end = time.monotonic() + PATIENCE
+    while processes(MARK=str(tmp_path)) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert not processes(MARK=str(tmp_path))

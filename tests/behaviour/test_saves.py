@@ -1,0 +1,164 @@
+"""Promises of saves: they change nothing, the newest whole one is found, and those that were to stay are there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from bertsmith.recipes.loader import save_recipe
+from bertsmith.training.checkpoints import disk, step_folders
+from bertsmith.training.pretrain import Run, pretrain
+from made_checkpoints import DAMAGES, STATE, flip
+from made_runs import corpus, figures, small_corpus, small_recipe, stopped_after, weights
+
+LENGTH = {"phase1__steps": 9, "phase1__global_batch": 24, "phase2__steps": 4, "log_every": 2, "evaluate_every": 5}
+SAVING = small_recipe(**LENGTH, save_every=3, keep=3)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that saves only at the end of each phase."""
+    return pretrain(small_recipe(**LENGTH), corpus(), tmp_path_factory.mktemp("unbroken") / "run")
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with checkpoints of steps 3, 6 and 8."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        stopped_after(8, patch, SAVING, folder)
+    assert names(folder) == ["step-00000003", "step-00000006", "step-00000008"]
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return [each.name for each in step_folders(folder)]
+
+
+def test_saves_change_no_figure(unbroken: Run, tmp_path: Path) -> None:
+    often = pretrain(small_recipe(**LENGTH, save_every=1, keep=99), corpus(), tmp_path / "run")
+    assert len(names(often.folder)) == 13
+    assert figures(often) == figures(unbroken)
+    assert weights(often) == weights(unbroken)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", [STATE, "position.json", "checksums.json"])
+def test_from_the_one_before_a_damaged_one_the_run_is_unbroken(
+    unbroken: Run, stopped: Path, tmp_path: Path, said: pytest.LogCaptureFixture, name: str, damage: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder)
+    DAMAGES[damage](folder / "step-00000008" / name)
+    resumed = pretrain(SAVING, corpus(), folder, resume=True)
+    assert "warning: step-00000008 is damaged, so step-00000006 is taken" in said.text
+    assert "resuming after step 6" in said.text
+    assert figures(resumed) == figures(unbroken), "metrics.jsonl was cut back to the checkpoint taken"
+    assert weights(resumed) == weights(unbroken)
+    assert names(folder) == ["step-00000009", "step-00000012", "step-00000013"]
+
+
+def test_where_none_is_whole_the_command_says_so_once(
+    stopped: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder)
+    for each in step_folders(folder):
+        flip(each / STATE)
+    save_recipe(SAVING, tmp_path / "recipe.yaml")
+    call = ["pretrain", str(tmp_path / "recipe.yaml"), "--corpus", str(small_corpus()), "--out", str(folder)]
+    assert main([*call, "--resume"]) == 2
+    said = capfd.readouterr().err
+    assert "no checkpoint of this run is whole" in said
+    assert said.count("  where: ") == said.count("  fix:   ") == 1
+    assert "Traceback" not in said
+    assert names(folder) == names(stopped)
+    for each in step_folders(folder):
+        shutil.rmtree(each)
+    assert main([*call, "--resume"]) == 0, "as the message says"
+
+
+def test_leftovers_of_a_killed_save_are_cleared(unbroken: Run, stopped: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder)
+    for name in (".step-00000009.123.part", ".best-00000009.77.part"):
+        (folder / name).mkdir()
+        (folder / name / STATE).write_bytes(bytes(1000))
+    os.replace(folder / "step-00000008", folder / ".step-00000008.123.old")  # killed between two renames
+    resumed = pretrain(SAVING, corpus(), folder, resume=True)
+    assert figures(resumed) == figures(unbroken)
+    assert not [each.name for each in folder.iterdir() if each.name.startswith(".") and each.name != ".lock"]
+
+
+def test_every_nth_is_written_and_kept_and_n_may_change(
+    unbroken: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted over the whole run, and whatever save_every says."""
+    recipe = small_recipe(**LENGTH, save_every=5, keep=1, keep_every=4)
+    stopped_after(7, monkeypatch, recipe, tmp_path / "run")
+    assert names(tmp_path / "run") == ["step-00000004", "step-00000007"]
+    other = small_recipe(**LENGTH, save_every=5, keep=1, keep_every=6)
+    resumed = pretrain(other, corpus(), tmp_path / "run", resume=True)
+    assert names(resumed.folder) == ["step-00000012", "step-00000013"]
+    assert figures(resumed) == figures(unbroken)
+    steady = pretrain(recipe, corpus(), tmp_path / "steady")
+    assert names(steady.folder) == [f"step-{step:08d}" for step in (4, 8, 12, 13)]
+    with pytest.raises(BertsmithError, match="keep_every is -1"):
+        small_recipe(keep_every=-1)
+
+
+def bytes_of(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
+
+
+@pytest.mark.parametrize("free", [10**12, 100_000])
+def test_the_disk_that_a_run_needs_is_foretold(
+    tmp_path: Path, said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    real = shutil.disk_usage
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: real(path)._replace(free=free))
+    recipe = small_recipe(phase1__steps=8, phase2__steps=0, save_every=2, keep=2, keep_every=3)
+    run = pretrain(recipe, corpus(), tmp_path / "run")
+    (line,) = [each for each in said.messages if "will hold up to" in each]
+    checkpoint, model = (sum(path.stat().st_size for path in each.iterdir()) for each in (
+        step_folders(run.folder)[-1], run.model
+    ))  # fmt: skip
+    found = re.search(r"up to ([\d.]+ \w+): 5 checkpoints of ([\d.]+ \w+) .*a finished model of ([\d.]+ \w+)", line)
+    assert found is not None, line
+    total, each, finished = map(bytes_of, found.groups())
+    assert each == pytest.approx(checkpoint, rel=0.1)
+    assert finished == pytest.approx((run.model / "model.safetensors").stat().st_size, rel=0.1)
+    assert total == pytest.approx(5 * each + finished, rel=0.05)
+    assert model < 2 * finished
+    if free > total:
+        assert line.endswith("1.0 TB are free")
+    else:
+        assert line.startswith("warning: disk: ")
+        missing = re.search(r"but 100.0 kB are free, and ([\d.]+ \w+) are missing", line)
+        assert missing is not None, line
+        assert bytes_of(missing[1]) == pytest.approx(total - free, rel=0.05)
+
+
+def test_what_is_there_already_counts(stopped: Path, tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+    shutil.copytree(stopped, tmp_path / "run")
+    pretrain(SAVING, corpus(), tmp_path / "run", resume=True)
+    (line,) = [each for each in said.messages if "will hold up to" in each]
+    there = sum(path.stat().st_size for each in step_folders(stopped) for path in each.iterdir())
+    found = re.search(r"\(([\d.]+ \w+) are there already\)", line)
+    assert found is not None, line
+    assert bytes_of(found[1]) == pytest.approx(there, rel=0.05)
+
+
+def test_every_file_of_a_checkpoint_has_its_checksum(stopped: Path) -> None:
+    for folder in step_folders(stopped):
+        known = json.loads((folder / "checksums.json").read_text(encoding="utf-8"))
+        assert known.keys() == {each.name for each in folder.iterdir()} - {"checksums.json"}
+        assert all(re.fullmatch(r"[0-9a-f]{64}", each) for each in known.values())

@@ -1,0 +1,90 @@
+"""Both ways to share a step over NCCL: on as many ranks as there are GPUs, one at least, the step of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.optim.groups import parameter_groups
+from bertsmith.optim.lamb import Lamb
+from bertsmith.training.parallel import replicate, shard, whole
+from bertsmith.training.pretraining.compiled import CompiledStep
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.step import train_step
+from made_pretraining import fresh_model
+
+VOCABULARY, STEPS = 1000, 3
+CASES = [
+    (mode, compute, sums)
+    for mode in ("replicate", "shard")
+    for compute in (None, torch.bfloat16)
+    for sums in (torch.float32, torch.bfloat16)
+]
+
+
+def key(case: tuple) -> str:
+    return " ".join(map(str, case))
+
+
+def trained(device: torch.device, case: tuple, micro_batches: range, compiled: bool = False) -> dict[str, torch.Tensor]:
+    """The weights after some updates; in the last compiled one nothing may wait for the device."""
+    mode, compute, sums = case
+    shape = {"vocab_size": VOCABULARY, "hidden_size": 128, "num_hidden_layers": 3, "intermediate_size": 512}
+    model: PretrainingModel = fresh_model(compute, **shape).to(device)
+    if mode == "replicate":
+        replicate(model, sums)
+    elif mode == "shard":
+        shard(model, model.encoder.layers, compute, sums)
+    optimizer = Lamb(parameter_groups(model, 0.01), epsilon=1e-3)
+    step_of = CompiledStep(model, optimizer, device) if compiled else None
+    batch = pretrain_batch(lengths_of("ragged", 16, 64), VOCABULARY)
+    counts = {"masked": 8 * len(batch.masked_positions), "next_sentence": 8 * batch.layout.sequences}
+    for number in range(STEPS):
+        if compiled and number == STEPS - 1:
+            torch.cuda.set_sync_debug_mode("error")
+        optimizer.set_learning_rate(1e-2)
+        train_step(Pretraining(model, device), optimizer, [batch for _ in micro_batches], counts, device, step_of)
+    torch.cuda.set_sync_debug_mode("default")
+    return {name: whole(each.detach()).cpu() for name, each in model.named_parameters()}
+
+
+def work_of_a_rank(rank: int, ranks: int, folder: Path) -> None:
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    dist.init_process_group(
+        "cuda:nccl,cpu:gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks, device_id=device
+    )
+    mine = range(rank, 8, ranks)
+    found = {key(case): trained(device, case, mine) for case in CASES}
+    found["compiled"] = trained(device, CASES[0], mine, compiled=True)
+    torch.save(found, folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, torch.Tensor]]]:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device was found")
+    ranks, folder = min(torch.cuda.device_count(), 8), tmp_path_factory.mktemp("ranks")
+    mp.spawn(work_of_a_rank, (ranks, folder), nprocs=ranks)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("case", [*map(key, CASES), "compiled"])
+def test_weights_are_those_of_one_process(
+    cuda: torch.device, found: list[dict[str, dict[str, torch.Tensor]]], case: str
+) -> None:
+    _, compute, sums = dict(zip(map(key, CASES), CASES, strict=True)).get(case, CASES[0])
+    expected = trained(cuda, ("", compute, sums), range(8))
+    close = 1e-3 if compute is None and sums == torch.float32 else 3e-2
+    for each in found:
+        for name, value in expected.items():
+            assert float((each[case][name] - value).norm()) <= close * max(float(value.norm()), 1e-2), name
+    for other in found[1:]:
+        assert all(torch.equal(value, other[case][name]) for name, value in found[0][case].items())

@@ -1,0 +1,118 @@
+"""Runs of several ranks as a user or a scheduler starts them, and faults planted in one of their processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bertsmith.recipes.loader import save_recipe
+from bertsmith.recipes.schema import Recipe
+from made_runs import small_corpus
+
+# For what a busy machine does in seconds.
+PATIENCE = 240.0
+BERTSMITH = [sys.executable, "-m", "bertsmith"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+
+
+def arguments(recipe: Recipe, folder: Path, *more: str) -> list[str]:
+    """Of `pretrain`, on the small corpus, into `run` in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_recipe(recipe, folder / "recipe.yaml")
+    named = [str(folder / "recipe.yaml"), "--corpus", str(small_corpus()), "--out", str(folder / "run")]
+    return ["pretrain", *named, *more]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's, without what a scheduler or an earlier test may have left there."""
+    names = ("SLURM", "OMPI", "TORCHELASTIC", "MASTER", "RANK", "WORLD", "LOCAL")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+    return {**kept, "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0", **more}
+
+
+def started(command: list[str], log: Path, **more: str) -> subprocess.Popen[bytes]:
+    """The process of a command, which writes both its outputs into a file. more: of its environment."""
+    with open(log, "wb") as file:
+        return subprocess.Popen(command, stdout=file, stderr=file, env=environment(**more))
+
+
+def slurm(rank: int, ranks: int, job: int) -> dict[str, str]:
+    """What srun sets for a task of a step of one node."""
+    return {
+        "SLURM_JOB_ID": str(job),
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(rank),
+        "SLURM_NODEID": "0",
+        "SLURM_NTASKS": str(ranks),
+        "SLURM_STEP_NUM_TASKS": str(ranks),
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_STEP_TASKS_PER_NODE": str(ranks),
+    }
+
+
+def srun(arguments: list[str], folder: Path, ranks: int = 2, **more: str) -> list[subprocess.Popen[bytes]]:
+    """The tasks of a faked srun; task R writes into `task-R.log`."""
+    job = os.getpid() * 10 + len(list(folder.glob("task-*.log")))
+    return [
+        started([*BERTSMITH, *arguments], folder / f"task-{rank}.log", **slurm(rank, ranks, job), **more)
+        for rank in range(ranks)
+    ]
+
+
+def ended(process: subprocess.Popen[Any]) -> int:
+    """The exit status, once the process has ended."""
+    try:
+        return process.wait(PATIENCE)
+    finally:
+        process.kill()
+
+
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[Any]) -> None:
+    """Returns once the metrics of a run that is under way tell of a step."""
+    path, end = run / "metrics.jsonl", time.monotonic() + PATIENCE
+    while time.monotonic() < end and process.poll() is None:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        if any(json.loads(line)["step"] >= step for line in lines if line.endswith("}")):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"no step {step}: {process.poll()}")
+
+
+def processes(**variables: str) -> list[int]:
+    """The processes with these variables in their environment (Linux), oldest first."""
+    wanted = {f"{name}={value}".encode() for name, value in variables.items()}
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                if wanted <= set((path / "environ").read_bytes().split(b"\0")):
+                    found.append((float((path / "stat").read_text().rpartition(")")[2].split()[19]), int(path.name)))
+            except OSError:
+                continue
+    return [number for _, number in sorted(found)]
+
+
+def kill_all(*numbers: int) -> None:
+    """Kills processes, some of which may have ended."""
+    for number in numbers:
+        try:
+            os.kill(number, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def planted(folder: Path, rank: int, fault: str) -> str:
+    """A PYTHONPATH whose rank runs the Python text `fault` when its interpreter starts."""
+    place = folder / "planted"
+    place.mkdir(parents=True, exist_ok=True)
+    lines = "\n".join(f"    {line}" for line in fault.strip().splitlines())
+    text = f"import os, sys\nif os.environ.get('RANK') == '{rank}' and 'pretrain' in sys.orig_argv:\n{lines}\n"
+    (place / "sitecustomize.py").write_text(text, encoding="utf-8")
+    return str(place)

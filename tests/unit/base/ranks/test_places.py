@@ -1,0 +1,143 @@
+"""Which rank a process is, by the variables of what started it; and who cannot join is refused, never a first rank."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.ranks.places import LAUNCHER, Place, place, started_together
+
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "node7",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+}
+# What srun sets for task 5 of `srun -N2 -n8`.
+SRUN = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "3",
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_NTASKS": "8",
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_STEP_NODELIST": "gpu[04,09]",
+    "SLURM_NODELIST": "gpu[04,09-10]",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+}
+
+
+def test_a_process_started_by_hand_is_on_its_own() -> None:
+    assert place({}) is None
+    assert started_together({}) == 1
+
+
+def test_torchrun() -> None:
+    assert place(TORCHRUN) == Place(5, 8, 1, 4, "node7", 29500, "torchrun", hosts_store=False, attempt="2")
+    assert started_together(TORCHRUN) == 8
+    ours = place({**TORCHRUN, LAUNCHER: "123"})
+    assert ours is not None
+    assert ours.started_by == "bertsmith"
+
+
+def test_variables_set_by_hand_make_the_first_rank_hold_the_store() -> None:
+    by_hand = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "node7", "MASTER_PORT": "29500"}
+    assert place(by_hand) == Place(0, 2, 0, 1, "node7", 29500, "torchrun", hosts_store=True)
+    second = place({**by_hand, "RANK": "1"})
+    assert second is not None
+    assert not second.hosts_store
+
+
+@pytest.mark.parametrize("missing", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
+def test_who_does_not_know_all_it_takes_to_join_is_refused(missing: str) -> None:
+    variables = {name: value for name, value in TORCHRUN.items() if name != missing}
+    with pytest.raises(BertsmithError, match=f"{missing} is missing, so it cannot join"):
+        place(variables)
+
+
+def test_a_world_of_one_without_more_is_a_process_of_its_own() -> None:
+    assert place({"WORLD_SIZE": "1"}) is None
+
+
+@pytest.mark.parametrize("value", ["-1", "one", " "])
+def test_a_variable_that_is_no_number_is_refused(value: str) -> None:
+    with pytest.raises(BertsmithError, match="should be a number"):
+        place({**TORCHRUN, "RANK": value})
+
+
+def test_srun() -> None:
+    found = place(SRUN)
+    assert found is not None
+    assert found == Place(5, 8, 1, 4, "gpu04", found.port, "srun", hosts_store=False)
+    assert started_together(SRUN) == 8
+    first = place({**SRUN, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"})
+    assert first is not None
+    assert first.hosts_store
+    assert first.port == found.port
+
+
+def test_what_older_slurms_set_is_enough() -> None:
+    names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODELIST")
+    found = place({name: SRUN[name] for name in names})
+    assert found is not None
+    assert (found.rank, found.world_size, found.local_rank, found.address) == (5, 8, 1, "gpu04")
+
+
+def test_jobs_and_steps_meet_at_ports_of_their_own() -> None:
+    ports = [
+        found.port
+        for job in range(100, 110)
+        for step in range(5)
+        if (found := place({**SRUN, "SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})) is not None
+    ]
+    assert len(set(ports)) == len(ports) == 50
+    assert all(1024 < port < 32768 for port in ports)
+
+
+def test_the_user_may_say_where_srun_s_tasks_meet() -> None:
+    found = place({**SRUN, "MASTER_ADDR": "login1", "MASTER_PORT": "12345"})
+    assert found is not None
+    assert (found.address, found.port) == ("login1", 12345)
+
+
+def test_tasks_of_uneven_nodes() -> None:
+    uneven = {**SRUN, "SLURM_STEP_NODELIST": "gpu[1-4]", "SLURM_STEP_TASKS_PER_NODE": "3(x2),1,2"}
+    counts = [place({**uneven, "SLURM_NODEID": str(node)}) for node in range(4)]
+    assert [each.local_world_size for each in counts if each is not None] == [3, 3, 1, 2]
+
+
+def test_a_step_of_one_task_and_a_batch_script_are_single_processes() -> None:
+    assert place({**SRUN, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}) is None
+    batch = {name: value for name, value in SRUN.items() if "STEP" not in name}
+    batch |= {"ENVIRONMENT": "BATCH", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    assert place(batch) is None
+    assert started_together(batch) == 1
+
+
+def test_torchrun_within_a_slurm_step_counts() -> None:
+    found = place({**SRUN, "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2", **TORCHRUN})
+    assert found is not None
+    assert (found.rank, found.world_size, found.started_by) == (5, 8, "torchrun")
+
+
+@pytest.mark.parametrize("missing", ["SLURM_LOCALID", "hosts"])
+def test_a_slurm_task_that_cannot_join_is_refused(missing: str) -> None:
+    lists = ("SLURM_STEP_NODELIST", "SLURM_NODELIST")
+    gone = lists if missing == "hosts" else (missing,)
+    with pytest.raises(BertsmithError, match=r"Slurm does not say|cannot join"):
+        place({name: value for name, value in SRUN.items() if name not in gone})
+
+
+def test_mpirun_is_refused() -> None:
+    with pytest.raises(BertsmithError, match="mpirun started 4 processes") as caught:
+        place({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"})
+    assert "torchrun" in caught.value.fix
+    assert started_together({"OMPI_COMM_WORLD_SIZE": "4"}) == 4
+    within = {**SRUN, "SLURM_STEP_NUM_TASKS": "1", "OMPI_COMM_WORLD_SIZE": "4"}
+    with pytest.raises(BertsmithError, match="mpirun started 4"):
+        place(within)

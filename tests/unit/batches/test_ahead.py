@@ -1,0 +1,257 @@
+"""Epochs made ahead, by processes that may be killed: the same index, built once, and waited for by nobody for ever."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertsmith.batches import ahead
+from bertsmith.batches.loader import Loader
+from bertsmith.batches.masking import MaskingSettings
+from bertsmith.batches.order import Order
+from bertsmith.batches.shares import Share
+from bertsmith.batches.steps import Step
+from bertsmith.corpus.shards import Shard
+from made_shards import MemorySource, make_source
+
+BATCH, STEPS, LENGTH = 48, 20, 64
+PATIENCE = 120
+
+
+@dataclass
+class AwaySource(MemorySource):
+    """Does something else in other processes than its own. away: "wait" for the file `gate`, "end", or "fail"."""
+
+    home: int = 0
+    away: str = ""
+    gate: str = ""
+
+    def open_shard(self, split: str, index: int) -> Shard:
+        if os.getpid() != self.home:
+            Path(f"{self.gate}-reached").touch()
+            while self.away == "wait" and not Path(self.gate).exists():
+                time.sleep(0.01)
+            if self.away == "end":
+                os._exit(3)
+            if self.away == "fail":
+                raise ZeroDivisionError("a bug of ours")
+        return super().open_shard(split, index)
+
+
+def away(tmp_path: Path, what: str) -> AwaySource:
+    return AwaySource(make_source().splits, home=os.getpid(), away=what, gate=str(tmp_path / "gate"))
+
+
+def order(folder: Path | None, source: MemorySource | None = None, share: Share | None = None) -> Order:
+    made = Order(source or make_source(), seed=9, phase=1, sequence_length=LENGTH, cache_folder=folder)
+    if share:
+        made.build_ahead(share, end=STEPS * BATCH)
+    return made
+
+
+def run(ours: Order, workers: int = 0, during: Callable[[Step], None] = lambda step: None) -> list[list[list[int]]]:
+    """The ids of every micro-batch of every step."""
+    found = []
+    with Loader(
+        ours,
+        global_batch=BATCH,
+        masking=MaskingSettings(),
+        micro_batch_tokens=700,
+        start_step=0,
+        stop_step=STEPS,
+        workers=workers,
+    ) as loader:
+        for step in loader:
+            during(step)
+            found.append([batch.input_ids.tolist() for batch in step.micro_batches])
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[list[list[int]]]:
+    plain = order(None)
+    assert plain.epoch_start(3) < STEPS * BATCH, "the run has more than three epochs"
+    return run(plain)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "waited for too long"
+        time.sleep(0.01)
+
+
+def only_child() -> int:
+    (child,) = multiprocessing.active_children()
+    return child.pid or 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_only_the_first_index_is_waited_for_and_all_are_kept_to_the_byte(
+    tmp_path: Path, expected: list[list[list[int]]], workers: int
+) -> None:
+    ours = order(tmp_path / "ours", share=Share(tmp_path / "ours"))
+    assert run(ours, workers) == expected
+    assert ours.ahead is not None
+    assert ours.ahead.in_foreground == [0]
+    plain = order(tmp_path / "plain")
+    sizes = [plain.epoch(number).size for number in range(4)]
+    assert sum(sizes[:3]) < STEPS * BATCH <= sum(sizes)
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "ours").iterdir()}
+    assert kept == {path.name: path.read_bytes() for path in (tmp_path / "plain").iterdir()}
+    assert multiprocessing.active_children() == []
+
+
+def test_no_process_is_started_for_a_run_of_one_epoch(tmp_path: Path) -> None:
+    ours = order(tmp_path)
+    ours.build_ahead(Share(tmp_path), end=ours.epoch_start(1))
+    ours.reach(0, BATCH)
+    assert multiprocessing.active_children() == []
+    assert [path.suffix for path in tmp_path.iterdir()] == [".npy"]
+
+
+def test_processes_that_build_batches_draw_no_pairs(tmp_path: Path) -> None:
+    """What the first process drew is read by the others, whose shards have tokens and no sentences here."""
+    source = TokensAlone(make_source().splits, home=os.getpid())
+    ours = order(tmp_path, source)
+    size = order(None).epoch(0).size
+    ours.build_ahead(Share(tmp_path), end=size)
+    with Loader(
+        ours,
+        global_batch=BATCH,
+        masking=MaskingSettings(),
+        micro_batch_tokens=700,
+        start_step=0,
+        stop_step=size // BATCH,
+        workers=2,
+    ) as loader:
+        assert len(list(loader)) == size // BATCH
+
+
+@dataclass
+class TokensAlone(MemorySource):
+    """In other processes than its own, shards cannot be cut: they seem to have no document."""
+
+    home: int = 0
+
+    def open_shard(self, split: str, index: int) -> Shard:
+        shard = super().open_shard(split, index)
+        if os.getpid() == self.home:
+            return shard
+        return Shard(shard.tokens, shard.sentence_offsets, np.zeros(1, np.int64))
+
+
+def test_a_killed_process_is_said_and_another_one_makes_the_index(
+    tmp_path: Path, expected: list[list[list[int]]], caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = order(tmp_path / "order", away(tmp_path, "wait"), Share(tmp_path / "order"))
+
+    def kill(step: Step) -> None:
+        if step.number == 0:
+            wait_for((tmp_path / "gate-reached").exists)
+            os.kill(only_child(), signal.SIGKILL)
+            (tmp_path / "gate").touch()
+
+    assert run(ours, during=kill) == expected
+    assert "ended with status -9; another one is started" in caplog.text
+    assert ours.ahead is not None
+    assert ours.ahead.in_foreground == [0]
+
+
+@pytest.mark.parametrize(("what", "said"), [("end", "was killed 3 times"), ("fail", "a bug of ours")])
+def test_what_no_process_can_do_is_said_and_done_when_it_is_needed(
+    tmp_path: Path, expected: list[list[list[int]]], what: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = order(tmp_path / "order", away(tmp_path, what), Share(tmp_path / "order"))
+    assert run(ours) == expected
+    assert caplog.text.count("cannot be built ahead") == 1
+    assert said in caplog.text
+    assert ours.ahead is not None
+    assert ours.ahead.in_foreground == [0, 1, 2, 3]
+
+
+def test_signals_to_the_whole_group_leave_the_process_alone_until_the_run_ends(
+    tmp_path: Path, expected: list[list[list[int]]], caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = order(tmp_path / "order", away(tmp_path, "wait"), Share(tmp_path / "order"))
+
+    def signals(step: Step) -> None:
+        if step.number == 0:
+            wait_for((tmp_path / "gate-reached").exists)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+                os.kill(only_child(), number)
+            (tmp_path / "gate").touch()
+
+    assert run(ours, during=signals) == expected
+    assert "ended with status" not in caplog.text
+
+
+def test_closing_ends_a_process_that_does_not_come_to_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "_LEAVE_SECONDS", 0.1)
+    ours = order(tmp_path / "order", away(tmp_path, "wait"), Share(tmp_path / "order"))
+    ours.reach(0, BATCH)
+    wait_for((tmp_path / "gate-reached").exists)
+    ours.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_a_rank_makes_up_for_others_that_do_not_do_their_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ahead, "PATIENCE_SECONDS", 0.2)
+    plain = order(None)
+    for place in (0, 1):
+        ours = order(tmp_path / str(place), share=Share(tmp_path / str(place), place, places=2))
+        assert np.array_equal(ours.epoch(0).lengths, plain.epoch(0).lengths)
+        assert "did not grow for 0.2 s" in caplog.text
+        ours.close()
+        caplog.clear()
+
+
+def test_two_ranks_draw_every_shard_once(tmp_path: Path) -> None:
+    sources = [make_source(shards=5), make_source(shards=5)]
+    both = [order(tmp_path, each, Share(tmp_path, place, 2)) for place, each in enumerate(sources)]
+    first, second = both
+    assert second.ahead is not None
+    assert second.ahead._drawn_share(0)
+    assert first.epoch(0).size == order(None, make_source(shards=5)).epoch(0).size
+    opened = [len(each.opened) for each in sources]
+    assert opened == [5, 2], "the first one read what the second one drew, and drew three"
+    assert np.array_equal(second.epoch(0).lengths, first.epoch(0).lengths)
+    assert [len(each.opened) for each in sources] == opened, "the index is read from its file"
+
+
+def test_a_full_disk_is_said_and_the_run_goes_on(
+    tmp_path: Path, expected: list[list[list[int]]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    ours = order(tmp_path / "order", away(tmp_path, "fail"), Share(tmp_path / "order"))
+    assert run(ours) == expected
+    assert "the instances of epoch 0 cannot be kept, so they are held in memory" in caplog.text
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != tmp_path.name]
+
+
+def test_a_damaged_index_is_made_again(
+    tmp_path: Path, expected: list[list[list[int]]], caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = order(tmp_path / "order")
+    for number in range(3):
+        plain.epoch(number)
+    paths = sorted((tmp_path / "order").iterdir())
+    contents = [path.read_bytes() for path in paths]
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:-9])
+    assert run(order(tmp_path / "order", share=Share(tmp_path / "order"))) == expected
+    assert caplog.text.count("is damaged and will be rebuilt") == 3
+    assert [path.read_bytes() for path in paths] == contents
