@@ -24,7 +24,7 @@ from bertsmith.base.ranks.together import together
 from bertsmith.corpus.shards import Corpus
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
-from bertsmith.training import agreement, checkpoints, run
+from bertsmith.training import agreement, checkpoints, run, run_folder
 from bertsmith.training.checkpoints import Position
 from bertsmith.training.pretrain import Run, pretrain
 from made_kills import ran
@@ -125,7 +125,7 @@ def old_listings(rank: Rank, patch: pytest.MonkeyPatch) -> None:
     together(lambda: None)
     folders = checkpoints.step_folders
     with patch.context() as inner:
-        for module in (checkpoints, run):
+        for module in (checkpoints, checkpoints.load, checkpoints.folders, checkpoints.saver, run_folder):
             inner.setattr(module, "step_folders", lambda run: folders(run)[: (None, 1, 0)[rank.number]])
         rank.trains("old listing", resume=True)
     load = run.load_checkpoint
