@@ -177,7 +177,7 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
     optimizer = _optimizer(model, settings, device)
     position = resume_position(checkpoint, model, optimizer)
     drops = settings.dropout > 0 or settings.attention_dropout > 0
-    started_on |= cut_of_run(facts.started_on, position, settings.micro_batch_tokens, drops)
+    started_on |= cut_of_run(facts.started_on, position, {"micro_batch_tokens": settings.micro_batch_tokens}, drops)
     objective = TaskObjective(
         work.task,
         read_config(work.folder),

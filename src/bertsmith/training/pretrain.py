@@ -126,7 +126,9 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
     optimizer = _optimizer(recipe, model, device)
     position = resume_position(checkpoint, model, optimizer)
     drops = model.config.hidden_dropout_prob > 0 or model.config.attention_probs_dropout_prob > 0
-    facts |= cut_of_run(started_on, position, recipe.micro_batch_tokens, drops)
+    parallel = "shard" if is_sharded(model) else "replicate"
+    cut = {"micro_batch_tokens": recipe.micro_batch_tokens, "parallel": parallel}
+    facts |= cut_of_run(started_on, position, cut, drops)
     is_compiled = ranks.by_first(lambda: choose_compiled(recipe.compile, device.torch_device, is_sharded(model)))
     compiled = CompiledStep(model, optimizer, device.torch_device) if is_compiled else None
     cadence = Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep, recipe.keep_every)
