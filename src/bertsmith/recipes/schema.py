@@ -116,7 +116,7 @@ class Recipe:
     compiles only kernels; false runs no compiler."""
     parallel: Literal["replicate", "shard"] = "replicate"
     """What several ranks hold: replicate, all weights each; shard, a part each, gathered layer by layer (FSDP2), for
-    models that are too large for one device. A resumed run may change it."""
+    states of the optimizer too large for one device, which must hold the weights. A resumed run may change it."""
     gradient_sums: Literal["fp32", "bf16"] = "fp32"
     """The dtype in which gradients are summed over ranks; bf16 halves the bytes and rounds."""
     micro_batch_tokens: int = 8192

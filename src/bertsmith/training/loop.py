@@ -170,7 +170,7 @@ class Trainer:
             if stage.select:
                 self._keep_best(figures[stage.select])
         stopping = dropped or self.stop.look()
-        if self._save_due(stage) or stopping:
+        if not (dropped and self.saver.has_taken(self.position)) and (self._save_due(stage) or stopping):
             self._refuse_non_finite(stage, last)
             self.saver.save(replace(self.position, since_log=since_log()), self.objective.model, self.optimizer)
         if stopping:

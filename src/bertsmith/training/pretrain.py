@@ -143,9 +143,8 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
     ) as trainer:
         run_phases(recipe, corpus, trainer, objective, from_scratch=work.init_from is None)
     finished = _gathered(model)
-    if ranks.is_first():
-        save_pretraining_model(finished, corpus.folder / "tokenizer", run.model)
-        say(f"finished model: {run.model}")
+    ranks.by_first(lambda: save_pretraining_model(finished, corpus.folder / "tokenizer", run.model))
+    say(f"finished model: {run.model}")
 
 
 def _identity(recipe: Recipe, corpus: Corpus, init_from: str | Path | None) -> dict[str, Any]:

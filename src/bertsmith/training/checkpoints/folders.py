@@ -110,7 +110,7 @@ def prune(run: Path, newest: Path, keep: int, keep_every: int) -> None:
     `keep_every` steps (0: none are kept for that), and then the best weights that no step folder refers to."""
     up_to_now = [each for each in step_folders(run) if each.name <= newest.name]
     for old in up_to_now[: max(len(up_to_now) - keep, 0)]:
-        if not keep_every or step_of(old) % keep_every:
+        if not keep_every or not step_of(old) or step_of(old) % keep_every:
             files.remove_folder(old)
     _remove_unused_best(run)
 

@@ -42,6 +42,11 @@ class Saver:
         self._error: BertsmithError | None = None
         self._bug: Exception | None = None
         self._told_of_wait = False
+        self._taken: tuple[int, int] | None = None
+
+    def has_taken(self, position: Position) -> bool:
+        """Whether the last save was at this place of the run."""
+        return self._taken == (position.stage, position.step)
 
     def save(self, position: Position, model: nn.Module, optimizer: ClippedOptimizer) -> None:
         """Copies the present state and starts to write it; before that it waits for the last save.
@@ -49,7 +54,7 @@ class Saver:
         Where `position.best` is of this step, its weights are the model's, and are written before the step folder that
         refers to them. All ranks call it alike.
         """
-        is_first = ranks.is_first()
+        is_first, self._taken = ranks.is_first(), (position.stage, position.step)
         if is_first:
             self._end_last(position.step)
         self._snapshot.take(state_of(model, optimizer), keep=is_first)
@@ -122,6 +127,10 @@ class Saver:
         if self._error is not None:
             say(f"{self._name()} is written now")
         self._error = self._best_left = None
+        try:
+            prune(self._run, step_folder(self._run, self._position.step), self._keep, self._keep_every)
+        except OSError as error:
+            warn(f"older checkpoints of {self._run} were not removed: {error.strerror}")
         return True
 
     def _write_folders(self) -> None:
@@ -132,7 +141,6 @@ class Saver:
         elif best is not None and self._best_left is not None:
             write_best(self._run, best.step, self._best_left)
         write_step(self._run, position, tensors)
-        prune(self._run, step_folder(self._run, position.step), self._keep, self._keep_every)
 
     def _fail(self, error: BertsmithError) -> None:
         is_first_time, self._error = self._error is None, error
