@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -221,3 +222,11 @@ def test_two_containers_on_one_disk_write_the_same_file_whole(tmp_path):
     assert (tmp_path / "a.txt").read_text() == "x" * 5000
     for each in both:
         each.communicate()
+
+
+def test_what_another_host_has_written_is_waited_for(tmp_path):
+    path = tmp_path / "step"
+    assert not files.wait_for(path, seconds=0.1)
+    threading.Timer(0.5, path.mkdir).start()
+    assert files.wait_for(path, seconds=240)
+    assert files.wait_for(path, seconds=0)
