@@ -44,10 +44,7 @@ def ran(work: Callable[..., None], ranks: int, *args: object, kill: Moment | Non
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bertsmith.training.pretrain", "bertsmith.tasks.finetune"])
     meeting = Path(mkdtemp(prefix="bertsmith-ranks-"))
-    processes = [
-        context.Process(target=_rank, args=(rank, ranks, meeting, kill, work, args), daemon=True)
-        for rank in range(ranks)
-    ]
+    processes = [context.Process(target=_rank, args=(rank, ranks, meeting, kill, work, args)) for rank in range(ranks)]
     for process in processes:
         process.start()
     try:

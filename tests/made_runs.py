@@ -19,8 +19,6 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from bertsmith.base.stopping import StoppedAfterSaving
-from bertsmith.corpus.options import PrepareOptions
-from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.recipes.schema import Recipe
@@ -53,6 +51,8 @@ _SMALL = (
 def small_corpus() -> Path:
     """A corpus of Python's own documentation, some documents held out; made once a process, and only read."""
     # Here, so that tests on a GPU, which read a stored corpus, need no library that splits sentences.
+    from bertsmith.corpus.options import PrepareOptions
+    from bertsmith.corpus.prepare import prepare
 
     folder = Path(mkdtemp(prefix="bertsmith-tests-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

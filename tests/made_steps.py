@@ -69,7 +69,7 @@ def dealt(ranks: int, accumulation: int) -> list[list[list[int]]]:
 
 def model_for(mode: str, dtype: torch.dtype = torch.float32, *, seed: int = 2, **settings: object) -> PretrainingModel:
     """A fresh model, shared between the ranks in a mode ("" leaves it alone). settings: compute, dropout, sums."""
-    sums, compute = settings.pop("sums", torch.float32), settings.pop("compute", None)
+    sums, compute = settings.pop("sums", None), settings.pop("compute", None)
     model = fresh_model(compute, deviation=0.1, seed=seed, **settings, **SHAPE).to(dtype)
     if mode == "replicate":
         replicate(model, sums)

@@ -98,7 +98,10 @@ def test_bench_batches_tells_speed_index_start_and_that_batches_agree(source, tm
     args = ["bench", "batches", "--source", source, "--sizes", "0.3", "--lengths", "128", "--workers", "1"]
     assert main([*args, "--markdown", "--json", str(report)]) == 0
     rows = {row["case"]: row for row in json.loads(report.read_text())["rows"]}
-    assert set(rows) == {"index", "epoch", "start", "agree", "collator"}
+    assert set(rows) == {"index", "epoch", "start", "large", "agree", "collator"}
+    large = rows["large"]["result"]["seconds"]
+    assert large.keys() == {"references", "dealing as it comes", "dealing", "shards cut", "shards", "all but shards"}
+    assert {len(each) for each in large.values()} == {5}
     index, epoch = rows["index"], rows["epoch"]
     assert 0 < epoch["result"]["tokens"] <= index["result"]["tokens"]
     assert index["disk_bytes"] >= 2 * index["result"]["instances"]
@@ -107,6 +110,7 @@ def test_bench_batches_tells_speed_index_start_and_that_batches_agree(source, tm
     assert rows["agree"]["result"]["ranks_agree"] is True
     said = capsys.readouterr().out
     assert "| yes | yes |" in said
+    assert "for a step of 65,536 sequences" in said
     assert "bertsmith bench batches" in said
 
 

@@ -232,8 +232,9 @@ exit $status
 @pytest.mark.skipif(not has_own_mounts(), reason="needs leave to mount a small disk (unshare -rm)")
 @pytest.mark.parametrize(("save_every", "size"), [(2, "600k"), (100_000, "60k")], ids=["checkpoint", "metrics"])
 def test_a_disk_that_is_really_full(tmp_path: Path, save_every: int, size: str) -> None:
-    """A disk of this size, filled by checkpoints in one run and by lines of metrics in the other."""
-    save_recipe(small_recipe(phase1__steps=400, save_every=save_every), tmp_path / "recipe.yaml")
+    """A disk of this size, filled by checkpoints in one run and by lines of metrics in the other: both train to their
+    end, where no model can be written."""
+    save_recipe(small_recipe(phase1__steps=100, save_every=save_every), tmp_path / "recipe.yaml")
     (tmp_path / "disk").mkdir()
     script = FULL_DISK.format(
         size=size, python=sys.executable, recipe=tmp_path / "recipe.yaml", corpus=small_corpus(), copy=tmp_path / "copy"

@@ -18,8 +18,10 @@ import torch
 import yaml
 
 import bertsmith
+from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks import finetune
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.training.checkpoints import saver, step_folders
 from bertsmith.training.loop import Trainer
@@ -90,7 +92,6 @@ def test_the_folder_is_a_run_folder(unbroken: Run, model: Path) -> None:
     assert steps == sorted(steps), "one step count rises through both seeds"
     assert {each["seed"] for each in unbroken.metrics("train")} == {42, 43}
     assert len(unbroken.metrics("evaluation")) == 6
-    assert [each.name for each in step_folders(unbroken.folder)] == ["step-00000034", "step-00000036"]
     assert unbroken.is_finished()
     written = json.loads((unbroken.folder / "finetune.json").read_text())
     assert written == {**written, "train_rows": 96, "dev_rows": 40, "test_rows": 40, "truncated_rows": 0}
@@ -255,20 +256,54 @@ def test_best_weights_are_whole_before_the_step_folder_that_refers_to_them(
     assert result.scores
 
 
-def test_a_finished_run_keeps_its_checkpoints_and_one_copy_of_the_best_weights(
-    unbroken: Run, model: Path, tmp_path: Path, said: pytest.LogCaptureFixture
+@pytest.fixture(scope="module")
+def almost_finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a command that was killed before it wrote the model."""
+    folder = tmp_path_factory.mktemp("almost")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finetune, "_save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            call(model, folder / "run")
+    assert [each.name for each in step_folders(folder / "run")] == ["step-00000034", "step-00000036"]
+    assert list((folder / "run").glob("best-*"))
+    return folder
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def call(model: Path, out: Path, **fields: int) -> FinetuneResult:
+    settings = replace(SETTINGS, learning_rate=6e-3, **fields)
+    return bertsmith.finetune("classify", model, TRAIN, DEV, out, test=TEST, settings=settings, resume=out.exists())
+
+
+def test_a_finished_run_needs_no_checkpoints_and_says_that_it_removed_them(
+    almost_finished: Path, model: Path, tmp_path: Path, said: pytest.LogCaptureFixture
 ) -> None:
-    """The best weights are the finished model; also where a run was killed just before it had removed the others."""
-    assert not list(unbroken.folder.glob("best-*"))
-    assert [each.name for each in step_folders(unbroken.folder)] == ["step-00000034", "step-00000036"]
-    write(tmp_path)
-    call = command(model, tmp_path, tmp_path / "run")
-    shutil.copytree(unbroken.folder, tmp_path / "run")
-    (tmp_path / "run" / "best-00000012").mkdir()
-    (tmp_path / "run" / "best-00000012" / "weights.safetensors").write_bytes(bytes(2000))
-    assert main([*call, "--resume"]) == 0
-    assert not list((tmp_path / "run").glob("best-*"))
-    assert "removed best-00000012 (2.0 kB): the finished model holds the best weights" in said.text
+    shutil.copytree(almost_finished / "run", tmp_path / "run")
+    freed = [*step_folders(tmp_path / "run"), *(tmp_path / "run").glob("best-*")]
+    call(model, tmp_path / "run")
+    assert Run(tmp_path / "run").is_finished()
+    assert not [each.name for each in (tmp_path / "run").iterdir() if each.name.startswith(("step-", "best-"))]
+    assert f"removed {len(freed)} checkpoints and best weights (" in said.text
+    assert sum(path.stat().st_size for path in (tmp_path / "run").rglob("*")) < 2 * len(weights(Run(tmp_path / "run")))
+    shutil.copytree(almost_finished / "run" / "step-00000034", tmp_path / "run" / "step-00000034")
+    said.clear()
+    call(model, tmp_path / "run")
+    assert not step_folders(tmp_path / "run"), "where a kill came between the model and that"
+    assert "removed 1 checkpoints" in said.text
+
+
+def test_checkpoints_that_are_kept_for_good_stay_with_the_best_weights_they_refer_to(
+    almost_finished: Path, model: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(almost_finished / "run", tmp_path / "run")
+    call(model, tmp_path / "run", keep_every=17)
+    (kept,) = step_folders(tmp_path / "run")
+    assert kept.name == "step-00000034"
+    best = json.loads((kept / "position.json").read_text())["best"]["step"]
+    assert [each.name for each in (tmp_path / "run").glob("best-*")] == [f"best-{best:08d}"]
 
 
 def test_the_score_that_chose_the_epoch_is_said_to_have_done_so(unbroken: Run, model: Path, tmp_path: Path) -> None:
@@ -286,14 +321,12 @@ def test_a_run_leaves_the_callers_random_state_alone(model: Path, tmp_path: Path
 
 
 def test_a_metrics_file_that_lost_records_is_named_and_no_result_is_made_up(
-    unbroken: Run, model: Path, tmp_path: Path, capsys
+    almost_finished: Path, model: Path, tmp_path: Path
 ) -> None:
-    import shutil
-
-    shutil.copytree(unbroken.folder, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "model")
+    shutil.copytree(almost_finished / "run", tmp_path / "run")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "run" / "metrics.jsonl").write_text("".join(lines[:9]))
-    assert main([*command(model, tmp_path, tmp_path / "run"), "--resume"]) == 2
-    assert "records of epochs are missing" in capsys.readouterr().err
+    with pytest.raises(BertsmithError, match="records of epochs are missing"):
+        call(model, tmp_path / "run")
     assert not (tmp_path / "run" / "model").exists()
+    assert step_folders(tmp_path / "run")

@@ -11,12 +11,13 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.loader import load_recipe
-from bertsmith.training.loop import Trainer
+from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.run_folder import check_same_run
-from made_runs import OF_THE_CLOCK, corpus, join_ranks, ran_by_ranks, small_recipe
+from made_runs import OF_THE_CLOCK, corpus, figures, join_ranks, ran_by_ranks, signalled_after, small_recipe, weights
 
 PLAIN = small_recipe(model__hidden_dropout=0, model__attention_dropout=0, evaluate_every=2, log_every=2)
 RUNS = {
@@ -26,13 +27,23 @@ RUNS = {
     "shard, checkpointing": dataclasses.replace(PLAIN, parallel="shard", gradient_checkpointing=True),
 }
 
+# Runs with sharded weights that a signal to one rank stops in the middle: in which mode they are resumed by two ranks.
+STOPPED = {"resumed": "shard", "changed": "replicate", "fewer ranks": ""}
+
 
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
     join_ranks(rank, 2, folder)
     source = Corpus.open(made)
-    Trainer.save = lambda self, since_log: None  # what is compared is the model at the end
     for name, recipe in RUNS.items():
         pretrain(recipe, source, folder / name)
+    for name, later in STOPPED.items():
+        with pytest.MonkeyPatch.context() as patch:
+            if rank == 1:
+                signalled_after(2, patch)
+            with pytest.raises(StoppedAfterSaving):
+                pretrain(RUNS["shard"], source, folder / name)
+        if later:
+            pretrain(RUNS[later], source, folder / name, resume=True)
     try:
         pretrain(dataclasses.replace(RUNS["shard"], compile="true"), source, folder / "compiled")
     except BertsmithError as error:
@@ -51,14 +62,33 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return pretrain(RUNS["shard"], corpus(), tmp_path_factory.mktemp("alone") / "run")
 
 
-@pytest.mark.parametrize(("name", "close"), [("replicate", 1e-4), ("shard", 1e-4), ("bf16 sums", 2e-2)])
+@pytest.mark.parametrize(
+    ("name", "close"), [("replicate", 1e-4), ("shard", 1e-4), ("changed", 1e-4), ("bf16 sums", 2e-2)]
+)
 def test_a_run_of_two_ranks_is_that_of_one(finished: Path, alone: Run, name: str, close: float) -> None:
-    ours, theirs = Run(finished / name).metrics(), alone.metrics()
+    check_near(Run(finished / name), alone, close)
+
+
+def test_one_rank_resumes_a_run_that_two_ranks_held_in_shards(finished: Path, alone: Run) -> None:
+    folder = finished / "fewer ranks"
+    assert 2 <= int(step_folders(folder)[-1].name[-8:]) < 7
+    check_near(pretrain(PLAIN, corpus(), folder, resume=True), alone, 1e-4)
+
+
+def test_a_run_resumed_in_shards_is_the_unbroken_one_to_the_bit(finished: Path) -> None:
+    resumed, unbroken = (Run(finished / name) for name in ("resumed", "shard"))
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+
+
+def check_near(run: Run, other: Run, close: float) -> None:
+    """That two runs write the same figures and weights, up to rounding."""
+    ours, theirs = run.metrics(), other.metrics()
     assert [each["kind"] for each in ours] == [each["kind"] for each in theirs]
     for found, expected in zip(ours, theirs, strict=True):
         for figure in expected.keys() - OF_THE_CLOCK - {"kind", "padding_share"}:
             assert found[figure] == pytest.approx(expected[figure], rel=2 * close), figure
-    found, expected = (load_file(run.model / "model.safetensors") for run in (Run(finished / name), alone))
+    found, expected = (load_file(each.model / "model.safetensors") for each in (run, other))
     assert found.keys() == expected.keys()
     for tensor, each in expected.items():
         assert float((found[tensor] - each).norm()) <= close * max(float(each.norm()), 1.0), tensor

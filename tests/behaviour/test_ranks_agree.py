@@ -14,15 +14,22 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import bertsmith
+from bertsmith.base import ranks
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.ranks.together import together
 from bertsmith.corpus.shards import Corpus
+from bertsmith.optim.adamw import AdamW
+from bertsmith.optim.groups import parameter_groups
 from bertsmith.training import agreement, checkpoints, run
+from bertsmith.training.checkpoints import Position
 from bertsmith.training.pretrain import Run, pretrain
+from made_kills import ran
 from made_rows import QUICK, made_model, rows
-from made_runs import join_ranks, leave_ranks, ran_by_ranks, small_recipe
+from made_runs import small_corpus, small_recipe
 
 RANKS = 3
 RECIPE = small_recipe(save_every=2, keep=20)
@@ -157,6 +164,20 @@ def failures(rank: Rank) -> None:
     rank.takes("a bug", lambda: together(fail(1, error=TypeError)))
 
 
+def sharded(rank: Rank) -> None:
+    """Weights of which each rank holds other rows, as read from equal files, and from files of which one differs."""
+    mesh = init_device_mesh("cpu", (RANKS,))
+    model = torch.nn.Linear(4, 6, bias=False)
+    model.weight = torch.nn.Parameter(distribute_tensor(torch.arange(24.0).view(6, 4), mesh, [Shard(0)]))
+    optimizer = AdamW(parameter_groups(model, 0.0))
+    for name, text in (("equal", "as written"), ("unlike", f"as rank {rank.number % 2} reads it")):
+        step = rank.folder / f"{name}-of-{rank.number}" / "step-00000001"
+        step.mkdir(parents=True)
+        (step / "training-state.safetensors").write_text(text, encoding="utf-8")
+        facts = agreement.held(Position(step=1), model, optimizer, step)
+        rank.takes(f"sharded, {name} files", lambda facts=facts: agreement.agree(lambda: facts))
+
+
 def differing_rows(rank: Rank) -> None:
     settings = replace(QUICK, epochs=1)
     model = rank.folder / "model"
@@ -164,9 +185,8 @@ def differing_rows(rank: Rank) -> None:
     rank.takes("rows", lambda: bertsmith.finetune("classify", model, train, DEV, rank.folder / "no", settings=settings))
 
 
-def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
-    join_ranks(rank, RANKS, folder)
-    one = Rank(rank, folder, made)
+def work_of_a_rank(folder: Path, made: Path) -> None:
+    one = Rank(ranks.rank(), folder, made)
     with pytest.MonkeyPatch.context() as patch:
         differing_settings(one)
         differing_corpora(one)
@@ -174,16 +194,17 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
         differing_code(one, patch)
         old_listings(one, patch)
         failures(one)
+        sharded(one)
         differing_rows(one)
-    (folder / f"told-{rank}.json").write_text(json.dumps(one.told), encoding="utf-8")
-    leave_ranks()
+    (folder / f"told-{one.number}.json").write_text(json.dumps(one.told), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
     made_model(folder)
-    return ran_by_ranks(work_of_a_rank, RANKS, folder)
+    ran(work_of_a_rank, RANKS, folder, small_corpus())
+    return folder
 
 
 def told(folder: Path, name: str) -> Any:
@@ -258,6 +279,11 @@ def test_a_rank_that_reads_another_checkpoint_or_none_is_named(folder: Path) -> 
     assert told(folder, "no checkpoint")[0].startswith("rank 1 failed: ")
 
 
+def test_of_sharded_weights_the_files_are_compared(folder: Path) -> None:
+    assert told(folder, "sharded, equal files") == "None"
+    assert told(folder, "sharded, unlike files")[0].endswith("rank 1 in weights")
+
+
 def test_rows_of_fine_tuning_are_compared_too(folder: Path) -> None:
     assert told(folder, "rows")[0].endswith("rank 2 in train_rows")
     assert not (folder / "no").exists()
@@ -283,8 +309,6 @@ def test_one_process_compares_nothing() -> None:
 
 
 def test_a_corpus_of_other_sizes_than_listed_is_refused_in_one_process(tmp_path: Path) -> None:
-    from made_runs import small_corpus
-
     shutil.copytree(small_corpus(), tmp_path / "corpus")
     victim = next((tmp_path / "corpus" / "train").glob("*.documents.npy"))
     victim.write_bytes(victim.read_bytes()[:-4])

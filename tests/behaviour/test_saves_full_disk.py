@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import bertsmith
+from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.recipes.loader import save_recipe
 from bertsmith.training.checkpoints import newest_whole, step_folders
@@ -15,6 +18,7 @@ from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import Run, pretrain
 from made_checkpoints import fill, small_disk
+from made_rows import QUICK, made_model, rows
 from made_runs import corpus, figures, small_corpus, small_recipe, weights
 
 LENGTH = {"phase1__steps": 20, "phase2__steps": 4, "evaluate_every": 4}
@@ -140,3 +144,29 @@ def test_a_disk_too_small_for_what_is_kept_is_foretold_and_costs_later_checkpoin
     assert " are missing" in first
     assert "step-00000024 was not written: could not write: No space left on device" in last
     assert last.endswith("kept: step-00000002, step-00000004")
+
+
+TRAIN, DEV = rows(96, 1), rows(40, 2)
+FINETUNED = replace(QUICK, epochs=4, log_every=2, save_every=2, dropout=0.2)
+
+
+@pytest.mark.parametrize("freed", [True, False])
+def test_a_fine_tuning_run_keeps_its_best_weights_in_memory_while_the_disk_is_full(
+    small: Path, tmp_path: Path, after: dict, said: pytest.LogCaptureFixture, freed: bool
+) -> None:
+    """The disk is full when each of three epochs ends (6 steps each), and some epoch's weights are the best."""
+    model = made_model(tmp_path / "encoder")
+    unbroken = bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=FINETUNED)
+    after[5] = lambda _: fill(small)
+    if freed:
+        after[23] = lambda _: (small / "filler").unlink()
+        found = bertsmith.finetune("classify", model, TRAIN, DEV, small / "run", settings=FINETUNED)
+        assert found.scores == unbroken.scores
+        assert weights(Run(small / "run")) == weights(Run(tmp_path / "run"))
+    else:
+        with pytest.raises(BertsmithError, match="No space left"):
+            bertsmith.finetune("classify", model, TRAIN, DEV, small / "run", settings=FINETUNED)
+        assert newest_whole(small / "run") == small / "run" / "step-00000004"
+        assert not (small / "run" / "model").exists()
+    refused = [each for each in warnings(said) if "could not be written" in each]
+    assert [each.split()[1] for each in refused][:3] == ["step-00000006", "step-00000008", "step-00000010"]

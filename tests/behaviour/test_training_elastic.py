@@ -41,10 +41,11 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def elastic(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Begun on four ranks, killed, resumed on two, killed, and resumed on one with larger micro-batches."""
+    """Begun on four ranks, killed, resumed on two with sharded weights, killed, and resumed on one with larger
+    micro-batches."""
     run = tmp_path_factory.mktemp("elastic") / "run"
     ran(train, 4, RECIPE, small_corpus(), run, kill=Moment(4, 0.0))
-    ran(train, 2, RECIPE, small_corpus(), run, kill=Moment(12, 0.0))
+    ran(train, 2, replace(RECIPE, parallel="shard"), small_corpus(), run, kill=Moment(12, 0.0))
     assert not Run(run).is_finished()
     ran(train, 1, replace(RECIPE, micro_batch_tokens=1000), small_corpus(), run)
     return Run(run)
@@ -90,6 +91,7 @@ def test_the_run_folder_says_how_steps_were_cut_up(elastic: Run, unbroken: Run) 
     assert known[unbroken]["begun_on"]["micro_batch_tokens"] == "256"
     assert known[elastic]["begun_on"]["ranks"] == "4, 2, 1"
     assert known[elastic]["begun_on"]["micro_batch_tokens"] == "256, 1000"
+    assert known[elastic]["begun_on"]["parallel"] == "replicate, shard, replicate"
     for each in known.values():
         del each["begun_on"]
     assert known[elastic] == known[unbroken], "they are the same run"

@@ -33,7 +33,7 @@ def key(case: tuple) -> str:
 
 
 def trained(device: torch.device, case: tuple, micro_batches: range, compiled: bool = False) -> dict[str, torch.Tensor]:
-    """The weights after some updates, in the middle of which nothing may wait for the device."""
+    """The weights after some updates; in the last compiled one nothing may wait for the device."""
     mode, compute, sums = case
     shape = {"vocab_size": VOCABULARY, "hidden_size": 128, "num_hidden_layers": 3, "intermediate_size": 512}
     model: PretrainingModel = fresh_model(compute, **shape).to(device)
@@ -46,7 +46,7 @@ def trained(device: torch.device, case: tuple, micro_batches: range, compiled: b
     batch = pretrain_batch(lengths_of("ragged", 16, 64), VOCABULARY)
     counts = {"masked": 8 * len(batch.masked_positions), "next_sentence": 8 * batch.layout.sequences}
     for number in range(STEPS):
-        if number == STEPS - 1:
+        if compiled and number == STEPS - 1:
             torch.cuda.set_sync_debug_mode("error")
         optimizer.set_learning_rate(1e-2)
         train_step(Pretraining(model, device), optimizer, [batch for _ in micro_batches], counts, device, step_of)

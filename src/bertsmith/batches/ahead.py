@@ -11,7 +11,7 @@ import atexit
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 120.0
 """How long nothing new may come from other ranks until a rank draws what is missing by itself."""
 _MOST_STARTS = 3
-_POLL_SECONDS = 0.05
+# How long to wait before a folder is looked at again: longer each time, since hundreds of ranks may look at one disk.
+_POLL_SECONDS, _POLL_GROWTH, _MOST_POLL_SECONDS = 0.02, 1.3, 2.0
 # How long a process that draws a shard has to finish it.
 _LEAVE_SECONDS = 5.0
 
@@ -93,7 +94,8 @@ class Ahead:
                 try:
                     self._files.write_shard(epoch, shard, instances)
                 except (BertsmithError, OSError) as error:
-                    warn(f"the instances of epoch {epoch} cannot be kept, so they are held in memory: {error}")
+                    what = f"the instances of epoch {epoch} cannot be kept, so they are held in memory: {error}"
+                    warn(what, of_all_ranks=True)
                     return False
                 progress.advance(shards[shard].tokens)
         return True
@@ -102,7 +104,7 @@ class Ahead:
         """The index when it is there; None, with a warning, where it does not come."""
         files, stream, by_maker = self._files, self._order.stream(epoch), self._maker.is_at(epoch)
         seen, since = -1, time.monotonic()
-        while True:
+        for pause in _pauses():
             there = len(files.shards_there(epoch))
             if (found := files.read_index(stream)) is not None:
                 return found
@@ -118,7 +120,8 @@ class Ahead:
                     f"{files.shards:,} shards are drawn): this rank now makes what is missing"
                 )
                 return None
-            time.sleep(_POLL_SECONDS)
+            time.sleep(pause)
+        raise AssertionError("pauses have no end")
 
 
 class _Maker:
@@ -262,10 +265,12 @@ def _made(order: Order, share: Share, epoch: int, look: Callable[[float], None])
         for shard in missing_of(files, epoch, share.of(visiting_order(stream, files.shards))):
             look(0)
             files.write_shard(epoch, shard, order.draw(epoch, shard).instances)
-        while share.leads and not files.index_path(epoch).exists():
+        for pause in _pauses():
+            if not share.leads or files.index_path(epoch).exists():
+                break
             if len(files.shards_there(epoch)) == files.shards:
                 files.write_index(order.collected(epoch))
-            look(_POLL_SECONDS)
+            look(pause)
     except BertsmithError as error:
         return f"{error.what} ({error.where})"
     except EOFError:
@@ -273,6 +278,14 @@ def _made(order: Order, share: Share, epoch: int, look: Callable[[float], None])
     except Exception as error:  # any error: the rank will do it by itself, and meet the same one where it can be shown
         return repr(error)
     return ""
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between two looks at a folder, without end."""
+    pause = _POLL_SECONDS
+    while True:
+        yield pause
+        pause = min(pause * _POLL_GROWTH, _MOST_POLL_SECONDS)
 
 
 def missing_of(files: EpochFiles, epoch: int, shards: Sequence[int]) -> list[int]:

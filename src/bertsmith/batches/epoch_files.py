@@ -135,7 +135,7 @@ class EpochFiles:
             return body
         if path not in self._damaged:
             self._damaged.add(path)
-            warn(f"the file {path} is damaged and {what}")
+            warn(f"the file {path} is damaged and {what}", of_all_ranks=True)
         return None
 
 

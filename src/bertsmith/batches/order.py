@@ -53,8 +53,8 @@ class DrawnShard:
 class Order:
     """The instances of one phase, by their position in the run, from 0.
 
-    Memory: two epoch indices (two bytes per instance, memory-mapped if cached), the shuffles of two windows, and some
-    400,000 instances (25 bytes each) or those of two shards, whichever is more.
+    Memory: two epoch indices (two bytes per instance, memory-mapped if cached) with two windows of references each (32
+    bytes per instance), and some 400,000 instances (25 bytes each) or those of two shards, whichever is more.
     """
 
     def __init__(

@@ -114,7 +114,9 @@ def deal_fixed(lengths: Ints, masked: Ints, ranks: int, shapes: FixedShapes) -> 
 
     A is the shape's, increased by one on every rank while some bin does not fit. The bins of a rank are adjacent.
     """
-    each = shapes.micro_batches
+    room = ((int(lengths.sum()), shapes.tokens), (int(masked.sum()), shapes.masked), (len(lengths), shapes.sequences))
+    # Fewer would hold less in all than the step has.
+    each = max(shapes.micro_batches, *(-(-needed // (ranks * held)) for needed, held in room))
     while True:
         bins = ranks * each
         numbers = bin_numbers(lengths, bins)

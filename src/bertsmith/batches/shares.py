@@ -6,7 +6,6 @@ ranks that see the same folder does all of it.
 
 from __future__ import annotations
 
-import atexit
 import secrets
 import shutil
 import tempfile
@@ -28,11 +27,12 @@ Gathered = Callable[[Any], list[Any]]
 @dataclass(frozen=True)
 class Share:
     """A rank's part. folder: None where nothing can be kept. place: among the `places` ranks that write there, from 0;
-    None for a rank that only reads."""
+    None for a rank that only reads. temporary: whether this rank made the folder for this run alone."""
 
     folder: Path | None
     place: int | None = 0
     places: int = 1
+    temporary: bool = False
 
     @property
     def leads(self) -> bool:
@@ -42,6 +42,11 @@ class Share:
     def of(self, parts: Sequence[T]) -> Sequence[T]:
         """The parts that this rank makes; all ranks that write there together make every part once."""
         return [] if self.place is None else parts[self.place :: self.places]
+
+    def close(self) -> None:
+        """Removes a temporary folder."""
+        if self.temporary and self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,8 @@ class _Mark:
 def agree(folder: Path, gathered: Gathered) -> Share:
     """This rank's share of what is to be kept in `folder`; every rank calls it at the same time.
 
-    Where none of the ranks of a host can write to the folder, they share a temporary one, which is removed at the end;
-    a warning says so.
+    Where none of the ranks of a host can write to the folder, they share a temporary one, until the one that made it
+    closes its share; a warning says so.
     """
     mark = _marked(folder)
     marks: list[_Mark | None] = gathered(mark)
@@ -81,14 +86,21 @@ def agree(folder: Path, gathered: Gathered) -> Share:
         with suppress(OSError):
             mark.path(folder).unlink()
     if leader is None:
-        warn(f"the order of instances cannot be kept in {folder}: every process builds it anew, and holds it in memory")
+        what = (
+            f"the order of instances cannot be kept in {folder}: every process builds it anew, and holds it in memory"
+        )
+        warn(what, of_all_ranks=True)
         return Share(None)
     chosen = _mark_of(marks, leader)
     writers = [number for number, choice in enumerate(choices) if choice == (leader, True)]
     own = marks.index(mark) if writes else None
-    if mark is not None and not mark.kept:
-        _tidy(Path(mark.folder), folder, is_chosen=own == leader)
-    return Share(chosen.path(folder).parent, None if own is None else writers.index(own), len(writers))
+    temporary = own == leader and not chosen.kept
+    if temporary:
+        warn(f"{folder} cannot be written to, so the order of instances is kept in {chosen.folder} until this run ends")
+    elif mark is not None and not mark.kept:
+        shutil.rmtree(mark.folder, ignore_errors=True)
+    place = None if own is None else writers.index(own)
+    return Share(chosen.path(folder).parent, place, len(writers), temporary)
 
 
 def _mark_of(marks: Sequence[_Mark | None], number: int) -> _Mark:
@@ -108,12 +120,3 @@ def _marked(folder: Path) -> _Mark | None:
         files.write_text(temporary / name, "")
         return _Mark(str(temporary), name, kept=False)
     return None
-
-
-def _tidy(temporary: Path, folder: Path, is_chosen: bool) -> None:
-    """Removes a temporary folder: at the end, with a warning now, if it was chosen."""
-    if not is_chosen:
-        shutil.rmtree(temporary, ignore_errors=True)
-        return
-    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-    warn(f"{folder} cannot be written to, so the order of instances is kept in {temporary} until this run ends")

@@ -80,7 +80,7 @@ def keep_no_copies(parameters: Iterable[Tensor]) -> None:
 
 def are_gathered(parameters: Sequence[Tensor]) -> bool:
     """Whether any of these was given to `keep_no_copies`."""
-    return any(each in _gathered for each in parameters)
+    return bool(_gathered) and any(each in _gathered for each in parameters)
 
 
 def to_save(copy: Tensor, *parameters: Tensor) -> Sequence[Tensor]:

@@ -37,7 +37,7 @@ from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Runner, Task
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.training.agreement import agree, checksum, code_facts
-from bertsmith.training.checkpoints import Best, drop_best, load_best
+from bertsmith.training.checkpoints import Best, drop_checkpoints, load_best
 from bertsmith.training.loop import Cadence, Stage, Trainer, run_stages
 from bertsmith.training.run import (
     TrainerSettings,
@@ -121,7 +121,8 @@ def finetune(
             if resume and ranks.by_first(run.is_finished):
                 result = ranks.by_first(lambda: _finished(run))
                 say(f"this run is finished already: {run.model}; {result.line()}")
-                ranks.by_first(lambda: drop_best(run.folder))  # where it was killed before that
+                # Where a kill came before that.
+                ranks.by_first(lambda: drop_checkpoints(run.folder, settings.keep_every))
                 return result
             facts = RunFacts(identity, as_yaml(recipe | asdict(settings)), started_on)
             try:
@@ -176,7 +177,7 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
     optimizer = _optimizer(model, settings, device)
     position = resume_position(checkpoint, model, optimizer)
     drops = settings.dropout > 0 or settings.attention_dropout > 0
-    started_on |= cut_of_run(facts.started_on, position, settings.micro_batch_tokens, drops)
+    started_on |= cut_of_run(facts.started_on, position, {"micro_batch_tokens": settings.micro_batch_tokens}, drops)
     objective = TaskObjective(
         work.task,
         read_config(work.folder),
@@ -215,7 +216,7 @@ def _finish(work: _Work, run: Run, model: nn.Module, best: Best, seconds: float)
     # Before the model, which makes the run a finished one.
     files.write_json(run.folder / FINETUNE_FILE, result.to_dict())
     _save(model, work, result, run.model)
-    drop_best(run.folder)
+    drop_checkpoints(run.folder, work.settings.keep_every)
     return result
 
 

@@ -57,7 +57,7 @@ class FinetuneSettings:
     save_every: int = 500
     """Steps between two checkpoints; the end of an epoch is always saved."""
     keep: int = 1
-    """Step checkpoints that are kept, the newest ones."""
+    """Step checkpoints that are kept while it trains, the newest ones."""
     keep_every: int = 0
     """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps none for that."""
     columns: Columns = field(default_factory=Columns)

@@ -126,7 +126,9 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
     optimizer = _optimizer(recipe, model, device)
     position = resume_position(checkpoint, model, optimizer)
     drops = model.config.hidden_dropout_prob > 0 or model.config.attention_probs_dropout_prob > 0
-    facts |= cut_of_run(started_on, position, recipe.micro_batch_tokens, drops)
+    parallel = "shard" if is_sharded(model) else "replicate"
+    cut = {"micro_batch_tokens": recipe.micro_batch_tokens, "parallel": parallel}
+    facts |= cut_of_run(started_on, position, cut, drops)
     is_compiled = ranks.by_first(lambda: choose_compiled(recipe.compile, device.torch_device, is_sharded(model)))
     compiled = CompiledStep(model, optimizer, device.torch_device) if is_compiled else None
     cadence = Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep, recipe.keep_every)
@@ -182,7 +184,7 @@ def _model(recipe: Recipe, corpus: Corpus, device: Device, init_from: str | Path
 
 def _share(recipe: Recipe, model: PretrainingModel) -> None:
     """Tells the ranks, where there are several, how to share the model."""
-    sums = {"fp32": torch.float32, "bf16": torch.bfloat16}[recipe.gradient_sums]
+    sums = torch.bfloat16 if recipe.gradient_sums == "bf16" else None
     if ranks.world_size() == 1:
         if recipe.parallel == "shard":
             log_choice("weights", "whole", "one rank has nobody to share them with")

@@ -89,16 +89,16 @@ def resume_position(checkpoint: Path | None, model: nn.Module, optimizer: Clippe
 
 
 def cut_of_run(
-    started_on: Mapping[str, str], position: Position | None, micro_batch_tokens: int, drops: bool
+    started_on: Mapping[str, str], position: Position | None, cut: Mapping[str, object], drops: bool
 ) -> dict[str, str]:
-    """How this run's steps are cut up, for `RunFacts.started_on`: every world size and every size of micro-batches that
-    it has had, the present one last.
+    """How this run's steps are cut up, for `RunFacts.started_on`: every world size that it has had, and every value of
+    the settings in `cut`, the present one last.
 
     position: of the checkpoint that the run is resumed from. drops: whether the model has dropout. Warns where steps
     were cut up otherwise before that checkpoint.
     """
     facts, changes = {}, []
-    for name, value in (("ranks", str(ranks.world_size())), ("micro_batch_tokens", str(micro_batch_tokens))):
+    for name, value in {"ranks": str(ranks.world_size()), **{name: str(each) for name, each in cut.items()}}.items():
         known = started_on[name].split(", ") if position and name in started_on else []
         if known and known[-1] != value:
             changes.append(f"{name} was {known[-1]} and is {value}")

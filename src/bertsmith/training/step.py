@@ -83,6 +83,7 @@ def train_step(
     sums = StepSums.zero(len(counts), device)
     for number, batch in enumerate(micro_batches, start=1):
         if number > 1 and should_stop():
+            gradients.drop()
             optimizer.zero_grad(set_to_none=True)
             return None
         if number == len(micro_batches):

@@ -82,18 +82,18 @@ def test_a_rank_that_may_only_read_gets_no_part(tmp_path: Path, monkeypatch: pyt
 
 
 def test_where_nobody_may_write_a_temporary_folder_is_shared_and_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    at_end: list[Callable[[], object]] = []
-    monkeypatch.setattr(shares.atexit, "register", lambda work, *given, **named: at_end.append(work))
     (tmp_path / "file").write_text("in the way")
     first, second = agreed([tmp_path / "file" / "order"] * 2)
     assert first.folder is not None
     assert first.folder.is_dir()
-    assert (first, second) == (Share(first.folder, 0, 2), Share(first.folder, 1, 2))
+    assert (first, second) == (Share(first.folder, 0, 2, temporary=True), Share(first.folder, 1, 2))
     assert caplog.text.count("cannot be written to") == 1
-    assert len(at_end) == 1
-    first.folder.rmdir()
+    second.close()
+    assert list(first.folder.iterdir()) == []
+    first.close()
+    assert not first.folder.exists()
 
 
 def test_where_nothing_can_be_written_it_is_said(

@@ -28,7 +28,7 @@ def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def taken(sequences: int, is_compiled: bool, scale: float = 2.0**8) -> tuple[dict[str, torch.Tensor], Lamb]:
+def taken(sequences: int, is_compiled: bool, scale: float = 4.0) -> tuple[dict[str, torch.Tensor], Lamb]:
     """The gradients of one micro-batch of a step of so many sequences, and the optimizer after the update.
 
     The counts make it a part of a larger step, whose other micro-batches would only be added in fp32.
@@ -54,7 +54,8 @@ def taken(sequences: int, is_compiled: bool, scale: float = 2.0**8) -> tuple[dic
 
 
 def zeros(gradients: dict[str, torch.Tensor]) -> int:
-    return sum(int((each == 0).sum()) for each in gradients.values())
+    """In the layers: of the rows of embeddings most are used by no token of a small batch."""
+    return sum(int((each == 0).sum()) for name, each in gradients.items() if ".layers." in name)
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])
@@ -70,7 +71,7 @@ def test_a_large_step_has_no_more_zero_gradients_than_a_small_one(
     torch._dynamo.reset()
     monkeypatch.setattr(LossScale, "set_labels", lambda self, labels: None)
     early, _ = taken(LARGE, is_compiled)
-    assert zeros(early) > 1.2 * zeros(small), "divided by the whole count alone, many are lost"
+    assert zeros(early) > 100 + 2 * zeros(small), "divided by the whole count alone, many are lost"
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])

@@ -247,6 +247,7 @@ def poisoned(run: Run, folder: Path) -> Path:
     tensors = load_file(path)
     tensors["model.encoder.layers.0.feed_forward.outer.bias"][0] = math.inf
     save_file(tensors, path)
+    (path.parent / "checksums.json").unlink()  # and in the header no word of it, as in earlier versions
     return folder
 
 

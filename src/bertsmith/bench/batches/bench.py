@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from bertsmith.base.log import say, size
-from bertsmith.bench.batches.cases import GLOBAL_BATCH, MICRO_BATCH_TOKENS, STARTS
+from bertsmith.bench.batches.cases import (
+    GLOBAL_BATCH,
+    LARGE_BATCH,
+    LARGE_RANKS,
+    LARGE_STEPS,
+    MICRO_BATCH_TOKENS,
+    STARTS,
+)
 from bertsmith.bench.machine import machine
 from bertsmith.bench.made_corpus import open_or_prepare
 from bertsmith.bench.measure import CaseSpec, Measured, measure, measure_peer
@@ -55,7 +63,7 @@ def _cases(corpus: Corpus, length: int, folder: Path, against_datasets: bool) ->
     index = folder / f"batches-index-{length}"
     shards = min(_PEER_SHARDS, len(corpus.shards("train")))
     cases = []
-    for what in ("index", "epoch", "start", "agree", *(["collator"] if against_datasets else [])):
+    for what in ("index", "epoch", "start", "large", "agree", *(["collator"] if against_datasets else [])):
         say(f"measuring batches at length {length}: {what}")
         options = {"length": length, "index": index, "shards": shards}
         out = folder / f"batches-{what}-{length}"
@@ -86,6 +94,12 @@ def _tables(cases: Sequence[BatchCase], corpus_tokens: int) -> list[Table]:
             ["length", "seconds", "CPU s", "same for processes", "same for ranks"],
             [_start_row(length, found["start"].result, found["agree"].result) for length, found in lengths],
         ),
+        Table(
+            f"CPU milliseconds of the first of {LARGE_RANKS} ranks for a step of {LARGE_BATCH:,} sequences: the median "
+            f"of {LARGE_STEPS} steps; of shards, for those that a step is the first to need, the most",
+            ["length", "references", "dealing", "into one shape", "shards, read", "shards, cut", "all but shards"],
+            [_large_row(length, found["large"].result["seconds"]) for length, found in lengths],
+        ),
     ]
 
 
@@ -110,6 +124,13 @@ def _index_row(length: int, built: Measured, corpus_tokens: int) -> list[str]:
     sequences, seconds = f"{built.result['instances']:,}", f"{built.cpu_seconds:.2f}"
     bytes_a_token = f"{built.disk_bytes / corpus_tokens:.3f}"
     return [f"{length}", sequences, seconds, f"{each:.0f}", size(built.disk_bytes), bytes_a_token]
+
+
+def _large_row(length: int, seconds: dict[str, list[float]]) -> list[str]:
+    usual = {name: f"{statistics.median(each) * 1000:,.1f}" for name, each in seconds.items()}
+    most = {name: f"{max(each) * 1000:,.1f}" for name, each in seconds.items()}
+    names = ("references", "dealing as it comes", "dealing")
+    return [f"{length}", *(usual[each] for each in names), most["shards"], most["shards cut"], usual["all but shards"]]
 
 
 def _start_row(length: int, start: dict[str, Any], agree: dict[str, Any]) -> list[str]:

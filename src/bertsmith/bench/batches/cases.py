@@ -6,7 +6,7 @@ import hashlib
 import random
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ GLOBAL_BATCH, MICRO_BATCH_TOKENS = 256, 16_384
 _SEED, _PHASE = 0, 1
 STARTS = 5
 _STEPS_COMPARED = 8
+LARGE_BATCH, LARGE_RANKS, LARGE_BUDGET = 65_536, 8, 65_536
+LARGE_STEPS = 5
 
 
 def _orders(spec: CaseSpec) -> Callable[[Path], Any]:
@@ -102,6 +104,57 @@ def _start(spec: CaseSpec) -> Work:
     return work
 
 
+def _large(spec: CaseSpec) -> Work:
+    """Where the first rank's time goes in large steps: CPU seconds of each part of each step.
+
+    Shards are drawn once as in training, where their instances are then read from disk, and once more from the text.
+    """
+    from bertsmith.base.layout import deal_within
+    from bertsmith.batches.masking import MaskingSettings
+    from bertsmith.batches.shapes import FixedShapes, deal_fixed
+    from bertsmith.batches.shares import Share
+    from bertsmith.batches.steps import StepBuilder
+
+    open_order, masking = _orders(spec), MaskingSettings()
+
+    def work() -> dict[str, Any]:
+        ours, plain = open_order(spec.out), open_order(Path(spec.options["index"]))
+        ours.build_ahead(Share(spec.out), end=0)
+        next(epoch for epoch in count() if ours.epoch_start(epoch) >= LARGE_STEPS * LARGE_BATCH)
+        shapes = FixedShapes.for_steps(
+            ours.epoch(0).lengths,
+            masking,
+            global_batch=LARGE_BATCH,
+            ranks=LARGE_RANKS,
+            budget_tokens=LARGE_BUDGET,
+            longest=spec.options["length"],
+        )
+        builder = StepBuilder(open_order(spec.out), LARGE_BATCH, masking, LARGE_BUDGET, 0, LARGE_RANKS, shapes)
+        builder.order.reach(0, LARGE_STEPS * LARGE_BATCH)
+        found: dict[str, list[float]] = {}
+
+        def timed(name: str, part: Callable[[], Any]) -> Any:
+            start = time.process_time()
+            result = part()
+            found.setdefault(name, []).append(time.process_time() - start)
+            return result
+
+        for number in range(LARGE_STEPS):
+            order, first = builder.order, number * LARGE_BATCH
+            chosen = timed("references", lambda: order.instances(first, LARGE_BATCH))  # noqa: B023  called at once
+            predictions = masking.predictions(chosen.lengths)
+            timed("dealing as it comes", lambda: deal_within(chosen.lengths, LARGE_RANKS, LARGE_BUDGET))  # noqa: B023
+            timed("dealing", lambda: deal_fixed(chosen.lengths, predictions, LARGE_RANKS, shapes))  # noqa: B023
+            shards = sorted(set(zip(chosen.epochs.tolist(), chosen.shards.tolist(), strict=True)))
+            timed("shards cut", lambda: [plain.drawn(*shard) for shard in shards])  # noqa: B023
+            timed("shards", lambda: [order.drawn(*shard) for shard in shards])  # noqa: B023
+            step = timed("all but shards", lambda: builder.build(number))  # noqa: B023
+            assert step.totals.sequences == LARGE_BATCH
+        return {"seconds": found, "tokens": 0}
+
+    return work
+
+
 def _agree(spec: CaseSpec) -> Work:
     """Whether two processes that build, and two ranks, give what one thread and one rank give."""
     open_loader = _loaders(spec)
@@ -166,6 +219,7 @@ SIDES: dict[str, Callable[[CaseSpec], Work]] = {
     "index": _index,
     "epoch": _epoch,
     "start": _start,
+    "large": _large,
     "agree": _agree,
     "collator": _collator,
 }

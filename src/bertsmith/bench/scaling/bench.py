@@ -81,11 +81,12 @@ class Ranks:
 def bench_scaling(options: BenchOptions, folder: Path, command: str) -> Report:
     """Measures in `folder`, on a CPU. Raises BertsmithError if a rank ends by itself."""
     before, model = machine(), "tiny" if options.quick else "base"
-    spec = {"model": shape(model), "sequences": _QUICK_SEQUENCES if options.quick else _SEQUENCES}
+    dims = shape(model)
+    spec = {"model": dims, "sequences": _QUICK_SEQUENCES if options.quick else _SEQUENCES}
     rows = []
     with ExitStack() as ends:
         sides = [Ranks(side, spec, folder / str(number), ends) for number, side in enumerate((Side(1), *SIDES))]
-        parameters = _parameters(spec["model"])
+        parameters = _parameters(dims)
         for micro_batches in MICRO_BATCHES:
             say(f"measuring steps of {micro_batches} micro-batches a rank")
             rows += _rows(sides, micro_batches, _QUICK_ROUNDS if options.quick else _ROUNDS)

@@ -6,7 +6,7 @@ best-00000400/              the weights that scored best up to some step folder,
 The checksums of a folder's files lie in its checksums.json; `docs/checkpoints.md` is for those who run it.
 """
 
-from bertsmith.training.checkpoints.folders import drop_best as drop_best
+from bertsmith.training.checkpoints.folders import drop_checkpoints as drop_checkpoints
 from bertsmith.training.checkpoints.load import load_best as load_best
 from bertsmith.training.checkpoints.load import load_checkpoint as load_checkpoint
 from bertsmith.training.checkpoints.load import newest_whole as newest_whole

@@ -30,12 +30,13 @@ def tell_disk_need(run: Path, model: nn.Module, kept: Kept, steps: int, keeps_be
     """
     weights = sum(each.numel() * each.element_size() for each in model.state_dict().values())
     moments = 2 * sum(each.numel() * _FP32 for each in model.parameters() if each.requires_grad)
-    checkpoints = kept.keep + (steps // kept.keep_every if kept.keep_every else 0)
-    parts = [f"{checkpoints + 1} checkpoints of {size(weights + moments)} (one of them being written)"]
-    total = (checkpoints + 1) * (weights + moments)
+    # One more than are kept is there while it is being written; there are never more than steps.
+    checkpoints = min(kept.keep + (steps // kept.keep_every if kept.keep_every else 0) + 1, steps)
+    parts = [f"{checkpoints} checkpoints of {size(weights + moments)} (the one being written included)"]
+    total = checkpoints * (weights + moments)
     if keeps_best:
         parts.append(f"as many best weights of {size(weights)}")
-        total += (checkpoints + 1) * weights
+        total += checkpoints * weights
     parts.append(f"a finished model of {size(weights)}")
     there, free = _size_of_outcome(run), shutil.disk_usage(run).free
     missing = max(total + weights - there, 0) - free

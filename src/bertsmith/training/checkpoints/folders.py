@@ -106,10 +106,10 @@ def opened_tensors(path: Path) -> Iterator[Any]:
 
 
 def prune(run: Path, newest: Path, keep: int, keep_every: int) -> None:
-    """Removes the step folders before `newest` that are neither among the last `keep` up to it nor at a multiple of
+    """Removes the step folders up to `newest` that are neither among the last `keep` of them nor at a multiple of
     `keep_every` steps (0: none are kept for that), and then the best weights that no step folder refers to."""
     up_to_now = [each for each in step_folders(run) if each.name <= newest.name]
-    for old in up_to_now[:-keep]:
+    for old in up_to_now[: max(len(up_to_now) - keep, 0)]:
         if not keep_every or step_of(old) % keep_every:
             files.remove_folder(old)
     _remove_unused_best(run)
@@ -131,12 +131,14 @@ def _remove_unused_best(run: Path) -> None:
             files.remove_folder(folder)
 
 
-def drop_best(run: Path) -> None:
-    """Removes all best weights of a run whose finished model holds them, and says so."""
-    folders = list(run.glob("best-*"))
-    freed = sum(path.stat().st_size for folder in folders for path in folder.iterdir())
-    for folder in folders:
-        files.remove_folder(folder)
+def drop_checkpoints(run: Path, keep_every: int) -> None:
+    """Removes what a finished run needs no more, and says so: step folders that are not kept for good, and best weights
+    that no other one refers to."""
+    folders = [*step_folders(run), *run.glob("best-*")]
+    sizes = {each: sum(path.stat().st_size for path in each.iterdir()) for each in folders}
     if folders:
-        names = ", ".join(sorted(folder.name for folder in folders))
-        say(f"removed {names} ({size(freed)}): the finished model holds the best weights")
+        prune(run, step_folder(run, 10**8 - 1), 0, keep_every)
+    removed = [each for each in folders if not each.exists()]
+    if removed:
+        freed = size(sum(sizes[each] for each in removed))
+        say(f"removed {len(removed)} checkpoints and best weights ({freed}), which the finished run needs no more")

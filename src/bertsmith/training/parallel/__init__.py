@@ -31,6 +31,10 @@ class Gradients(Protocol):
         Returns which ranks' own gradients were not finite, fp32[ranks], 1 for each; None where there is one rank.
         """
 
+    def drop(self) -> None:
+        """Instead of `before_last` and `finish`, on all ranks, where a step is given up between two micro-batches: the
+        weights may then be saved, as they were before the step. Sharded ones may not be trained any more."""
+
 
 class _Alone:
     """One rank: gradients are left as autograd makes them."""
@@ -38,13 +42,15 @@ class _Alone:
     def begin(self) -> None: ...
     def before_last(self) -> None: ...
     def finish(self) -> None: ...
+    def drop(self) -> None: ...
 
 
 _shared: WeakKeyDictionary[nn.Module, Replicated | Sharded] = WeakKeyDictionary()
 
 
-def replicate(model: nn.Module, sums: torch.dtype = torch.float32) -> None:
-    """All ranks hold all weights. sums: the dtype in which gradients travel; they are kept in that of the weights."""
+def replicate(model: nn.Module, sums: torch.dtype | None = None) -> None:
+    """All ranks hold all weights. sums: the dtype in which gradients travel; that of the weights, if None. In between
+    they are kept in that of the weights."""
     _shared[model] = Replicated([each for each in model.parameters() if each.requires_grad], sums)
 
 
@@ -52,7 +58,7 @@ def shard(
     model: nn.Module,
     layers: Iterable[nn.Module],
     compute: torch.dtype | None = None,
-    sums: torch.dtype = torch.float32,
+    sums: torch.dtype | None = None,
 ) -> None:
     """Each rank keeps a part of each matrix and gathers the others when they are needed; before an optimizer is made.
 
@@ -63,7 +69,7 @@ def shard(
 
 
 def gradients_of(model: nn.Module) -> Gradients:
-    """How the ranks share this model's gradients: as they were told to, or replicated where there are several."""
+    """How ranks share this model's gradients: by `replicate` or `shard`; else replicated, where there are several."""
     found = _shared.get(model)
     if found is not None and found.ranks == world_size():
         return found

@@ -39,14 +39,14 @@ class Replicated:
     """
 
     def __init__(
-        self, parameters: Sequence[Tensor], sums: torch.dtype = torch.float32, bucket_bytes: int = BUCKET_BYTES
+        self, parameters: Sequence[Tensor], sums: torch.dtype | None = None, bucket_bytes: int = BUCKET_BYTES
     ) -> None:
-        """sums: the dtype in which buckets travel where it is narrower than the parameters'."""
+        """sums: the dtype in which buckets travel, where it is not the parameters'."""
         self.ranks = world_size()
         backwards, first = list(reversed(parameters)), parameters[0]
         sizes = [each.numel() for each in backwards]
         self._flat = torch.zeros(sum(sizes) + self.ranks, dtype=first.dtype, device=first.device)
-        self._sums = sums if sums.itemsize < first.dtype.itemsize else first.dtype
+        self._sums = sums or first.dtype
         *parts, self._faulty = torch.split(self._flat, [*sizes, self.ranks])
         views = [part.view_as(each) for part, each in zip(parts, backwards, strict=True)]
         self._buckets = self._cut(list(zip(backwards, views, strict=True)), bucket_bytes)
@@ -104,6 +104,9 @@ class Replicated:
                 flat.copy_(sent)
         self._under_way.clear()
         return self._faulty.clone() if self.ranks > 1 else None
+
+    def drop(self) -> None:
+        """Nothing was started yet."""
 
     def _arrived(self, parameter: Tensor) -> None:
         """Called when a backward pass has added all that it has for a parameter."""

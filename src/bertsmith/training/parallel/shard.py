@@ -29,21 +29,27 @@ class Sharded:
     """`Gradients` of a model whose matrices are sharded here."""
 
     def __init__(
-        self, model: nn.Module, layers: Iterable[nn.Module], compute: torch.dtype | None, sums: torch.dtype
+        self, model: nn.Module, layers: Iterable[nn.Module], compute: torch.dtype | None, sums: torch.dtype | None
     ) -> None:
         """Shards the model in place. See `bertsmith.training.parallel.shard`."""
         self.ranks = world_size()
         first = next(model.parameters())
         vectors = [each for each in model.parameters() if each.ndim < 2]
-        self._comm = _Sums(sums if sums.itemsize < first.dtype.itemsize else first.dtype)
-        shared = {
-            "mesh": init_device_mesh(first.device.type, (self.ranks,)),
-            "ignored_params": cast(set[nn.Parameter], set(vectors)),
-        }
+        self._comm = _Sums(sums or first.dtype)
+        mesh = init_device_mesh(first.device.type, (self.ranks,))
+        ignored = cast(set[nn.Parameter], set(vectors))
+
+        def split(module: nn.Module, dtype: torch.dtype | None, gathered_twice: bool) -> None:
+            # The gradients of micro-batches are added up in the dtype of the weights.
+            policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=first.dtype, cast_forward_inputs=False)
+            fully_shard(
+                module, mesh=mesh, reshard_after_forward=gathered_twice, mp_policy=policy, ignored_params=ignored
+            )
+
         for layer in layers:
-            fully_shard(layer, mp_policy=_policy(compute, first.dtype), reshard_after_forward=True, **shared)
-        # Gathered in their own dtype, because embeddings are added up in it.
-        fully_shard(model, mp_policy=_policy(None, first.dtype), reshard_after_forward=False, **shared)
+            split(layer, compute, True)
+        # Gathered in its own dtype, because embeddings are added up in it.
+        split(model, None, False)
         for name in _ENTRIES:
             register_fsdp_forward_method(model, name)
         self._root = cast(FSDPModule, model)
@@ -56,7 +62,7 @@ class Sharded:
     def _set_up(self, module: FSDPModule) -> None:
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)  # gloo can do no other
-        module.set_custom_reduce_scatter(self._comm)
+        module.set_custom_reduce_scatter(cast(Any, self._comm))
         if hasattr(module, "set_reduce_scatter_unused_params"):
             module.set_reduce_scatter_unused_params(True, recurse=False)
         # The same tensors are filled by every gather, which counts as no change of them.
@@ -81,10 +87,9 @@ class Sharded:
         """Sums the gradients of vectors; FSDP2 has made those of matrices by the end of the backward pass."""
         return self._vectors.finish(self._comm.norms)
 
-
-def _policy(compute: torch.dtype | None, own: torch.dtype) -> MixedPrecisionPolicy:
-    """Gathered in `compute`; the gradients of micro-batches are added up in the dtype of the weights."""
-    return MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=own, cast_forward_inputs=False)
+    def drop(self) -> None:
+        """Gives back what the step has gathered."""
+        self._root.reshard()
 
 
 class _Sums:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
@@ -32,13 +33,13 @@ def run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, objective: Pret
     """
     phases = {number: phase for number, phase in ((1, recipe.phase1), (2, recipe.phase2)) if phase.steps}
     held_out = HeldOut(recipe, corpus, objective.compiled is not None)
-    share = agree(corpus.folder / "order", ranks.gathered)
     spread = _spread(recipe) if from_scratch else None
-    run_stages(
-        trainer,
-        {number: partial(phase_stage, recipe, number, corpus, held_out, share) for number in phases},
-        lambda stage: check_start(trainer, objective, stage.held_out, spread),
-    )
+    with closing(agree(corpus.folder / "order", ranks.gathered)) as share:
+        run_stages(
+            trainer,
+            {number: partial(phase_stage, recipe, number, corpus, held_out, share) for number in phases},
+            lambda stage: check_start(trainer, objective, stage.held_out, spread),
+        )
     for length in dict.fromkeys(phase.sequence_length for phase in phases.values()):
         if held_out.of(length):
             when = f"finished, at {length} tokens"

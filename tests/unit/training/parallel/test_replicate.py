@@ -100,9 +100,9 @@ def test_sums_are_those_of_one_process(found: list[dict[str, object]], name: str
 
 
 def test_a_step_sums_each_bucket_once_in_the_same_order_on_all_ranks(found: list[dict[str, object]]) -> None:
-    """The unused layer of 3 x 3 and the two last ones; two more; and the first with a flag for each rank."""
-    layer = WIDTH * (WIDTH + 1)
-    sizes = [12 + layer, 2 * layer, 2 * layer + 2]
+    """From the last parameter, the unused layer of 3 x 3, to the first, with a flag for each rank behind it."""
+    matrix = WIDTH * WIDTH
+    sizes = [12 + WIDTH + matrix + WIDTH, 2 * (matrix + WIDTH), 2 * matrix + WIDTH + 2]
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         for each in found:
             assert [event for event in each[f"{name} events"] if "sum" in event] == [
@@ -110,10 +110,10 @@ def test_a_step_sums_each_bucket_once_in_the_same_order_on_all_ranks(found: list
             ]
 
 
-def test_sums_start_while_the_last_backward_pass_runs(found: list[dict[str, object]]) -> None:
-    """Not before it; on the rank that got every gradient but the unused layer's none can: that layer comes first."""
-    events = found[0]["fp32 events"]
-    assert min(number for number, event in enumerate(events) if "sum" in event) > events.index("last")
+def test_no_sum_starts_before_the_last_micro_batch(found: list[dict[str, object]]) -> None:
+    for each in found:
+        events = each["fp32 events"]
+        assert min(number for number, event in enumerate(events) if "sum" in event) > events.index("last")
 
 
 def test_a_rank_with_a_gradient_that_is_not_finite_is_named(found: list[dict[str, object]]) -> None:
@@ -125,7 +125,7 @@ def test_a_rank_with_a_gradient_that_is_not_finite_is_named(found: list[dict[str
 
 
 def test_the_first_buckets_are_complete_before_the_backward_pass_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With every parameter used: each bucket is started when the layers above the next one are left."""
+    """With every parameter used, the bucket of a layer is started before the backward pass reaches the next layer."""
     events: list[str] = []
     model = layers()[:DEPTH]
     shared = Replicated(list(model.parameters()), bucket_bytes=WIDTH * (WIDTH + 1) * 4)
@@ -138,7 +138,7 @@ def test_the_first_buckets_are_complete_before_the_backward_pass_is(monkeypatch:
     shared.before_last()
     backward(model, torch.randn(4, WIDTH), events)
     assert events.count("start") == DEPTH
-    assert [event == "start" for event in events] == [False] + [False, True] * (DEPTH - 1) + [True]
+    assert [event == "start" for event in events] == [False, True] * DEPTH
     assert shared.finish() is None, "one rank has nobody to be told apart from"
 
 

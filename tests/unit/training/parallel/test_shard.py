@@ -13,13 +13,16 @@ from bertsmith.model.copies import _copies
 from bertsmith.model.cpu import library
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
+from bertsmith.optim.loss_scale import LossScale
 from bertsmith.training.parallel import fill_from_whole, gradients_of, is_sharded, reshard, whole
 from bertsmith.training.pretraining.inputs import to_inputs
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.step import train_step
 from made_pretraining import batch_of
 from made_runs import join_ranks, ran_by_ranks
 from made_steps import CPU, LENGTHS, MODES, SHAPE, check_close, dealt, model_for, part_of, take_step, weights_of
 
-HALF = torch.bfloat16
+COMPUTE = (None, torch.bfloat16, torch.float16)
 HIDDEN = SHAPE["hidden_size"]
 # Of weights, as they are and joined: no other tensor of a step has one of them.
 SHAPES = {
@@ -54,7 +57,8 @@ def saved_copies(compute: torch.dtype | None, rank: int) -> tuple[int, int, int]
 def trained(mode: str, compute: torch.dtype | None, dropout: float, rank: int) -> dict[str, torch.Tensor]:
     """Losses and weights of three updates; what was computed with stale copies would differ from the second on."""
     model = model_for(mode, compute=compute, dropout=dropout)
-    optimizer = Lamb(parameter_groups(model, 0.01), epsilon=1e-3)
+    loss_scale = LossScale(initial=2.0**10) if compute == torch.float16 else None
+    optimizer = Lamb(parameter_groups(model, 0.01), epsilon=1e-3, loss_scale=loss_scale)
     found = {}
     for number in range(3):
         torch.manual_seed(10 * number + rank)
@@ -71,7 +75,7 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
     found: dict[str, object] = {}
     for kernels in (False, True):
         (library.load if kernels else library.unload)()
-        for compute in (None, HALF):
+        for compute in COMPUTE:
             key = f"{compute} {kernels}"
             found[f"saved {key}"] = saved_copies(compute, rank)
             for mode in MODES:
@@ -101,6 +105,22 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
         found["faulty"].append((sums.faulty.tolist(), bool(optimizer.finite), same))
         if fault == rank:
             handle.remove()
+    before = weights_of(model)
+    gathered = []
+
+    def should_stop() -> bool:
+        gathered.append(sum(not isinstance(each, DTensor) and each.ndim > 1 for each in model.parameters()))
+        return len(gathered) == 2
+
+    micro_batches, counts = [batch_of(LENGTHS, seed=5)] * 4, {"masked": 60, "next_sentence": 64}
+    dropped = train_step(Pretraining(model, CPU), optimizer, micro_batches, counts, CPU, should_stop=should_stop)
+    after = {name: whole(each) for name, each in model.state_dict().items()}
+    same = all(torch.equal(before[name], each) for name, each in after.items())
+    found["dropped"] = (
+        dropped is None and min(gathered),
+        sum(isinstance(each, DTensor) for each in model.parameters()),
+        same,
+    )
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
@@ -125,7 +145,7 @@ def test_a_moment_is_kept_in_shards_and_read_and_filled_whole(found: list[dict[s
         assert here < everywhere
 
 
-@pytest.mark.parametrize("compute", [None, HALF], ids=str)
+@pytest.mark.parametrize("compute", COMPUTE, ids=str)
 @pytest.mark.parametrize("kernels", [False, True])
 def test_no_copy_of_a_weight_is_saved_or_kept(
     found: list[dict[str, object]], compute: torch.dtype | None, kernels: bool
@@ -136,7 +156,7 @@ def test_no_copy_of_a_weight_is_saved_or_kept(
         assert (copies, kept) == (0, 0)
 
 
-@pytest.mark.parametrize("compute", [None, HALF], ids=str)
+@pytest.mark.parametrize("compute", COMPUTE, ids=str)
 @pytest.mark.parametrize("kernels", [False, True])
 def test_three_updates_with_dropout_are_those_of_replicated_weights(
     found: list[dict[str, object]], compute: torch.dtype | None, kernels: bool
@@ -147,6 +167,15 @@ def test_three_updates_with_dropout_are_those_of_replicated_weights(
         assert torch.equal(sharded["figures 0"], replicated["figures 0"])
         assert not torch.equal(sharded["figures 0"], sharded["figures 1"])
         check_close(sharded, replicated, 1e-5 if compute is None else 5e-3)
+
+
+def test_a_step_that_is_dropped_leaves_the_weights_in_shards_and_as_they_were(found: list[dict[str, object]]) -> None:
+    """What is outside of layers stays gathered between micro-batches."""
+    for each in found:
+        gathered, shared, same = each["dropped"]
+        assert gathered > 0
+        assert shared == each["matrices"][1]
+        assert same
 
 
 def test_the_rank_with_a_gradient_that_is_not_finite_is_named_and_none_updates(found: list[dict[str, object]]) -> None:

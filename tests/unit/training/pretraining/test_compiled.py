@@ -163,6 +163,43 @@ def test_results_are_those_of_the_eager_step() -> None:
     assert figures == pytest.approx(evaluate(other, phase.held_out, LETTERS, CPU).as_record(), rel=1e-6)
 
 
+@pytest.mark.timeout(1500)  # thirty runs of a C++ compiler, on a machine that may be busy
+@pytest.mark.skipif(
+    bool(compiled._missing(CPU)), reason="PyTorch's compiler writes C++ for a CPU, and there is no C++ compiler"
+)
+def test_the_real_compiler_makes_kernels_with_the_results_of_the_eager_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, of a tiny step: its losses, their gradients and the update, compiled afresh.
+
+    The embeddings alone are trained: gradients pass through the whole model to them, and few kernels are to compile.
+    """
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    sides = []
+    for _ in range(2):
+        model, _ = made(0.0)
+        model.requires_grad_(False)
+        model.encoder.embeddings.requires_grad_(True)
+        optimizer = Lamb([{"params": [*model.encoder.embeddings.parameters()], "weight_decay": 0.01}])
+        optimizer.set_learning_rate(1e-3)
+        sides.append((model, optimizer))
+    (model, optimizer), (other, other_optimizer) = sides
+    before = together(model.parameters())
+    step = Phase.of(32, 4).builder.build(0)
+    with torch._inductor.config.patch(compile_threads=1):
+        step_of = CompiledStep(model, optimizer, CPU)
+        ours = take(model, optimizer, step, step_of)
+    theirs = take(other, other_optimizer, step, None)
+    assert step_of.compilations == 2
+    assert list(tmp_path.rglob("*.cpp")), "kernels were written and compiled here"
+    assert ours.figures[LOSSES].tolist() == pytest.approx(theirs.figures[LOSSES].tolist(), rel=1e-5)
+    assert ours.figures[COUNTS].tolist() == theirs.figures[COUNTS].tolist()
+    assert optimizer.gradient_norm.item() == pytest.approx(other_optimizer.gradient_norm.item(), rel=1e-5)
+    found, expected = (together(each.parameters()) - before for each in (model, other))
+    assert expected.norm() > 0
+    assert (found - expected).norm() <= 1e-4 * expected.norm()
+
+
 def test_a_step_asks_the_device_nothing_and_draws_its_dropout_from_the_seed() -> None:
     phase = Phase.of(32, 10)
     model, optimizer = made(0.3)
@@ -232,6 +269,7 @@ def test_what_is_compiled_and_why_is_chosen(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_sharded_weights_are_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="bertsmith")
     card = torch.device("cuda", 0)
     assert [choose_compiled(setting, card, sharded=True) for setting in ("auto", "false")] == [False, False]
     assert "gathered layer by layer" in caplog.text

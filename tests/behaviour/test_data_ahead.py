@@ -1,0 +1,169 @@
+"""Promise: nothing waits for data. While an epoch is trained on, all ranks together build the next one's index."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.base import ranks
+from bertsmith.batches.epoch_files import EpochFiles
+from bertsmith.batches.order import Order
+from bertsmith.corpus.shards import Corpus
+from bertsmith.training.pretrain import Run, pretrain
+from made_runs import corpus, figures, join_ranks, leave_ranks, ran_by_ranks, small_recipe, weights
+
+EPOCHS = 3
+RECIPE = small_recipe(
+    **{f"model__{name}": size for name, size in (("layers", 2), ("hidden", 128), ("intermediate", 512))},
+    phase1__sequence_length=64,
+    phase1__global_batch=32,
+    phase2__steps=0,
+    micro_batch_tokens=1024,
+    log_every=1,
+)
+
+
+def watch(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What this process does for its epochs: which it builds itself, in part or all, and which it reads from a file."""
+    seen: dict[str, Any] = {"orders": [], "read": []}
+    build_ahead, read_index = Order.build_ahead, EpochFiles.read_index
+
+    def noted_build_ahead(self: Order, *given: Any, **named: Any) -> None:
+        build_ahead(self, *given, **named)
+        seen["orders"].append(self)
+
+    def noted_read_index(self: EpochFiles, stream: Any) -> Any:
+        found = read_index(self, stream)
+        if found is not None:
+            seen["read"].append(stream.epoch)
+        return found
+
+    patch.setattr(Order, "build_ahead", noted_build_ahead)
+    patch.setattr(EpochFiles, "read_index", noted_read_index)
+    return seen
+
+
+def steps_of_epochs(source: Corpus) -> int:
+    order = Order(source, seed=RECIPE.seed, phase=1, sequence_length=64)
+    return order.epoch_start(EPOCHS) // RECIPE.phase1.global_batch
+
+
+def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
+    """Three epochs, with what the rank did for them."""
+    join_ranks(rank, 2, folder)
+    if rank == 0:
+        shutil.copytree(made, folder / "corpus", ignore=shutil.ignore_patterns("order"))
+    ranks.gathered("the corpus is there")
+    source = Corpus.open(folder / "corpus")
+    with pytest.MonkeyPatch.context() as patch:
+        seen = watch(patch)
+        phase = replace(RECIPE.phase1, steps=steps_of_epochs(source))
+        pretrain(replace(RECIPE, phase1=phase), source, folder / "run")
+    (order,) = seen["orders"]
+    told = {"foreground": order.ahead.in_foreground, "read": seen["read"]}
+    (folder / f"told-{rank}.json").write_text(json.dumps(told), encoding="utf-8")
+    leave_ranks()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ran_by_ranks(work_of_a_rank, 2, tmp_path_factory.mktemp("ahead"))
+
+
+def test_after_the_first_epoch_no_rank_builds_an_index_and_all_read_it_from_one_file(finished: Path) -> None:
+    told = [json.loads((finished / f"told-{rank}.json").read_text()) for rank in (0, 1)]
+    assert [each["foreground"] for each in told] == [[0], [0]]
+    assert {*range(1, EPOCHS)} <= {*told[0]["read"]}
+    assert {*range(EPOCHS)} <= {*told[1]["read"]}, (
+        "the second rank reads even the first index, which the first one wrote"
+    )
+    kept = sorted((finished / "corpus" / "order").iterdir())
+    assert [path.name.split("-")[1] for path in kept] == [str(epoch) for epoch in range(EPOCHS)]
+    plain = Order(
+        Corpus.open(finished / "corpus"), seed=RECIPE.seed, phase=1, sequence_length=64, cache_folder=finished / "plain"
+    )
+    for epoch in range(EPOCHS):
+        plain.epoch(epoch)
+    assert [path.read_bytes() for path in kept] == [
+        path.read_bytes() for path in sorted((finished / "plain").iterdir())
+    ]
+
+
+def test_the_share_of_time_that_ranks_waited_for_data_is_in_the_metrics(finished: Path) -> None:
+    """Printed, and not asserted: what a busy machine waits for is its own affair."""
+    records = Run(finished / "run").metrics("train")
+    seconds = [record["seconds_per_step"] * record["steps"] for record in records]
+    waited = [record["data_wait_share"] * each for record, each in zip(records, seconds, strict=True)]
+    assert len(records) == steps_of_epochs(Corpus.open(finished / "corpus"))
+    assert all(share >= 0 for share in waited)
+    after = len(records) // EPOCHS
+    print(
+        f"\ntwo gloo ranks, {EPOCHS} epochs, {len(records)} steps: {sum(waited) / sum(seconds):.2%} of the time waited "
+        f"for data; {sum(waited[1:]) / sum(seconds[1:]):.2%} after the first step, "
+        f"{sum(waited[after:]) / sum(seconds[after:]):.2%} after the first epoch"
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_in_a_corpus_that_cannot_be_written_to_gives_the_same(
+    tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    recipe = small_recipe(loader_workers=workers, phase1__steps=30)
+    expected = pretrain(recipe, corpus(), tmp_path / "expected")
+    shutil.copytree(corpus().folder, tmp_path / "corpus", ignore=shutil.ignore_patterns("order"))
+    (tmp_path / "corpus" / "order").write_text("a file is in the way of the folder")
+    found = pretrain(recipe, Corpus.open(tmp_path / "corpus"), tmp_path / "run")
+    assert figures(found) == figures(expected)
+    assert weights(found) == weights(expected)
+    assert caplog.text.count("cannot be written to, so the order of instances is kept in") == 1
+    assert not list(tmp_path.glob("bertsmith-order-*")), "the temporary folder is gone"
+
+
+LEFT_BEHIND = """
+import multiprocessing, os, sys, time
+from pathlib import Path
+sys.path[:0] = {path!r}
+from made_shards import make_source
+from bertsmith.batches.order import Order
+from bertsmith.batches.shares import Share
+
+if __name__ == "__main__":
+    folder = Path({folder!r})
+    order = Order(make_source(), seed=1, phase=1, sequence_length=64, cache_folder=folder)
+    order.build_ahead(Share(folder, 0, places=2 if {waits} else 1), end=10**9)
+    order.files.write_index(order.build(0))
+    order.reach(0, 1)
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["idle", "waiting for another rank"])
+def test_the_process_that_builds_ahead_leaves_when_the_run_is_killed(tmp_path: Path, waits: bool) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(LEFT_BEHIND.format(path=sys.path, folder=str(tmp_path / "order"), waits=waits))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=240, check=False)
+    (pid,) = map(int, done.stdout.split())
+    end = time.monotonic() + 120
+    while is_alive(pid):
+        assert time.monotonic() < end, "it outlived the run"
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
