@@ -142,19 +142,30 @@ step.train_step = broken
 
 @pytest.mark.slow
 def test_another_rank_s_old_listing_of_a_shared_disk_decides_nothing(tmp_path: Path) -> None:
-    """On the second rank the run folder looks as it did before the run: no step folder, no `run.json`."""
+    """On the second rank the run folder looks as it did before the run, with no step folder and no `run.json`; and the
+    step folder that the first one names is there some seconds later only."""
     recipe = small_recipe(phase1__steps=8, phase2__steps=2, save_every=3)
     fault = f"""
-import pathlib, glob
-run = {str(tmp_path / "run")!r}
+import pathlib, time
+run, looks = {str(tmp_path / "run")!r}, []
+def is_there(path):
+    if run + "/step-" in str(path):
+        looks.append(time.monotonic())
+        return looks[-1] - looks[0] > 3
+    return str(path) not in (run, run + "/run.json")
 for name in ("glob", "iterdir", "rglob"):
     def of(honest):
         def stale(self, *given, **options):
             return iter(()) if str(self) == run else honest(self, *given, **options)
         return stale
     setattr(pathlib.Path, name, of(getattr(pathlib.Path, name)))
-exists = pathlib.Path.exists
-pathlib.Path.exists = lambda self: False if str(self) in (run, run + "/run.json") else exists(self)
+exists, read_text = pathlib.Path.exists, pathlib.Path.read_text
+pathlib.Path.exists = lambda self: is_there(self) and exists(self)
+def read(self, *given, **options):
+    if not is_there(self):
+        raise FileNotFoundError(2, "planted", str(self))
+    return read_text(self, *given, **options)
+pathlib.Path.read_text = read
 """
     for folder, more in ((tmp_path / "a", {}), (tmp_path, {"PYTHONPATH": planted(tmp_path, 1, fault)})):
         first = started([*BERTSMITH, *arguments(recipe, folder, "--ranks", "2")], folder / "log")

@@ -3,6 +3,7 @@ speaks; signals reach all, and a stopped run says so in its folder."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -12,10 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.training.checkpoints import step_folders
-from bertsmith.training.pretrain import Run
-from made_ranks import BERTSMITH, PATIENCE, TORCHRUN, arguments, ended, processes, srun, started, wait_for_step
+from bertsmith.training.pretrain import Run, pretrain
+from made_ranks import BERTSMITH, PATIENCE, TORCHRUN, arguments, ended, processes, slurm, srun, started, wait_for_step
+from made_rows import made_model, rows
 from made_runs import figures, small_corpus, small_recipe, weights
 
 RECIPE = small_recipe(phase1__steps=3, phase2__steps=2)
@@ -185,3 +188,31 @@ def test_no_rank_outlives_a_launcher_that_was_killed(tmp_path: Path) -> None:
     while processes(MARK=str(tmp_path)) and time.monotonic() < end:
         time.sleep(0.2)
     assert not processes(MARK=str(tmp_path))
+
+
+@pytest.mark.parametrize("variables", [{"WORLD_SIZE": "2", "RANK": "0"}, slurm(0, 2, 1), slurm(1, 2, 1)])
+def test_from_python_one_of_several_that_has_not_joined_is_refused(
+    variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(BertsmithError, match="one of 2 processes not joined"):
+        pretrain(RECIPE, small_corpus(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_finetune_takes_the_same_flags(tmp_path: Path) -> None:
+    model = made_model(tmp_path / "encoder")
+    call = ["finetune", "classify", "--model", str(model)]
+    for name, count in (("train", 97), ("dev", 40)):
+        lines = [json.dumps(row) + "\n" for row in rows(count, seed=count)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+        call += [f"--{name}", str(tmp_path / f"{name}.jsonl")]
+    call += ["--epochs", "2", "--batch", "16", "--max-length", "32", "--precision", "fp32", "--log-every", "1"]
+    launched = [*call, "--out", str(tmp_path / "run"), "--ranks", "2"]
+    assert ended(started([*BERTSMITH, *launched], tmp_path / "log")) == 0, (tmp_path / "log").read_text()
+    assert (tmp_path / "log").read_text().splitlines().count(str(tmp_path / "run" / "model")) == 1
+    tasks = srun([*call, "--device", "cpu", "--out", str(tmp_path / "b")], tmp_path)
+    assert [ended(each) for each in tasks] == [0, 0]
+    assert figures(Run(tmp_path / "run")) == figures(Run(tmp_path / "b"))
+    assert weights(Run(tmp_path / "run")) == weights(Run(tmp_path / "b"))

@@ -1,5 +1,5 @@
-"""The sbatch file of pre-training under faked variables of Slurm: it queues its job again when that helps.
-A run that was stopped then comes to the end of the unbroken one."""
+"""The sbatch file of pre-training under faked variables of Slurm: it queues its job again when that helps, and a
+stopped run then comes to the end of the unbroken one."""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@ import secrets
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,6 +29,8 @@ _DISK_FIXES = {
     errno.ESTALE: "see to the shared disk: it was mounted anew or its folder was replaced; then run the command again",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f), or choose another disk",
 }
+# NFS keeps what it knows of a folder for up to a minute.
+_OLD_VIEW_SECONDS, _LOOK_SECONDS = 90.0, 0.25
 # The name that `whole_folder` gives the folder that it replaces, until it is done.
 _OLD_FOLDER = re.compile(r"\.(?P<name>.+)\.\d+(-[0-9a-f]{12})?\.old")
 
@@ -225,6 +228,18 @@ class AppendedFile:
     def _put(self) -> None:
         while self._waiting:
             self._waiting = self._waiting[self._file.write(self._waiting) :]
+
+
+def wait_for(path: Path, seconds: float = _OLD_VIEW_SECONDS) -> bool:
+    """Waits until what another host has written is seen on this one; whether it is, after at most so many seconds."""
+    end = time.monotonic() + seconds
+    while not path.exists():
+        if time.monotonic() > end:
+            return False
+        with suppress(OSError):  # opening a folder asks a file server anew
+            os.scandir(path.parent).close()
+        time.sleep(_LOOK_SECONDS)
+    return True
 
 
 def sync(path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from bertsmith.base import ranks
+from bertsmith.base import files, ranks
 from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.log import say, warn
 from bertsmith.base.ranks.shared_stop import SharedStop
@@ -67,8 +67,11 @@ def start_device(
 
 def newest_checkpoint(folder: Path, resume: bool) -> Path | None:
     """The step folder that a run is resumed from; None where there is none. The first rank verifies and names it,
-    because another one's listing of a shared disk may be old."""
-    return ranks.by_first(lambda: newest_whole(folder)) if resume else None
+    because another one's listing of a shared disk may be old; that one waits until it sees the folder."""
+    checkpoint = ranks.by_first(lambda: newest_whole(folder)) if resume else None
+    if checkpoint is not None and not ranks.is_first():
+        files.wait_for(checkpoint)
+    return checkpoint
 
 
 def resume_position(checkpoint: Path | None, model: nn.Module, optimizer: ClippedOptimizer) -> Position | None:

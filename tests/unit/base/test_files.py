@@ -6,6 +6,10 @@ import errno
 import hashlib
 import json
 import os
+import shutil
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -169,3 +173,60 @@ def test_json_that_may_not_be_read_is_named(tmp_path):
 def test_checksum(tmp_path):
     (tmp_path / "a").write_bytes(json.dumps(list(range(1000))).encode())
     assert files.sha256(tmp_path / "a") == hashlib.sha256((tmp_path / "a").read_bytes()).hexdigest()
+
+
+def test_two_processes_of_one_number_write_the_same_file_whole(tmp_path, monkeypatch):
+    """As in two containers on one disk, whose process numbers are equal: the second writes while the first one does."""
+    monkeypatch.setattr(os, "getpid", lambda: 12)
+    path = tmp_path / "a.txt"
+
+    def write(file):
+        file.write(b"first")
+        files.write_whole(path, lambda inner: inner.write(b"second"))
+        assert path.read_bytes() == b"second"
+
+    files.write_whole(path, write)
+    assert path.read_bytes() == b"first"
+    with files.whole_folder(tmp_path / "model") as first:
+        (first / "of").write_text("first")
+        with files.whole_folder(tmp_path / "model") as second:
+            (second / "of").write_text("second")
+        assert (tmp_path / "model" / "of").read_text() == "second"
+    assert (tmp_path / "model" / "of").read_text() == "first"
+    assert left_behind(tmp_path) == ["a.txt", "model"]
+
+
+WRITES = """
+import os, sys
+from pathlib import Path
+from bertsmith.base import files
+folder = Path(sys.argv[1])
+print(os.getpid(), flush=True)
+sys.stdin.readline()
+for number in range(200):
+    files.write_text(folder / "a.txt", "x" * 5000)
+"""
+
+
+def test_two_containers_on_one_disk_write_the_same_file_whole(tmp_path):
+    start = ["unshare", "--pid", "--fork", sys.executable, "-c", WRITES, str(tmp_path)]
+    if not shutil.which("unshare") or subprocess.run([*start[:3], "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this process may make no namespaces of process numbers")
+    both = [subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [each.stdout.readline() for each in both] == ["1\n", "1\n"], "each is the first process of its container"
+    for each in both:
+        each.stdin.write("\n")
+        each.stdin.flush()
+    assert [each.wait(240) for each in both] == [0, 0]
+    assert left_behind(tmp_path) == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "x" * 5000
+    for each in both:
+        each.communicate()
+
+
+def test_what_another_host_has_written_is_waited_for(tmp_path):
+    path = tmp_path / "step"
+    assert not files.wait_for(path, seconds=0.1)
+    threading.Timer(0.5, path.mkdir).start()
+    assert files.wait_for(path, seconds=240)
+    assert files.wait_for(path, seconds=0)

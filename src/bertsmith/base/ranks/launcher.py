@@ -48,9 +48,9 @@ def launch(command: Sequence[str], ranks: int, threads: int, timeout_seconds: fl
 def _environment(port: int, ranks: int, threads: int) -> dict[str, str]:
     """What all ranks find in their environment; the user's own settings of threads and interfaces stay."""
     loopback = "lo" if sys.platform == "linux" else "lo0"
-    usual = {"OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": loopback, "TORCH_CPP_LOG_LEVEL": "ERROR"}
     return {
-        **usual,
+        "OMP_NUM_THREADS": str(threads),
+        "GLOO_SOCKET_IFNAME": loopback,
         **os.environ,
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),

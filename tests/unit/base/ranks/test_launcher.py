@@ -1,0 +1,93 @@
+"""What a launcher does with processes, of which none needs torch: their variables, statuses, signals and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from bertsmith.base.ranks.launcher import launch
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
+LONG = 600.0
+
+
+def ran(text: str, ranks: int = 2, timeout: float = LONG) -> int:
+    """The status of a launch whose ranks run a Python text."""
+    return launch([sys.executable, "-c", f"import os, sys, time, signal, json\nrank = os.environ['RANK']\n{text}"],
+                  ranks, threads=3, timeout_seconds=timeout)  # fmt: skip
+
+
+def test_every_rank_finds_torchrun_s_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("KEPT", "yes")
+    assert ran(f"json.dump(dict(os.environ), open({str(tmp_path)!r} + '/' + rank, 'w'))", ranks=3) == 0
+    found = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(3)]
+    assert [each["LOCAL_RANK"] for each in found] == ["0", "1", "2"]
+    assert {each["WORLD_SIZE"] for each in found} == {each["LOCAL_WORLD_SIZE"] for each in found} == {"3"}
+    assert {each["OMP_NUM_THREADS"] for each in found} == {"3"}
+    assert {each["KEPT"] for each in found} == {"yes"}
+    assert len({(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in found}) == 1
+
+
+def test_the_user_s_number_of_threads_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert ran("sys.exit(os.environ['OMP_NUM_THREADS'] != '7')") == 0
+
+
+@pytest.mark.parametrize("status", [1, 2, 75])
+def test_the_status_is_that_of_the_rank_that_fails_first(status: int) -> None:
+    assert ran(f"sys.exit({status}) if rank == '1' else time.sleep(600)", timeout=5) == status
+
+
+def test_a_rank_that_is_killed_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    assert ran("os.kill(os.getpid(), signal.SIGKILL) if rank == '1' else time.sleep(600)", timeout=5) == 75
+    assert capfd.readouterr().err.count("rank 1 on ") == 1
+
+
+def test_a_stopped_rank_does_not_hide_another_s_end() -> None:
+    assert ran("os.kill(os.getpid(), signal.SIGSTOP) if rank == '0' else sys.exit(2)", timeout=5) == 2
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)])
+def test_ranks_that_die_of_a_signal_before_they_can_save_were_stopped(
+    number: signal.Signals, status: int, tmp_path: Path
+) -> None:
+    def send() -> None:
+        while len(list(tmp_path.iterdir())) < 2:
+            time.sleep(0.05)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=send, daemon=True).start()
+    ready = f"signal.signal(signal.SIGINT, signal.SIG_DFL); open({str(tmp_path)!r} + '/' + rank, 'w').close()"
+    assert ran(f"{ready}; time.sleep(600)") == status
+
+
+def test_what_a_killed_rank_started_goes_with_it(tmp_path: Path) -> None:
+    text = f"""
+if rank == '1':
+    while not os.path.exists({str(tmp_path / "pid")!r}): time.sleep(0.05)
+    sys.exit(2)
+import subprocess
+child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
+open({str(tmp_path / "part")!r}, 'w').write(str(child.pid))
+os.rename({str(tmp_path / "part")!r}, {str(tmp_path / "pid")!r})
+time.sleep(600)
+"""
+    assert ran(text, timeout=5) == 2
+    child, end = int((tmp_path / "pid").read_text()), time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            os.kill(child, 0)
+        except ProcessLookupError:
+            return
+        if sys.platform == "linux" and ") Z " in Path(f"/proc/{child}/stat").read_text():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it lives")
