@@ -58,12 +58,16 @@ def meet(store: Any, place: Place, mine: Arrival, patience: Patience) -> list[st
     def arrive() -> None:
         store.set(f"beat/{place.rank}", "0")
         store.set(keys[place.rank], json.dumps(asdict(mine)))
+        store.add("arrived", 1)
 
     def look() -> tuple[Verdict | None, bool]:
-        return Verdict.read(store.get(VERDICT)), store.check(keys)
+        verdict, count = store.multi_get([VERDICT, "arrived"])
+        return Verdict.read(verdict), int(count) >= place.world_size
 
     def known() -> list[Arrival | None]:
-        return [Arrival(**json.loads(store.get(key))) if store.check([key]) else None for key in keys]
+        there = [True] * len(keys) if store.check(keys) else [store.check([key]) for key in keys]
+        found = iter(store.multi_get([key for key, is_there in zip(keys, there, strict=True) if is_there]))
+        return [Arrival(**json.loads(next(found))) if is_there else None for is_there in there]
 
     asked(arrive, patience.answer_seconds)
     while True:

@@ -1,6 +1,7 @@
 """The store at which the ranks of a run meet, and what they leave there for one another.
 
 host/R      on which host rank R is, and what it trains on (`Arrival`); written as it arrives
+arrived     how many ranks have
 beat/R, verdict     see `watch`
 stopped     the exit status of a run that was stopped by a signal, after saving
 """
