@@ -138,7 +138,7 @@ def test_an_error_of_all_ranks_is_printed_once(tmp_path: Path) -> None:
 
 def test_a_stop_reaches_all_ranks_and_the_run_goes_on(tmp_path: Path) -> None:
     # Steps long enough that the signal comes before the last one, on a busy machine too.
-    short = small_recipe(phase1__steps=40, phase1__global_batch=192, phase2__steps=2, save_every=100_000)
+    short = small_recipe(phase1__steps=60, phase1__global_batch=16, phase2__steps=2, save_every=100_000)
     process = started([*BERTSMITH, *arguments(short, tmp_path / "a", "--ranks", "2")], tmp_path / "log")
     run = tmp_path / "a" / "run"
     wait_for_step(run, 3, process)
