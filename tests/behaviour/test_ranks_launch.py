@@ -137,7 +137,8 @@ def test_an_error_of_all_ranks_is_printed_once(tmp_path: Path) -> None:
 
 
 def test_a_stop_reaches_all_ranks_and_the_run_goes_on(tmp_path: Path) -> None:
-    short = small_recipe(phase1__steps=60, phase2__steps=2, save_every=100_000)
+    # Steps long enough that the signal comes before the last one, on a busy machine too.
+    short = small_recipe(phase1__steps=60, phase1__global_batch=16, phase2__steps=2, save_every=100_000)
     process = started([*BERTSMITH, *arguments(short, tmp_path / "a", "--ranks", "2")], tmp_path / "log")
     run = tmp_path / "a" / "run"
     wait_for_step(run, 3, process)
@@ -157,13 +158,18 @@ def test_a_stop_reaches_all_ranks_and_the_run_goes_on(tmp_path: Path) -> None:
 
 
 @linux
-@pytest.mark.parametrize(("to", "number", "status"), [("launcher", "SIGINT", 130), ("rank", "SIGUSR1", 143)])
+@pytest.mark.parametrize(
+    ("to", "number", "status"), [("launcher", "SIGINT", 130), ("rank", "SIGUSR1", 143), ("all", "SIGINT", 130)]
+)
 def test_how_a_stop_ends(to: str, number: str, status: int, tmp_path: Path) -> None:
     process = started([*BERTSMITH, *arguments(LONG, tmp_path, "--ranks", "2")], tmp_path / "log", MARK=str(tmp_path))
     wait_for_step(tmp_path / "run", 3, process)
     second = processes(RANK="1", MARK=str(tmp_path))[0]
-    os.kill(process.pid if to == "launcher" else second, getattr(signal, number))
+    first = processes(RANK="0", MARK=str(tmp_path))[0]
+    for each in {"launcher": [process.pid], "rank": [second], "all": [process.pid, first, second]}[to]:
+        os.kill(each, getattr(signal, number))
     assert ended(process) == status, (tmp_path / "log").read_text()
+    assert (tmp_path / "log").read_text().count(f"{number} received") <= 1
     assert (tmp_path / "run" / "stopped").exists()
     assert step_folders(tmp_path / "run")
 

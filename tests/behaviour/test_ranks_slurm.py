@@ -100,6 +100,9 @@ def test_a_job_whose_time_is_over_is_queued_again_and_finishes(tmp_path: Path, s
         (75, False, 19, True),
         (137, False, 0, True),
         (75, False, 20, False),
+        (75, True, 19, True),
+        (75, True, 20, False),
+        (137, True, 20, False),
     ],
 )
 def test_what_is_queued_again(

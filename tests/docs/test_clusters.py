@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +38,7 @@ def commands(path: Path) -> list[str]:
         found = list(texts(list(yaml.safe_load_all(path.read_text()))))
     else:
         found = re.sub(r"^#.*$", "", path.read_text(), flags=re.MULTILINE).replace("\\\n", " ").splitlines()
+    found = [text.partition("--resume &")[0] for text in found]
     return [text[match.start() :] for text in found if (match := re.search(r"bertsmith (prepare|pretrain) ", text))]
 
 
@@ -76,3 +81,42 @@ def test_every_pod_mounts_the_volume_it_works_in(path: Path) -> None:
         mounts = {mount["name"]: mount["mountPath"] for each in pod["containers"] for mount in each["volumeMounts"]}
         assert mounts["data"] == "/data"
         assert volumes == set(mounts)
+
+
+def pod(tmp_path: Path, torchrun: str) -> subprocess.Popen[bytes]:
+    """The container of the manifest of pre-training, with a run folder in tmp_path, and another torchrun."""
+    (_, job) = yaml.safe_load_all((DOCS / "kubernetes" / "pretrain.yaml").read_text())
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    (text,) = container["args"]
+    assert container["command"] == ["bash", "-c"]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "torchrun").write_text(f"#!/bin/bash\ncd {tmp_path}\n{torchrun}\n")
+    (tmp_path / "torchrun").chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "JOB_COMPLETION_INDEX": "1"}
+    return subprocess.Popen(["bash", "-c", text.replace("/data/run", str(tmp_path / "run"))], env=path)
+
+
+@pytest.mark.parametrize(
+    ("torchrun", "status"),
+    [
+        ("exit 0", 0),
+        ("touch run/stopped; exit 0", 75),
+        ("exit 1", 1),
+        ("touch run/stopped; exit 1", 1),
+    ],
+)
+def test_a_pod_of_a_stopped_run_starts_again_and_that_of_a_finished_one_does_not(
+    torchrun: str, status: int, tmp_path: Path
+) -> None:
+    assert pod(tmp_path, torchrun).wait(60) == status
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
+def test_the_signal_to_a_pod_reaches_torchrun_which_may_save(tmp_path: Path) -> None:
+    stop = "trap 'sleep 0.5; touch run/stopped saved; exit 0' TERM; touch ready; while :; do sleep 0.1; done"
+    process = pod(tmp_path, stop)
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 75
+    assert (tmp_path / "saved").exists()

@@ -22,6 +22,8 @@ class BertsmithError(Exception):
     fix: what the user can do about it.
     """
 
+    status = EXIT_USER_INPUT
+
     def __init__(self, what: str, where: str | Path = "", fix: str = "") -> None:
         self.what, self.where, self.fix = what, str(where), fix
         super().__init__(what, self.where, fix)
@@ -33,6 +35,12 @@ class BertsmithError(Exception):
         if self.fix:
             lines.append(f"  fix:   {self.fix}")
         return "\n".join(lines)
+
+
+class RankLost(BertsmithError):
+    """Ranks that do not find each other, or lose each other; the same command may succeed, so it exits with 75."""
+
+    status = EXIT_RANK_LOST
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -12,6 +14,10 @@ from bertsmith.base.log import warn
 
 # By name, because Windows has no SIGUSR1; there SIGTERM comes only from this process itself.
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGINT") if hasattr(signal, name))
+# Set for its children by `ranks.launcher`, to its process number.
+LAUNCHER = "BERTSMITH_LAUNCHER"
+_SAME_SECONDS = 1.0
+_requested = False
 
 
 def leave_stopping_to_parent() -> None:
@@ -42,17 +48,33 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.requested = self.interrupted = False
+        self._interrupted_at = float("-inf")
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The signal handler. Raises KeyboardInterrupt at a SIGINT that follows another signal."""
+        """The signal handler. Raises KeyboardInterrupt at a SIGINT that follows another signal.
+
+        A signal that is sent to a launcher and its ranks reaches these twice, so the same Ctrl-C may come again."""
         del frame
+        global _requested
+        first, again = not self.requested, time.monotonic() - self._interrupted_at < _SAME_SECONDS
         if number == signal.SIGINT:
-            if self.requested:
+            if again and LAUNCHER in os.environ:
+                return
+            if not first:
                 raise KeyboardInterrupt
-            self.interrupted = True
-        self.requested = True
+            self.interrupted, self._interrupted_at = True, time.monotonic()
+        self.requested = _requested = True
+        if first:
+            self._answer(number)
+
+    def _answer(self, number: int) -> None:
         again = "; press Ctrl-C again to stop at once, without that" if self.interrupted else ""
         warn(f"{signal.Signals(number).name} received: {self.answer}{again}", of_all_ranks=True)
+
+
+def stop_requested() -> bool:
+    """Whether a signal has come in the last block of `stop_on_signals`."""
+    return _requested
 
 
 @contextmanager
@@ -62,6 +84,8 @@ def stop_on_signals(answer: str = StopSignal.answer) -> Iterator[StopSignal]:
     Outside the main thread Python allows no signal handlers, so nothing is noted there. A SIGINT that is ignored, as in
     a shell's background jobs, stays ignored. answer: as of `StopSignal`.
     """
+    global _requested
+    _requested = False
     stop = StopSignal()
     stop.answer = answer
     previous = {}

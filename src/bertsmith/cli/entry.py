@@ -32,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return errors.EXIT_DONE
     except (Exception, KeyboardInterrupt) as error:
         status, text = tell(error, debug="--debug" in everywhere)
-        print(text, file=sys.stderr)
+        # A rank that failed before the ranks met; from there on they report their errors themselves.
+        number = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
+        print(text if number == "0" else f"rank {number}: {text}", file=sys.stderr)
         return status
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +36,18 @@ class RankFlags:
     """Seconds after which a process of several that is not heard from is taken for lost, and the others leave."""
 
 
+@contextmanager
+def said_once_a_host() -> Iterator[None]:
+    """Around reading what all ranks of a host have alike, as flags and files: of what is wrong there, one rank of each
+    host gives the message, and the others end with the same status."""
+    try:
+        yield
+    except BertsmithError as error:
+        if (os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0") != "0":
+            raise SystemExit(error.status) from None
+        raise
+
+
 def over_ranks(call: Call, flags: RankFlags, device: str, work: Callable[[str], Path]) -> int:
     """Does the work in the processes that the flags ask for, or that torchrun or srun has started, and prints the
     folder that it gives, once; gives the exit status.
@@ -43,8 +57,9 @@ def over_ranks(call: Call, flags: RankFlags, device: str, work: Callable[[str], 
     """
     from bertsmith.base.ranks.places import place
 
-    _check(flags)
-    device = _device(flags, device)
+    with said_once_a_host():
+        _check(flags)
+        device = _device(flags, device)
     here = place()
     if here is not None:
         _take_part(call, flags, here, device, work)
@@ -66,7 +81,6 @@ def _take_part(call: Call, flags: RankFlags, here: Place, device: str, work: Cal
         name = "--gpus" if flags.gpus is not None else "--ranks"
         what = f"{here.started_by} has started {here.world_size} processes already, and {name} would start more in each"
         raise BertsmithError(what, name, f"leave out {name}, or {here.started_by}")
-    import torch
 
     def once() -> None:
         made = work(device)
@@ -74,9 +88,8 @@ def _take_part(call: Call, flags: RankFlags, here: Place, device: str, work: Cal
             if not here.rank:
                 print(made, flush=True)
 
-    cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
     telling = partial(tell, debug="--debug" in call.everywhere)
-    take_part(Joining(here, cuda, flags.rank_timeout, telling), once)
+    take_part(Joining(here, device, flags.rank_timeout, telling), once)
 
 
 def _check(flags: RankFlags) -> None:
@@ -87,7 +100,7 @@ def _check(flags: RankFlags) -> None:
         raise BertsmithError(f"--gpus is '{flags.gpus}'", "--gpus", f"give a number from 1, or {_ALL}")
     if flags.ranks is not None and flags.ranks < 1:
         raise BertsmithError(f"--ranks is {flags.ranks}", "--ranks", "give a number from 1")
-    if flags.rank_timeout < _SHORTEST_TIMEOUT:
+    if not _SHORTEST_TIMEOUT <= flags.rank_timeout < math.inf:
         fix = f"give at least {_SHORTEST_TIMEOUT:g} seconds: a busy machine may not run a process for a second or two"
         raise BertsmithError(f"--rank-timeout is {flags.rank_timeout:g}", "--rank-timeout", fix)
 

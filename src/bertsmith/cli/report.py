@@ -19,5 +19,5 @@ def tell(error: BaseException, debug: bool = False) -> tuple[int, str]:
         return errors.EXIT_INTERRUPTED, "interrupted"
     trace = "".join(traceback.format_exception(error))
     if isinstance(error, BertsmithError):
-        return errors.EXIT_USER_INPUT, f"{trace}{error}" if debug else str(error)
+        return error.status, f"{trace}{error}" if debug else str(error)
     return errors.EXIT_OUR_BUG, f"{trace}{_BUG}"

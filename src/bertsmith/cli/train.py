@@ -8,10 +8,11 @@ from typing import Annotated
 
 import tyro
 
-from bertsmith.cli.ranks import RankFlags, over_ranks
+from bertsmith.cli.ranks import RankFlags, over_ranks, said_once_a_host
 from bertsmith.cli.verb import Call, Verb
 from bertsmith.recipes.flags import split_flags, wants_help
 from bertsmith.recipes.loader import FIELDS, load_recipe, presets
+from bertsmith.recipes.schema import Recipe
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,8 @@ class PretrainFlags(RankFlags):
 
 
 def _pretrain(call: Call) -> int:
-    named = next((token for token in call.args if token in presets()), None)
-    overrides, own = split_flags(call.args, FIELDS)
-    if wants_help(call.args):  # with the numbers of the preset, where one is named
-        own, overrides = ["--help"], {}
-    flags, _ = replace(call, args=own).read_with(PretrainFlags, load_recipe(named or "bert-base-nvlamb"))
-    recipe = load_recipe(flags.recipe, [f"--{name}={value}" for name, value in overrides.items()])
+    with said_once_a_host():
+        flags, recipe = _pretrain_flags(call)
 
     def work(device: str) -> Path:
         from bertsmith.training.pretrain import pretrain
@@ -46,6 +43,15 @@ def _pretrain(call: Call) -> int:
         return run.model
 
     return over_ranks(call, flags, recipe.device, work)
+
+
+def _pretrain_flags(call: Call) -> tuple[PretrainFlags, Recipe]:
+    named = next((token for token in call.args if token in presets()), None)
+    overrides, own = split_flags(call.args, FIELDS)
+    if wants_help(call.args):  # with the numbers of the preset, where one is named
+        own, overrides = ["--help"], {}
+    flags, _ = replace(call, args=own).read_with(PretrainFlags, load_recipe(named or "bert-base-nvlamb"))
+    return flags, load_recipe(flags.recipe, [f"--{name}={value}" for name, value in overrides.items()])
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,8 @@ class FinetuneFlags(RankFlags):
 def _finetune(call: Call) -> int:
     from bertsmith.tasks.settings import FinetuneSettings
 
-    flags, settings = call.read_with(FinetuneFlags, FinetuneSettings())
+    with said_once_a_host():
+        flags, settings = call.read_with(FinetuneFlags, FinetuneSettings())
 
     def work(device: str) -> Path:
         from bertsmith.tasks.finetune import finetune

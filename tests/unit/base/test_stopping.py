@@ -10,7 +10,8 @@ import threading
 
 import pytest
 
-from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
+from bertsmith.base import stopping
+from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals, stop_requested
 
 
 def test_handlers_are_put_back_and_an_ignored_sigint_stays_ignored() -> None:
@@ -41,6 +42,40 @@ def test_a_signal_is_noted_and_answered(number: int, said: pytest.LogCaptureFixt
     assert signal.getsignal(number) == before
     name = signal.Signals(number).name
     assert said.messages == [f"warning: {name} received: finishing the requests that have come"]
+
+
+def test_a_signal_that_comes_again_is_answered_once(said: pytest.LogCaptureFixture) -> None:
+    with stop_on_signals("stopping"):
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+    assert said.messages == ["warning: SIGTERM received: stopping"]
+
+
+def test_a_ctrl_c_that_reaches_launcher_and_rank_is_one(
+    monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
+) -> None:
+    """The launcher passes it on, so a rank gets it twice; one that comes later is the user's second."""
+    now = 100.0
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: now)
+    monkeypatch.setenv("BERTSMITH_LAUNCHER", "1")
+    with stop_on_signals("stopping") as stop:
+        signal.raise_signal(signal.SIGINT)
+        now += 0.9
+        signal.raise_signal(signal.SIGINT)
+        assert stop.interrupted
+        now += 0.2
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert len(said.messages) == 1
+
+
+def test_whether_a_stop_was_asked_for_is_known_after_the_block() -> None:
+    with stop_on_signals():
+        assert not stop_requested()
+        signal.raise_signal(signal.SIGTERM)
+    assert stop_requested()
+    with stop_on_signals():
+        assert not stop_requested()
 
 
 def test_without_an_answer_it_is_the_one_of_training(said: pytest.LogCaptureFixture) -> None:

@@ -115,3 +115,32 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     assert done.stdout.startswith("usage: bertsmith pretrain")
     assert "Traceback" not in done.stderr
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ["pretrain", "bert-tiny", "--corpus", "c", "--out", "o", "--no-such-flag", "1"],
+        ["pretrain", "nowhere.yaml", "--corpus", "c", "--out", "o"],
+        ["pretrain", "bert-tiny", "--corpus", "c", "--out", "o", "--phase1.steps", "few"],
+        ["pretrain", "bert-tiny", "--corpus", "c", "--out", "o", "--rank-timeout", "nan"],
+        ["finetune", "classify", "--no-such-flag", "1"],
+    ],
+)
+def test_what_is_wrong_before_ranks_meet_is_one_message_for_each_host(call, monkeypatch, capsys):
+    """Four tasks of srun on two hosts."""
+    said = []
+    for rank in range(4):
+        monkeypatch.setenv("SLURM_STEP_ID", "0")
+        monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+        monkeypatch.setenv("SLURM_PROCID", str(rank))
+        monkeypatch.setenv("SLURM_LOCALID", str(rank % 2))
+        try:
+            status = main(call)
+        except SystemExit as end:
+            status = end.code
+        assert status == 2
+        said.append(capsys.readouterr().err)
+    assert said[0]
+    assert said[1] == said[3] == ""
+    assert said[2] == f"rank 2: {said[0]}"

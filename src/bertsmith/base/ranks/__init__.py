@@ -36,11 +36,6 @@ def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def local_rank() -> int:
-    """The number of this process among those of its host, from 0."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
-
-
 def is_first() -> bool:
     """Whether this is the rank that writes files and logs."""
     return rank() == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -17,28 +18,50 @@ import torch
 import torch.distributed as dist
 
 from bertsmith.base import log, ranks
-from bertsmith.base.errors import EXIT_DONE, EXIT_RANK_LOST, BertsmithError
+from bertsmith.base.errors import EXIT_DONE, EXIT_RANK_LOST, RankLost
+from bertsmith.base.log import warn
+from bertsmith.base.ranks.gpus import identity, own_gpu
+from bertsmith.base.ranks.meeting import AllLeave, Arrival, Patience, meet
 from bertsmith.base.ranks.places import LAUNCHER, Place
-from bertsmith.base.ranks.store import STOPPED, apart, meet, this_host
-from bertsmith.base.ranks.verdict import failed
+from bertsmith.base.ranks.store import STOPPED, apart, asked, connect, settled, this_host
+from bertsmith.base.ranks.verdict import Verdict, failed, speaks
 from bertsmith.base.ranks.watch import Watch, named
-from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.base.stopping import StoppedAfterSaving, stop_requested
 
 # Hosts of a job may start minutes apart, while images are copied to them.
 _JOIN_SECONDS = 900.0
 # An error that all ranks have found is printed by the first one, where that is no more than so much later.
 _FIRST_SPEAKS_SECONDS = 5.0
 
+# Of the errors of gloo, NCCL and the store, in lower case.
+_CONNECTION_WORDS = (
+    "connection closed",
+    "connection reset",
+    "connection refused",
+    "connection timed out",
+    "connection was lost",
+    "broken pipe",
+    "timed out waiting",
+    "timeout caused pair closure",
+    "socket timeout",
+    "no route to host",
+    "network is unreachable",
+    "failed to recv",
+    "remote process exited",
+    "ncclremoteerror",
+    "nccl communicator was aborted",
+)
+
 Telling = Callable[[BaseException], tuple[int, str]]
 
 
 @dataclass(frozen=True)
 class Joining:
-    """How a rank takes part. cuda: whether tensors of a GPU are summed. timeout_seconds: after which a silent rank is
-    taken for lost. tell: the exit status and the message of an error."""
+    """How a rank takes part. device: as the user has set it. timeout_seconds: after which a silent rank is taken for
+    lost. tell: the exit status and the message of an error."""
 
     place: Place
-    cuda: bool
+    device: str
     timeout_seconds: float
     tell: Telling
 
@@ -48,11 +71,15 @@ def take_part(joining: Joining, work: Callable[[], None]) -> NoReturn:
     place = joining.place
     if place.rank:
         log.only_warnings(named(place.rank))
-    watch: Watch | None = None
+    store, watch = None, None
     try:
-        store, hosts = meet(place, max(joining.timeout_seconds, _JOIN_SECONDS))
-        watch = _watched(store, hosts, joining)
-        _join(store, joining)
+        patience = Patience(max(joining.timeout_seconds, _JOIN_SECONDS), joining.timeout_seconds, _orphaned)
+        store = connect(place, patience.join_seconds, _orphaned)
+        gpu = own_gpu(joining.device, place.local_rank)
+        hosts = meet(store, place, Arrival(this_host(), gpu.type if gpu else "cpu", identity(gpu)), patience)
+        watch = Watch(store, place, hosts, joining.timeout_seconds, ranks.leave, _orphaned)
+        watch.start()
+        _join(store, joining, gpu)
         try:
             work()
         except StoppedAfterSaving as stopped:
@@ -60,65 +87,78 @@ def take_part(joining: Joining, work: Callable[[], None]) -> NoReturn:
             if not place.rank:
                 print(stopped, file=sys.stderr)
         watch.finish()
+    except AllLeave as news:
+        spoken = speaks(place.rank, news.hosts, news.verdict)
+        ranks.leave(news.verdict.status, f"{named(place.rank)}{news.verdict.line()}" if spoken else "", _outlive(place))
     except BaseException as error:
-        _fail(error, joining, watch)
+        _fail(error, joining, store, watch)
     ranks.leave(EXIT_DONE)
 
 
-def _watched(store: Any, hosts: list[str], joining: Joining) -> Watch:
+def _orphaned() -> bool:
+    """Whether our launcher is gone."""
     parent = os.environ.get(LAUNCHER, "") if os.name == "posix" else ""
-    orphaned = (lambda: os.getppid() != int(parent)) if parent else (lambda: False)
-    watch = Watch(store, joining.place, hosts, joining.timeout_seconds, ranks.leave, orphaned)
-    watch.start()
-    return watch
+    return bool(parent) and os.getppid() != int(parent)
 
 
-def _join(store: Any, joining: Joining) -> None:
+def _join(store: Any, joining: Joining, gpu: torch.device | None) -> None:
     """Makes this process one of the group of torch.distributed."""
     place = joining.place
     os.environ.update(place.variables())
-    device = None
-    if joining.cuda:
-        found = torch.cuda.device_count()
-        # A scheduler that binds tasks to GPUs shows each task its own alone.
-        device = torch.device("cuda", place.local_rank if found > 1 else 0)
-        if place.local_rank >= found > 1:
-            what = f"this is process {place.local_rank + 1} of its host, which has {found} GPUs"
-            raise BertsmithError(what, "CUDA", "start one process for each GPU")
-        torch.cuda.set_device(device)
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
+    several_hosts = place.world_size > place.local_world_size
+    if not place.rank and several_hosts and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
+        warn("torchrun may start ranks again beside what those before them left; use --max-restarts 0, and a loop")
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if device else "gloo",
+        "cpu:gloo,cuda:nccl" if gpu else "gloo",
         store=apart(store, "group"),
         rank=place.rank,
         world_size=place.world_size,
         timeout=timedelta(seconds=max(joining.timeout_seconds, ranks.COLLECTIVE_SECONDS)),
-        device_id=device,
+        device_id=gpu,
     )
     if place.world_size > 1:
         ranks.host_group()
 
 
-def _fail(error: BaseException, joining: Joining, watch: Watch | None) -> NoReturn:
-    """Leaves for an error: tells the other ranks, and the user where no other rank has said the same."""
+def _fail(error: BaseException, joining: Joining, store: Any, watch: Watch | None) -> NoReturn:
+    """Leaves for an error: tells the other ranks, and the user where no other rank has reported the same."""
     place = joining.place
     status, text = joining.tell(error)
-    if watch is None:
-        ranks.leave(status, f"{named(place.rank)}{text}")
-    if _of_connections(error):
-        watch.wait_for_verdict()  # another rank broke the connection: the watch finds which, and leaves
-        status, text = EXIT_RANK_LOST, f"the connection to another rank was lost: {error}"
+    patience = _FIRST_SPEAKS_SECONDS if place.rank else 0.0
+    if of_connections(error):
+        if stop_requested():  # torchrun stops the ranks that are left, and soon kills them
+            status, text = EXIT_RANK_LOST, f"the run was not saved: the connection to another rank was lost ({error})"
+            patience = _FIRST_SPEAKS_SECONDS
+        elif watch is not None:
+            watch.wait_for_verdict()  # another rank broke the connection: the watch finds which, and leaves
     mine = failed(place.rank, this_host(), error, status)
     words = f"{named(place.rank)}{text}"
-    standing = watch.report(mine, words, _FIRST_SPEAKS_SECONDS if place.rank else 0.0) or mine
+    standing: Verdict | None = mine
+    if watch is not None:
+        standing = watch.report(mine, words, patience)
+    elif store is not None:
+        with suppress(RankLost):
+            standing = asked(lambda: settled(store, mine, patience), patience + _FIRST_SPEAKS_SECONDS)
+    standing = standing or mine
     said_already = standing != mine and standing.what == mine.what
-    ranks.leave(standing.status, "" if said_already else words, watch.outlive_seconds)
+    ranks.leave(standing.status, "" if said_already else words, watch.outlive_seconds if watch else _outlive(place))
 
 
-def _of_connections(error: BaseException | None) -> bool:
-    """Whether an error, or what it was raised from, is one of the connections between ranks."""
+def _outlive(place: Place) -> float:
+    """For how long a rank that holds the store keeps it for the others to read, before there is a watch."""
+    return _FIRST_SPEAKS_SECONDS if place.hosts_store else 0.0
+
+
+def of_connections(error: BaseException | None) -> bool:
+    """Whether an error, or what it was raised from, is one of the connections between ranks, by its wording: errors of
+    collectives that were called wrongly are of the same classes."""
     while error is not None:
         words = str(error).lower()
-        if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in words):
+        if isinstance(error, dist.DistNetworkError):
+            return True
+        if isinstance(error, RuntimeError) and any(each in words for each in _CONNECTION_WORDS):
             return True
         error = error.__cause__
     return False

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -33,7 +33,7 @@ def launch(command: Sequence[str], ranks: int, threads: int, timeout_seconds: fl
     """Runs `command` as so many ranks and gives the exit status for all: that of the rank that failed first, 143 or 130
     after a stop by a signal, else 0. threads: of each rank, where the user has not set OMP_NUM_THREADS.
     timeout_seconds: after which the ranks take a silent one for lost."""
-    store, port = serve(_ADDRESS, _STORE_SECONDS)
+    store, port = serve(_ADDRESS, _STORE_SECONDS, _run())
     grace = min(_GRACE_SHARE * timeout_seconds, _LONGEST_GRACE)
     launcher = _Launcher(store, grace)
     with launcher.signals_passed_on():
@@ -58,8 +58,13 @@ def _environment(port: int, ranks: int, threads: int) -> dict[str, str]:
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_RUN_ID": _run(),
         LAUNCHER: str(os.getpid()),
     }
+
+
+def _run() -> str:
+    return f"bertsmith-{os.getpid()}"
 
 
 class _Launcher:
@@ -85,6 +90,8 @@ class _Launcher:
         for number in _SIGNALS:
             if number != signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
                 previous[number] = signal.signal(number, self._pass_on)
+        if hasattr(signal, "SIGTSTP") and signal.getsignal(signal.SIGTSTP) != signal.SIG_IGN:
+            previous[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._suspend)
         try:
             yield
         finally:
@@ -97,6 +104,19 @@ class _Launcher:
         for process in self._ranks:
             if process.poll() is None:
                 process.send_signal(number)
+
+    def _suspend(self, number: int, frame: FrameType | None) -> None:
+        """Stops the ranks, with what they started, and this process, which holds their store: all until a SIGCONT."""
+        del number, frame
+        self._signal_groups(signal.SIGSTOP)
+        signal.raise_signal(signal.SIGSTOP)
+        self._signal_groups(signal.SIGCONT)
+
+    def _signal_groups(self, number: int) -> None:
+        for process in self._ranks:
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
 
     def wait(self) -> None:
         """Waits for all ranks, and for those that are left once one has failed no longer than the time of grace."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.ranks.host_lists import hosts
+from bertsmith.base.stopping import LAUNCHER as LAUNCHER
 
-# Set for its children by `launcher`, to its process number.
-LAUNCHER = "BERTSMITH_LAUNCHER"
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Unprivileged ports outside of what Linux gives to outgoing connections by default (from 32768).
 _FIRST_PORT, _PORTS = 20000, 12000
@@ -20,7 +22,8 @@ _START = "start it with torchrun or srun, or once with --gpus or --ranks"
 @dataclass(frozen=True)
 class Place:
     """A process's rank, and where the ranks meet. hosts_store: whether this rank holds the store at that address, and
-    not what started it; attempt: how often torchrun has started the ranks again."""
+    not what started it; run: which ranks are those of one run, where two runs come to one port; attempt: how often
+    torchrun or Slurm has started the ranks again."""
 
     rank: int
     world_size: int
@@ -31,6 +34,7 @@ class Place:
     started_by: str
     hosts_store: bool
     attempt: str = "0"
+    run: str = ""
 
     def variables(self) -> dict[str, str]:
         """What torchrun would have set."""
@@ -87,6 +91,7 @@ def _by_torchrun(environ: Mapping[str, str]) -> Place | None:
         started_by="bertsmith" if LAUNCHER in environ else "torchrun",
         hosts_store=rank == 0 and not agent,
         attempt=environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        run=_torchrun_s_run(environ) or f"{size}-{_folder(sys.argv)}",
     )
 
 
@@ -109,6 +114,8 @@ def _by_slurm(environ: Mapping[str, str]) -> Place | None:
         port=_number(environ, "MASTER_PORT") or _port(environ),
         started_by="srun",
         hosts_store=rank == 0,
+        attempt=environ.get("SLURM_RESTART_COUNT", "0"),
+        run=_step(environ) or f"{tasks}-{_folder(sys.argv)}",
     )
 
 
@@ -134,9 +141,32 @@ def _tasks_here(environ: Mapping[str, str]) -> int:
 
 
 def _port(environ: Mapping[str, str]) -> int:
-    """The same for all tasks of a step, another one for another job or step."""
-    job, step = (_number(environ, name) or 0 for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
-    return _FIRST_PORT + (job * 7 + step) % _PORTS
+    """The same for all tasks of a step, and most likely another one for another job or step."""
+    return _FIRST_PORT + int(_digest(_step(environ)), 16) % _PORTS
+
+
+def _step(environ: Mapping[str, str]) -> str:
+    """The Slurm step; "" where Slurm does not say."""
+    job = environ.get("SLURM_JOB_ID", "")
+    return f"{job}.{environ.get('SLURM_STEP_ID', '0')}" if job else ""
+
+
+def _torchrun_s_run(environ: Mapping[str, str]) -> str:
+    """What --rdzv-id names; "" without: torchrun then calls every run "none"."""
+    name = environ.get("TORCHELASTIC_RUN_ID", "")
+    return "" if name == "none" else name
+
+
+def _folder(command: Sequence[str]) -> str:
+    """A number made from the run folder that a command line names, which no two runs share; ranks may differ in other
+    flags."""
+    named = [after for flag, after in pairwise(command) if flag == "--out"]
+    named += [each for each in command if each.startswith("--out=")]
+    return _digest(named[-1].removeprefix("--out=") if named else " ".join(command[1:]))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:

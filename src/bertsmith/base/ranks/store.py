@@ -1,6 +1,7 @@
 """The store at which the ranks of a run meet, and what they leave there for one another.
 
-host/R      on which host rank R is; written as it arrives
+host/R      on which host rank R is, and what it trains on (`Arrival`); written as it arrives
+arrived     how many ranks have
 beat/R, verdict     see `watch`
 stopped     the exit status of a run that was stopped by a signal, after saving
 """
@@ -8,16 +9,26 @@ stopped     the exit status of a run that was stopped by a signal, after saving
 from __future__ import annotations
 
 import platform
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import duration
+from bertsmith.base.errors import RankLost
 from bertsmith.base.ranks.places import Place
+from bertsmith.base.ranks.verdict import Verdict
 
+T = TypeVar("T")
 VERDICT, STOPPED = "verdict", "stopped"
+# A rank that waits for a store that is not there yet looks around so often.
+_TRY_SECONDS = 5.0
+_POLL_SECONDS = 0.2
+_FIX = "set MASTER_PORT to a port that is free on that host, and can be reached from the others"
 
 
 def this_host() -> str:
@@ -25,38 +36,65 @@ def this_host() -> str:
     return platform.node() or "an unnamed host"
 
 
-def serve(address: str, timeout_seconds: float) -> tuple[Any, int]:
-    """A store that this process holds for ranks that it starts, and its port."""
+def serve(address: str, timeout_seconds: float, run: str) -> tuple[Any, int]:
+    """A store that this process holds for ranks that it starts, and its port. run: as of `Place`."""
     server = dist.TCPStore(address, 0, None, True, timedelta(seconds=timeout_seconds), wait_for_workers=False)  # type: ignore[attr-defined]
-    return _part(server, "0"), server.port
+    return _part(server, run, "0"), server.port
 
 
-def meet(place: Place, timeout_seconds: float) -> tuple[Any, list[str]]:
-    """The store, once all ranks have come to it, and the host of each.
+def connect(place: Place, timeout_seconds: float, orphaned: Callable[[], bool]) -> Any:
+    """The store, which may not be there yet: hosts of a job start minutes apart. Made here if this rank holds it.
 
-    Raises BertsmithError where it cannot be reached, and one that names the ranks that did not come in time.
+    orphaned: whether what started this rank is gone. Raises RankLost where the store cannot be reached or made.
     """
-    timeout, where = timedelta(seconds=timeout_seconds), f"{place.address}:{place.port}"
+    end = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            store = _opened(place, min(_TRY_SECONDS, timeout_seconds), place.hosts_store)
+            store.set_timeout(timedelta(seconds=timeout_seconds))
+            return store
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            lost = RankLost(f"the ranks could not meet ({reason})", f"{place.address}:{place.port}", _FIX)
+            if place.hosts_store:
+                _tell_ours(place, reason)
+            if place.hosts_store or orphaned() or time.monotonic() > end:
+                raise lost from error
+            time.sleep(_POLL_SECONDS)
+
+
+def settled(store: Any, verdict: Verdict, after_seconds: float) -> Verdict | None:
+    """Writes a verdict, unless there is one within so many seconds: gives the one that stands, None where the store
+    cannot be reached."""
+    end = time.monotonic() + after_seconds
     try:
-        server = dist.TCPStore(  # type: ignore[attr-defined]
-            place.address, place.port, None, place.hosts_store, timeout, wait_for_workers=False, multi_tenant=True
-        )
-    except dist.DistNetworkError as error:
-        reason = str(error).splitlines()[0]
-        fix = "set MASTER_PORT to a port that is free on that host, and can be reached from the others"
-        raise BertsmithError(f"the ranks could not meet ({reason})", where, fix) from error
-    store = _part(server, place.attempt)
-    store.compare_set(VERDICT, "", "")  # there may be one already
-    store.set(f"beat/{place.rank}", "0")
-    store.set(f"host/{place.rank}", this_host())
-    keys = [f"host/{each}" for each in range(place.world_size)]
+        while time.monotonic() < end:
+            if standing := Verdict.read(store.get(VERDICT)):
+                return standing
+            time.sleep(_POLL_SECONDS)
+        return Verdict.read(store.compare_set(VERDICT, "", verdict.text()))
+    except RuntimeError:
+        return None
+
+
+def asked(work: Callable[[], T], seconds: float) -> T:
+    """What `work` gets from the store; RankLost where it has no answer in time, as of a host that was cut off."""
+    answers: queue.SimpleQueue[tuple[list[T], RuntimeError | None]] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(([work()], None))
+        except RuntimeError as error:
+            answers.put(([], error))
+
+    threading.Thread(target=ask, daemon=True).start()
     try:
-        store.wait(keys)
-    except dist.DistStoreError as error:
-        missing = [str(number) for number, key in enumerate(keys) if not store.check([key])]
-        what = f"{len(missing)} of {place.world_size} ranks did not come within {duration(timeout_seconds)}"
-        raise BertsmithError(f"{what}: {', '.join(missing[:8])}", where, "look at the logs of these ranks") from error
-    return store, [each.decode() for each in store.multi_get(keys)]
+        found, error = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise RankLost(f"the store of the ranks has not answered for {seconds:.0f} s") from None
+    if error is not None:
+        raise RankLost(f"the connection to the store of the ranks was lost ({str(error).splitlines()[0]})") from error
+    return found[0]
 
 
 def apart(store: Any, name: str) -> Any:
@@ -64,6 +102,23 @@ def apart(store: Any, name: str) -> Any:
     return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
 
 
-def _part(server: Any, attempt: str) -> Any:
-    """Apart from torchrun's own keys, and from those of ranks that it started before these."""
-    return apart(server, f"bertsmith/{attempt}")
+def _opened(place: Place, seconds: float, hold: bool) -> Any:
+    server = dist.TCPStore(  # type: ignore[attr-defined]
+        place.address, place.port, None, hold, timedelta(seconds=seconds), wait_for_workers=False, multi_tenant=True
+    )
+    store = _part(server, place.run, place.attempt)
+    store.compare_set(VERDICT, "", "")  # there may be one already
+    return store
+
+
+def _tell_ours(place: Place, reason: str) -> None:
+    """Where another run's store is at our port, our other ranks wait there: gives them the reason, if that can be."""
+    found = Verdict(place.rank, this_host(), f"could not open {place.address}:{place.port}: {reason}", told=True)
+    with suppress(RankLost):
+        asked(lambda: settled(_opened(place, _TRY_SECONDS, hold=False), found, 0.0), 2 * _TRY_SECONDS)
+
+
+def _part(server: Any, run: str, attempt: str) -> Any:
+    """Apart from torchrun's own keys, from those of another run that came to the same port, and from those of ranks
+    that were started before these."""
+    return apart(server, f"bertsmith/{run}/{attempt}")

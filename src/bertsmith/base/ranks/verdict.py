@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from bertsmith.base.errors import EXIT_RANK_LOST
@@ -46,11 +47,11 @@ def silent(rank: int, host: str, seconds: float) -> Verdict:
     return Verdict(rank, host, f"was not heard from for {seconds:.0f} s: it is dead, stopped or cut off")
 
 
-def speaks(rank: int, local_rank: int, local_world_size: int, verdict: Verdict) -> bool:
-    """Whether a rank prints the verdict as it leaves: one of each host does, unless it was printed there already."""
-    first_here = rank - local_rank
-    here = first_here <= verdict.rank < first_here + local_world_size
-    if here and verdict.told:
+def speaks(rank: int, hosts: Sequence[str], verdict: Verdict) -> bool:
+    """Whether a rank prints the verdict as it leaves: one of each host does, unless it was printed there already.
+
+    hosts: by rank."""
+    here = [each for each, host in enumerate(hosts) if host == hosts[rank]]
+    if verdict.rank in here and verdict.told:
         return False
-    speaker = first_here + 1 if verdict.rank == first_here and local_world_size > 1 else first_here
-    return rank == speaker
+    return rank == next((each for each in here if each != verdict.rank), rank)

@@ -21,14 +21,14 @@ from typing import Any
 
 from bertsmith.base.errors import EXIT_RANK_LOST
 from bertsmith.base.ranks.places import Place
-from bertsmith.base.ranks.store import VERDICT
+from bertsmith.base.ranks.store import VERDICT, settled
 from bertsmith.base.ranks.verdict import Verdict, silent, speaks
 
 DONE = "done"
 # Of the timeout: how long a beat may stand still, and how often it is sent. What is left is for the news to spread.
 _STILL_SHARE, _BEATS = 0.7, 20
 _LONGEST_BEAT = 5.0
-_HURRY_SECONDS = 0.2
+_HURRY_SECONDS, _ORPHAN_LOOKS = 0.2, 5
 
 
 class Stillness:
@@ -94,15 +94,7 @@ class Watch:
         words: what it has to say, in case the store does not answer at all.
         """
         self._own_words = words
-        end = time.monotonic() + after_seconds
-        try:
-            while time.monotonic() < end:
-                if standing := Verdict.read(self._reports.get(VERDICT)):
-                    return standing
-                time.sleep(_HURRY_SECONDS)
-            return Verdict.read(self._reports.compare_set(VERDICT, "", verdict.text()))
-        except RuntimeError:
-            return None
+        return settled(self._reports, verdict, after_seconds)
 
     def wait_for_verdict(self) -> None:
         """Waits for as long as the watch takes to find which rank is lost; the watch then leaves."""
@@ -148,9 +140,7 @@ class Watch:
     def _judge(self) -> None:
         still = Stillness(2 * self._interval, time.monotonic())
         while not self._closed.wait(self._interval):
-            if self._orphaned():
-                gone = "the process that started the ranks is gone; all ranks leave"
-                self._leave(EXIT_RANK_LOST, "" if self._place.rank else gone, 0.0)
+            self._leave_if_orphaned()
             seconds = still.look(time.monotonic(), {0: str(self._answers)})[0]
             if seconds > self._limit:
                 self._lost(f"has not answered for {seconds:.0f} s: it is dead, stopped or cut off")
@@ -159,17 +149,25 @@ class Watch:
         """Leaves because the store does not answer, naming its host."""
         if self._closed.is_set():
             return
+        for _ in range(_ORPHAN_LOOKS):  # a launcher that is killed closes its store a moment before it is gone
+            self._leave_if_orphaned()
+            time.sleep(_HURRY_SECONDS)
         place = self._place
         found = Verdict(0, self._hosts[0], f"with the store of the ranks, {place.address}:{place.port}, {what}")
         if self._own_words is not None:
             self._leave(found.status, f"{self._own_words}\n{found.line()}", 0.0)
         self._go(found)
 
+    def _leave_if_orphaned(self) -> None:
+        if self._orphaned():
+            gone = "the process that started the ranks is gone; all ranks leave"
+            self._leave(EXIT_RANK_LOST, "" if self._place.rank else gone, 0.0)
+
     def _go(self, verdict: Verdict) -> None:
         if self._own_words is not None:
             return
         place = self._place
-        told = verdict.rank == place.rank or speaks(place.rank, place.local_rank, place.local_world_size, verdict)
+        told = verdict.rank == place.rank or speaks(place.rank, self._hosts, verdict)
         self._leave(verdict.status, f"{named(place.rank)}{verdict.line()}" if told else "", self.outlive_seconds)
 
 

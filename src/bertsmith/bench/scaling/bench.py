@@ -6,6 +6,7 @@ other work on the machine disturbs them alike; figures are medians of rounds.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -28,6 +29,11 @@ _ROUNDS, _QUICK_ROUNDS = 5, 3
 _SEQUENCES, _QUICK_SEQUENCES = 8, 2
 # What an all-reduce, or a reduce-scatter and the gathers after it, is given.
 _GRADIENT_BYTES = 4
+
+
+def loopback() -> str:
+    """The interface by which ranks of one machine talk."""
+    return "lo" if sys.platform == "linux" else "lo0"
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class Ranks:
         self.side = side
         folder.mkdir(parents=True)
         shared = {**asdict(side), **spec, "meeting": f"file://{folder.resolve()}/meeting"}
-        environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": loopback()}
         self._children = [
             ends.enter_context(
                 Child("bertsmith.bench.scaling.worker", {**shared, "rank": rank}, folder / str(rank), environment)

@@ -69,6 +69,33 @@ def test_ranks_that_die_of_a_signal_before_they_can_save_were_stopped(
     assert ran(f"{ready}; time.sleep(600)") == status
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for states where Linux lists them")
+def test_ctrl_z_stops_the_ranks_too_and_they_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped without the launcher, which holds the store, they would take the first rank for lost."""
+    states: list[str] = []
+
+    def suspended(number: int) -> None:
+        assert number == signal.SIGSTOP
+        for rank in range(2):
+            status, end = Path(f"/proc/{(tmp_path / str(rank)).read_text()}/stat"), time.monotonic() + 60
+            while ") T " not in status.read_text() and time.monotonic() < end:
+                time.sleep(0.05)
+            states.append(status.read_text().rpartition(")")[2].split()[0])
+        (tmp_path / "go").touch()
+
+    def send() -> None:
+        while not all((tmp_path / str(rank)).exists() and (tmp_path / str(rank)).read_text() for rank in range(2)):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTSTP)
+
+    monkeypatch.setattr(signal, "raise_signal", suspended)
+    threading.Thread(target=send, daemon=True).start()
+    folder = str(tmp_path)
+    text = f"open({folder!r} + '/' + rank, 'w').write(str(os.getpid()))"
+    assert ran(f"{text}\nwhile not os.path.exists({folder!r} + '/go'): time.sleep(0.05)") == 0
+    assert states == ["T", "T"]
+
+
 def test_what_a_killed_rank_started_goes_with_it(tmp_path: Path) -> None:
     text = f"""
 if rank == '1':

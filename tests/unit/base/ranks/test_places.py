@@ -16,6 +16,7 @@ TORCHRUN = {
     "MASTER_PORT": "29500",
     "TORCHELASTIC_USE_AGENT_STORE": "True",
     "TORCHELASTIC_RESTART_COUNT": "2",
+    "TORCHELASTIC_RUN_ID": "mine",
 }
 # What srun sets for task 5 of `srun -N2 -n8`.
 SRUN = {
@@ -38,7 +39,7 @@ def test_a_process_started_by_hand_is_on_its_own() -> None:
 
 
 def test_torchrun() -> None:
-    assert place(TORCHRUN) == Place(5, 8, 1, 4, "node7", 29500, "torchrun", hosts_store=False, attempt="2")
+    assert place(TORCHRUN) == Place(5, 8, 1, 4, "node7", 29500, "torchrun", hosts_store=False, attempt="2", run="mine")
     assert started_together(TORCHRUN) == 8
     ours = place({**TORCHRUN, LAUNCHER: "123"})
     assert ours is not None
@@ -47,7 +48,9 @@ def test_torchrun() -> None:
 
 def test_variables_set_by_hand_make_the_first_rank_hold_the_store() -> None:
     by_hand = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "node7", "MASTER_PORT": "29500"}
-    assert place(by_hand) == Place(0, 2, 0, 1, "node7", 29500, "torchrun", hosts_store=True)
+    first = place(by_hand)
+    assert first is not None
+    assert first == Place(0, 2, 0, 1, "node7", 29500, "torchrun", hosts_store=True, run=first.run)
     second = place({**by_hand, "RANK": "1"})
     assert second is not None
     assert not second.hosts_store
@@ -73,7 +76,7 @@ def test_a_variable_that_is_no_number_is_refused(value: str) -> None:
 def test_srun() -> None:
     found = place(SRUN)
     assert found is not None
-    assert found == Place(5, 8, 1, 4, "gpu04", found.port, "srun", hosts_store=False)
+    assert found == Place(5, 8, 1, 4, "gpu04", found.port, "srun", hosts_store=False, run="77.3")
     assert started_together(SRUN) == 8
     first = place({**SRUN, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"})
     assert first is not None
@@ -88,15 +91,39 @@ def test_what_older_slurms_set_is_enough() -> None:
     assert (found.rank, found.world_size, found.local_rank, found.address) == (5, 8, 1, "gpu04")
 
 
+def port_of(job: int, step: int) -> int:
+    found = place({**SRUN, "SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})
+    assert found is not None
+    return found.port
+
+
 def test_jobs_and_steps_meet_at_ports_of_their_own() -> None:
-    ports = [
-        found.port
-        for job in range(100, 110)
-        for step in range(5)
-        if (found := place({**SRUN, "SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})) is not None
-    ]
-    assert len(set(ports)) == len(ports) == 50
+    ports = [port_of(job, step) for job in range(100, 110) for step in range(20)]
+    assert len(set(ports)) > 0.95 * len(ports)
     assert all(1024 < port < 32768 for port in ports)
+    assert port_of(100, 7) != port_of(101, 0)
+
+
+def run_of(environ: dict[str, str]) -> tuple[str, str]:
+    found = place(environ)
+    assert found is not None
+    return found.run, found.attempt
+
+
+def test_ranks_of_two_runs_know_that_they_are_not_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [run_of({**SRUN, "SLURM_JOB_ID": job, "SLURM_STEP_ID": step}) for job in "78" for step in "01"]
+    assert len(set(jobs)) == 4
+    assert run_of(SRUN) != run_of({**SRUN, "SLURM_RESTART_COUNT": "1"})
+    assert run_of(TORCHRUN) == ("mine", "2")
+    by_hand = {name: TORCHRUN[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+
+    def named(*flags: str) -> tuple[str, str]:
+        monkeypatch.setattr("sys.argv", ["bertsmith", "pretrain", "bert-tiny", *flags])
+        unnamed = run_of({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"})
+        assert unnamed == run_of(by_hand)
+        return unnamed
+
+    assert named("--out", "a") == named("--out=a", "--device", "cuda:1") != named("--out", "b")
 
 
 def test_the_user_may_say_where_srun_s_tasks_meet() -> None:

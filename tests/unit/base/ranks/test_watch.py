@@ -37,7 +37,7 @@ class Left:
 
 @pytest.fixture
 def store() -> Any:
-    made, _ = serve("127.0.0.1", PATIENCE)
+    made, _ = serve("127.0.0.1", PATIENCE, "run")
     made.set(VERDICT, "")
     for rank in range(2):
         made.set(f"beat/{rank}", "0")
@@ -116,7 +116,7 @@ def test_a_rank_waits_for_what_the_first_one_says_of_the_same_error(store: Any) 
 
 
 def test_a_store_that_is_gone_is_named_by_its_host() -> None:
-    made, port = serve("127.0.0.1", PATIENCE)
+    made, port = serve("127.0.0.1", PATIENCE, "run")
     made.set(VERDICT, "")
     made.set("beat/0", "0")
     _, left = watch(made, rank=1, timeout=600)
@@ -163,6 +163,21 @@ def test_ranks_leave_with_what_started_them(store: Any) -> None:
     assert left.told() == (EXIT_RANK_LOST, "the process that started the ranks is gone; all ranks leave")
 
 
+@pytest.mark.parametrize("looks", [0, 2])
+def test_a_store_that_goes_with_the_launcher_is_not_the_first_rank_s_fault(looks: int) -> None:
+    """Its connections close before the launcher is gone; nothing false is said in between."""
+    left, seen = Left(), []
+
+    def orphaned() -> bool:
+        seen.append(True)
+        return len(seen) > looks
+
+    made, _ = serve("127.0.0.1", PATIENCE, "run")
+    watched = Watch(made, PLACE, ["node-a", "node-b"], 600.0, left, orphaned)
+    threading.Thread(target=watched._lost, args=["cannot be reached"], daemon=True).start()
+    assert left.told() == (EXIT_RANK_LOST, "the process that started the ranks is gone; all ranks leave")
+
+
 @pytest.mark.parametrize(
     ("at_fault", "told", "speaking"),
     [
@@ -176,7 +191,15 @@ def test_ranks_leave_with_what_started_them(store: Any) -> None:
 def test_one_rank_of_each_host_speaks(at_fault: int, told: bool, speaking: list[int]) -> None:
     """Two hosts of four ranks. A host where the failed rank has printed its error needs no more."""
     verdict = replace(silent(at_fault, "node", 9.0), told=told)
-    assert [rank for rank in range(8) if rank != at_fault and speaks(rank, rank % 4, 4, verdict)] == speaking
+    assert [rank for rank in range(8) if rank != at_fault and speaks(rank, ["a"] * 4 + ["b"] * 4, verdict)] == speaking
+
+
+def test_one_rank_of_each_host_speaks_where_hosts_take_turns() -> None:
+    """As with `srun -m cyclic`: ranks of a host are not neighbours."""
+    hosts, verdict = ["a", "b"] * 4, silent(1, "b", 9.0)
+    assert [rank for rank in range(8) if rank != 1 and speaks(rank, hosts, verdict)] == [0, 3]
+    told = replace(verdict, told=True)
+    assert [rank for rank in range(8) if rank != 1 and speaks(rank, hosts, told)] == [0]
 
 
 def test_a_verdict_passes_through_the_store_whole() -> None:
