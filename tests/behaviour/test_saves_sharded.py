@@ -16,6 +16,7 @@ from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.training.checkpoints import Best, Position, load_best, load_checkpoint
+from bertsmith.training.checkpoints import saver as saver_module
 from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.checkpoints.state import state_of
 from bertsmith.training.parallel import fill_from_whole, whole
@@ -43,6 +44,23 @@ def values(name: str, shape: torch.Size) -> Tensor:
     return torch.randn(shape, generator=generator)
 
 
+def raised_by_a_save_after_a_bug(run: Path, model: PretrainingModel, optimizer: Lamb) -> str:
+    """The first rank's thread fails with a bug of ours; what the next save raises on this rank."""
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("a bug of ours")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saver_module, "write_step", fails)
+        saver = Saver(run, keep=1)
+        saver.save(Position(1, 1, 1), model, optimizer)
+        try:
+            saver.save(Position(2, 1, 2), model, optimizer)
+        except Exception as error:  # whatever it is, it is told
+            return repr(error)
+    return ""
+
+
 def work_of_a_rank(rank: int, folder: Path, _: Path) -> None:
     """Saves a sharded model, and loads what one process saved."""
     join_ranks(rank, 2, folder)
@@ -51,6 +69,7 @@ def work_of_a_rank(rank: int, folder: Path, _: Path) -> None:
     assert sum(isinstance(each, DTensor) for each in tensors.values()) > 20
     for name, tensor in tensors.items():
         fill_from_whole(tensor, values(name, tensor.shape))
+    (folder / f"raised-{rank}").write_text(raised_by_a_save_after_a_bug(folder / "bug", model, optimizer))
     with Saver(folder / "sharded", keep=1) as saver:
         saver.save(POSITION, model, optimizer)
         assert bool(saver._snapshot.tensors) == (rank == 0), "the other ranks keep no copies"
@@ -97,3 +116,9 @@ def test_one_process_resumes_what_two_ranks_saved(folder: Path) -> None:
 def test_two_ranks_resume_what_one_process_saved(folder: Path) -> None:
     """Checked by the ranks themselves, each of the whole tensors."""
     assert {each.name for each in folder.glob("done-*")} == {"done-0", "done-1"}
+
+
+def test_a_bug_of_the_first_ranks_writer_is_raised_by_the_next_save_on_all_ranks(folder: Path) -> None:
+    """Where only the first one raised it, the others would wait to gather."""
+    for rank in (0, 1):
+        assert (folder / f"raised-{rank}").read_text() == "ZeroDivisionError('a bug of ours')"

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bertsmith.base.ranks.shared_stop import SharedStop
+from bertsmith.corpus.shards import Corpus
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.training.late import LateReading
+from bertsmith.training.loop import Stage, Trainer
 from bertsmith.training.meters import Meter
 from bertsmith.training.parallel import replicate
+from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining.compiled import CompiledStep
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
 from made_pretraining import batch_of, fresh_model
-from made_runs import join_ranks, ran_by_ranks
+from made_runs import join_ranks, ran_by_ranks, small_corpus, small_recipe
 from made_steps import CPU, LENGTHS, MODES, SHAPE, check_close, model_for, part_of, take_step, weights_of
 
 # Operators that hand a value of the device to the host, or whose result has a shape that the host must wait for.
 ASKING = {"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::masked_select", "aten::is_nonzero"}
 ASKING |= {"aten::_unique2", "aten::unique_dim", "aten::equal", "aten::bincount"}
 STEPS = 4
+OF_THE_MODEL = ("bertsmith.model.", "bertsmith.training.pretraining.inputs")
+STOP = {("bertsmith.base.ranks.shared_stop", "tolist")}
+VERDICT = {("bertsmith.training.late", "__float__")}
 
 
 class Reads(TorchDispatchMode):
@@ -48,6 +58,46 @@ class Reads(TorchDispatchMode):
             self.counts[name] += 1
         self.others.add(name)
         return func(*args, **(kwargs or {}))
+
+
+class HostReads(TorchFunctionMode):
+    """Where Python asks a tensor for its values while `counts()` is true: (module, what it calls).
+
+    Some calls, such as `tolist` of a tensor in the host's memory, run no operator.
+    """
+
+    NAMES = frozenset({"tolist", "item", "numpy", "cpu", "__array__", "__bool__", "__float__", "__int__", "__index__"})
+
+    def __init__(self, counts: Callable[[], bool]) -> None:
+        super().__init__()
+        self.counts = counts
+        self.places: Counter[tuple[str, str]] = Counter()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        name = getattr(func, "__name__", "")
+        if name in self.NAMES and self.counts():
+            frame = sys._getframe(1)
+            while frame.f_back and not frame.f_globals["__name__"].startswith(("bertsmith.", __name__)):
+                frame = frame.f_back
+            self.places[frame.f_globals["__name__"], name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def reads_of_a_run(out: Path, made: Path) -> list[tuple[str, str]]:
+    """What reads tensors in `Trainer.run` during steps that no line follows. The first one is left out: in it the hosts
+    agree on what is reached."""
+    found: list[tuple[str, str]] = []
+    run = Trainer.run
+
+    def watched(trainer: Trainer, stage: Stage) -> None:
+        with HostReads(lambda: 0 < trainer.position.stage_step < stage.steps - 1) as reads:
+            run(trainer, stage)
+        found.extend(reads.places)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "run", watched)
+        pretrain(small_recipe(phase1__steps=STEPS + 1, phase2__steps=0, log_every=1000), Corpus.open(made), out)
+    return sorted(found)
 
 
 def reads_of_steps(mode: str, parts: list[list[int]]) -> tuple[int, bool]:
@@ -101,6 +151,7 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
     join_ranks(rank, 2, folder)
     found = {mode: reads_of_steps(mode, quarters(0)) for mode in MODES}
     found["compiled"] = compiled_steps(quarters(rank))
+    found["run"] = reads_of_a_run(folder / "run", made)
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
@@ -127,6 +178,28 @@ def test_compiled_steps_of_several_ranks_read_nothing(found: list[dict[str, tupl
         assert compilations <= 3, "the losses of two shapes, and the update"
         check_close(weights, whole[1], 1e-5)
     assert all(torch.equal(each, found[1]["compiled"][1][name]) for name, each in found[0]["compiled"][1].items())
+
+
+def test_the_loop_reads_what_is_in_the_hosts_memory_and_nothing_else(found: list[dict[str, list]]) -> None:
+    """The flags of a stop, and the verdict on the step before, whose copy is there by then."""
+    for each in found:
+        places = {place for place in each["run"] if not place[0].startswith(OF_THE_MODEL)}
+        assert places == {*STOP, *VERDICT}
+
+
+@pytest.mark.parametrize("owner", [Trainer, SharedStop])
+def test_a_read_in_the_loop_would_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type[Trainer | SharedStop]
+) -> None:
+    name = "_advance" if owner is Trainer else "look"
+    ours = getattr(owner, name)
+
+    def reading(*given: object) -> object:
+        torch.ones(2).tolist()
+        return ours(*given)
+
+    monkeypatch.setattr(owner, name, reading)
+    assert (__name__, "tolist") in reads_of_a_run(tmp_path / "run", small_corpus())
 
 
 def test_a_read_would_be_seen() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.batches.loader import Loader
 from bertsmith.recipes.loader import load_recipe, save_recipe
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
@@ -100,3 +101,16 @@ def test_what_to_do_next_fits_how_the_run_was_called(tmp_path: Path) -> None:
 
 def test_the_quickstart_loses_few_steps_to_a_kill() -> None:
     assert load_recipe("quickstart").save_every == 250
+
+
+def test_a_stopped_run_is_marked_as_soon_as_it_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What builds batches ahead may take a while to end."""
+    close, marked = Loader.close, []
+    monkeypatch.setattr(
+        Loader, "close", lambda self: (marked.append((tmp_path / "run" / "stopped").exists()), close(self))
+    )
+    signalled_after(2, monkeypatch)
+    with pytest.raises(StoppedAfterSaving) as stopped:
+        pretrain(RECIPE, corpus(), tmp_path / "run")
+    assert marked == [True]
+    assert (tmp_path / "run" / "stopped").read_text() == f"{stopped.value}\n"

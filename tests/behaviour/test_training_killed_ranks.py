@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -24,22 +26,22 @@ RECIPE = small_recipe(
 )
 
 
-def train(corpus: Path, run: Path) -> None:
+def train(corpus: Path, run: Path, parallel: Literal["replicate", "shard"]) -> None:
     assert RECIPE.model.hidden_dropout == RECIPE.model.attention_dropout == 0.1
-    pretrain(RECIPE, Corpus.open(corpus), run, resume=True)
+    pretrain(replace(RECIPE, parallel=parallel), Corpus.open(corpus), run, resume=True)
 
 
-def check_killed_and_resumed(folder: Path, ranks: int, kills_per_phase: int) -> None:
+def check_killed_and_resumed(folder: Path, ranks: int, kills_per_phase: int, parallel: str = "replicate") -> None:
     """An unbroken run, and one that is killed so often in each phase: at random moments of steps, lines and saves."""
     draw, corpus = drawing(), small_corpus()
-    ran(train, ranks, corpus, folder / "unbroken")
+    ran(train, ranks, corpus, folder / "unbroken", parallel)
     first, both = PHASES[0], sum(PHASES)
     steps = sorted(draw.randint(1, first - 2) for _ in range(kills_per_phase))
     steps += sorted(draw.randint(first + 1, both - 2) for _ in range(kills_per_phase))
     for number, step in enumerate(steps):
-        ran(train, ranks, corpus, folder / "run", kill=Moment(step, draw.random() * 0.05))
+        ran(train, ranks, corpus, folder / "run", parallel, kill=Moment(step, draw.random() * 0.05))
         assert number or not Run(folder / "run").is_finished(), "it was killed before its end"
-    ran(train, ranks, corpus, folder / "run")
+    ran(train, ranks, corpus, folder / "run", parallel)
     resumed, unbroken = Run(folder / "run"), Run(folder / "unbroken")
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
@@ -49,6 +51,11 @@ def check_killed_and_resumed(folder: Path, ranks: int, kills_per_phase: int) -> 
 
 def test_two_ranks_killed_in_each_phase_and_resumed_are_unbroken(tmp_path: Path) -> None:
     check_killed_and_resumed(tmp_path, ranks=2, kills_per_phase=1)
+
+
+@pytest.mark.slow
+def test_two_ranks_that_share_the_weights_killed_in_each_phase_are_unbroken(tmp_path: Path) -> None:
+    check_killed_and_resumed(tmp_path, ranks=2, kills_per_phase=1, parallel="shard")
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.training.parallel import replicate, shard, whole
+from bertsmith.training.parallel.replicate import Replicated
+from bertsmith.training.parallel.shard import _Sums
 from bertsmith.training.pretraining.compiled import CompiledStep
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
@@ -54,6 +56,28 @@ def trained(device: torch.device, case: tuple, micro_batches: range, compiled: b
     return {name: whole(each.detach()).cpu() for name, each in model.named_parameters()}
 
 
+def sums_by_the_device(device: torch.device) -> dict[str, torch.Tensor]:
+    """Sums of ones by both ways to share a step, started with one rank too, where training leaves them out."""
+    ranks, found = dist.get_world_size(), {}
+    for sums in (torch.float32, torch.bfloat16):
+        weights = [torch.nn.Parameter(torch.zeros(size, device=device)) for size in (300, 200)]
+        shared = Replicated(weights, sums, bucket_bytes=800)
+        shared.ranks = max(ranks, 2)  # as if there were others, so that it starts its sums
+        shared.begin()
+        shared.before_last()
+        sum(each.sum() for each in weights).backward()
+        shared.finish()
+        found |= {f"replicate {sums} {number}": each.grad.cpu() for number, each in enumerate(weights)}
+        part = torch.empty(500, device=device)
+        reduce_scatter = _Sums(sums)
+        whole_ones = torch.ones(500 * ranks, device=device)
+        work = reduce_scatter(part, whole_ones, dist.group.WORLD, dist.ReduceOp.SUM, async_op=True)
+        if work is not None:
+            work.wait()
+        found[f"shard {sums}"] = part.cpu()
+    return found
+
+
 def work_of_a_rank(rank: int, ranks: int, folder: Path) -> None:
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
@@ -63,6 +87,7 @@ def work_of_a_rank(rank: int, ranks: int, folder: Path) -> None:
     mine = range(rank, 8, ranks)
     found = {key(case): trained(device, case, mine) for case in CASES}
     found["compiled"] = trained(device, CASES[0], mine, compiled=True)
+    found["sums"] = sums_by_the_device(device)
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
@@ -74,6 +99,15 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, 
     ranks, folder = min(torch.cuda.device_count(), 8), tmp_path_factory.mktemp("ranks")
     mp.spawn(work_of_a_rank, (ranks, folder), nprocs=ranks)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(ranks)]
+
+
+def test_the_sums_themselves_run_over_nccl_on_any_number_of_gpus(
+    cuda: torch.device, found: list[dict[str, dict[str, torch.Tensor]]]
+) -> None:
+    for each in found:
+        assert len(each["sums"]) == 6
+        for name, values in each["sums"].items():
+            assert torch.equal(values, torch.full_like(values, len(found))), name
 
 
 @pytest.mark.parametrize("case", [*map(key, CASES), "compiled"])

@@ -2,6 +2,7 @@
 
 epoch-3-HASH.npy          the index: uint16, 8 words of checksum, the table of shard accounts, the lengths
 epoch-3-HASH/00012.npy    the instances of a shard: uint8, 16 bytes of checksum, its account, then column after column
+.in-use-HASH/.lock        locked by each run that reads those instances, which no other run removes then
 
 Every file is written atomically. HASH is of everything that an epoch depends on, so what belongs to another corpus or
 to other settings is never used by mistake.
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
+from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.locks import alone_in, locked
 from bertsmith.base.log import warn
 from bertsmith.batches.epochs import ACCOUNT_FIELDS, EpochIndex, Stream
 from bertsmith.batches.pairs import Account, Instances
@@ -28,6 +33,8 @@ _CHECKSUM_BYTES = 16
 _ACCOUNT_BYTES = 8 * len(ACCOUNT_FIELDS)
 # Bytes of an instance beside its two places in the tokens: two lengths and the label.
 _REST_BYTES = 2 + 2 + 1
+# Tries to share the lock, which another run holds alone while it removes what is past.
+_TRIES, _TRY_SECONDS = 50, 0.1
 _SHORT_PLACES, _LONG_PLACES = np.uint32, np.uint64
 
 
@@ -100,6 +107,11 @@ class EpochFiles:
         """Whether an epoch's index and all of its instances are there."""
         return self.index_path(epoch).exists() and len(self.shards_there(epoch)) == self.shards
 
+    @property
+    def lock_folder(self) -> Path:
+        """The folder that is locked by the runs that use these files."""
+        return self.folder / f".in-use-{self._hash}"
+
     def forget_instances(self, before: int) -> None:
         """Removes the instances of the epochs before `before`; they can be drawn again from the key of the epoch."""
         for path in self.folder.glob(self._name("*")):
@@ -137,6 +149,43 @@ class EpochFiles:
             self._damaged.add(path)
             warn(f"the file {path} is damaged and {what}", of_all_ranks=True)
         return None
+
+
+class Use:
+    """A run's use of the files of an order, which several runs may share, such as those of a sweep of learning rates:
+    what one of them reads is removed by none, and what is past is removed by the first that finds itself alone."""
+
+    def __init__(self, files: EpochFiles) -> None:
+        self._files = files
+        self._held = ExitStack()
+
+    def begin(self) -> None:
+        """Shares the lock until `end`; where that fails, says so."""
+        why = ""
+        for number in range(_TRIES):
+            time.sleep(_TRY_SECONDS if number else 0)
+            try:
+                self._held.enter_context(locked(self._files.lock_folder, shared=True, doing="removing instances"))
+            except (BertsmithError, OSError) as error:
+                why = str(error)
+            else:
+                return
+        warn(f"another run with the same order of instances may remove them, so that they are drawn again: {why}")
+
+    def end(self) -> None:
+        """Gives back the lock."""
+        self._held.close()
+
+    def forget_instances(self, before: int) -> None:
+        """As of `EpochFiles`; nothing where other runs use them, of which the last one removes more."""
+        self.end()
+        try:
+            with alone_in(self._files.lock_folder) as alone:
+                if alone:
+                    self._files.forget_instances(before)
+        except (BertsmithError, OSError) as error:
+            warn(f"instances that are past were not removed: {error}")
+        self.begin()
 
 
 def _write(path: Path, body: NDArray[Any]) -> None:

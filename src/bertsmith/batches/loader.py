@@ -90,6 +90,7 @@ class Loader:
                 start = time.perf_counter()
             finished = True
         finally:
+            self.order.stop_waiting()
             builders.close()
             self.order.close(finished)
 

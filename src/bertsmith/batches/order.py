@@ -100,6 +100,11 @@ class Order:
         if self.files is not None:
             self.ahead = Ahead(self, self.files, share, end)
 
+    def stop_waiting(self) -> None:
+        """Before `close`: a thread that waits for the index of an epoch does not wait any longer, but fails."""
+        if self.ahead is not None:
+            self.ahead.stop_waiting()
+
     def close(self, finished: bool = False) -> None:
         """Builds nothing ahead any more. finished: whether no instance is needed any more."""
         if self.ahead is not None:
@@ -141,6 +146,8 @@ class Order:
         """The index of an epoch from the instances of all shards. advance: called with the tokens of each."""
         accounts, lengths = [], []
         for shard, info in enumerate(self.shards):
+            if self.ahead is not None:
+                self.ahead.go_on()
             instances = self.drawn(number, shard).instances
             accounts.append(instances.account)
             lengths.append(instances.lengths.astype(np.uint16))

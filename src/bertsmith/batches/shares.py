@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import warn
 
 T = TypeVar("T")
+# Nothing is being written or looked for so long.
+_LEFT_SECONDS = 3600.0
+_LEFTOVERS = (".epoch-*.part", "epoch-*/.*.part", ".seen-*", "..seen-*.part")
 Gathered = Callable[[Any], list[Any]]
 """Gives a value of every rank to every rank, in the order of the ranks; called by all of them together."""
 
@@ -100,7 +104,18 @@ def agree(folder: Path, gathered: Gathered) -> Share:
     elif mark is not None and not mark.kept:
         shutil.rmtree(mark.folder, ignore_errors=True)
     place = None if own is None else writers.index(own)
+    if place == 0:
+        _clear_leftovers(chosen.path(folder).parent)
     return Share(chosen.path(folder).parent, place, len(writers), temporary)
+
+
+def _clear_leftovers(folder: Path) -> None:
+    """Removes what killed runs have left half written, and their marks."""
+    for pattern in _LEFTOVERS:
+        for path in folder.glob(pattern):
+            with suppress(OSError):  # another run may clear them too
+                if time.time() - path.stat().st_mtime > _LEFT_SECONDS:
+                    path.unlink()
 
 
 def _mark_of(marks: Sequence[_Mark | None], number: int) -> _Mark:

@@ -75,7 +75,8 @@ class Trainer:
     """What training changes and where it writes.
 
     resume_hint: how to resume, for the message after a stop. compiled: the model and the optimizer, where they run
-    compiled. peak: FLOP/s that the device reaches at best, where that is known.
+    compiled. peak: FLOP/s that the device reaches at best, where that is known. mark_stopped: called on all ranks, with
+    the message, as soon as what a stop made it save is on the disk.
     """
 
     objective: Objective
@@ -89,6 +90,7 @@ class Trainer:
     resume_hint: str
     compiled: Compiled | None = None
     peak: float | None = None
+    mark_stopped: Callable[[str], None] = lambda _: None
     _stage: Stage | None = field(default=None, init=False)
     _skipped_warned: float = field(default=0.0, init=False)
     _fill_warned: set[int] = field(default_factory=set, init=False)
@@ -176,7 +178,9 @@ class Trainer:
         if stopping:
             self.saver.wait()
             self.stop.finish()
-            raise StoppedAfterSaving(f"stopped at step {self.position.step}; {self.resume_hint}", self.stop.interrupted)
+            why = f"stopped at step {self.position.step}; {self.resume_hint}"
+            self.mark_stopped(why)
+            raise StoppedAfterSaving(why, self.stop.interrupted)
         return time.perf_counter() - start
 
     def _when(self, stage: Stage) -> str:

@@ -15,7 +15,7 @@ from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.log import say, warn
 from bertsmith.base.ranks.shared_stop import SharedStop
 from bertsmith.base.ranks.together import together
-from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
+from bertsmith.base.stopping import stop_on_signals
 from bertsmith.model.cpu.prepare import end_training, prepare_training
 from bertsmith.model.flop import peak_flops
 from bertsmith.optim.clipped import ClippedOptimizer
@@ -125,38 +125,34 @@ def trainer_of(
     """
     position, cadence = settings.position, settings.cadence
     metrics: list[MetricsFile] = []
-    try:
-        with ExitStack() as ends:
-            ends.callback(end_training)
-            # Also while the last checkpoint is being written.
-            stop = SharedStop(ends.enter_context(stop_on_signals()))
+    with ExitStack() as ends:
+        ends.callback(end_training)
+        # Also while the last checkpoint is being written.
+        stop = SharedStop(ends.enter_context(stop_on_signals()))
 
-            def start() -> None:
-                claim(folder, facts, position)
-                tell_disk_need(folder, objective.model, cadence, settings.steps, settings.keeps_best)
-                metrics.append(ends.enter_context(MetricsFile(folder, position.step + 1 if position else 0)))
+        def start() -> None:
+            claim(folder, facts, position)
+            tell_disk_need(folder, objective.model, cadence, settings.steps, settings.keeps_best)
+            metrics.append(ends.enter_context(MetricsFile(folder, position.step + 1 if position else 0)))
 
-            ranks.by_first(start)
-            before = metrics[0].sync if metrics else lambda: None
-            saver = ends.enter_context(Saver(folder, cadence.keep, cadence.keep_every, before))
-            yield Trainer(
-                objective=objective,
-                optimizer=optimizer,
-                device=settings.device.torch_device,
-                saver=saver,
-                metrics=metrics[0] if metrics else None,
-                cadence=cadence,
-                position=position or Position(),
-                stop=stop,
-                resume_hint=f"run the same command {'again' if settings.resumed else 'with --resume'} to resume",
-                compiled=settings.compiled,
-                peak=_peak(settings.device),
-            )
-            stop.finish()
-    except StoppedAfterSaving as stopped:
-        why = str(stopped)
-        ranks.by_first(lambda: mark_stopped(folder, why))  # before any rank leaves
-        raise
+        ranks.by_first(start)
+        before = metrics[0].sync if metrics else lambda: None
+        saver = ends.enter_context(Saver(folder, cadence.keep, cadence.keep_every, before))
+        yield Trainer(
+            objective=objective,
+            optimizer=optimizer,
+            device=settings.device.torch_device,
+            saver=saver,
+            metrics=metrics[0] if metrics else None,
+            cadence=cadence,
+            position=position or Position(),
+            stop=stop,
+            resume_hint=f"run the same command {'again' if settings.resumed else 'with --resume'} to resume",
+            compiled=settings.compiled,
+            peak=_peak(settings.device),
+            mark_stopped=lambda why: ranks.by_first(lambda: mark_stopped(folder, why)),  # before any rank leaves
+        )
+        stop.finish()
 
 
 def _peak(device: Device) -> float | None:

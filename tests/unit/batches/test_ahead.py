@@ -5,15 +5,19 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from bertsmith.batches import ahead
+from bertsmith.batches import maker
+from bertsmith.batches.ahead import Closing
+from bertsmith.batches.epoch_files import EpochFiles
 from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
@@ -57,10 +61,8 @@ def order(folder: Path | None, source: MemorySource | None = None, share: Share 
     return made
 
 
-def run(ours: Order, workers: int = 0, during: Callable[[Step], None] = lambda step: None) -> list[list[list[int]]]:
-    """The ids of every micro-batch of every step."""
-    found = []
-    with Loader(
+def loader_of(ours: Order, workers: int = 0) -> Loader:
+    return Loader(
         ours,
         global_batch=BATCH,
         masking=MaskingSettings(),
@@ -68,7 +70,13 @@ def run(ours: Order, workers: int = 0, during: Callable[[Step], None] = lambda s
         start_step=0,
         stop_step=STEPS,
         workers=workers,
-    ) as loader:
+    )
+
+
+def run(ours: Order, workers: int = 0, during: Callable[[Step], None] = lambda step: None) -> list[list[list[int]]]:
+    """The ids of every micro-batch of every step."""
+    found = []
+    with loader_of(ours, workers) as loader:
         for step in loader:
             during(step)
             found.append([batch.input_ids.tolist() for batch in step.micro_batches])
@@ -105,7 +113,7 @@ def test_only_the_first_index_is_waited_for_and_all_are_kept_to_the_byte(
     plain = order(tmp_path / "plain")
     sizes = [plain.epoch(number).size for number in range(4)]
     assert sum(sizes[:3]) < STEPS * BATCH <= sum(sizes)
-    kept = {path.name: path.read_bytes() for path in (tmp_path / "ours").iterdir()}
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "ours").glob("[!.]*")}
     assert kept == {path.name: path.read_bytes() for path in (tmp_path / "plain").iterdir()}
     assert multiprocessing.active_children() == []
 
@@ -115,7 +123,7 @@ def test_no_process_is_started_for_a_run_of_one_epoch(tmp_path: Path) -> None:
     ours.build_ahead(Share(tmp_path), end=ours.epoch_start(1))
     ours.reach(0, BATCH)
     assert multiprocessing.active_children() == []
-    assert [path.suffix for path in tmp_path.iterdir()] == [".npy"]
+    assert [path.suffix for path in tmp_path.glob("[!.]*")] == [".npy"]
 
 
 def test_processes_that_build_batches_draw_no_pairs(tmp_path: Path) -> None:
@@ -195,7 +203,7 @@ def test_signals_to_the_whole_group_leave_the_process_alone_until_the_run_ends(
 
 
 def test_closing_ends_a_process_that_does_not_come_to_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "_LEAVE_SECONDS", 0.1)
+    monkeypatch.setattr(maker, "_LEAVE_SECONDS", 0.1)
     ours = order(tmp_path / "order", away(tmp_path, "wait"), Share(tmp_path / "order"))
     ours.reach(0, BATCH)
     wait_for((tmp_path / "gate-reached").exists)
@@ -206,7 +214,7 @@ def test_closing_ends_a_process_that_does_not_come_to_an_end(tmp_path: Path, mon
 def test_a_rank_makes_up_for_others_that_do_not_do_their_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ahead, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(maker, "PATIENCE_SECONDS", 0.2)
     plain = order(None)
     for place in (0, 1):
         ours = order(tmp_path / str(place), share=Share(tmp_path / str(place), place, places=2))
@@ -239,7 +247,11 @@ def test_a_full_disk_is_said_and_the_run_goes_on(
     ours = order(tmp_path / "order", away(tmp_path, "fail"), Share(tmp_path / "order"))
     assert run(ours) == expected
     assert "the instances of epoch 0 cannot be kept, so they are held in memory" in caplog.text
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != tmp_path.name]
+    assert not [
+        path
+        for path in tmp_path.rglob("*")
+        if path.is_file() and path.name != ".lock" and path.parent.name != tmp_path.name
+    ]
 
 
 def test_a_damaged_index_is_made_again(
@@ -255,3 +267,92 @@ def test_a_damaged_index_is_made_again(
     assert run(order(tmp_path / "order", share=Share(tmp_path / "order"))) == expected
     assert caplog.text.count("is damaged and will be rebuilt") == 3
     assert [path.read_bytes() for path in paths] == contents
+
+
+def test_a_run_that_ends_leaves_what_another_one_with_the_same_order_reads(tmp_path: Path) -> None:
+    """As in a sweep of learning rates: one run is behind, another comes to its third epoch, and to its end."""
+    ours, theirs = (order(tmp_path, share=Share(tmp_path)) for _ in range(2))
+    assert ours.files is not None
+    ours.epoch(0)
+    assert ours.files.shards_there(0)
+    theirs.ahead.started(2)  # type: ignore[union-attr]
+    theirs.close(finished=True)
+    assert ours.files.are_whole(0), "the run that is behind still reads them"
+    ours.close(finished=False)
+    last = order(tmp_path, share=Share(tmp_path))
+    assert ours.files.are_whole(0)
+    last.close(finished=True)
+    assert not ours.files.shards_there(0), "the last one removes them"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_shards_that_vanish_while_the_index_is_waited_for_are_drawn_again(
+    tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the leader at once, those of the others when nothing new comes from them."""
+    monkeypatch.setattr(maker, "PATIENCE_SECONDS", 0.2 if place else PATIENCE)
+    first, second = (order(tmp_path, share=Share(tmp_path, each, 2)) for each in (0, 1))
+    files = first.files
+    assert files is not None
+    assert second.ahead is not None
+    if not place:
+        assert second.ahead._drawn_share(0)
+    looks = 0
+
+    def look(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks > 1 and not place and not files.index_path(0).exists() and looks < 4:
+            for path in files.folder.glob("epoch-0-*/*.npy"):
+                if int(path.stem) in first_share:
+                    path.unlink()
+        time.sleep(seconds)
+        assert looks < 30
+
+    first_share = set(range(files.shards)) - files.shards_there(0)
+    assert maker._made(first, Share(tmp_path, 0, 2), 0, look) == ""
+    index = files.read_index(first.stream(0))
+    assert index is not None
+    assert np.array_equal(index.lengths, order(None).epoch(0).lengths)
+
+
+def test_only_the_leader_lists_the_folder_while_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = order(tmp_path, share=Share(tmp_path, 1, 2))
+    listed, looked, read_index, shards_there = [], [], EpochFiles.read_index, EpochFiles.shards_there
+
+    def reading(self: EpochFiles, stream: Any) -> Any:
+        looked.append(stream)
+        if len(looked) == 10:
+            self.write_index(order(None).epoch(0))
+        return read_index(self, stream)
+
+    monkeypatch.setattr(EpochFiles, "read_index", reading)
+    monkeypatch.setattr(EpochFiles, "shards_there", lambda *given: (listed.append(given), shards_there(*given))[1])
+    assert ours.epoch(0).size
+    assert len(looked) == 10
+    assert len(listed) == 2, "once for what is missing of its share, and once for how many there are"
+
+
+def test_a_loader_that_is_closed_does_not_wait_for_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rank of two draws nothing, so the second index would be waited for as long as the patience is."""
+    monkeypatch.setattr(maker, "PATIENCE_SECONDS", 60.0)
+    first = order(tmp_path).epoch(0)
+    ours = order(tmp_path, share=Share(tmp_path, 1, 2))
+    assert ours.ahead is not None
+    waits, awaited, ended = threading.Event(), ours.ahead._awaited, []
+
+    def awaiting(epoch: int) -> Any:
+        waits.set()
+        try:
+            return awaited(epoch)
+        except Closing:
+            ended.append(epoch)
+            raise
+
+    ours.ahead._awaited = awaiting  # type: ignore[method-assign]
+    with loader_of(ours) as loader:
+        for step in loader:
+            if step.number == first.size // BATCH - 2:
+                break
+        assert waits.wait(PATIENCE), "two steps further, the thread needs the second epoch"
+    assert ended == [1]

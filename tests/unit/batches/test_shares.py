@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,6 +41,20 @@ def test_ranks_on_one_disk_share_the_work(tmp_path: Path) -> None:
     assert found == [Share(tmp_path / "order", place, 3) for place in range(3)]
     assert [each.leads for each in found] == [True, False, False]
     assert not list((tmp_path / "order").iterdir()), "no mark is left"
+
+
+def test_what_killed_runs_have_left_is_cleared_after_an_hour(tmp_path: Path) -> None:
+    other, kept = "epoch-1-ab", [tmp_path / "epoch-0-ab.npy", tmp_path / "epoch-1-ab" / "00001.npy"]
+    left = [tmp_path / name for name in (".epoch-0-ab.npy.7-c.part", ".seen-12", "..seen-3.7-c.part")]
+    left += [tmp_path / other / ".00000.npy.7-c.part"]
+    new = [each.with_name(f"{each.name.removesuffix('.part')}d.part") for each in left]
+    (tmp_path / other).mkdir()
+    for path in (*kept, *left, *new):
+        path.touch()
+    for path in (*kept, *left):
+        os.utime(path, (time.time() - 4000,) * 2)
+    agreed([tmp_path] * 2)
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == {*kept, *new}
 
 
 @pytest.mark.parametrize("places", [1, 2, 3, 7])

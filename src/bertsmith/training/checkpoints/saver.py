@@ -18,6 +18,7 @@ from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.checkpoints.folders import prune, write_best, write_step
 from bertsmith.training.checkpoints.position import Position, step_folder, step_folders
 from bertsmith.training.checkpoints.state import Snapshot, state_of, weights_in
+from bertsmith.training.parallel import is_sharded
 
 RETRY_SECONDS = 60.0
 """How long after a write that failed the same checkpoint is tried again, unless a newer one comes first."""
@@ -55,7 +56,9 @@ class Saver:
         refers to them. All ranks call it alike.
         """
         is_first, self._taken = ranks.is_first(), (position.stage, position.step)
-        if is_first:
+        if is_sharded(model):  # what the first rank raises, all must raise before they gather
+            ranks.by_first(lambda: self._end_last(position.step))
+        elif is_first:
             self._end_last(position.step)
         self._snapshot.take(state_of(model, optimizer), keep=is_first)
         if is_first:

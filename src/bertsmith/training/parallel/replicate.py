@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bertsmith.base.ranks import rank, world_size
+from bertsmith.training.parallel.reached import Reached
 
 BUCKET_BYTES = 25 * 2**20
 """Enough for the full speed of a network, little enough that the first one is complete early."""
@@ -35,7 +36,8 @@ class Replicated:
 
     A parameter's `grad` is a view of the buffer, so nothing is copied in or out. Buckets hold the parameters from the
     last to the first, as a backward pass reaches them. Each is summed as soon as it and those before it are complete,
-    so all ranks start the same sums in the same order, whatever got a gradient; what got none counts as zeros.
+    so all ranks start the same sums in the same order, whatever got a gradient; what got none on some rank counts as
+    zeros there, and what got none on any has none afterwards (`Reached`).
     """
 
     def __init__(
@@ -51,6 +53,8 @@ class Replicated:
         views = [part.view_as(each) for part, each in zip(parts, backwards, strict=True)]
         self._buckets = self._cut(list(zip(backwards, views, strict=True)), bucket_bytes)
         self._bucket_of = {id(each): bucket for bucket in self._buckets for each, _ in bucket.members}
+        self._reached = Reached(backwards)
+        self._number_of = {id(each): number for number, each in enumerate(backwards)}
         self._started, self._is_last = 0, False
         self._norms: list[Tensor] = []
         self._under_way: list[tuple[dist.Work, Tensor, Tensor]] = []
@@ -103,6 +107,7 @@ class Replicated:
             if sent is not flat:
                 flat.copy_(sent)
         self._under_way.clear()
+        self._reached.drop_others()
         return self._faulty.clone() if self.ranks > 1 else None
 
     def drop(self) -> None:
@@ -110,6 +115,7 @@ class Replicated:
 
     def _arrived(self, parameter: Tensor) -> None:
         """Called when a backward pass has added all that it has for a parameter."""
+        self._reached.note(self._number_of[id(parameter)])
         if not self._is_last:
             return
         self._bucket_of[id(parameter)].missing.discard(id(parameter))

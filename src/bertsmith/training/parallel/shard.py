@@ -14,9 +14,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
 
 from bertsmith.base.ranks import world_size
 from bertsmith.model.copies import keep_no_copies
+from bertsmith.training.parallel.reached import Reached
 from bertsmith.training.parallel.replicate import Replicated
 
 # Methods besides `forward` by which a model is run, and so is to be gathered.
@@ -53,13 +55,16 @@ class Sharded:
         for name in _ENTRIES:
             register_fsdp_forward_method(model, name)
         self._root = cast(FSDPModule, model)
+        matrices = {name: each for name, each in model.named_parameters() if each.ndim > 1}
+        self._reached = Reached(list(matrices.values()))
+        self._number_of = {name: number for number, name in enumerate(matrices)}
         for module in model.modules():
             if isinstance(module, FSDPModule):
-                self._set_up(module)
+                self._set_up(module, model)
         # What reads every vector and is tiny: summed when all else is.
         self._vectors = Replicated(vectors, sums)
 
-    def _set_up(self, module: FSDPModule) -> None:
+    def _set_up(self, module: FSDPModule, model: nn.Module) -> None:
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)  # gloo can do no other
         module.set_custom_reduce_scatter(cast(Any, self._comm))
@@ -68,7 +73,14 @@ class Sharded:
         # The same tensors are filled by every gather, which counts as no change of them.
         module.unshard()
         keep_no_copies(each for each in cast(nn.Module, module).parameters() if each.ndim > 1)
+        for name, each in model.named_parameters():
+            if each.ndim > 1 and not isinstance(each, DTensor):  # whole while it is gathered: this module's
+                self._watch(each, self._number_of[name])
         module.reshard()
+
+    def _watch(self, gathered: nn.Parameter, number: int) -> None:
+        reached = self._reached
+        gathered.register_post_accumulate_grad_hook(lambda _: reached.note(number))  # type: ignore[no-untyped-call]
 
     def begin(self) -> None:
         """Until `before_last` gradients are only added up, in the dtype of the weights."""
@@ -85,7 +97,9 @@ class Sharded:
 
     def finish(self) -> Tensor | None:
         """Sums the gradients of vectors; FSDP2 has made those of matrices by the end of the backward pass."""
-        return self._vectors.finish(self._comm.norms)
+        faulty = self._vectors.finish(self._comm.norms)
+        self._reached.drop_others()
+        return faulty
 
     def drop(self) -> None:
         """Gives back what the step has gathered."""
