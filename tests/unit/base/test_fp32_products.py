@@ -21,10 +21,11 @@ matmul = torch.backends.mkldnn.matmul
 
 @pytest.fixture(autouse=True)
 def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing chosen or said before, and the process's switch back where it was."""
+    """Nothing chosen or said before, the process's switch off, and then back where it was."""
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(log, "_said", set())
     before = matmul.fp32_precision
+    matmul.fp32_precision = "none"
     yield
     matmul.fp32_precision = before
 
