@@ -3,7 +3,7 @@
 VENV ?= .venv
 TORCH ?= torch>=2.11,<2.14
 ARGS ?=
-JOBS ?=
+JOBS ?= 2
 PYTHON ?=
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -38,7 +38,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# JOBS=2 runs the tests in two processes, a file in one of them.
+# In two processes, each file in one of them; JOBS= runs all in one.
 test: setup
 	$(BIN)/python -m pytest $(if $(JOBS),-n $(JOBS) --dist loadfile) $(ARGS)
 

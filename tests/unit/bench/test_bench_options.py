@@ -15,7 +15,7 @@ from bertsmith.bench.text import cut_texts, name_sources, vocabulary_for
 
 
 def test_options_that_a_bench_does_not_use_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert [BenchOptions().without_effect(name) for name in NAMES] == [[], [], []]
+    assert [BenchOptions().without_effect(name) for name in NAMES] == [[]] * len(NAMES)
     given = BenchOptions(corpus=tmp_path / "none", sizes=(1.0,), lengths=(64,), workers=1, only="x")
     with pytest.raises(BertsmithError):
         run_bench("batches", given, ["bertsmith", "bench", "batches"])
@@ -26,6 +26,9 @@ def test_options_that_a_bench_does_not_use_are_warned_about(tmp_path: Path, capl
     ]
     assert [line.split()[0] for line in given.without_effect("prepare")] == ["--corpus", "--lengths", "--only"]
     assert [line.split()[0] for line in given.without_effect("pretrain-step")] == ["--sizes", "--workers"]
+    assert [line.split()[0] for line in given.without_effect("scaling")] == [
+        *("--corpus", "--sizes", "--lengths", "--workers", "--only")
+    ]
 
 
 def test_sources_are_named_by_their_place_in_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
