@@ -136,6 +136,7 @@ def test_an_error_of_all_ranks_is_printed_once(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_stop_reaches_all_ranks_and_the_run_goes_on(tmp_path: Path) -> None:
     # Steps long enough that the signal comes before the last one, on a busy machine too.
     short = small_recipe(phase1__steps=60, phase1__global_batch=16, phase2__steps=2, save_every=100_000)
@@ -207,6 +208,7 @@ def test_from_python_one_of_several_that_has_not_joined_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_finetune_takes_the_same_flags(tmp_path: Path) -> None:
     model = made_model(tmp_path / "encoder")
     call = ["finetune", "classify", "--model", str(model)]

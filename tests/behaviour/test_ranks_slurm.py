@@ -72,6 +72,7 @@ def requeued(tmp_path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Slurm has no Windows")
 def test_a_job_whose_time_is_over_is_queued_again_and_finishes(tmp_path: Path, slurm: list[str]) -> None:
     save_recipe(RECIPE, tmp_path / "recipe.yaml")

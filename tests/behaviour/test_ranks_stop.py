@@ -55,8 +55,9 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(folder / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="process numbers are looked up in /proc")
-@pytest.mark.parametrize("whom", [pytest.param("the launcher", marks=pytest.mark.slow), "the second rank"])
+@pytest.mark.parametrize("whom", ["the launcher", "the second rank"])
 def test_all_ranks_drop_the_unfinished_step_and_the_resumed_run_is_unbroken(
     whom: str, unbroken: Run, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bertsmith.base import log
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining import compiled
@@ -21,6 +22,7 @@ def test_it_resumes_to_the_bit_and_sees_the_tokens_of_an_eager_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "bertsmith")
+    monkeypatch.setattr(log, "_said", set())  # a choice is logged once a process
     # The compiler's graphs, run op by op: no wait for a C++ compiler.
     monkeypatch.setattr(compiled, "COMPILER", "aot_eager")
     torch._dynamo.reset()

@@ -58,7 +58,7 @@ def zeros(gradients: dict[str, torch.Tensor]) -> int:
     return sum(int((each == 0).sum()) for name, each in gradients.items() if ".layers." in name)
 
 
-@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_large_step_has_no_more_zero_gradients_than_a_small_one(
     is_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +74,7 @@ def test_a_large_step_has_no_more_zero_gradients_than_a_small_one(
     assert zeros(early) > 100 + 2 * zeros(small), "divided by the whole count alone, many are lost"
 
 
-@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_norm_that_is_reported_is_that_of_the_loss_itself(is_compiled: bool) -> None:
     norms = [float(taken(sequences, is_compiled)[1].gradient_norm) for sequences in (SMALL, LARGE)]
     assert norms[0] == pytest.approx(norms[1] * LARGE / SMALL, rel=1e-3)
