@@ -18,7 +18,7 @@ from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.tasks.records import Columns, read_records
+from bertsmith.tasks.reading.records import Columns, read_records
 from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.weights.huggingface import save_pretraining_model
