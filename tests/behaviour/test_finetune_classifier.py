@@ -85,8 +85,8 @@ def test_micro_batches_change_nothing_without_dropout(model):
 def test_no_micro_batch_passes_the_budget(model, monkeypatch):
     tokens = []
 
-    def counted(sequences, members, device):
-        inputs = pack(sequences, members, device)
+    def counted(*given):
+        inputs = pack(*given)
         tokens.append(inputs.asked.tokens)
         return inputs
 

@@ -137,7 +137,7 @@ def test_the_positive_label_is_the_one_named_or_sorts_last_and_is_said():
         task_of("no", "yes", positive="maybe")
     with pytest.raises(BertsmithError, match="with 3 labels"):
         task_of("a", "b", "c", positive="a")
-    assert "binary_f1" not in task_of("a", "b", "c").evaluate(np.eye(3, dtype=np.float32), np.arange(3))
+    assert "binary_f1" not in task_of("a", "b", "c").evaluate(np.eye(3, dtype=np.float32), truths(np.arange(3)))
 
 
 def test_an_unknown_metric_is_named_before_any_work():
