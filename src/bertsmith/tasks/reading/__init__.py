@@ -1,1 +1,1 @@
-"""Rows of files and of Python: what they hold, how they are divided, and which of them are the same."""
+"""Rows of files and of Python as records: columns, labels, splits."""
