@@ -21,23 +21,23 @@ DocumentRow = tuple[str, dict[str, Any]]
 
 def document_kind(path: Path, codec: str, suffix: str) -> str:
     """JSON for a file of that name which is not of a JSON object a line, CONLL for one with tags behind words, "" for
-    any other. suffix: of the file's name without that of its codec, as ".json". Raises BertsmithError where it cannot
+    any other. suffix: of the file's name without that of its codec, as "json". Raises BertsmithError where it cannot
     be opened."""
-    if suffix in (".csv", ".jsonl", ".parquet"):
+    if suffix in ("csv", "jsonl", "ndjson", "parquet"):
         return ""
     encoding = encoding_of(peek(path, codec, 4))
     with open_text(str(path), codec, encoding) as file:
         head = file.read(_HEAD).removeprefix(UTF8_MARK)
-    if suffix == ".json":
+    if suffix == "json":
         return "" if _is_json_lines(head) else JSON
     lines = head.decode(errors="replace").split("\n")
     return CONLL if is_conll(lines if len(head) < _HEAD else lines[:-1]) else ""
 
 
 def _is_json_lines(head: bytes) -> bool:
-    """Whether an object ends with the first line, and another one follows or nothing does."""
-    first, _, rest = head.lstrip().partition(b"\n")
-    return first.rstrip().startswith(b"{") and first.rstrip().endswith(b"}") and rest.lstrip()[:1] in (b"", b"{")
+    """Whether an object ends with the first line, and another one follows."""
+    first, _, rest = (each.strip() for each in head.lstrip().partition(b"\n"))
+    return first.startswith(b"{") and first.endswith(b"}") and rest.startswith(b"{")
 
 
 def document_rows(path: Path, codec: str, kind: str, report: Report) -> Iterator[DocumentRow]:
@@ -74,8 +74,8 @@ def _objects(lines: Iterable[tuple[int, bytes]], name: str, report: Report) -> I
     if is_squad(value):
         yield from _questions(value, name, report)
         return
-    if isinstance(value, dict) and isinstance(value.get("data"), list):
-        value = value["data"]
+    if isinstance(value, dict):
+        value = value["data"] if isinstance(value.get("data"), list) else [value]
     if not isinstance(value, list):
         what = "this JSON is neither SQuAD's nor a list of objects"
         raise BertsmithError(what, name, "write an object a line into a .jsonl file")
@@ -91,7 +91,9 @@ def _questions(value: Any, name: str, report: Report) -> Iterator[DocumentRow]:
     for paragraph in paragraphs(value):
         where = f"{name}, {paragraph.where}"
         if paragraph.fault:
-            report(BertsmithError(f"this is {paragraph.fault}", where, "correct it, or copy the file again"), paragraph.raw)
+            report(
+                BertsmithError(f"this is {paragraph.fault}", where, "correct it, or copy the file again"), paragraph.raw
+            )
         for place, question in enumerate(paragraph.questions):
             answers = [{"text": text, "answer_start": start} for text, start in question.answers]
             yield (

@@ -64,7 +64,8 @@ def _inferred(table: Table, kind: str, found: Found, reasons: list[str]) -> Infe
     for part, name in found.columns.items():
         if name != getattr(table.columns, part):
             reasons.append(f"{part} is column '{name}' ({found.why[part]})")
-    return Inferred(kind, replace(table.columns, **found.columns), reasons)
+    names: dict[str, Any] = dict(found.columns)
+    return Inferred(kind, replace(table.columns, **names), reasons)
 
 
 def _check_header(table: Table) -> None:
@@ -210,3 +211,5 @@ _PARTS = {
     "qa": ("question", "context", "answers"),
     "choice": ("choices", "text", "label"),
 }
+INFERRED = ("classify", "regress", *_KINDS)
+"""The kinds whose columns can be inferred."""

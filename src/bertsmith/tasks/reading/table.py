@@ -29,14 +29,15 @@ class Table:
             self._by_folded.setdefault(_folded(name), []).append(name)
 
     def own(self, part: str) -> str | None:
-        """The column that the user named for a part, or the one with its default name. Raises BertsmithError where the
-        user's is not there."""
+        """The column that the user named for a part, or the one with its default name, perhaps in other letters. Raises
+        BertsmithError where the user's is not there."""
         name: str = getattr(self.columns, part)
         if name in self.shapes:
             return name
         if name != getattr(Columns, part):
             raise self.refusal(f"there is no column '{name}'; there are", self.shapes, part)
-        return None
+        alike = self._by_folded.get(name, [])
+        return alike[0] if len(alike) == 1 else None
 
     def usual(self, names: Iterable[str], *kinds: str) -> list[str]:
         """The columns with one of these names, whatever their case and marks, that hold one of the kinds."""

@@ -10,7 +10,7 @@ from bertsmith.tasks.reading.labels import MOST_CLASSES
 from bertsmith.tasks.reading.table import Table
 
 TEXTS = (
-    "sentence", "review", "review_text", "reviewtext", "content", "body", "comment", "comment_text", "message",
+    "text", "sentence", "review", "review_text", "reviewtext", "content", "body", "comment", "comment_text", "message",
     "utterance", "document", "tweet", "post", "article", "abstract", "phrase", "query", "question", "input",
 )  # fmt: skip
 _PAIRS = (
