@@ -22,8 +22,8 @@ def chosen(task: str, sources: Mapping[str, Source], settings: FinetuneSettings)
     """The task, and the settings with the columns of the training rows and the share of dev rows where no file of them
     is given. Says what was inferred, and why.
 
-    Columns are inferred where `task` is "auto", and where the first training row lacks one that the task wants. Raises
-    BertsmithError for a task that is not known, and for rows that leave it open.
+    Columns are inferred where `task` is "auto", and where the first training row lacks one that the task wants, or the
+    task does not say which. Raises BertsmithError for a task that is not known, and for rows that leave it open.
     """
     kind = None if task == AUTO else task_named(task)
     settings = _with_share(settings, "dev" in sources)
@@ -33,7 +33,8 @@ def chosen(task: str, sources: Mapping[str, Source], settings: FinetuneSettings)
     report = raise_at_once if settings.skip_bad_rows is None else pass_over
     rows = rows_of(train, Form(columns.header, columns.quoted), report)
     _, first = next(rows, ("", ""))
-    if kind is not None and (isinstance(first, str) or first.keys() >= set(kind.wanted(columns, True).values())):
+    wanted = {} if kind is None else kind.wanted(columns, True)
+    if kind is not None and (isinstance(first, str) or (wanted and first.keys() >= set(wanted.values()))):
         return kind, settings
     read: list[Row] = [row for row in (first, *(row for _, row in rows)) if isinstance(row, Mapping)]
     where = str(train) if isinstance(train, str | Path) else "the training rows"

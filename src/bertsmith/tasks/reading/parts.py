@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
@@ -53,7 +52,7 @@ def hold_out(parts: Parts, columns: Columns, reader: type[RowReader], share: flo
     if columns.group != Columns.group and not grouped:
         what = f"no training row has a value in column '{columns.group}'"
         raise BertsmithError(what, rows[0].where, "name a column of the training rows with --columns.group")
-    classes = strata([_stratum(each.label) for each in rows])
+    classes = strata([reader.stratum(each) for each in rows])
     units: list[Hashable] = [
         f"group {each.group}" if each.group is not None else (place if grouped else text_key(reader.unit(each)))
         for place, each in enumerate(rows)
@@ -69,10 +68,6 @@ def hold_out(parts: Parts, columns: Columns, reader: type[RowReader], share: flo
         warn(f"dev has no row of these labels, which train has too few of: {listed}{more}", of_all_ranks=True)
     train, dev = ([rows[place] for place in side] for side in (found.train, found.dev))
     return {"train": train, "dev": dev} | {part: those for part, those in parts.items() if part != "train"}
-
-
-def _stratum(label: Any) -> Any:
-    return class_name(label) if isinstance(label, str) else label
 
 
 def warn_of_copies(parts: Parts, reader: type[RowReader]) -> None:

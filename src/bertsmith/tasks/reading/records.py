@@ -13,7 +13,7 @@ from bertsmith.tasks.reading.bad_rows import BadRow, Report, SkippedRows, raise_
 from bertsmith.tasks.reading.files import Form, rows_of
 from bertsmith.tasks.reading.files import Row as Row
 from bertsmith.tasks.reading.files import Source as Source
-from bertsmith.tasks.reading.labels import label_text
+from bertsmith.tasks.reading.labels import class_name, label_text
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -114,6 +114,12 @@ class RowReader:
     def unit(cls, record: Record) -> tuple[str | None, ...]:
         """The texts that records share which may not be divided into training and dev rows."""
         return cls.texts(record)
+
+    @classmethod
+    def stratum(cls, record: Record) -> Any:
+        """What training and dev rows are balanced by, for `split.strata`: a class, a number, or several classes."""
+        label = record.label
+        return class_name(label) if isinstance(label, str) else label
 
 
 def read_records(

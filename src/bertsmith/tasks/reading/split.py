@@ -53,6 +53,8 @@ def split(classes: Sequence[Hashable], units: Sequence[Hashable], share: float, 
         order.sort(key=lambda unit: (-len(held[unit]).bit_length(), draws[unit]))
     deal = _Deal(share, Counter(classes[place] for places in held for place in places))
     taken = {unit for unit in order if deal.takes([classes[place] for place in held[unit]], draws[unit])}
+    if not grouped:
+        _give_back(taken, list(members.values()), classes)
     if not taken:
         _refuse(len(classes), len(members), share, grouped)
     sides = [False] * len(classes)
@@ -64,6 +66,16 @@ def split(classes: Sequence[Hashable], units: Sequence[Hashable], share: float, 
     missing = {classes[place] for place in train} - {classes[place] for place in dev}
     counts = Counter(str(classes[place]) for place in train if classes[place] in missing)
     return Split(train, dev, dict(counts.most_common()))
+
+
+def _give_back(taken: set[int], members: Sequence[Sequence[int]], classes: Sequence[Hashable]) -> None:
+    """Takes back to train a text that a class would otherwise be without: one that comes with several labels."""
+    in_train = {classes[place] for unit, places in enumerate(members) if unit not in taken for place in places}
+    for unit in sorted(taken):
+        held = {classes[place] for place in members[unit]}
+        if not held <= in_train:
+            taken.remove(unit)
+            in_train |= held
 
 
 class _Deal:
