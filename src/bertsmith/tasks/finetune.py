@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,13 @@ from torch import nn
 
 from bertsmith.base import files, ranks
 from bertsmith.base.device import Device
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.base.ranks.together import together
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.base.streams import stream_key
 from bertsmith.model.config import BertConfig
+from bertsmith.model.encoder import Encoder
 from bertsmith.model.initial import initialise
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.clipped import ClippedOptimizer
@@ -31,7 +36,7 @@ from bertsmith.tasks.chosen import chosen
 from bertsmith.tasks.examples import check_sources, checksums, encode_sources
 from bertsmith.tasks.objective import Order, RowSteps, TaskObjective
 from bertsmith.tasks.reading.records import Source
-from bertsmith.tasks.results import FinetuneResult, results_of
+from bertsmith.tasks.results import LAST, MEDIAN, FinetuneResult, kept_seed, results_of
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Examples, Runner, Task
@@ -87,6 +92,24 @@ class _Work:
         settings, train = self.settings, self.parts["train"]
         rows = (settings.epochs, settings.batch, settings.micro_batch_tokens)
         return Order(train, self.task, seed, *rows, ranks.rank(), ranks.world_size())
+
+    @cached_property
+    def epoch_steps(self) -> int:
+        """Steps of a pass over the training rows."""
+        return self.order(self.settings.seed).epoch_steps
+
+    @property
+    def steps(self) -> int:
+        """Steps of a seed."""
+        return min(self.settings.epochs * self.epoch_steps, self.settings.max_steps or sys.maxsize)
+
+    @property
+    def due(self) -> list[int]:
+        """The steps of a seed after which it is measured."""
+        every = (self.epoch_steps, self.settings.evaluate_every or sys.maxsize)
+        return [
+            step for step in range(1, self.steps + 1) if step == self.steps or any(step % each == 0 for each in every)
+        ]
 
 
 def finetune(
@@ -184,7 +207,7 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
     model = together(lambda: _build(work, device, settings.seed))
     if checkpoint is None:
         agree(lambda: {"weights": checksum(model.state_dict())})
-    optimizer = _optimizer(model, settings, device)
+    optimizer = _optimizer(model, settings, read_config(work.folder).num_hidden_layers, device)
     position = resume_position(checkpoint, model, optimizer)
     drops = settings.dropout > 0 or settings.attention_dropout > 0
     started_on |= cut_of_run(facts.started_on, position, {"micro_batch_tokens": settings.micro_batch_tokens}, drops)
@@ -197,7 +220,7 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
         Runner(device.torch_device, settings.micro_batch_tokens, over_ranks=True),
     )
     cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep, settings.keep_every)
-    steps = work.order(settings.seed).steps * settings.seeds
+    steps = work.steps * settings.seeds
     cuda = [] if device.is_cpu else [device.torch_device]
     with (
         torch.random.fork_rng(cuda),
@@ -213,14 +236,15 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
         run_stages(trainer, {number: partial(_stage, work, number, device) for number in numbers})
         trainer.write("end", {"tokens": trainer.position.tokens})
         trainer.saver.wait()  # for the best weights
-        best = trainer.position.best
-    assert best is not None
-    return ranks.by_first(lambda: _finish(work, run, model, best, time.monotonic() - start))
+        bests = trainer.position.bests
+    return ranks.by_first(lambda: _finish(work, run, model, bests, time.monotonic() - start))
 
 
-def _finish(work: _Work, run: Run, model: nn.Module, best: Best, seconds: float) -> FinetuneResult:
-    """Writes the results of all seeds, and the best weights as the finished model."""
-    load_best(run.folder, best, model)
+def _finish(work: _Work, run: Run, model: nn.Module, bests: Sequence[Best], seconds: float) -> FinetuneResult:
+    """Writes the results of all seeds, and the weights that are kept as the finished model."""
+    keep = work.settings.keep_seed
+    if keep != LAST:  # those of the last step are the model's
+        load_best(run.folder, bests[kept_seed(keep, [best.score for best in bests])], model)
     result = _result(work, run, seconds)
     say(result.line())
     # Before the model, which makes the run a finished one.
@@ -245,17 +269,20 @@ def _stage(work: _Work, number: int, device: Device) -> Stage:
         number=number,
         kind="seed",
         label=seed,
-        steps=order.steps,
+        steps=work.steps,
         learning_rate=partial(
-            linear, steps=order.steps, warmup_share=work.settings.warmup, base=work.settings.learning_rate
+            linear, steps=work.steps, warmup_share=work.settings.warmup, base=work.settings.learning_rate
         ),
-        loader=partial(RowSteps, order),
+        loader=partial(RowSteps, order, steps=work.steps),
         held_out={part: rows for part, rows in work.parts.items() if part != "train"},
         begin=begin,
         seed=stream_key(seed, "finetune"),
-        first_step=(number - 1) * order.steps,
-        epoch_steps=order.epoch_steps,
+        own_dropout=True,
+        epoch_steps=work.epoch_steps,
+        due_every=(work.epoch_steps, work.settings.evaluate_every),
         select=work.metric,
+        keep_all=work.settings.keep_seed == MEDIAN,
+        patience=work.settings.patience,
     )
 
 
@@ -274,13 +301,41 @@ def _build(work: _Work, device: Device, seed: int) -> nn.Module:
     else:
         head = work.task.head
         model = load_model(build, work.folder, may_be_fresh=(POOLER, head), leave_out=(head,), seed=seed)
+    _set_layers(model, work.settings, seed)
     return model.to(device.torch_device)
 
 
-def _optimizer(model: nn.Module, settings: FinetuneSettings, device: Device) -> ClippedOptimizer:
+def _set_layers(model: nn.Module, settings: FinetuneSettings, seed: int) -> None:
+    """Freezes the lowest layers, and gives the highest ones random weights."""
+    encoder = model.encoder
+    assert isinstance(encoder, Encoder)
+    layers = encoder.config.num_hidden_layers
+    for name in ("frozen_layers", "reinitialised_layers"):
+        if getattr(settings, name) > layers:
+            raise BertsmithError(f"{name} is {getattr(settings, name)}", "settings", f"the model has {layers} layers")
+    for place in range(layers - settings.reinitialised_layers, layers):
+        deviation = encoder.config.initializer_range
+        initialise(encoder.layers[place], deviation, stream_key(seed, "reinitialised layer", place))
+    for name, parameter in model.named_parameters():
+        if settings.frozen_layers and _height(name, layers) <= settings.frozen_layers:
+            parameter.requires_grad_(False)
+
+
+def _height(name: str, layers: int) -> int:
+    """Where a parameter stands: 0 in the embeddings, 1 and so on in the layers, above them for all else."""
+    found = re.match(r"encoder\.(?:(?P<embeddings>embeddings)|layers\.(?P<layer>\d+))\.", name)
+    if found is None:
+        return layers + 1
+    return 0 if found["embeddings"] else int(found["layer"]) + 1
+
+
+def _optimizer(model: nn.Module, settings: FinetuneSettings, layers: int, device: Device) -> ClippedOptimizer:
     return AdamW(
-        parameter_groups(model, settings.weight_decay),
+        parameter_groups(
+            model, settings.weight_decay, lambda name: settings.layer_decay ** (layers + 1 - _height(name, layers))
+        ),
         max_gradient_norm=settings.max_gradient_norm,
+        bias_correction=settings.bias_correction,
         loss_scale=LossScale(device.torch_device) if device.scales_losses else None,
     )
 
@@ -291,13 +346,10 @@ def _result(work: _Work, run: Run, seconds: float) -> FinetuneResult:
         folder=run.folder,
         task=work.task.kind,
         metric=work.metric,
-        seeds=results_of(
-            run.metrics(),
-            work.metric,
-            work.order(settings.seed).epoch_steps,
-            {settings.seed + number: settings.epochs for number in range(settings.seeds)},
-        ),
+        keep_seed=settings.keep_seed,
+        seeds=results_of(run.metrics(), work.metric, work.epoch_steps, work.due, settings.patience),
         baseline=work.task.baseline(work.metric, parts["dev"]),
+        baseline_name=work.task.baseline_name,
         class_counts=dict(work.task.counts or {}),
         rows={part: len(each.records) for part, each in parts.items()},
         truncated={part: each.sequences.truncated for part, each in parts.items()},

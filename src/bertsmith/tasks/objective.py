@@ -146,19 +146,20 @@ class Order:
 
 
 class RowSteps:
-    """The steps of one seed after the first `done`, in order. Rows lie in memory, so nothing is waited for."""
+    """The steps of one seed after the first `done`, in order, up to `steps`. Rows lie in memory, so nothing is waited
+    for."""
 
     waited_seconds = 0.0
 
-    def __init__(self, order: Order, done: int) -> None:
-        self._order, self._done = order, done
+    def __init__(self, order: Order, done: int, steps: int | None = None) -> None:
+        self._order, self._done, self._steps = order, done, order.steps if steps is None else steps
 
     def __iter__(self) -> Iterator[RowStep]:
         order = self._order
         for epoch in range(1 + self._done // order.epoch_steps, 1 + order.epochs):
             units = order.units(epoch)
             first = (epoch - 1) * order.epoch_steps
-            for number in range(max(first, self._done), first + order.epoch_steps):
+            for number in range(max(first, self._done), min(first + order.epoch_steps, self._steps)):
                 yield order.step(number, units)
 
     def __enter__(self) -> Self:
