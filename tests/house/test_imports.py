@@ -70,6 +70,7 @@ SUB_ROOMS = {
         "task",
         "kinds",
         "registry",
+        "chosen",
         "examples",
         "results",
         "objective",

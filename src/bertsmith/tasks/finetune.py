@@ -17,6 +17,7 @@ from bertsmith.base.log import say
 from bertsmith.base.ranks.together import together
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.recipes.loader import as_yaml
+from bertsmith.tasks.chosen import chosen
 from bertsmith.tasks.examples import check_sources, checksums, encode_sources
 from bertsmith.tasks.finetuning.finish import finish
 from bertsmith.tasks.finetuning.model import build_model, optimizer_of
@@ -24,7 +25,6 @@ from bertsmith.tasks.finetuning.trials import trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.objective import TaskObjective
 from bertsmith.tasks.reading.records import Source
-from bertsmith.tasks.registry import task_named
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.settings import FinetuneSettings
@@ -49,7 +49,10 @@ from bertsmith.weights.huggingface import (
 
 # Settings that change what is written, how fast, or how a step is cut up, never what it holds; a resumed run may change
 # them.
-_FREE_SETTINGS = ("device", "micro_batch_tokens", "log_every", "save_every", "keep", "keep_every", "nvidia_results")
+_FREE_SETTINGS = (
+    *("device", "micro_batch_tokens", "log_every", "save_every", "keep", "keep_every"),
+    *("nvidia_results", "skip_bad_rows"),
+)
 # Of these, the ones that ranks need not have alike.
 _OF_A_RANK = ("device",)
 
@@ -58,7 +61,7 @@ def finetune(
     task: str,
     model: str | Path,
     train: Source,
-    dev: Source,
+    dev: Source | None,
     out: str | Path | None,
     *,
     test: Source | None = None,
@@ -67,9 +70,10 @@ def finetune(
 ) -> FinetuneResult:
     """Trains a task model on labelled rows, from one or several seeds, and writes a run folder with the best one.
 
-    task: the name of a kind, such as "classify". model: a Hugging Face BERT folder with its tokenizer, or a run that
-    has one. train, dev, test: a file of rows, or a list of {"text": ..., "label": ...}; dev
-    selects the epoch and the seed, test is only measured.
+    task: the name of a kind, such as "classify", or "auto" for the one that the rows show. model: a Hugging Face BERT
+    folder with its tokenizer, or a run that has one. train, dev, test: a file of rows, or a list of
+    {"text": ..., "label": ...}; dev selects the epoch and the seed, test is only measured. Without dev a share of the
+    training rows (`settings.dev_share`) takes its place.
     out: the run folder, whose `model` is complete in itself (weights, tokenizer, labels, task.json, finetune.json);
     None leaves nothing behind. resume: continue the run in `out`, to the bit. The same seed gives the same score. In
     each of several processes that torch.distributed has joined, it takes that rank's part of the run, and all get the
@@ -77,17 +81,19 @@ def finetune(
     Raises BertsmithError for rows, columns, labels, settings or a folder that cannot be used, before any training,
     and for a gradient that is not finite; StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
-    kind, settings = task_named(task), settings or FinetuneSettings()
+    settings = settings or FinetuneSettings()
     ranks.check_joined()
-    sources = {"train": train, "dev": dev} | ({} if test is None else {"test": test})
+    given = {"train": train, "dev": dev, "test": test}
+    sources = {part: rows for part, rows in given.items() if rows is not None}
     check_sources(sources)
     with nullcontext(out) if out is not None else tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         run = Run(Path(folder))
         ranks.by_first(lambda: check_free(run.folder, resume))
+        kind, settings = together(partial(chosen, task, sources, settings))
         work, identity = together(lambda: _prepare(kind, model_folder(Path(model)), sources, settings))
-        given = settings_identity(asdict(settings), "settings", _OF_A_RANK)
-        agree(lambda: {**given, **identity, "resume": resume, **code_facts()})
-        recipe = {"task": task, "model": str(model), **{name: _named(each) for name, each in sources.items()}}
+        alike = settings_identity(asdict(settings), "settings", _OF_A_RANK)
+        agree(lambda: {**alike, **identity, "resume": resume, **code_facts()})
+        recipe = {"task": kind.kind, "model": str(model), **{name: _named(each) for name, each in sources.items()}}
         with opened(run.folder, identity, resume) as started_on:
             if resume and ranks.by_first(run.is_finished):
                 result = ranks.by_first(lambda: _finished(run))
@@ -129,7 +135,7 @@ def _prepare(
 
 def _identity(work: Work, sources: dict[str, Source]) -> dict[str, Any]:
     settings = settings_identity(asdict(work.settings), "settings", _FREE_SETTINGS)
-    rows = {f"{part}_rows": checksum for part, checksum in checksums(sources).items()}
+    rows = {f"{part}_rows": checksum for part, checksum in checksums(sources, work.parts).items()}
     model = model_identity(work.folder, "model")
     return {"task": work.task.kind, **settings, **rows, **model, "tokenizer": work.tokenizer.sha256}
 

@@ -84,8 +84,15 @@ class FinetuneSettings:
     """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps none for that."""
     nvidia_results: bool = False
     """Write nvidia-results.json too: scores, times and latencies under the names that NVIDIA's scripts use."""
+    dev_share: float | None = None
+    """The share of the training rows that become dev rows where no file of them is given, by label and by
+    --columns.group; then 0.2 by default."""
+    skip_bad_rows: str | None = None
+    """Leave out rows that cannot be used, and write them to this file as JSON lines, each with the reason."""
+    bad_share: float = 0.5
+    """The largest share of the rows of a file that --skip-bad-rows may leave out."""
     columns: Columns = field(default_factory=Columns)
-    """Where text and label stand."""
+    """Where text and label stand; those that the rows lack are inferred."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "seeds", "micro_batch_tokens", "keep"):
@@ -107,6 +114,9 @@ class FinetuneSettings:
         _demand(self.max_length >= 8, "max_length", self.max_length, "a whole number from 8")
         _demand(self.learning_rate > 0, "learning_rate", self.learning_rate, "a number above 0")
         _demand(0 <= self.warmup <= 1, "warmup", self.warmup, "a share from 0 to 1")
+        share = self.dev_share
+        _demand(share is None or 0 < share < 1, "dev_share", share or 0, "a share between 0 and 1")
+        _demand(0 < self.bad_share <= 1, "bad_share", self.bad_share, "a share above 0, up to 1")
         for name in ("dropout", "attention_dropout"):
             _demand(0 <= getattr(self, name) < 1, name, getattr(self, name), "a share from 0 to below 1")
         for name in ("weight_decay", "max_gradient_norm"):

@@ -22,7 +22,8 @@ from bertsmith.optim.schedules import linear
 from bertsmith.tasks.finetuning.model import build_model
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.objective import Order, RowSteps
-from bertsmith.tasks.reading.split import Split, split, strata
+from bertsmith.tasks.reading.parts import divisible
+from bertsmith.tasks.reading.split import split
 from bertsmith.tasks.results import MEDIAN
 from bertsmith.tasks.task import Examples
 from bertsmith.training.loop import Stage, Trainer
@@ -157,12 +158,11 @@ def _folds(work: Work, count: int) -> list[tuple[list[int], list[int]]]:
 def _divider(work: Work) -> Callable[[list[int], float, int], tuple[list[int], list[int]]]:
     """Divides places of training rows, by class and without cutting a group: (the rest, a share)."""
     records = work.parts["train"].records
-    classes, grouped = strata([each.label for each in records]), any(each.group is not None for each in records)
-    units = [each.group if grouped else (each.text, each.text_b) for each in records]
+    classes, units, grouped = divisible(records, type(work.task))
 
     def divide(rows: list[int], share: float, number: int) -> tuple[list[int], list[int]]:
         seed = stream_key(work.settings.seed, "divide", number)
-        found: Split = split([classes[row] for row in rows], [units[row] for row in rows], share, seed, grouped)
+        found = split([classes[row] for row in rows], [units[row] for row in rows], share, seed, grouped)
         return [rows[place] for place in found.train], [rows[place] for place in found.dev]
 
     try:
