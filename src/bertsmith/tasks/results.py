@@ -50,9 +50,11 @@ class FinetuneResult:
     """The runs of all seeds.
 
     folder: the run folder, None where none was wanted. keep_seed: whose model is kept: the best seed's, the one's in
-    the middle ("median"), or the "last" one's after its last step. baseline: the metric of the best answer that does
-    not look at the text, which is `baseline_name`. class_counts: training rows of each label. rows, truncated: of train, dev and test. seconds:
-    wall time of the call that ended the run.
+    the middle ("median"), or the "last" one's after its last step. folds, shares: every figure after the last step of
+    the trainings on folds, and on shares of the training rows, by number and by percentage. tuned: every figure of the
+    kept weights on dev and test, with what was tuned on dev after training. baseline: the metric of the best answer
+    that does not look at the text, which is `baseline_name`. class_counts: training rows of each label. rows,
+    truncated: of train, dev and test. seconds: wall time of the call that ended the run.
     """
 
     folder: Path | None
@@ -60,6 +62,9 @@ class FinetuneResult:
     metric: str
     keep_seed: str
     seeds: list[SeedResult]
+    folds: dict[str, dict[str, float]]
+    shares: dict[str, dict[str, float]]
+    tuned: dict[str, dict[str, float]]
     baseline: float
     baseline_name: str
     class_counts: dict[str, int]
@@ -154,6 +159,14 @@ class FinetuneResult:
             *([f"test {self.metric} {_spread(self.test_scores)}"] if self.test_scores else []),
             f"kept seed {kept.seed}{why if len(self.seeds) > 1 else ''}, epoch {self.kept_epoch.epoch:g}: {score:.4f}",
         ]
+        if self.folds:
+            scores = [each[self.metric] for each in self.folds.values()]
+            found.insert(
+                1, f"{len(scores)} folds of the training rows {np.mean(scores):.4f} +- {_deviation(scores):.4f}"
+            )
+        if self.shares:
+            curve = [f"{share}% {figures[self.metric]:.4f}" for share, figures in self.shares.items()]
+            found.append(f"after the last step on {', '.join(curve)}, 100% {np.mean(self.last_scores):.4f}")
         return "; ".join(found)
 
 
@@ -174,7 +187,7 @@ def results_of(
     Raises BertsmithError where records are missing.
     """
     seeds: dict[int, dict[int, EpochResult]] = {}
-    for record in (each for each in records if each["kind"] == "evaluation"):
+    for record in (each for each in records if each["kind"] == "evaluation" and "seed" in each):
         figures = {name: value for name, value in record.items() if isinstance(value, float)}
         test = {name.removeprefix(TEST): value for name, value in figures.items() if name.startswith(TEST)}
         dev = {name: value for name, value in figures.items() if not name.startswith(TEST)}
@@ -193,6 +206,15 @@ def results_of(
     return found
 
 
+def last_figures(records: Sequence[Mapping[str, Any]], kind: str) -> dict[str, dict[str, float]]:
+    """Every figure on the rows held out from each stage of a kind, after its last step, by the stage's label."""
+    found = {str(each[kind]): each for each in records if each["kind"] == "evaluation" and kind in each}
+    return {
+        label: {name: value for name, value in record.items() if isinstance(value, float)}
+        for label, record in found.items()
+    }
+
+
 def _lost_records() -> BertsmithError:
     what = "records of epochs are missing, so the figures of this run cannot be told"
     return BertsmithError(
@@ -205,7 +227,7 @@ def _mean_loss(records: Sequence[Mapping[str, Any]], seed: int, begin: int, end:
     inside = [
         each
         for each in records
-        if each["kind"] == "train" and each["seed"] == seed and begin < each["seed_step"] <= end
+        if each["kind"] == "train" and each.get("seed") == seed and begin < each["seed_step"] <= end
     ]
     labels = sum(each["count"] for each in inside)
     if not labels:

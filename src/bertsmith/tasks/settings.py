@@ -62,6 +62,10 @@ class FinetuneSettings:
     dev rows choose nothing."""
     seed: int = 42
     """The first seed."""
+    folds: int = 0
+    """Also train on all but one of so many parts of the training rows, each in turn, and measure on that one; 0 not."""
+    learning_curve: bool = False
+    """Also train on 10% and on 30% of the training rows: whether more labels would help."""
     from_scratch: bool = False
     """Random weights in place of the model's: what the pre-training is worth."""
     micro_batch_tokens: int = 8192
@@ -78,6 +82,8 @@ class FinetuneSettings:
     """Step checkpoints that are kept while it trains, the newest ones."""
     keep_every: int = 0
     """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps none for that."""
+    nvidia_results: bool = False
+    """Write nvidia-results.json too: scores, times and latencies under the names that NVIDIA's scripts use."""
     dev_share: float | None = None
     """The share of the training rows that become dev rows where no file of them is given, by label and by
     --columns.group; then 0.2 by default."""
@@ -103,6 +109,7 @@ class FinetuneSettings:
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a whole number from 0")
         for name in ("frozen_layers", "reinitialised_layers"):
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a whole number from 0")
+        _demand(self.folds == 0 or self.folds >= 2, "folds", self.folds, "0, or a whole number from 2")
         _demand(0 < self.layer_decay <= 1, "layer_decay", self.layer_decay, "a number above 0, at most 1")
         _demand(self.max_length >= 8, "max_length", self.max_length, "a whole number from 8")
         _demand(self.learning_rate > 0, "learning_rate", self.learning_rate, "a number above 0")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
@@ -48,15 +48,10 @@ def _name(source: Source, part: str) -> str:
 def hold_out(parts: Parts, columns: Columns, reader: type[RowReader], share: float, seed: int) -> Parts:
     """The parts with "dev", taken out of "train", and says how. Raises BertsmithError where that cannot be."""
     rows = parts["train"]
-    grouped = any(each.group is not None for each in rows)
+    classes, units, grouped = divisible(rows, reader)
     if columns.group != Columns.group and not grouped:
         what = f"no training row has a value in column '{columns.group}'"
         raise BertsmithError(what, rows[0].where, "name a column of the training rows with --columns.group")
-    classes = strata([reader.stratum(each) for each in rows])
-    units: list[Hashable] = [
-        f"group {each.group}" if each.group is not None else (place if grouped else text_key(reader.unit(each)))
-        for place, each in enumerate(rows)
-    ]
     found = split(classes, units, share, seed, grouped)
     together = (
         f"{len(set(units)):,} groups by column '{columns.group}'" if grouped else f"{len(set(units)):,} different texts"
@@ -68,6 +63,16 @@ def hold_out(parts: Parts, columns: Columns, reader: type[RowReader], share: flo
         warn(f"dev has no row of these labels, which train has too few of: {listed}{more}", of_all_ranks=True)
     train, dev = ([rows[place] for place in side] for side in (found.train, found.dev))
     return {"train": train, "dev": dev} | {part: those for part, those in parts.items() if part != "train"}
+
+
+def divisible(rows: Sequence[Record], reader: type[RowReader]) -> tuple[list[Hashable], list[Hashable], bool]:
+    """What `split` takes: the class of each row, what it may not be parted from, and whether groups were named."""
+    grouped = any(each.group is not None for each in rows)
+    units: list[Hashable] = [
+        f"group {each.group}" if each.group is not None else (place if grouped else text_key(reader.unit(each)))
+        for place, each in enumerate(rows)
+    ]
+    return strata([reader.stratum(each) for each in rows]), units, grouped
 
 
 def warn_of_copies(parts: Parts, reader: type[RowReader]) -> None:
