@@ -68,7 +68,8 @@ def _read(kind: type[Task], sources: Mapping[str, Source], settings: FinetuneSet
     if skipped is not None and settings.skip_bad_rows is not None:
         if ranks.rank() == 0:
             skipped.write(Path(settings.skip_bad_rows))
-        (warn if skipped.rows else say)(f"{len(skipped.rows):,} bad rows left out: {settings.skip_bad_rows}")
+        if skipped.rows:
+            warn(f"{len(skipped.rows):,} bad rows left out: {settings.skip_bad_rows}", of_all_ranks=True)
     unused = unused_columns(sources["train"], settings.columns, kind, raise_at_once if skipped is None else pass_over)
     if unused:
         name = sources["train"] if isinstance(sources["train"], str | Path) else "the training rows"

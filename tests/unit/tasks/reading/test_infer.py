@@ -120,6 +120,8 @@ WORDS = [["Ann", "sleeps"], ["Rome"]]
         (table(parts=WORDS, marks=[["B-PER", "O"], ["B-LOC"]]), {"tokens": "parts", "tags": "marks"}),
         (table(text=SENTENCES, spans=[[{"start": 0, "end": 4, "label": "X"}], []]), {}),
         (table(text=SENTENCES, label=[[[0, 4, "X"]], []]), {"spans": "label"}),
+        (table(text=SENTENCES, spans=['[{"start": 0, "end": 4, "label": "X"}]', "[]"]), {}),
+        (table(tokens=WORDS, ner_tags=[[0, 1], [2]], label=LABEL), {"tags": "ner_tags"}),
         (table(content=SENTENCES, entities=[[{"start": 0, "end": 4}]]), {"text": "content", "spans": "entities"}),
     ],
 )
@@ -158,6 +160,10 @@ ENDINGS = {f"ending{number}": [f"ends so, {number} of four {word}" for word in "
         (
             table(question=SENTENCES, **{f"Option {letter}": OTHERS for letter in "BA"}, answer=["A", "B"]),
             {"text": "question", "choices": "Option A,Option B", "label": "answer"},
+        ),
+        (
+            table(context=SENTENCES, question=OTHERS, choices=[["a", "b"]], answer=["0", "1"], answers=[["zz", "yy"]]),
+            {"text": "context", "text_b": "question", "label": "answer"},
         ),
         (
             table(context=SENTENCES, question=OTHERS, options=[["a", "b", "c"]], label=[0, 2]),
