@@ -1,0 +1,1 @@
+"""How well predictions agree with the truth, in numpy and plain Python."""
