@@ -1,1 +1,1 @@
-"""How well predictions agree with the truth, in numpy and plain Python."""
+"""Figures from predictions and truths, in numpy alone."""
