@@ -20,6 +20,8 @@ class PredictColumns:
     """The column of the text, or of the first of two."""
     text_b: str | None = None
     """The column of the second text."""
+    tokens: str | None = None
+    """The column of the words (tag)."""
     header: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """The first line of a csv or tsv file names its columns."""
     no_header: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -38,7 +40,7 @@ class PredictColumns:
                 what = f"--columns.{name} and --columns.no-{name} exclude each other"
                 raise BertsmithError(what, prog, "give one of them")
             found |= {name: yes} if yes or no else {}
-        texts = {"text": self.text, "text_b": self.text_b}
+        texts = {"text": self.text, "text_b": self.text_b, "tokens": self.tokens}
         return found | {name: value for name, value in texts.items() if value is not None}
 
 

@@ -65,6 +65,11 @@ def _with_marks(text: str, end: int, limit: int) -> int:
     return end
 
 
+def in_characters(spans: Iterable[Span], offsets: Ints) -> list[Span]:
+    """Spans of words as spans of characters."""
+    return [Span(int(offsets[start, 0]), int(offsets[end - 1, 1]), label) for start, end, label in spans]
+
+
 def on_words(spans: Iterable[Span], offsets: Ints) -> tuple[list[Span], list[Span]]:
     """Spans of characters as spans of words, and those of them that begin or end inside a word, as they are.
 

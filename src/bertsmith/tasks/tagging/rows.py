@@ -1,19 +1,76 @@
-"""What rows of tagged words and of texts with marked spans hold, checked; a ValueError says what is wrong with one."""
+"""Rows of tagged words and of texts with marked spans as records; a ValueError says what is wrong with a row."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.tasks.reading.records import Columns, Record, Row, has_lone_surrogate, id_of, row_of, text_of
 from bertsmith.tasks.scoring.entities import Span
-from bertsmith.tasks.tagging.schemes import first_overlap, split_tag
+from bertsmith.tasks.tagging.align import in_characters
+from bertsmith.tasks.tagging.schemes import first_overlap, spans_of, split_tag
 
 Ints = NDArray[np.int64]
+ENTITIES = "entities"
+"""The column of spans where rows have none of the usual name; answers call them so."""
 _SHOWN = 40
+
+
+@dataclass(frozen=True)
+class TaggedRecord(Record):
+    """A text with the entities in it. label: tuple[Span], in characters; None where none is wanted.
+
+    words: those of a row that gives words; the text is them with a space between each two. tags: of these words, as the
+    row has them.
+    """
+
+    words: tuple[str, ...] | None = None
+    tags: tuple[str, ...] | None = None
+
+
+def tagged_record(row: Row | str, columns: Columns, labelled: bool, where: str) -> TaggedRecord:
+    """A row of words (with their tags), or of a text (with its spans); where it has both, of words if these have tags.
+
+    A bare string is a text. ValueError says what is wrong with the row.
+    """
+    row = row_of(row, columns.text)
+    if columns.tokens in row and (columns.tags in row or columns.text not in row):
+        words = words_of(row[columns.tokens], columns.tokens)
+        tags = tuple(tags_of_words(_cell(row, columns.tags, "tags"), words, columns.tags)) if labelled else None
+        label = None if tags is None else tuple(in_characters(spans_of(tags), word_offsets(words)))
+        text = " ".join(words)
+        if has_lone_surrogate(text + " ".join(tags or ())):
+            raise ValueError(f"column '{columns.tokens}' holds half of a surrogate pair, which is not a character")
+        return TaggedRecord(text, None, label, where, id_of(row, columns), tuple(words), tags)
+    if columns.text not in row:
+        raise ValueError(f"no column '{columns.tokens}' of words and no column '{columns.text}'; {_found(row)}")
+    text = text_of(row, columns.text)
+    marked = None
+    if labelled:
+        column = spans_column(row, columns)
+        marked = tuple(marked_spans(_cell(row, column, "spans"), text, column))
+    return TaggedRecord(text, None, marked, where, id_of(row, columns))
+
+
+def spans_column(row: Row, columns: Columns) -> str:
+    """The column of a row's spans."""
+    usual = columns.spans == Columns.spans and columns.spans not in row and ENTITIES in row
+    return ENTITIES if usual else columns.spans
+
+
+def _cell(row: Row, column: str, field: str) -> Any:
+    if column not in row:
+        raise ValueError(f"no column '{column}'; {_found(row)}; name one with --columns.{field}")
+    return row[column]
+
+
+def _found(row: Row) -> str:
+    return f"found: {', '.join(map(str, row)) or 'none'}"
 
 
 def words_of(value: Any, column: str) -> list[str]:
