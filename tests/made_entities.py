@@ -16,16 +16,17 @@ Row = dict[str, Any]
 
 
 def tagged_rows(count: int, seed: int, words: int = 9) -> list[Row]:
-    """Filler in which one or two "lovely" are an entity of praise, and each "awful" is one of blame."""
+    """Filler with entities: "lovely" and "lovely word0" are praise, "awful" is blame."""
     draw = random.Random(seed)
     made = []
     for _ in range(count):
         tokens: list[str] = []
         tags: list[str] = []
         while len(tokens) < words:
-            several = draw.randrange(1, 3)
-            found = draw.choice([(["lovely"] * several, ["B-praise", "I-praise"][:several]), (["awful"], ["B-blame"])])
-            filler = draw.choices(WORDS, k=draw.randrange(1, 5))
+            long = draw.randrange(1, 3)
+            praise = (["lovely", WORDS[0]][:long], ["B-praise", "I-praise"][:long])
+            found = draw.choice([praise, (["awful"], ["B-blame"])])
+            filler = draw.choices(WORDS[1:], k=draw.randrange(1, 5))
             tokens += [*found[0], *filler]
             tags += [*found[1], *["O"] * len(filler)]
         made.append({"tokens": tokens, "tags": tags})
