@@ -65,6 +65,7 @@ SUB_ROOMS = {
     "tasks": (
         "reading",
         "scoring",
+        "tagging",
         "sequences",
         "settings",
         "task",
