@@ -1,0 +1,1 @@
+"""Metrics in numpy: what a model's scores are worth beside the truth."""
