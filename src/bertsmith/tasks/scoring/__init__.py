@@ -1,1 +1,1 @@
-"""Metrics in numpy: what a model's scores are worth beside the truth."""
+"""Figures from predictions and truths, in numpy alone."""
