@@ -66,6 +66,7 @@ SUB_ROOMS = {
         "reading",
         "scoring",
         "sequences",
+        "answering",
         "settings",
         "task",
         "kinds",

@@ -44,6 +44,7 @@ def encode_sources(
     """
     records = {part: read_records(source, settings.columns, reader=kind) for part, source in sources.items()}
     _log_unused(sources["train"], settings.columns, kind)
+    records["train"] = list(kind.learnable(records["train"]))
     task = kind.of_records(records["train"], settings)
     parts = {}
     for part, those in records.items():

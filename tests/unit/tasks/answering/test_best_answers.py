@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bertsmith.tasks.answering.best import SpanRules, best_of
 from bertsmith.tasks.answering.windows import WindowRules, has_most_context, windows_of
+from bertsmith.tasks.reading.records import Record
 from bertsmith.tokens.tokenizer import Tokenizer
 
 WORDS = [f"w{number}" for number in range(12)]
@@ -20,7 +21,7 @@ contexts = st.lists(st.sampled_from([*WORDS, "w1s", "W2", "?w3"]), max_size=40).
 
 
 def windows(context, max_length=16, stride=5):
-    return windows_of(["who"], [context], ["row 1"], TOKENIZER, WindowRules(max_length, stride, 8))
+    return windows_of([Record("who", context, None, "row 1")], TOKENIZER, WindowRules(max_length, stride, 8))
 
 
 def scores_of(found, seed, ties=False):

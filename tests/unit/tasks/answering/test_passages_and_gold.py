@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.tasks.answering.gold import ELSEWHERE, MISSING, NO_PIECES, Gold, occurrences, place_of
-from bertsmith.tasks.answering.passages import read_passages
+from bertsmith.tasks.answering.gold import ELSEWHERE, MISSING, Gold, fault_of, located, occurrences, pieces_of
+from bertsmith.tasks.answering.passages import Words, read_passages
 from bertsmith.tasks.scoring.squad import exact_match
 from bertsmith.tokens.tokenizer import Tokenizer
 
@@ -26,12 +26,10 @@ def passage_of(text, tokenizer=TOKENIZER):
 
 
 def place(text, answer, start=None, tokenizer=TOKENIZER):
-    return place_of(passage_of(text, tokenizer), Gold(answer, start), tokenizer.encode_offsets([answer])[0][0])
-
-
-def pieces(text, found):
-    passage = passage_of(text)
-    return [PIECES[piece] for piece in passage.ids[found.first : found.last + 1]]
+    """The first and last piece of an answer, None where it has none, or what is wrong with it."""
+    gold, _ = located(text, Gold(answer, start))
+    fault = fault_of(Words.of(text), gold)
+    return fault or pieces_of(passage_of(text, tokenizer), gold, tokenizer.encode_offsets([answer])[0][0])
 
 
 def slow_words(text):
@@ -49,11 +47,11 @@ def slow_words(text):
 
 @given(texts)
 def test_words_are_parted_by_five_characters(text):
-    passage = passage_of(text)
+    found = Words.of(text)
     words, owner = slow_words(text)
-    assert [text[begin:end] for begin, end in zip(passage.word_begins, passage.word_ends, strict=True)] == words
-    assert [passage.word_at(place) for place in range(len(text))] == owner
-    assert passage.joined(0, len(words) - 1) == " ".join(words)
+    assert [text[begin:end] for begin, end in zip(found.begins, found.ends, strict=True)] == words
+    assert [found.at(place) for place in range(len(text))] == owner
+    assert found.joined(0, len(words) - 1) == " ".join(words)
 
 
 @given(texts)
@@ -63,7 +61,7 @@ def test_pieces_are_those_of_each_word(text):
     words, _ = slow_words(text)
     alone = TOKENIZER.encode_by_library(words)
     assert passage.ids.tolist() == [piece for each in alone for piece in each]
-    assert passage.words.tolist() == [number for number, each in enumerate(alone) for _ in each]
+    assert passage.word.tolist() == [number for number, each in enumerate(alone) for _ in each]
     for number, each in enumerate(alone):
         first, last = passage.pieces_of(number, number)
         assert passage.ids[first : last + 1].tolist() == each
@@ -76,8 +74,8 @@ def test_the_characters_of_pieces_are_within_their_words(text, data):
         first = data.draw(st.integers(0, len(passage.ids) - 1))
         last = data.draw(st.integers(first, len(passage.ids) - 1))
         begin, end = passage.characters(first, last)
-        word, last_word = passage.words[first], passage.words[last]
-        assert passage.word_begins[word] <= begin < end <= passage.word_ends[last_word]
+        word, last_word = passage.word[first], passage.word[last]
+        assert passage.words.begins[word] <= begin < end <= passage.words.ends[last_word]
 
 
 @pytest.mark.parametrize(
@@ -113,15 +111,16 @@ def test_the_text_of_pieces(text, first, last, answer):
     ],
 )
 def test_answers_become_pieces(text, answer, start, found):
-    answer_place = place(text, answer, start)
-    assert not answer_place.fault
-    assert pieces(text, answer_place) == found
+    first, last = place(text, answer, start)
+    assert [PIECES[piece] for piece in passage_of(text).ids[first : last + 1]] == found
 
 
 def test_the_occurrence_at_the_start_is_taken():
-    assert place("the cat the cat", "cat", 12).first == 3
-    assert place("the cat the cat", "cat", 4).first == 1
-    assert (place("the cat the cat", "cat").first, place("the cat the cat", "cat").searched) == (1, 2)
+    assert place("the cat the cat", "cat", 12) == (3, 3)
+    assert place("the cat the cat", "cat", 4) == (1, 1)
+    assert place("the cat the cat", "cat") == (1, 1)
+    assert located("the cat the cat", Gold("cat")) == (Gold("cat", 4), 2)
+    assert located("the cat the cat", Gold("cat", 12)) == (Gold("cat", 12), 0)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +132,11 @@ def test_the_occurrence_at_the_start_is_taken():
         (" the cat", " the", 0, ELSEWHERE),  # begins before the first word
         ("the cat sat", "dog", None, MISSING),
         ("the cat sat", "Cat", -1, MISSING),  # -1: not known
-        ("the \x01 cat", "\x01", 4, NO_PIECES),
+        ("the \x01 cat", "\x01", 4, None),  # a word that the tokenizer takes no piece from
     ],
 )
 def test_answers_that_cannot_be_used(text, answer, start, fault):
-    assert place(text, answer, start).fault == fault
+    assert place(text, answer, start) == fault
 
 
 def test_an_answer_without_start_is_looked_for_as_a_word_first():
@@ -159,11 +158,9 @@ def test_whole_words_survive_tokenisation(words, space, data):
     text, answer = space.join(words), space.join(words[first : last + 1])
     start = len(space.join([*words[:first], ""])) if first else 0
     for given_start in (start, None):
-        found = place(text, answer, given_start)
-        assert not found.fault
-        begin, end = passage_of(text).characters(found.first, found.last)
+        begin, end = passage_of(text).characters(*place(text, answer, given_start))
         assert text[begin:end] == answer
-    assert place(text, answer, start).first == passage_of(text).pieces_of(first, first)[0]
+    assert place(text, answer, start)[0] == passage_of(text).pieces_of(first, first)[0]
 
 
 def is_whole(text, begin, end):
@@ -190,10 +187,10 @@ def test_gold_answers_of_squad_survive_tokenisation(real_data, cased, share):
     ids = tokenizer.encode_offsets([text for _, text, _ in golds])
     right = []
     for (passage, text, start), (answer_ids, _) in zip(golds, ids, strict=True):
-        found = place_of(passage, Gold(text, start), answer_ids)
-        assert not found.fault, f"{text} in {passage.text}"
-        if is_whole(passage.text, start, start + len(text)):
-            begin, end = passage.characters(found.first, found.last)
+        gold = Gold(text, start)
+        assert not fault_of(passage.words, gold), f"{text} in {passage.text}"
+        if is_whole(passage.text, start, gold.end):
+            begin, end = passage.characters(*pieces_of(passage, gold, answer_ids))
             right.append(exact_match(passage.text[begin:end], [text]))
     assert len(right) > 34_000
     assert np.mean(right) >= share, f"{sum(right)} of {len(right)}"

@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.tasks.answering.gold import Place
+from bertsmith.tasks.answering.gold import Gold
 from bertsmith.tasks.answering.windows import (
     WindowRules,
     beginnings,
+    gaps,
     has_most_context,
     targets_of,
     windows_of,
 )
+from bertsmith.tasks.reading.records import Record
 from bertsmith.tokens.tokenizer import Tokenizer
 
 WORDS = [f"w{number}" for number in range(60)]
@@ -26,10 +28,14 @@ TOKENIZER = Tokenizer.from_vocabulary(PIECES, lowercase=True)
 CLS, SEP = 2, 3
 
 
-def windows(contexts, max_length=20, doc_stride=6, question="who is"):
+def windows(contexts, max_length=20, doc_stride=6, question="who is", golds=None):
     rules = WindowRules(max_length, doc_stride, max_query_length=8)
-    wheres = [f"row {number}" for number in range(len(contexts))]
-    return windows_of([question] * len(contexts), contexts, wheres, TOKENIZER, rules)
+    golds = [()] * len(contexts) if golds is None else golds
+    records = [
+        Record(question, context, label, f"row {number}")
+        for number, (context, label) in enumerate(zip(contexts, golds, strict=True))
+    ]
+    return windows_of(records, TOKENIZER, rules)
 
 
 def text_of(pieces):
@@ -126,24 +132,36 @@ def test_equal_contexts_are_read_once():
 def test_targets_point_at_the_answer_where_all_of_it_is(count, stride, data):
     first = data.draw(st.integers(0, count - 1))
     last = data.draw(st.integers(first, count - 1))
-    found = windows([text_of(3), text_of(count), text_of(40)], doc_stride=stride)
-    targets = targets_of(found, [None, Place(first, last), Place(0, 0)])
+    text = text_of(count)
+    words = text.split()
+    start = len(" ".join([*words[:first], ""])) if first else 0
+    gold = Gold(" ".join(words[first : last + 1]), start)
+    golds = [(), (gold, Gold("another")), (Gold("w0"),), (Gold("w3", 0),), None]
+    found = windows([text_of(3), text, text_of(40), text_of(9), text_of(9)], doc_stride=stride, golds=golds)
+    assert found.answers == [None, (first, last), (0, 0), None, None]
+    targets = targets_of(found)
     assert targets.shape == (len(found.ids), 2)
     held = 0
     for member, (start, end) in enumerate(targets):
         begin = found.first_pieces[member]
-        if found.rows[member] == 0:
-            assert (start, end) == (0, 0)
-        elif found.rows[member] == 1:
+        if found.rows[member] == 1:
             inside = begin <= first and last < begin + found.counts[member]
             held += inside
             pieces = found.ids[member][start : end + 1].tolist()
-            assert pieces == ([PIECES.index(WORDS[n % 60]) for n in range(first, last + 1)] if inside else [CLS])
+            assert pieces == ([PIECES.index(word) for word in words[first : last + 1]] if inside else [CLS])
+        elif found.rows[member] == 2 and begin == 0:
+            assert (start, end) == (4, 4)
         else:
-            assert (start, end) == ((4, 4) if begin == 0 else (0, 0))
-    # An answer that two windows share the pieces of is in one of them, if windows overlap by as much as it is long.
-    if last - first + 1 <= 15 - stride + 1:
-        assert held
+            assert (start, end) == (0, 0)
+    # Windows of 15 pieces that overlap by as much as the answer is long, less one, cannot all cut it.
+    assert held or last - first + 1 > 15 - min(stride, 15) + 1
+
+
+def test_windows_that_share_no_tokens_are_told():
+    assert gaps(windows([text_of(40)], doc_stride=14), 14) == []
+    (line,) = gaps(windows([text_of(40)], doc_stride=15), 15)
+    assert "windows of 15 tokens" in line
+    assert gaps(windows([text_of(15)], doc_stride=15), 15) == [], "no context has several"
 
 
 @pytest.mark.parametrize(("part", "questions", "expected"), [("v1.1/dev-v1.1.json", 10_570, 10_833)])
@@ -157,7 +175,8 @@ def test_the_windows_of_squad_are_as_many_as_the_reference_has(real_data, part, 
         for paragraph in article["paragraphs"]
         for each in paragraph["qas"]
     ]
-    found = windows_of(*map(list, zip(*asked, strict=True)), [""] * len(asked), tokenizer, WindowRules(384, 128, 64))
+    records = [Record(question, context, None, "") for question, context in asked]
+    found = windows_of(records, tokenizer, WindowRules(384, 128, 64))
     assert (len(asked), len(found.ids)) == (questions, expected)
     assert found.lengths.max() == 384
     assert not found.lost_tokens.any(), "no question has more than 64 tokens"
