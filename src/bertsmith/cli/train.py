@@ -58,16 +58,16 @@ def _pretrain_flags(call: Call) -> tuple[PretrainFlags, Recipe]:
 class FinetuneFlags(RankFlags):
     """Flags of `finetune`, beside those of FinetuneSettings."""
 
-    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
-    """classify."""
     model: Path
     """The folder of a pre-trained model, or a run that has one."""
     train: Path
-    """Labelled rows to learn from: .csv, .tsv, .jsonl or .parquet, compressed or not."""
-    dev: Path
-    """Labelled rows by which the best epoch and seed are chosen."""
+    """Labelled rows to learn from: .csv, .tsv, .jsonl, .json, .parquet or CoNLL's columns, compressed or not."""
     out: Path
     """The run folder; the fine-tuned model lies in its `model`."""
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "auto"
+    """classify or regress; auto infers it from the rows."""
+    dev: Path | None = None
+    """Labelled rows by which the best epoch and seed are chosen; without them --dev-share of the training rows."""
     test: Path | None = None
     """Labelled rows that are only measured, and choose nothing."""
     resume: bool = False
@@ -100,8 +100,9 @@ VERBS = {
         _pretrain,
     ),
     "finetune": Verb(
-        "Fine-tune a model on labelled rows.",
-        "  bertsmith finetune classify --model runs/mini/model --train train.csv --dev dev.csv --out runs/labels",
+        "Fine-tune a model on labelled rows. Task and columns are inferred where they are not named.",
+        "  bertsmith finetune --model runs/mini --train rows.csv --out runs/labels\n"
+        "  bertsmith finetune classify --model runs/mini --train train.csv --dev dev.csv --out runs/labels",
         _finetune,
     ),
 }
