@@ -67,6 +67,7 @@ SUB_ROOMS = {
         "scoring",
         "tagging",
         "sequences",
+        "answering",
         "settings",
         "task",
         "kinds",

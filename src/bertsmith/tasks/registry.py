@@ -8,11 +8,12 @@ from typing import Any
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.tasks.kinds.classify import Classify
 from bertsmith.tasks.kinds.masked_words import MaskedWords
+from bertsmith.tasks.kinds.qa import Qa
 from bertsmith.tasks.kinds.regress import Regress
 from bertsmith.tasks.kinds.tag import Tag
 from bertsmith.tasks.task import Answering, Task
 
-TASKS: dict[str, type[Task]] = {each.kind: each for each in (Classify, Regress, Tag)}
+TASKS: dict[str, type[Task]] = {each.kind: each for each in (Classify, Regress, Tag, Qa)}
 _ANSWERING: tuple[type[Answering], ...] = (*TASKS.values(), MaskedWords)
 
 
