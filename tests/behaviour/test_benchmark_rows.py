@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 from bertsmith.tasks.benchmarks.benchmark import benchmarks
-from bertsmith.tasks.records import Columns, read_rows
+from bertsmith.tasks.reading.records import Columns, read_rows
 
 WHOLE = [
     *(("cola", part) for part in ("train", "dev", "test")),

@@ -1,0 +1,1 @@
+"""Figures from predictions and truths, in numpy alone."""
