@@ -15,6 +15,7 @@ from torch import nn
 
 from bertsmith.base import files, ranks
 from bertsmith.base.device import Device
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.base.ranks.together import together
 from bertsmith.base.stopping import StoppedAfterSaving
@@ -27,6 +28,8 @@ from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.optim.schedules import linear
 from bertsmith.recipes.loader import as_yaml
+from bertsmith.tasks.benchmarks.benchmark import benchmarks
+from bertsmith.tasks.benchmarks.inputs import Taken, benchmark_inputs, tell_rows
 from bertsmith.tasks.examples import check_sources, checksums, encode_sources
 from bertsmith.tasks.objective import Order, RowSteps, TaskObjective
 from bertsmith.tasks.reading.records import Source
@@ -68,7 +71,8 @@ _OF_A_RANK = ("device",)
 
 @dataclass(frozen=True)
 class _Work:
-    """Everything that the stages of a run share. parts: the rows, as "train", "dev" and perhaps "test"."""
+    """Everything that the stages of a run share. parts: the rows, as "train", "dev" and perhaps others. benchmark: its
+    name, if the run is of one."""
 
     folder: Path
     task: Task
@@ -76,6 +80,7 @@ class _Work:
     settings: FinetuneSettings
     max_length: int
     parts: dict[str, Examples]
+    benchmark: str | None = None
 
     @property
     def metric(self) -> str:
@@ -92,19 +97,24 @@ class _Work:
 def finetune(
     task: str,
     model: str | Path,
-    train: Source,
-    dev: Source,
-    out: str | Path | None,
+    train: Source | None = None,
+    dev: Source | None = None,
+    out: str | Path | None = None,
     *,
     test: Source | None = None,
+    data: str | Path | None = None,
+    hyper_parameters: str | None = None,
+    fold: int = 0,
     settings: FinetuneSettings | None = None,
     resume: bool = False,
 ) -> FinetuneResult:
     """Trains a task model on labelled rows, from one or several seeds, and writes a run folder with the best one.
 
-    task: the name of a kind, such as "classify". model: a Hugging Face BERT folder with its tokenizer, or a run that
-    has one. train, dev, test: a file of rows, or a list of {"text": ..., "label": ...}; dev
-    selects the epoch and the seed, test is only measured.
+    task: the name of a kind, such as "classify", or of a benchmark, such as "mrpc". model: a Hugging Face BERT folder
+    with its tokenizer, or a run that has one. train, dev, test: a file of rows, or a list of
+    {"text": ..., "label": ...}; dev selects the epoch and the seed, test is only measured. data: of a benchmark, the
+    folder with its files in their place. hyper_parameters, fold: as of `Taken`. settings: without them those of the
+    benchmark (`benchmark_settings`).
     out: the run folder, whose `model` is complete in itself (weights, tokenizer, labels, task.json, finetune.json);
     None leaves nothing behind. resume: continue the run in `out`, to the bit. The same seed gives the same score. In
     each of several processes that torch.distributed has joined, it takes that rank's part of the run, and all get the
@@ -112,16 +122,19 @@ def finetune(
     Raises BertsmithError for rows, columns, labels, settings or a folder that cannot be used, before any training,
     and for a gradient that is not finite; StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
-    kind, settings = task_named(task), settings or FinetuneSettings()
     ranks.check_joined()
-    sources = {"train": train, "dev": dev} | ({} if test is None else {"test": test})
+    given = {part: rows for part, rows in (("train", train), ("dev", dev), ("test", test)) if rows is not None}
+    kind, sources, settings = _chosen(task, given, Taken(data, hyper_parameters, fold), settings)
     check_sources(sources)
     with nullcontext(out) if out is not None else tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         run = Run(Path(folder))
         ranks.by_first(lambda: check_free(run.folder, resume))
         work, identity = together(lambda: _prepare(kind, model_folder(Path(model)), sources, settings))
-        given = settings_identity(asdict(settings), "settings", _OF_A_RANK)
-        agree(lambda: {**given, **identity, "resume": resume, **code_facts()})
+        if task in benchmarks():
+            tell_rows(task, {part: len(each.records) for part, each in work.parts.items()})
+            work = replace(work, benchmark=task)
+        alike = settings_identity(asdict(settings), "settings", _OF_A_RANK)
+        agree(lambda: {**alike, **identity, "resume": resume, **code_facts()})
         recipe = {"task": task, "model": str(model), **{name: _named(each) for name, each in sources.items()}}
         with opened(run.folder, identity, resume) as started_on:
             if resume and ranks.by_first(run.is_finished):
@@ -141,6 +154,19 @@ def finetune(
         return replace(result, folder=None)
     say(f"finished model: {run.model}")
     return result
+
+
+def _chosen(
+    task: str, given: dict[str, Source], taken: Taken, settings: FinetuneSettings | None
+) -> tuple[type[Task], dict[str, Source], FinetuneSettings]:
+    """The kind of task, the rows of each part, and the settings, of what `finetune` was given."""
+    if task in benchmarks() or taken != Taken(None):
+        inputs = benchmark_inputs(task, taken, given, settings)
+        return task_named(inputs.kind), inputs.sources, inputs.settings
+    for part in ("train", "dev"):
+        if part not in given:
+            raise BertsmithError(f"there are no {part} rows", task, f"name a file of them with --{part}")
+    return task_named(task), given, settings or FinetuneSettings()
 
 
 def _finished(run: Run) -> FinetuneResult:
@@ -309,6 +335,7 @@ def _save(model: nn.Module, work: _Work, result: FinetuneResult, out: Path) -> N
         "lowercase": work.tokenizer.lowercase,
         "columns": asdict(work.settings.columns),
         "metric": result.metric,
+        **({"benchmark": work.benchmark} if work.benchmark else {}),
         **work.task.facts(),
     }
     contents = FolderContents(

@@ -35,7 +35,6 @@ class Benchmark:
     settings: Mapping[str, Any] = field(default_factory=dict)
     hyper_parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
-    may_be_incomplete: bool = False
     submission: Mapping[str, str] = field(default_factory=dict)
     clip: tuple[float, ...] = ()
     folds: int = 0
@@ -125,7 +124,15 @@ class Benchmark:
             raise self._not_found(data, places, wanted)
         return best
 
+    def found(self, data: str | Path, wanted: Sequence[str], fold: int = 0) -> dict[str, Path]:
+        """As `find`; {} where files of `wanted` are missing, or all are."""
+        try:
+            return self.find(data, wanted, fold)
+        except BertsmithError:
+            return {}
+
     def _not_found(self, data: Path, places: Sequence[str], wanted: Sequence[str]) -> BertsmithError:
+        wanted = wanted or self.labelled
         ways = " or ".join(", ".join(layout[part] for part in wanted if part in layout) for layout in self.layouts)
         names = {name for layout in self.layouts for name in layout.values()}
         seen = sorted({f"{place}/{name}" for place in places for name in names if (data / place / name).is_file()})
@@ -139,7 +146,7 @@ class Benchmark:
 
 
 # Of YAML, by how the type of a field begins.
-_KINDS: dict[str, type] = {"str": str, "tuple": list, "Mapping": dict, "bool": bool, "int": int}
+_KINDS: dict[str, type] = {"str": str, "tuple": list, "Mapping": dict, "int": int}
 
 
 @lru_cache(maxsize=1)
