@@ -62,7 +62,7 @@ def test_flags_that_do_not_fit_are_named(model, tmp_path, capsys):
         ("ax", "--data", str(tmp_path)): "fine-tune mnli and evaluate its run",
         ("classify", "--data", str(tmp_path)): "'classify' is not a benchmark",
         ("classify", "--hyper-parameters", "google"): "'classify' is not a benchmark",
-        ("classify",): "there are no train rows",
+        ("classify",): "there are no rows to train on",
         ("mprc", "--data", str(tmp_path)): "did you mean 'mrpc'?",
     }
     for arguments, message in cases.items():

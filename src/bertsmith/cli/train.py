@@ -61,18 +61,18 @@ def _pretrain_flags(call: Call) -> tuple[PretrainFlags, Recipe]:
 class FinetuneFlags(RankFlags):
     """Flags of `finetune`, beside those of FinetuneSettings."""
 
-    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
-    """A kind (classify, regress, choice) or a benchmark, which has columns, labels and settings of its own: cola sst2
-    mrpc stsb qqp mnli qnli rte wnli squad1 squad2 swag codah wnut17 conll2003 chemprot bc5cdr-chemical
-    bc5cdr-disease."""
     model: Path
     """The folder of a pre-trained model, or a run that has one."""
     out: Path
     """The run folder; the fine-tuned model lies in its `model`."""
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "auto"
+    """A kind (classify, regress, choice), or a benchmark, which has columns, labels and settings of its own (cola sst2
+    mrpc stsb qqp mnli qnli rte wnli squad1 squad2 swag codah wnut17 conll2003 chemprot bc5cdr-chemical
+    bc5cdr-disease); auto infers classify or regress from the rows."""
     train: Path | None = None
-    """Labelled rows to learn from: .csv, .tsv, .jsonl or .parquet, compressed or not."""
+    """Labelled rows to learn from: .csv, .tsv, .jsonl, .json, .parquet or CoNLL's columns, compressed or not."""
     dev: Path | None = None
-    """Labelled rows by which the best epoch and seed are chosen."""
+    """Labelled rows by which the best epoch and seed are chosen; without them --dev-share of the training rows."""
     test: Path | None = None
     """Labelled rows that are only measured, and choose nothing."""
     data: Path | None = None
@@ -125,8 +125,9 @@ VERBS = {
         _pretrain,
     ),
     "finetune": Verb(
-        "Fine-tune a model on labelled rows.",
-        "  bertsmith finetune classify --model runs/mini/model --train train.csv --dev dev.csv --out runs/labels\n"
+        "Fine-tune a model on labelled rows. Task and columns are inferred where they are not named.",
+        "  bertsmith finetune --model runs/mini --train rows.csv --out runs/labels\n"
+        "  bertsmith finetune classify --model runs/mini --train train.csv --dev dev.csv --out runs/labels\n"
         "  bertsmith finetune mrpc --model runs/mini --data glue --out runs/mrpc\n"
         "  bertsmith finetune mrpc --help        the settings of that benchmark",
         _finetune,

@@ -28,12 +28,14 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class BenchmarkInputs:
-    """kind: of the task. sources: the rows of train and dev, and of further labelled parts that are only measured."""
+class RunInputs:
+    """kind: of the task. sources: the rows of train and dev, and of further labelled parts that are only measured.
+    benchmark: its name, if it is one."""
 
     kind: str
     sources: dict[str, Source]
     settings: FinetuneSettings
+    benchmark: str | None = None
 
 
 def benchmark_settings(name: str, hyper_parameters: str | None = None, **changes: Any) -> FinetuneSettings:
@@ -49,12 +51,24 @@ def benchmark_settings(name: str, hyper_parameters: str | None = None, **changes
     return FinetuneSettings(**{**_fixed(benchmark), **values, "columns": columns, **changes})
 
 
+def run_inputs(
+    task: str, taken: Taken, given: Mapping[str, Source], settings: FinetuneSettings | None = None
+) -> RunInputs:
+    """What a run is started with, by the name of a kind of task or of a benchmark; see `benchmark_inputs`."""
+    if task in benchmarks() or taken != Taken(None):
+        return benchmark_inputs(task, taken, given, settings)
+    if "train" not in given:
+        fix = "name a file of rows with --train, or a benchmark and its folder with --data"
+        raise BertsmithError("there are no rows to train on", task, fix)
+    return RunInputs(task, dict(given), settings or FinetuneSettings())
+
+
 def benchmark_inputs(
     name: str, taken: Taken, given: Mapping[str, Source], settings: FinetuneSettings | None = None
-) -> BenchmarkInputs:
+) -> RunInputs:
     """The files of a benchmark in a folder, and the settings to fine-tune with, which are logged.
 
-    given: rows of train and dev, and perhaps test, where there is no folder: the benchmark's rules on other rows.
+    given: rows of train, and perhaps of dev and test, where there is no folder: the benchmark's rules on other rows.
     settings: in place of the benchmark's; where they change its rules or hyper-parameters that is warned of, as the
     score is then not comparable. Raises BertsmithError where files are missing.
     """
@@ -64,7 +78,7 @@ def benchmark_inputs(
     settings = settings or own
     _tell(benchmark, source, values)
     _tell_changes(benchmark, own, settings, {*_fixed(benchmark), *values, "columns"})
-    return BenchmarkInputs(benchmark.kind, _sources(benchmark, taken, given), settings)
+    return RunInputs(benchmark.kind, _sources(benchmark, taken, given), settings, name)
 
 
 def _sources(benchmark: Benchmark, taken: Taken, given: Mapping[str, Source]) -> dict[str, Source]:
@@ -73,7 +87,7 @@ def _sources(benchmark: Benchmark, taken: Taken, given: Mapping[str, Source]) ->
         what = f"the folder of {name} and files of {' and '.join(given)} rows exclude each other"
         raise BertsmithError(what, "data", "give one of them")
     if taken.data is None:
-        if not given.keys() >= {"train", "dev"}:
+        if "train" not in given:
             raise BertsmithError(f"the files of {name} are not named", "data", "give their folder with --data")
         return dict(given)
     found = benchmark.find(taken.data, ("train", "dev"), taken.fold)

@@ -78,7 +78,17 @@ class Choice(Task):
         choices = _choices(row, columns)
         plain = RowReader.record(row, columns, False, where)
         label = _right(label_of(row, columns.label), choices) if labelled else None
-        return ChoiceRecord(plain.text, plain.text_b, label, where, id_of(row, columns), choices)
+        return ChoiceRecord(plain.text, plain.text_b, label, where, id_of(row, columns), choices=choices)
+
+    @classmethod
+    def texts(cls, record: Record) -> tuple[str | None, ...]:
+        assert isinstance(record, ChoiceRecord)
+        return record.text, record.text_b, *record.choices
+
+    @classmethod
+    def unit(cls, record: Record) -> tuple[str | None, ...]:
+        """What is chosen for, whatever the choices are."""
+        return record.text, record.text_b
 
     @classmethod
     def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:

@@ -74,7 +74,7 @@ def test_a_benchmarks_rules_take_other_rows_too(tmp_path):
     rows = {"train": [{"text": "a"}], "dev": [{"text": "b"}]}
     assert benchmark_inputs("sst2", Taken(None), rows).sources == rows
     with pytest.raises(BertsmithError, match="the files of sst2 are not named"):
-        benchmark_inputs("sst2", Taken(None), {"train": rows["train"]})
+        benchmark_inputs("sst2", Taken(None), {"dev": rows["dev"]})
     with pytest.raises(BertsmithError, match="train and dev rows exclude each other"):
         benchmark_inputs("sst2", Taken(tmp_path), rows)
     with pytest.raises(BertsmithError, match="'classify' is not a benchmark"):
