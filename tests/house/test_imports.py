@@ -69,6 +69,7 @@ SUB_ROOMS = {
         "sequences",
         "answering",
         "settings",
+        "benchmarks",
         "task",
         "kinds",
         "registry",

@@ -65,6 +65,10 @@ class FinetuneSettings:
     """What selects the best epoch and the best seed, on the dev rows; auto is the task's own (classify: accuracy)."""
     positive: str | None = None
     """The label that binary_f1 scores; of two labels the one that sorts last, unless named here."""
+    negative_label: str | None = None
+    """The label that micro_f1 leaves out: the one that says that there is nothing, such as no relation."""
+    labels: str | None = None
+    """The classes in the order of the model's outputs, joined by commas; without it those of the rows, sorted."""
     many_labels: bool = False
     """Take labels for classes although they are more than 100, or numbers with fractions."""
     seeds: int = 1
