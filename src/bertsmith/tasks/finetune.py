@@ -121,7 +121,7 @@ def finetune(
 
 
 def _finished(run: Run, keep_every: int) -> FinetuneResult:
-    """The result of a run that is finished already, which is said."""
+    """The result of a run that is finished already; logs that it is."""
     result = ranks.by_first(lambda: FinetuneResult.from_dict(files.read_json(run.model / FINETUNE_FILE), run.folder))
     say(f"this run is finished already: {run.model}; {result.line()}")
     # Where a kill came before that.
