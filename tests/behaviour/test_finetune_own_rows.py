@@ -16,9 +16,11 @@ import yaml
 
 import bertsmith
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.cli import main
 from bertsmith.tasks.reading.records import Columns
 from made_rows import QUICK, made_model, rows
+from made_runs import signalled_after
 
 ROWS = rows(100, 1)
 FAST = replace(QUICK, epochs=1)
@@ -213,3 +215,20 @@ def test_wrong_input_is_named_and_leaves_nothing_behind(
     assert "Traceback" not in said
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "bad.jsonl").exists()
+
+
+def test_a_stopped_run_continues_on_the_same_split(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = written(tmp_path / "own.csv", table(renamed(ROWS, Review="text", Mood="label")) + ",praise\n")
+    settings = replace(FAST, epochs=3, save_every=2, columns=Columns(label="Mood"), skip_bad_rows=str(tmp_path / "bad"))
+    whole = bertsmith.finetune("auto", model, own, None, tmp_path / "whole", settings=settings)
+    with monkeypatch.context() as patch:
+        signalled_after(7, patch)
+        with pytest.raises(StoppedAfterSaving):
+            bertsmith.finetune("auto", model, own, None, tmp_path / "run", settings=settings)
+    again = bertsmith.finetune("auto", model, own, None, tmp_path / "run", settings=settings, resume=True)
+    assert again.seeds == whole.seeds
+    settings = replace(settings, dev_share=0.3)
+    with pytest.raises(BertsmithError, match="dev_share"):
+        bertsmith.finetune("auto", model, own, None, tmp_path / "run", settings=settings, resume=True)
