@@ -65,8 +65,11 @@ SUB_ROOMS = {
     "tasks": (
         "reading",
         "scoring",
+        "tagging",
         "sequences",
+        "answering",
         "settings",
+        "benchmarks",
         "task",
         "kinds",
         "registry",

@@ -47,6 +47,7 @@ def encode_sources(
     that cannot be used.
     """
     records = _read(kind, sources, settings)
+    records["train"] = list(kind.learnable(records["train"]))
     task = kind.of_records(records["train"], settings)
     parts = {}
     for part, those in records.items():

@@ -49,10 +49,26 @@ class FinetuneSettings:
     """Read texts that are longer in windows, in training and in prediction, and take the mean of their scores."""
     window_overlap: int = 32
     """Tokens that a window shares with the one before it."""
+    doc_stride: int = 128
+    """Tokens between the beginnings of two windows on a long context (qa)."""
+    max_query_length: int = 64
+    """The most tokens of a question; longer ones are cut at their end (qa)."""
+    n_best: int = 20
+    """How many starts and ends of answers are looked at in a window, and how many answers are kept (qa)."""
+    max_answer_length: int = 30
+    """The most tokens of an answer (qa)."""
+    unanswerable: bool | None = None
+    """Whether a question may have no answer, as in SQuAD 2.0; by default if training rows have none (qa)."""
+    null_threshold: float | None = None
+    """By how much the score of no answer must be above the best answer's; by default tuned on the dev rows (qa)."""
     metric: str = "auto"
     """What selects the best epoch and the best seed, on the dev rows; auto is the task's own (classify: accuracy)."""
     positive: str | None = None
     """The label that binary_f1 scores; of two labels the one that sorts last, unless named here."""
+    negative_label: str | None = None
+    """The label that micro_f1 leaves out: the one that says that there is nothing, such as no relation."""
+    labels: str | None = None
+    """The classes in the order of the model's outputs, joined by commas; without it those of the rows, sorted."""
     many_labels: bool = False
     """Take labels for classes although they are more than 100, or numbers with fractions."""
     seeds: int = 1
@@ -95,7 +111,8 @@ class FinetuneSettings:
     """Where text and label stand; those that the rows lack are inferred."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "seeds", "micro_batch_tokens", "keep"):
+        counted = ("epochs", "batch", "seeds", "micro_batch_tokens", "keep")
+        for name in (*counted, "doc_stride", "max_query_length", "n_best", "max_answer_length"):
             _demand(getattr(self, name) >= 1, name, getattr(self, name), "a whole number from 1")
         for name in (
             "log_every",

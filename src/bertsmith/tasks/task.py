@@ -172,6 +172,11 @@ class Task(Answering):
     counts: Mapping[str, int] | None = None
 
     @classmethod
+    def learnable(cls, records: Sequence[Record]) -> Sequence[Record]:
+        """The training rows without those that cannot be learned from. Says which these are, and why."""
+        return records
+
+    @classmethod
     @abstractmethod
     def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:
         """The task that training rows define. Raises BertsmithError for labels that do not fit it."""
