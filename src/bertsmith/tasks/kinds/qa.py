@@ -98,6 +98,11 @@ class Qa(Task):
         return question_of(row, columns, labelled, where)
 
     @classmethod
+    def unit(cls, record: Record) -> tuple[str | None, ...]:
+        """Questions about one context stay together."""
+        return (record.text_b,)
+
+    @classmethod
     def learnable(cls, records: Sequence[Record]) -> Sequence[Record]:
         return learnable(records)
 
