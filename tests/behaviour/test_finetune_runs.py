@@ -217,7 +217,7 @@ def test_no_extra_model_stays_in_memory_between_seeds(model: Path, tmp_path: Pat
     import gc
 
     from bertsmith.optim.clipped import ClippedOptimizer
-    from bertsmith.tasks import finetune as module
+    from bertsmith.tasks.finetuning import finish as module
     from bertsmith.tasks.kinds.classify import Classifier
 
     kinds = (Classifier, ClippedOptimizer)

@@ -1,8 +1,8 @@
-"""The verbs that use a model: predict, import."""
+"""The verbs that use a model: predict, evaluate, import."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,8 +20,24 @@ class PredictColumns:
     """The column of the text, or of the first of two."""
     text_b: str | None = None
     """The column of the second text."""
+    label: str | None = None
+    """The column of the label (evaluate)."""
+    question: str | None = None
+    """The column of the question (qa)."""
+    context: str | None = None
+    """The column of the text that answers it (qa)."""
+    answers: str | None = None
+    """The column of the answers (qa, evaluate)."""
+    id: str | None = None
+    """The column that names a row."""
     tokens: str | None = None
     """The column of the words (tag)."""
+    tags: str | None = None
+    """The column of the words' tags (tag, evaluate)."""
+    spans: str | None = None
+    """The column of the marked spans (tag, evaluate)."""
+    choices: str | None = None
+    """The column, or the columns, of the choices (choice)."""
     header: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """The first line of a csv or tsv file names its columns."""
     no_header: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -40,8 +56,8 @@ class PredictColumns:
                 what = f"--columns.{name} and --columns.no-{name} exclude each other"
                 raise BertsmithError(what, prog, "give one of them")
             found |= {name: yes} if yes or no else {}
-        texts = {"text": self.text, "text_b": self.text_b, "tokens": self.tokens}
-        return found | {name: value for name, value in texts.items() if value is not None}
+        named = {name: value for name, value in vars(self).items() if isinstance(value, str)}
+        return found | named
 
 
 @dataclass(frozen=True)
@@ -68,6 +84,40 @@ def _predict(call: Call) -> None:
 
     options = {"device": flags.device, "precision": flags.precision}
     predict_file(flags.model, flags.input, flags.out, **options, columns=flags.columns.given(call.prog))
+
+
+@dataclass(frozen=True)
+class EvaluateFlags:
+    """Flags of `evaluate`."""
+
+    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """A run, or the folder of a fine-tuned model."""
+    data: Path
+    """Labelled rows as .csv, .tsv, .jsonl or .parquet, compressed or not."""
+    json: Path | None = None
+    """A file for the figures."""
+    report: Path | None = None
+    """A folder for what the task has to tell of the rows, such as tables and pictures."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    """The dtype of matrix products."""
+    columns: PredictColumns = field(default_factory=PredictColumns)
+    """Where texts and labels stand, if not where they stood in the rows that the model was trained on."""
+
+
+def _evaluate(call: Call) -> None:
+    flags = call.read(EvaluateFlags)
+    from bertsmith.base import files
+    from bertsmith.base.tables import aligned
+    from bertsmith.inference.evaluate import evaluate
+
+    options = {"device": flags.device, "precision": flags.precision}
+    columns = flags.columns.given(call.prog)
+    found = evaluate(flags.model, flags.data, report=flags.report, **options, columns=columns)
+    print("\n".join(aligned([(name, f"{value:.4f}") for name, value in found.figures.items()])))
+    if flags.json is not None:
+        files.write_json(flags.json, asdict(found))
 
 
 @dataclass(frozen=True)
@@ -106,6 +156,11 @@ VERBS = {
         "Predict labels, or the words behind [MASK], for the rows of a file, in their order.",
         "  bertsmith predict runs/labels new.csv --out predictions.jsonl",
         _predict,
+    ),
+    "evaluate": Verb(
+        "Measure a fine-tuned model on labelled rows.",
+        "  bertsmith evaluate runs/labels --data test.csv",
+        _evaluate,
     ),
     "import": Verb(
         "Make a model folder of a TensorFlow checkpoint of Google's, or of NVIDIA's .pt file; needs no TensorFlow.",

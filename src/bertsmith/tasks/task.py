@@ -157,7 +157,8 @@ class Task(Answering):
     kind: its name on the command line. architecture: the class of `transformers` that reads its folder. head: the
     module of its model that is fresh. metrics: the figures that may select the best weights, the task's own choice
     first; the highest is the best. per_token: the model gives scores for every token, not for every sequence.
-    unit_is_sequence: a step of training counts sequences, not records. counts: training rows of each label, the most
+    unit_is_sequence: a step of training counts sequences, not records. baseline_name: the best answer that does not
+    look at the text. counts: training rows of each label, the most
     frequent first.
     """
 
@@ -167,7 +168,13 @@ class Task(Answering):
     metrics: ClassVar[tuple[str, ...]]
     per_token: ClassVar[bool] = False
     unit_is_sequence: ClassVar[bool] = False
+    baseline_name: ClassVar[str] = "most frequent label"
     counts: Mapping[str, int] | None = None
+
+    @classmethod
+    def learnable(cls, records: Sequence[Record]) -> Sequence[Record]:
+        """The training rows without those that cannot be learned from. Says which these are, and why."""
+        return records
 
     @classmethod
     @abstractmethod
@@ -213,7 +220,7 @@ class Task(Answering):
 
     @abstractmethod
     def baseline(self, metric: str, examples: Examples) -> float:
-        """A metric of the best answer that does not look at the text."""
+        """A metric of the best answer that does not look at the text (`baseline_name`)."""
 
     @abstractmethod
     def description(self) -> list[str]:

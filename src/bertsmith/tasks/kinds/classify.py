@@ -22,13 +22,13 @@ from bertsmith.model.linear import Linear
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.tasks.reading.labels import class_name, class_names
 from bertsmith.tasks.reading.records import Record
-from bertsmith.tasks.scoring.classes import CLASS_METRICS, binary_f1
+from bertsmith.tasks.scoring.classes import CLASS_METRICS, binary_f1, micro_f1
 from bertsmith.tasks.sequences import Inputs, Sequences, row_means, unit_means
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 
 Ints = NDArray[np.int64]
-_BINARY = "binary_f1"
+_BINARY, _MICRO = "binary_f1", "micro_f1"
 
 
 class Classifier(nn.Module):
@@ -55,19 +55,21 @@ class Classifier(nn.Module):
 @dataclass(frozen=True)
 class Classify(Task):
     """names: of the C classes, in the order of the model's outputs. pairs: whether rows have two texts. positive: the
-    class that `binary_f1` scores, where there are two. counts: training rows of each class, the most frequent first."""
+    class that `binary_f1` scores, where there are two. counts: training rows of each class, the most frequent first.
+    negative: the class that `micro_f1` leaves out, where one is named."""
 
     kind = "classify"
     architecture = "BertForSequenceClassification"
     architectures = (architecture,)
     head = "classifier"
-    metrics = ("accuracy", "macro_f1", _BINARY, "matthews")
+    metrics = ("accuracy", "macro_f1", _BINARY, "matthews", _MICRO)
 
     names: tuple[str, ...]
     pairs: bool | None = None
     positive: str | None = None
     counts: Mapping[str, int] | None = None
     overlap: int | None = None
+    negative: str | None = None
 
     @classmethod
     def reads(cls, config: Mapping[str, Any]) -> bool:
@@ -76,7 +78,7 @@ class Classify(Task):
     @classmethod
     def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:
         labels = [str(record.label) for record in records]
-        names = class_names(labels, records[0].where, settings.many_labels)
+        names = class_names(labels, records[0].where, settings.many_labels, settings.labels)
         positive = settings.positive
         if positive is None:
             positive = names[-1] if len(names) == 2 else None
@@ -88,9 +90,10 @@ class Classify(Task):
             positive = class_name(positive.strip())
         if settings.metric == _BINARY and len(names) != 2:
             raise BertsmithError(f"binary_f1 with {len(names)} labels", "metric", "use macro_f1, accuracy or matthews")
+        negative = _negative(names, settings)
         counts = Counter(map(class_name, labels))
         overlap = settings.window_overlap if settings.windows else None
-        return cls(tuple(names), records[0].text_b is not None, positive, dict(counts.most_common()), overlap)
+        return cls(tuple(names), records[0].text_b is not None, positive, dict(counts.most_common()), overlap, negative)
 
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:
@@ -100,7 +103,14 @@ class Classify(Task):
             fix = "use a classifier of one label a row, out of two or more"
             raise BertsmithError(f"problem_type is {kind} with {len(names)} label(s)", "config.json", fix)
         task = facts.task
-        return cls(tuple(names), task.get("pairs"), task.get("positive"), overlap=task.get("window_overlap"))
+        return cls(
+            tuple(names),
+            task.get("pairs"),
+            task.get("positive"),
+            None,
+            task.get("window_overlap"),
+            task.get("negative"),
+        )
 
     def build(self, config: BertConfig, compute: torch.dtype | None) -> Classifier:
         return Classifier(config, len(self.names), compute)
@@ -124,6 +134,8 @@ class Classify(Task):
         found = {name: metric(predicted, targets) for name, metric in CLASS_METRICS.items()}
         if self.positive is not None:
             found[_BINARY] = binary_f1(predicted, targets, self.names.index(self.positive))
+        if self.negative is not None:
+            found[_MICRO] = micro_f1(predicted, targets, self.names.index(self.negative))
         return found
 
     def baseline(self, metric: str, examples: Examples) -> float:
@@ -137,13 +149,16 @@ class Classify(Task):
         if self.positive is not None:
             rule = "the one that sorts last of the two, unless --positive names the other"
             lines.append(f"binary_f1 is that of the label '{self.positive}' ({rule})")
+        if self.negative is not None:
+            lines.append(f"micro_f1 is over all labels but '{self.negative}'")
         return lines
 
     def config(self) -> dict[str, Any]:
         return config_labels(self.names)
 
     def facts(self) -> dict[str, Any]:
-        return {"pairs": self.pairs, "positive": self.positive, "window_overlap": self.overlap}
+        facts = {"pairs": self.pairs, "positive": self.positive, "negative": self.negative}
+        return {**facts, "window_overlap": self.overlap}
 
     def shown(self, record: Record) -> str:
         return class_name(str(record.label))
@@ -164,6 +179,18 @@ class Classify(Task):
 
     def cells(self, answer: Answer) -> dict[str, str]:
         return {"predicted_label": answer["label"], "predicted_score": f"{answer['score']:.6f}"}
+
+
+def _negative(names: Sequence[str], settings: FinetuneSettings) -> str | None:
+    """The class that `micro_f1` leaves out. Raises BertsmithError where it is not one, or is wanted and not named."""
+    if settings.negative_label is None:
+        if settings.metric == _MICRO:
+            raise BertsmithError("micro_f1 leaves one label out", "metric", "name that with --negative-label")
+        return None
+    found = class_name(settings.negative_label.strip())
+    if found not in names:
+        raise BertsmithError(f"no training row has the label '{found}'", "negative_label", nearest(found, names))
+    return found
 
 
 def config_labels(names: Sequence[str]) -> dict[str, Any]:

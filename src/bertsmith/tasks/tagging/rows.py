@@ -46,7 +46,7 @@ def tagged_record(row: Row | str, columns: Columns, labelled: bool, where: str) 
         text = " ".join(words)
         if has_lone_surrogate(text + " ".join(tags or ())):
             raise ValueError(f"column '{columns.tokens}' holds half of a surrogate pair, which is not a character")
-        return TaggedRecord(text, None, label, where, id_of(row, columns), tuple(words), tags)
+        return TaggedRecord(text, None, label, where, id_of(row, columns), words=tuple(words), tags=tags)
     if columns.text not in row:
         raise ValueError(f"no column '{columns.tokens}' of words and no column '{columns.text}'; {_found(row)}")
     text = text_of(row, columns.text)
