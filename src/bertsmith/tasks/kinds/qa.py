@@ -73,6 +73,7 @@ class Qa(Task):
     per_token = True
     unit_is_sequence = True
     pairs = True
+    baseline_name = "no answer"
 
     unanswerable: bool = False
     threshold: float = 0.0
@@ -99,8 +100,12 @@ class Qa(Task):
 
     @classmethod
     def unit(cls, record: Record) -> tuple[str | None, ...]:
-        """Questions about one context stay together."""
+        """The questions on a context stay together."""
         return (record.text_b,)
+
+    @classmethod
+    def stratum(cls, record: Record) -> str:
+        return ANSWERED if record.label else UNANSWERABLE
 
     @classmethod
     def learnable(cls, records: Sequence[Record]) -> Sequence[Record]:
