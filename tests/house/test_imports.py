@@ -62,6 +62,7 @@ SUB_ROOMS = {
         "step",
         "scaling",
     ),
+    "tasks": ("scoring",),
     "training": ("parallel", "objective", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
 }
 MOST_FILES = 16

@@ -1,0 +1,1 @@
+"""What predictions are worth, in numpy: metrics, their intervals, calibration, thresholds, and doubtful labels."""
