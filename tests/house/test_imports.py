@@ -62,7 +62,7 @@ SUB_ROOMS = {
         "step",
         "scaling",
     ),
-    "tasks": ("scoring",),
+    "tasks": ("scoring", "report"),
     "training": ("parallel", "objective", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
 }
 MOST_FILES = 16

@@ -159,7 +159,10 @@ def calibrate(logits: AnyFloats, true: Ints, groups: Sequence[Any] | NDArray[Any
     else:
         after = reliability(logits, true, fitted)
     kept = count > 1 and after.nll < before.nll
-    return Calibration(fitted if kept else 1.0, fitted, kept, before, after, count > 1, _remark(kept, fitted, count))
+    remark = _remark(kept, fitted, count)
+    if kept and after.ece > before.ece:
+        remark += f"; it lowers the loss, not the calibration error ({before.ece:.4f} before, {after.ece:.4f} after)"
+    return Calibration(fitted if kept else 1.0, fitted, kept, before, after, count > 1, remark)
 
 
 def _remark(kept: bool, fitted: float, count: int) -> str:

@@ -17,6 +17,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 METRICS = ("accuracy", "macro_f1", "matthews")
+COUNT_METRICS = ("micro_f1", "macro_f1", "micro_precision", "micro_recall")
 
 
 def confusion(predicted: Ints, true: Ints, classes: int, weights: Floats | None = None) -> Floats:
@@ -105,6 +106,25 @@ def class_figures(predicted: Ints, true: Ints, names: tuple[str, ...], positive:
         return np.concatenate([metrics_of(*counts), of_positive, each])
 
     return Figures((*METRICS, *binary, *(f1_of(name) for name in names)), of)
+
+
+def count_figures(right: NDArray[Any], predicted: NDArray[Any], true: NDArray[Any], names: tuple[str, ...]) -> Figures:
+    """`COUNT_METRICS` and "f1 of NAME" for each of L labels or types, of which a row has any number.
+
+    right, predicted, true: how many of each a row has, [N, L]. micro: of all together. macro_f1: the mean over labels
+    that are predicted or true anywhere.
+    """
+    sides = np.concatenate([right, predicted, true], axis=1).astype(np.float64)
+
+    def of(weights: Floats) -> Floats:
+        counts = np.split(weights @ sides, 3)
+        table, whole = class_table(*counts), class_table(*(each.sum(keepdims=True) for each in counts))
+        here = occurring(table)
+        macro = table.f1[here].mean() if here.any() else 0.0
+        each = np.where(here, table.f1, np.nan)[: len(names)]
+        return np.concatenate([whole.f1, [macro], whole.precision, whole.recall, each])
+
+    return Figures((*COUNT_METRICS, *(f1_of(name) for name in names)), of)
 
 
 def f1_of(name: str) -> str:
