@@ -18,7 +18,7 @@ from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.tasks.records import Columns, read_records
+from bertsmith.tasks.reading.records import Columns, read_records
 from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.weights.huggingface import save_pretraining_model
@@ -85,8 +85,8 @@ def test_micro_batches_change_nothing_without_dropout(model):
 def test_no_micro_batch_passes_the_budget(model, monkeypatch):
     tokens = []
 
-    def counted(sequences, members, device):
-        inputs = pack(sequences, members, device)
+    def counted(*given):
+        inputs = pack(*given)
         tokens.append(inputs.asked.tokens)
         return inputs
 

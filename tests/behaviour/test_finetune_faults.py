@@ -17,8 +17,8 @@ import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
-from bertsmith.tasks.classify import Classify
-from bertsmith.tasks.records import Columns
+from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.reading.records import Columns
 from bertsmith.training.checkpoints import saver
 from bertsmith.training.run_folder import Run
 from made_rows import QUICK, made_model, rows

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import bertsmith
-from bertsmith.tasks.records import Columns
+from bertsmith.tasks.reading.records import Columns
 from bertsmith.training.run_folder import Run
 from made_kills import Moment, drawing, ran
 from made_rows import QUICK, made_model, rows
@@ -136,7 +136,7 @@ def fall(model: Path, out: Path) -> None:
     """Fine-tuning whose gradients are not finite on one rank."""
     from bertsmith.base import ranks
     from bertsmith.base.errors import BertsmithError
-    from bertsmith.tasks.classify import Classify
+    from bertsmith.tasks.kinds.classify import Classify
 
     loss, calls = Classify.loss, [0]
 
@@ -161,8 +161,8 @@ def test_a_gradient_that_is_not_finite_on_one_rank_stops_all_and_names_it(model:
 
 def score(model: Path, results: Path) -> None:
     """Scores of 1 to 20 rows, by all ranks together and by each alone."""
-    from bertsmith.tasks.classify import Classify
-    from bertsmith.tasks.records import read_records
+    from bertsmith.tasks.kinds.classify import Classify
+    from bertsmith.tasks.reading.records import read_records
     from bertsmith.tasks.sequences import load_tokenizer
     from bertsmith.tasks.task import Runner
     from bertsmith.weights.huggingface import read_config

@@ -218,7 +218,7 @@ def test_no_extra_model_stays_in_memory_between_seeds(model: Path, tmp_path: Pat
 
     from bertsmith.optim.clipped import ClippedOptimizer
     from bertsmith.tasks import finetune as module
-    from bertsmith.tasks.classify import Classifier
+    from bertsmith.tasks.kinds.classify import Classifier
 
     kinds = (Classifier, ClippedOptimizer)
     held = []

@@ -16,7 +16,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
-from bertsmith.tasks.records import Columns
+from bertsmith.tasks.reading.records import Columns
 from made_rows import QUICK, made_model, rows
 
 TRAIN, DEV = rows(64, 1), rows(24, 2)

@@ -18,7 +18,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, say
 from bertsmith.inference.predictor import TRUNCATED, Prediction, Predictor
-from bertsmith.tasks.records import Columns, Row, has_lone_surrogate, read_rows
+from bertsmith.tasks.reading.records import Columns, Row, has_lone_surrogate, read_rows
 
 _ROWS_AT_ONCE = 16_384
 _Formatter = Callable[[str, Row, Prediction], str]
@@ -85,7 +85,7 @@ def predict_file(
 def _lines(
     predictor: Predictor, source: str | Path, form: _Formatter, progress: Progress, done: Predicted
 ) -> Iterator[list[str]]:
-    rows = read_rows(source, predictor.columns)
+    rows = read_rows(source, predictor.columns, reader=predictor.reader)
     streams = str(source) == "-"
     for chunk in _as_they_come(rows, _ROWS_AT_ONCE) if streams else _chunks(rows, _ROWS_AT_ONCE):
         answered: Iterable[list[str]]

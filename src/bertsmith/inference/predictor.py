@@ -11,7 +11,7 @@ from bertsmith.base import files
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
-from bertsmith.tasks.records import Columns, Row, to_record
+from bertsmith.tasks.reading.records import Columns, Row, RowReader
 from bertsmith.tasks.registry import answering
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.task import Answer, FolderFacts, Runner
@@ -51,7 +51,7 @@ class Predictor:
         self._tokenizer = load_tokenizer(folder, shape)
         config = files.read_json(folder / CONFIG_FILE)
         architecture = _architecture(config)
-        kind = answering(architecture)
+        kind = answering(architecture, config)
         if kind is None:
             what = f"this folder holds {architecture}, which predicts nothing by itself"
             raise BertsmithError(what, folder, "fine-tune it first")
@@ -76,15 +76,20 @@ class Predictor:
         records = []
         for where, row in rows:
             try:
-                records.append(to_record(row, self.columns, False, where))
+                records.append(self._task.record(row, self.columns, False, where))
             except ValueError as error:
                 raise BertsmithError(str(error), where, "correct or remove this row") from error
         sequences = self._task.encode(records, self._tokenizer, self.max_length)
         if sequences.truncated.rows:
             say(f"{sequences.truncation()} (the model reads {self.max_length})")
         answers = self._task.answers(self._model, records, sequences, self._runner)
-        lost = sequences.lost_tokens.tolist()
+        lost = sequences.row_lost_tokens.tolist()
         return [{**answer, TRUNCATED: tokens} for answer, tokens in zip(answers, lost, strict=True)]
+
+    @property
+    def reader(self) -> type[RowReader]:
+        """How the rows of this model are read."""
+        return type(self._task)
 
     def cells(self, prediction: Prediction) -> dict[str, str]:
         """A prediction as named cells of a table."""
@@ -95,7 +100,9 @@ def _changed(columns: Columns, values: Mapping[str, Any]) -> Columns:
     try:
         return Columns.from_json({**asdict(columns), **values})
     except ValueError as error:
-        raise BertsmithError(str(error), "columns", "use the fields of bertsmith.tasks.records.Columns") from error
+        raise BertsmithError(
+            str(error), "columns", "use the fields of bertsmith.tasks.reading.records.Columns"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from numpy.typing import NDArray
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
-from bertsmith.tasks.records import Columns, Record, Source, read_records, unused_columns
-from bertsmith.tasks.sequences import Sequences
+from bertsmith.tasks.reading.records import Columns, Source, read_records, unused_columns
 from bertsmith.tasks.settings import FinetuneSettings
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.task import Examples, Task
 from bertsmith.tokens.tokenizer import Tokenizer
 
 _SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 160
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Encoded rows. targets: [N], the expected output for each. wheres: "file:line" of each, for messages."""
-
-    sequences: Sequences
-    targets: NDArray[Any]
-    wheres: list[str]
 
 
 def check_sources(sources: Mapping[str, Any]) -> None:
@@ -56,18 +42,19 @@ def encode_sources(
     Logs how many rows there are, what was cut, columns that are not used, and some rows. Raises BertsmithError for rows
     that cannot be used.
     """
-    records = {part: read_records(source, settings.columns) for part, source in sources.items()}
-    _log_unused(sources["train"], settings.columns)
+    records = {part: read_records(source, settings.columns, reader=kind) for part, source in sources.items()}
+    _log_unused(sources["train"], settings.columns, kind)
     task = kind.of_records(records["train"], settings)
     parts = {}
     for part, those in records.items():
-        sequences = task.encode(those, tokenizer, max_length)
+        parts[part] = task.examples(those, tokenizer, max_length)
+        sequences = parts[part].sequences
+        several = f" in {len(sequences.ids):,} sequences" if len(sequences.ids) > len(those) else ""
         tokens = int(sequences.lengths.sum())
-        say(f"{part}: {len(those):,} rows, {tokens:,} tokens, {sequences.truncation()}")
-        parts[part] = Examples(sequences, task.targets(those), [each.where for each in those])
+        say(f"{part}: {len(those):,} rows{several}, {tokens:,} tokens, {sequences.truncation()}")
     for line in task.description():
         say(line)
-    _show(records["train"], parts["train"], task, tokenizer)
+    _show(parts["train"], task, tokenizer)
     return task, parts
 
 
@@ -88,16 +75,16 @@ def _checksum(source: Source) -> str:
     return hashlib.sha256(json.dumps(list(source), sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _log_unused(source: Source, columns: Columns) -> None:
-    unused = unused_columns(source, columns)
+def _log_unused(source: Source, columns: Columns, kind: type[Task]) -> None:
+    unused = unused_columns(source, columns, kind)
     if unused:
         name = source if isinstance(source, str | Path) else "the training rows"
         say(f"columns of {name} that are not used: {', '.join(unused)}")
 
 
-def _show(records: Sequence[Record], examples: Examples, task: Task, tokenizer: Tokenizer) -> None:
-    rows = zip(records, examples.sequences.ids, examples.targets, strict=True)
-    for record, ids, target in itertools.islice(rows, _SHOWN_ROWS):
-        text = " ".join(tokenizer.pieces[piece] for piece in ids)
+def _show(examples: Examples, task: Task, tokenizer: Tokenizer) -> None:
+    """The first rows; of one in several sequences the first sequence."""
+    for record, first in zip(examples.records[:_SHOWN_ROWS], examples.sequences.row_offsets, strict=False):
+        text = " ".join(tokenizer.pieces[piece] for piece in examples.sequences.ids[first])
         cut = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 4] + " ..."
-        say(f"  {record.where}: {cut} -> {task.label_of(target)}")
+        say(f"  {record.where}: {cut} -> {task.shown(record)}")

@@ -27,14 +27,14 @@ from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.optim.schedules import linear
 from bertsmith.recipes.loader import as_yaml
-from bertsmith.tasks.examples import Examples, check_sources, checksums, encode_sources
+from bertsmith.tasks.examples import check_sources, checksums, encode_sources
 from bertsmith.tasks.objective import Order, RowSteps, TaskObjective
-from bertsmith.tasks.records import Source
+from bertsmith.tasks.reading.records import Source
 from bertsmith.tasks.registry import task_named
 from bertsmith.tasks.results import FinetuneResult, results_of
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.settings import FinetuneSettings
-from bertsmith.tasks.task import Runner, Task
+from bertsmith.tasks.task import Examples, Runner, Task
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.training.agreement import agree, checksum, code_facts
 from bertsmith.training.checkpoints import Best, drop_checkpoints, load_best
@@ -77,6 +77,11 @@ class _Work:
     max_length: int
     parts: dict[str, Examples]
 
+    @property
+    def metric(self) -> str:
+        """What selects the best weights."""
+        return self.task.metric_of(self.settings)
+
     def order(self, seed: int) -> Order:
         """The order of the training rows from a seed."""
         settings, train = self.settings, self.parts["train"]
@@ -97,8 +102,9 @@ def finetune(
 ) -> FinetuneResult:
     """Trains a task model on labelled rows, from one or several seeds, and writes a run folder with the best one.
 
-    task: "classify". model: a Hugging Face BERT folder with its tokenizer, or a run that has one. train, dev, test: a
-    file of rows, or a list of {"text": ..., "label": ...}; dev selects the epoch and the seed, test is only measured.
+    task: the name of a kind, such as "classify". model: a Hugging Face BERT folder with its tokenizer, or a run that
+    has one. train, dev, test: a file of rows, or a list of {"text": ..., "label": ...}; dev
+    selects the epoch and the seed, test is only measured.
     out: the run folder, whose `model` is complete in itself (weights, tokenizer, labels, task.json, finetune.json);
     None leaves nothing behind. resume: continue the run in `out`, to the bit. The same seed gives the same score. In
     each of several processes that torch.distributed has joined, it takes that rank's part of the run, and all get the
@@ -150,6 +156,7 @@ def _prepare(
     max_length = min(settings.max_length, config.max_position_embeddings)
     if max_length < settings.max_length:
         say(f"rows are cut at {max_length} tokens, not {settings.max_length}: the model has no more positions")
+    kind.metric_of(settings)
     task, parts = encode_sources(kind, sources, tokenizer, max_length, settings)
     work = _Work(folder, task, tokenizer, settings, max_length, parts)
     return work, _identity(work, sources)
@@ -183,7 +190,7 @@ def _train(work: _Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResu
         read_config(work.folder),
         model,
         work.parts["train"],
-        settings.metric,
+        work.metric,
         Runner(device.torch_device, settings.micro_batch_tokens, over_ranks=True),
     )
     cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep, settings.keep_every)
@@ -245,7 +252,7 @@ def _stage(work: _Work, number: int, device: Device) -> Stage:
         seed=stream_key(seed, "finetune"),
         first_step=(number - 1) * order.steps,
         epoch_steps=order.epoch_steps,
-        select=work.settings.metric,
+        select=work.metric,
     )
 
 
@@ -280,16 +287,16 @@ def _result(work: _Work, run: Run, seconds: float) -> FinetuneResult:
     return FinetuneResult(
         folder=run.folder,
         task=work.task.kind,
-        metric=settings.metric,
+        metric=work.metric,
         seeds=results_of(
             run.metrics(),
-            settings.metric,
+            work.metric,
             work.order(settings.seed).epoch_steps,
             {settings.seed + number: settings.epochs for number in range(settings.seeds)},
         ),
-        baseline=work.task.baseline(settings.metric, parts["dev"].targets),
+        baseline=work.task.baseline(work.metric, parts["dev"]),
         class_counts=dict(work.task.counts or {}),
-        rows={part: len(each.wheres) for part, each in parts.items()},
+        rows={part: len(each.records) for part, each in parts.items()},
         truncated={part: each.sequences.truncated for part, each in parts.items()},
         seconds=seconds,
     )

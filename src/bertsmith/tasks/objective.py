@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import Self
 
@@ -18,10 +19,9 @@ from bertsmith.base.streams import generator, stream_key
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import step_flop
 from bertsmith.model.losses import Forward
-from bertsmith.tasks.examples import Examples
 from bertsmith.tasks.results import TEST
 from bertsmith.tasks.sequences import pack
-from bertsmith.tasks.task import Runner, Task
+from bertsmith.tasks.task import Examples, Runner, Task
 
 _SHOWN = 8
 
@@ -42,11 +42,12 @@ class TaskObjective:
         return (self.task.kind,)
 
     def forward(self, batch: Ints, device: torch.device) -> Forward:
-        """The summed loss of the training rows `batch`, int64[S]."""
-        inputs = pack(self.train.sequences, batch, device)
+        """The summed loss of the training units `batch`, int64[U]."""
+        members, unit = self.train.members(batch)
+        inputs = pack(self.train.sequences, members, device, unit)
         targets = torch.from_numpy(self.train.targets[batch]).to(device)
         loss = self.task.loss(self.model, inputs, targets)
-        lengths = self.train.sequences.lengths[batch]
+        lengths = self.train.sequences.lengths[members]
         tokens, squared = int(lengths.sum()), float((lengths.astype(np.float64) ** 2).sum())
         flop = step_flop(self.config, tokens, squared, sequences=len(lengths))
         return Forward({self.task.kind: loss}, tokens, inputs.packed.tokens, inputs.packed.attended_slots, flop)
@@ -60,8 +61,8 @@ class TaskObjective:
         self.model.eval()
         figures: dict[str, float] = {}
         for part, examples in held_out.items():
-            scores = self.runner.scores(self.model, examples.sequences)
-            found = self.task.evaluate(scores, examples.targets)
+            scores = self.runner.scores(self.model, examples.sequences, self.task.per_token)
+            found = self.task.evaluate(scores, examples)
             figures |= {(TEST if part == "test" else "") + name: value for name, value in found.items()}
         self.model.train(training)
         return ranks.by_first(lambda: figures)
@@ -77,8 +78,8 @@ class TaskObjective:
 class RowStep:
     """One optimizer step of one rank.
 
-    number: from 0. micro_batches: rows, int64[S] each; as many on every rank, some of them empty where a step has few
-    rows. counts, tokens: of the whole step. where: its rows, for messages.
+    number: from 0. micro_batches: units, int64[U] each; as many on every rank, some of them empty where a step has few.
+    counts, tokens: of the whole step. where: its rows, for messages.
     """
 
     number: int
@@ -90,9 +91,9 @@ class RowStep:
 
 @dataclass(frozen=True)
 class Order:
-    """In which order rows are taken: drawn anew for each epoch.
+    """In which order units are taken: drawn anew for each epoch.
 
-    seed: of the run. batch: rows of a step, over all ranks. budget_tokens: the most that go through the model at once.
+    seed: of the run. batch: units of a step, over all ranks. budget_tokens: the most that go through the model at once.
     rank: the one, of `ranks`, whose share of a step is built.
     """
 
@@ -107,7 +108,7 @@ class Order:
 
     @property
     def epoch_steps(self) -> int:
-        """Steps of an epoch; the last one may have fewer rows."""
+        """Steps of an epoch; the last one may have fewer units."""
         return math.ceil(len(self.examples.targets) / self.batch)
 
     @property
@@ -115,20 +116,25 @@ class Order:
         """Of all epochs."""
         return self.epochs * self.epoch_steps
 
-    def rows(self, epoch: int) -> Ints:
-        """The rows of an epoch, counted from 1, in its order: int64[N]."""
+    @cached_property
+    def lengths(self) -> Ints:
+        """int64[U], of each unit in tokens."""
+        return self.examples.unit_lengths()
+
+    def units(self, epoch: int) -> Ints:
+        """The units of an epoch, counted from 1, in its order: int64[U]."""
         order = generator(stream_key(self.seed, "finetune", epoch, "order"))
         return np.asarray(order.permutation(len(self.examples.targets)), dtype=np.int64)
 
-    def step(self, number: int, rows: Ints) -> RowStep:
-        """Step `number` from 0, out of the `rows` of its epoch."""
+    def step(self, number: int, units: Ints) -> RowStep:
+        """Step `number` from 0, out of the `units` of its epoch."""
         place = number % self.epoch_steps * self.batch
-        members = rows[place : place + self.batch]
-        lengths = self.examples.sequences.lengths[members]
+        members = units[place : place + self.batch]
+        lengths = self.lengths[members]
         bins = deal_within(lengths, self.ranks, self.budget_tokens)
         each = len(bins) // self.ranks
         micro = tuple(members[one] for one in bins[self.rank * each : (self.rank + 1) * each])
-        shown = ", ".join(self.examples.wheres[member] for member in members[:_SHOWN])
+        shown = ", ".join(map(self.examples.where, members[:_SHOWN]))
         more = f" and {len(members) - _SHOWN} more rows" if len(members) > _SHOWN else ""
         return RowStep(
             number,
@@ -150,10 +156,10 @@ class RowSteps:
     def __iter__(self) -> Iterator[RowStep]:
         order = self._order
         for epoch in range(1 + self._done // order.epoch_steps, 1 + order.epochs):
-            rows = order.rows(epoch)
+            units = order.units(epoch)
             first = (epoch - 1) * order.epoch_steps
             for number in range(max(first, self._done), first + order.epoch_steps):
-                yield order.step(number, rows)
+                yield order.step(number, units)
 
     def __enter__(self) -> Self:
         return self

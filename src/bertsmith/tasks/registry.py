@@ -1,13 +1,17 @@
-"""Every task there is: found by its name for fine-tuning, and by the class that a model folder names for the rest."""
+"""Every task there is: found by its name for fine-tuning, and by what a model folder says for the rest."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from bertsmith.base.errors import BertsmithError, nearest
-from bertsmith.tasks.classify import Classify
-from bertsmith.tasks.masked_words import MaskedWords
+from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.masked_words import MaskedWords
+from bertsmith.tasks.kinds.regress import Regress
 from bertsmith.tasks.task import Answering, Task
 
-TASKS: dict[str, type[Task]] = {each.kind: each for each in (Classify,)}
+TASKS: dict[str, type[Task]] = {each.kind: each for each in (Classify, Regress)}
 _ANSWERING: tuple[type[Answering], ...] = (*TASKS.values(), MaskedWords)
 
 
@@ -18,6 +22,6 @@ def task_named(name: str) -> type[Task]:
     return TASKS[name]
 
 
-def answering(architecture: str) -> type[Answering] | None:
-    """What answers with a model of this class of `transformers`; None where nothing does."""
-    return next((each for each in _ANSWERING if architecture in each.architectures), None)
+def answering(architecture: str, config: Mapping[str, Any]) -> type[Answering] | None:
+    """What answers with a model of this class of `transformers` and this config.json; None where nothing does."""
+    return next((each for each in _ANSWERING if architecture in each.architectures and each.reads(config)), None)

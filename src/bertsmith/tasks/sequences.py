@@ -1,6 +1,7 @@
 """Records as token sequences, and sequences as packed batches.
 
-Legend: S sequences, T token slots.
+A record has one sequence, or several: the windows of a long text, or a choice each. Legend: N records, S sequences,
+T token slots, U units (what a step of training counts).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +21,8 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Layout
 from bertsmith.model.attention.packed import Packed
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.records import Record
+from bertsmith.tasks.reading.records import Record
+from bertsmith.tokens.special_ids import SpecialIds
 from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
 
 Ints = NDArray[np.int64]
@@ -38,35 +41,75 @@ class Sequences:
     """S sequences of tokens.
 
     ids: int64[length] each, [CLS] a [SEP] or [CLS] a [SEP] b [SEP]. first_segments: int64[S], the tokens up to and with
-    the first [SEP], whose token type is 0. lost_tokens: int64[S], how many were cut from each.
+    the first [SEP], whose token type is 0. lost_tokens: int64[S], how many were cut from each. rows: int64[S], the
+    record that each belongs to, ascending from 0 without gaps.
     """
 
     ids: list[Ints]
     first_segments: Ints
     lost_tokens: Ints
+    rows: Ints
 
     @cached_property
     def lengths(self) -> Ints:
         """int64[S]."""
         return np.array([len(each) for each in self.ids], dtype=np.int64)
 
+    @cached_property
+    def row_offsets(self) -> Ints:
+        """int64[N + 1]: record n has the sequences row_offsets[n] to row_offsets[n + 1]."""
+        return np.concatenate(([0], np.cumsum(np.bincount(self.rows)))).astype(np.int64)
+
+    @property
+    def row_lost_tokens(self) -> Ints:
+        """int64[N]: how many tokens of each record no sequence has."""
+        return np.bincount(self.rows, self.lost_tokens).astype(np.int64)
+
     @property
     def truncated(self) -> Truncated:
         """How much was cut."""
-        return Truncated(int(np.count_nonzero(self.lost_tokens)), int(self.lost_tokens.sum()))
+        lost = self.row_lost_tokens
+        return Truncated(int(np.count_nonzero(lost)), int(lost.sum()))
 
     def truncation(self) -> str:
         """What was cut, in words."""
         cut = self.truncated
         share = cut.tokens / max(1, cut.tokens + int(self.lengths.sum()))
-        return f"{cut.rows:,} of {len(self.ids):,} rows truncated, {share:.1%} of the tokens lost"
+        return f"{cut.rows:,} of {len(self.row_offsets) - 1:,} rows truncated, {share:.1%} of the tokens lost"
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """U units with different numbers of values: unit u has values[offsets[u]:offsets[u + 1]]."""
+
+    values: NDArray[Any]
+    offsets: Ints
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, units: Ints) -> NDArray[Any]:
+        """The values of some units, one unit after the other."""
+        return np.asarray(self.values[slots_of(self.offsets, units)])
+
+
+Targets = NDArray[Any] | Ragged
+"""What the model should give for each of U units; `targets[units]` are those of some."""
+
+
+def slots_of(offsets: Ints, members: Ints) -> Ints:
+    """The slots from offsets[m] to offsets[m + 1] of each of the members, one after the other: int64."""
+    lengths = offsets[members + 1] - offsets[members]
+    ends = np.cumsum(lengths)
+    return np.asarray(np.arange(ends[-1] if len(ends) else 0) + np.repeat(offsets[members] - ends + lengths, lengths))
 
 
 @dataclass(frozen=True)
 class Inputs:
     """A packed batch on the device. input_ids, token_type_ids, position_ids: int64[T].
 
-    asked: the layout of the sequences asked for; behind them may lie some that fill the batch to a round size.
+    asked: the layout of the sequences asked for; behind them may lie some that fill the batch to a round size. unit:
+    int64[S], the unit of each sequence asked for, ascending from 0. units: U.
     """
 
     input_ids: Tensor
@@ -74,6 +117,8 @@ class Inputs:
     position_ids: Tensor
     packed: Packed
     asked: Layout
+    unit: Tensor
+    units: int
 
 
 def load_tokenizer(folder: Path, config: BertConfig) -> Tokenizer:
@@ -89,33 +134,72 @@ def load_tokenizer(folder: Path, config: BertConfig) -> Tokenizer:
 
 
 def encode(
-    records: Sequence[Record], tokenizer: Tokenizer, max_length: int, literal_specials: bool = False
+    records: Sequence[Record],
+    tokenizer: Tokenizer,
+    max_length: int,
+    literal_specials: bool = False,
+    overlap: int | None = None,
 ) -> Sequences:
     """The sequences of records, at most `max_length` tokens each.
 
-    What is too long loses tokens at the end of the longer text, one by one, as in Google's run_classifier.py.
-    literal_specials: "[MASK]" in a text becomes the mask's id.
+    What is too long loses tokens at the end of the longer text, one by one, as in Google's run_classifier.py; with
+    `overlap` a single text, or the second of two, is read in windows that share so many tokens. literal_specials:
+    "[MASK]" in a text becomes the mask's id.
     """
-    special = tokenizer.special
     firsts = tokenizer.encode_ids([record.text for record in records], literal_specials)
     texts_b = [record.text_b for record in records if record.text_b is not None]
     seconds = iter(tokenizer.encode_ids(texts_b, literal_specials))
-    ids, first_segments, truncated = [], [], []
-    for record, first in zip(records, firsts, strict=True):
+    made: list[tuple[Ints, int, int]] = []
+    rows: list[int] = []
+    for row, (record, first) in enumerate(zip(records, firsts, strict=True)):
         parts = [first] if record.text_b is None else [first, next(seconds)]
-        lengths = [len(part) for part in parts]
-        kept = truncated_lengths(lengths[0], sum(lengths[1:]), max_length - 1 - len(parts))[: len(parts)]
-        sequence = [np.array([special.cls])]
-        for part, length in zip(parts, kept, strict=True):
-            sequence += [part[:length].astype(np.int64), np.array([special.sep])]
-        ids.append(np.concatenate(sequence))
-        first_segments.append(kept[0] + 2)
-        truncated.append(sum(lengths) - sum(kept))
-    return Sequences(ids, np.array(first_segments, dtype=np.int64), np.array(truncated, dtype=np.int64))
+        sequences = _sequences_of(parts, max_length, overlap)
+        made += [(_joined(each, tokenizer.special), len(each[0]) + 2, lost) for each, lost in sequences]
+        rows += [row] * len(sequences)
+    first_segments = [first for _, first, _ in made]
+    lost = [tokens for _, _, tokens in made]
+    counts = (np.array(each, dtype=np.int64) for each in (first_segments, lost, rows))
+    return Sequences([ids for ids, _, _ in made], *counts)
 
 
-def pack(sequences: Sequences, members: Ints, device: torch.device) -> Inputs:
-    """The sequences `members` (int64[S]) one after another, without padding; on a CPU filled to a round size."""
+Parts = list[NDArray[np.unsignedinteger[Any]]]
+
+
+def _sequences_of(parts: Parts, max_length: int, overlap: int | None) -> list[tuple[Parts, int]]:
+    """The sequences of a record of one or two texts, with the tokens that each has lost."""
+    lengths, room = [len(part) for part in parts], max_length - 1 - len(parts)
+    if overlap is None or sum(lengths) <= room:
+        kept = truncated_lengths(lengths[0], sum(lengths[1:]), room)[: len(parts)]
+        return [([part[:length] for part, length in zip(parts, kept, strict=True)], sum(lengths) - sum(kept))]
+    # The first of two texts is in every window; where it takes more than half of the room, it is cut.
+    *question, text = parts
+    question = [part[: room // 2] for part in question]
+    lost = sum(lengths[:-1]) - sum(map(len, question))
+    windows = [text[start:end] for start, end in spread(len(text), room - sum(map(len, question)), overlap)]
+    return [([*question, window], lost if not number else 0) for number, window in enumerate(windows)]
+
+
+def spread(length: int, most: int, overlap: int) -> list[tuple[int, int]]:
+    """Windows of at most `most` tokens over a text of `length`, each sharing `overlap` tokens with the one before it,
+    at most half of a window: (start, end)."""
+    stride = most - min(overlap, most // 2)
+    starts = range(0, max(1, length - most + stride), stride)
+    return [(start, min(start + most, length)) for start in starts]
+
+
+def _joined(parts: Parts, special: SpecialIds) -> Ints:
+    pieces = [np.array([special.cls])]
+    for part in parts:
+        pieces += [part.astype(np.int64), np.array([special.sep])]
+    return np.concatenate(pieces)
+
+
+def pack(sequences: Sequences, members: Ints, device: torch.device, unit: Ints | None = None) -> Inputs:
+    """The sequences `members` (int64[S]) one after another, without padding; on a CPU filled to a round size.
+
+    unit: int64[S], the unit of each, ascending from 0; by default each is one.
+    """
+    unit = np.arange(len(members)) if unit is None else unit
     asked = Layout.from_lengths(sequences.lengths[members])
     layout = asked.filled() if device.type == "cpu" else asked
     filling = layout.tokens - asked.tokens
@@ -131,6 +215,8 @@ def pack(sequences: Sequences, members: Ints, device: torch.device) -> Inputs:
         position_ids=tensor(layout.positions),
         packed=Packed(layout, device),
         asked=asked,
+        unit=tensor(unit),
+        units=int(unit[-1]) + 1 if len(unit) else 0,
     )
 
 
@@ -150,3 +236,21 @@ def by_length(sequences: Sequences, budget_tokens: int) -> Iterator[Ints]:
         tokens += length
     if batch:
         yield np.array(batch, dtype=np.int64)
+
+
+def unit_means(scores: Tensor, inputs: Inputs) -> Tensor:
+    """The scores of each unit, [U, C]: the mean of those of its sequences, [S, C]."""
+    if inputs.units == len(scores):
+        return scores
+    # A product, because adding by index has no fixed order on a GPU.
+    member = torch.nn.functional.one_hot(inputs.unit, inputs.units).T.to(scores.dtype)
+    return member @ scores / member.sum(1, keepdim=True)
+
+
+def row_means(scores: NDArray[np.float32], sequences: Sequences) -> NDArray[np.float32]:
+    """The scores of each record, float32[N, C]: the mean of those of its sequences, [S, C]."""
+    starts = sequences.row_offsets[:-1]
+    if len(starts) == len(scores):
+        return scores
+    sums = np.add.reduceat(scores.astype(np.float64), starts)
+    return (sums / np.diff(sequences.row_offsets)[:, None]).astype(np.float32)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
-from bertsmith.base.errors import BertsmithError, nearest
-from bertsmith.tasks.records import Columns
-
-Metric = Literal["accuracy", "macro_f1", "binary_f1", "matthews"]
-METRICS: tuple[str, ...] = get_args(Metric)
+from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.reading.records import Columns
 
 
 @dataclass(frozen=True)
@@ -33,9 +30,13 @@ class FinetuneSettings:
     attention_dropout: float = 0.1
     """On attention probabilities; on a CPU a step without it is some 10% faster."""
     max_length: int = 128
-    """The most tokens of a row, [CLS] and [SEP] included; longer texts are cut at their end."""
-    metric: Metric = "accuracy"
-    """What selects the best epoch and the best seed, on the dev rows."""
+    """The most tokens of a row, [CLS] and [SEP] included; longer texts are cut at their end, or read in windows."""
+    windows: bool = False
+    """Read texts that are longer in windows, in training and in prediction, and take the mean of their scores."""
+    window_overlap: int = 32
+    """Tokens that a window shares with the one before it."""
+    metric: str = "auto"
+    """What selects the best epoch and the best seed, on the dev rows; auto is the task's own (classify: accuracy)."""
     positive: str | None = None
     """The label that binary_f1 scores; of two labels the one that sorts last, unless named here."""
     many_labels: bool = False
@@ -66,9 +67,7 @@ class FinetuneSettings:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "seeds", "micro_batch_tokens", "keep"):
             _demand(getattr(self, name) >= 1, name, getattr(self, name), "a whole number from 1")
-        if self.metric not in METRICS:
-            raise BertsmithError(f"metric '{self.metric}' is not known", "metric", nearest(self.metric, METRICS))
-        for name in ("log_every", "save_every", "keep_every"):
+        for name in ("log_every", "save_every", "keep_every", "window_overlap"):
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a whole number from 0")
         _demand(self.max_length >= 8, "max_length", self.max_length, "a whole number from 8")
         _demand(self.learning_rate > 0, "learning_rate", self.learning_rate, "a number above 0")

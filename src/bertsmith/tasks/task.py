@@ -1,7 +1,8 @@
 """What a task is: the one contract between fine-tuning, prediction, and whatever else uses a task's model.
 
-A task says how rows are encoded, which model stands on the encoder, its loss, its metrics, how scores become answers,
-and what the model folder must hold. An instance of it knows its labels. Legend: N rows, S sequences, C classes.
+A task says how rows are read and encoded, which model stands on the encoder, its loss, its metrics, how scores become
+answers, and what the model folder must hold. An instance of it knows its labels. Legend: N records, S sequences, T
+token slots, U units of training, C classes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,11 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith.base import ranks
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.model.config import BertConfig
 from bertsmith.model.losses import LossSum
-from bertsmith.tasks.records import Record
-from bertsmith.tasks.sequences import Inputs, Sequences, by_length, encode, pack
+from bertsmith.tasks.reading.records import Record, RowReader
+from bertsmith.tasks.sequences import Inputs, Sequences, Targets, by_length, encode, pack, slots_of
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tokens.tokenizer import Tokenizer
 
@@ -40,18 +42,24 @@ class FolderFacts:
     top: int = 5
 
 
-class Answering(ABC):
+class Answering(RowReader, ABC):
     """A kind of model that answers rows of text.
 
     architectures: the classes of `transformers` that a folder of this kind may name. may_be_fresh: parts that a folder
     may lack. literal_specials: whether "[MASK]" in a text is the mask. pairs: whether rows have two texts; None where
-    that is not known.
+    that is not known. overlap: tokens that the windows of a long text share; None where it is cut instead.
     """
 
     architectures: ClassVar[tuple[str, ...]]
     may_be_fresh: ClassVar[Collection[str]] = ()
     literal_specials: ClassVar[bool] = False
     pairs: bool | None = None
+    overlap: int | None = None
+
+    @classmethod
+    def reads(cls, config: Mapping[str, Any]) -> bool:
+        """Whether a folder with this config.json, which names one of `architectures`, is of this kind."""
+        return True
 
     @classmethod
     @abstractmethod
@@ -66,7 +74,7 @@ class Answering(ABC):
         """The sequences of records. Raises BertsmithError for single texts where pairs are wanted, and the reverse."""
         if self.pairs is not None:
             check_pairs(records, self.pairs)
-        return encode(records, tokenizer, max_length, self.literal_specials)
+        return encode(records, tokenizer, max_length, self.literal_specials, self.overlap)
 
     @abstractmethod
     def answers(
@@ -92,8 +100,9 @@ class Runner:
     over_ranks: bool = False
 
     @torch.no_grad()
-    def scores(self, model: nn.Module, sequences: Sequences) -> Floats:
-        """One row of scores for each sequence, in their order: float32[S, C]. The model must be in evaluation mode."""
+    def scores(self, model: nn.Module, sequences: Sequences, per_token: bool = False) -> Floats:
+        """The model's scores in the order of the sequences: float32[S, C], or with `per_token` those of the tokens of
+        all sequences, one after the other: float32[T, C]. The model must be in evaluation mode."""
         order = list(by_length(sequences, self.budget_tokens))
         ours = order[ranks.rank() :: ranks.world_size()] if self.over_ranks else order
         rows = [model(pack(sequences, members, self.device)).float().cpu().numpy() for members in ours]
@@ -106,21 +115,58 @@ class Runner:
         if not np.isfinite(found).all():
             fix = "use --precision fp32, or train again with a lower learning rate"
             raise BertsmithError("the model's scores are not finite (NaN or infinity)", "the model", fix)
+        places = np.concatenate(order)
+        if per_token:
+            places = slots_of(np.concatenate(([0], np.cumsum(sequences.lengths))), places)
         scores = np.empty_like(found)
-        scores[np.concatenate(order)] = found
+        scores[places] = found
         return scores
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Rows made ready for training.
+
+    records: [N]. targets: what the model should give for each of U units. units: int64[U + 1]; unit u has the sequences
+    units[u] to units[u + 1]. A unit is what a step of training counts: a record, or one sequence of it.
+    """
+
+    records: Sequence[Record]
+    sequences: Sequences
+    targets: Targets
+    units: NDArray[np.int64]
+
+    def where(self, unit: int) -> str:
+        """ "file:line" of the record of a unit."""
+        record: Record = self.records[self.sequences.rows[self.units[unit]]]
+        return record.where
+
+    def members(self, units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The sequences of some units, one unit after the other, and which of these units each belongs to: int64[S]."""
+        counts = self.units[units + 1] - self.units[units]
+        return slots_of(self.units, units), np.repeat(np.arange(len(units)), counts)
+
+    def unit_lengths(self) -> NDArray[np.int64]:
+        """int64[U], in tokens."""
+        return np.asarray(np.add.reduceat(self.sequences.lengths, self.units[:-1]))
 
 
 class Task(Answering):
     """A kind of model that is fine-tuned on labelled rows.
 
     kind: its name on the command line. architecture: the class of `transformers` that reads its folder. head: the
-    module of its model that is fresh. counts: training rows of each label, the most frequent first.
+    module of its model that is fresh. metrics: the figures that may select the best weights, the task's own choice
+    first; the highest is the best. per_token: the model gives scores for every token, not for every sequence.
+    unit_is_sequence: a step of training counts sequences, not records. counts: training rows of each label, the most
+    frequent first.
     """
 
     kind: ClassVar[str]
     architecture: ClassVar[str]
     head: ClassVar[str]
+    metrics: ClassVar[tuple[str, ...]]
+    per_token: ClassVar[bool] = False
+    unit_is_sequence: ClassVar[bool] = False
     counts: Mapping[str, int] | None = None
 
     @classmethod
@@ -128,9 +174,26 @@ class Task(Answering):
     def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:
         """The task that training rows define. Raises BertsmithError for labels that do not fit it."""
 
+    @classmethod
+    def metric_of(cls, settings: FinetuneSettings) -> str:
+        """The metric that selects the best weights. Raises BertsmithError for one that this task does not have."""
+        if settings.metric == "auto":
+            return cls.metrics[0]
+        if settings.metric not in cls.metrics:
+            what = f"metric '{settings.metric}' is not one of {cls.kind}"
+            raise BertsmithError(what, "metric", nearest(settings.metric, cls.metrics))
+        return settings.metric
+
+    def examples(self, records: Sequence[Record], tokenizer: Tokenizer, max_length: int) -> Examples:
+        """Labelled records, encoded. Raises BertsmithError at what cannot be used, and at a label that the training
+        rows lack."""
+        sequences = self.encode(records, tokenizer, max_length)
+        units = np.arange(len(sequences.ids) + 1) if self.unit_is_sequence else sequences.row_offsets
+        return Examples(records, sequences, self.targets(records, sequences), units)
+
     @abstractmethod
-    def targets(self, records: Sequence[Record]) -> NDArray[Any]:
-        """The expected output for each record: [N]. Raises BertsmithError at a label that the training rows lack."""
+    def targets(self, records: Sequence[Record], sequences: Sequences) -> Targets:
+        """What the model should give for each unit. Raises BertsmithError at a label that the training rows lack."""
 
     def labels(self, targets: NDArray[Any]) -> int:
         """How many labels the loss of these targets sums over."""
@@ -141,11 +204,15 @@ class Task(Answering):
         """The summed loss of a batch."""
 
     @abstractmethod
-    def evaluate(self, scores: Floats, targets: NDArray[Any]) -> dict[str, float]:
-        """Every metric."""
+    def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
+        """Every metric, of the model's scores for all sequences (`Runner.scores`)."""
+
+    def tuned(self, scores: Floats, examples: Examples) -> Self:
+        """The task with what is fitted to the dev rows after training, such as thresholds."""
+        return self
 
     @abstractmethod
-    def baseline(self, metric: str, targets: NDArray[Any]) -> float:
+    def baseline(self, metric: str, examples: Examples) -> float:
         """A metric of the best answer that does not look at the text."""
 
     @abstractmethod
@@ -160,9 +227,23 @@ class Task(Answering):
     def facts(self) -> dict[str, Any]:
         """Keys of task.json."""
 
+    def shown(self, record: Record) -> str:
+        """The truth of a record, for a person."""
+        return str(record.label)
+
     @abstractmethod
-    def label_of(self, target: Any) -> str:
-        """A target as the user wrote it."""
+    def answers_of(self, scores: Floats, records: Sequence[Record], sequences: Sequences) -> list[Answer]:
+        """An answer for each record, from the model's scores for all sequences."""
+
+    def answers(
+        self, model: nn.Module, records: Sequence[Record], sequences: Sequences, runner: Runner
+    ) -> list[Answer]:
+        if not records:
+            return []
+        return self.answers_of(runner.scores(model, sequences, self.per_token), records, sequences)
+
+    def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
+        """Files about the dev rows beside the model, of this kind alone."""
 
 
 def check_pairs(records: Sequence[Record], pairs: bool) -> None:

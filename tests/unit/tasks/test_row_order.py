@@ -6,16 +6,19 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.tasks.classify import Classify
-from bertsmith.tasks.examples import Examples
+from bertsmith.tasks.kinds.classify import Classify
 from bertsmith.tasks.objective import Order, RowStep, RowSteps
+from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.sequences import Sequences
+from bertsmith.tasks.task import Examples
 
 
 def examples(lengths: list[int]) -> Examples:
     ids = [np.arange(length) for length in lengths]
     whole, none = np.array(lengths), np.zeros(len(lengths), np.int64)
-    return Examples(Sequences(ids, whole, none), np.arange(len(lengths)) % 2, [f"row {row}" for row in range(len(ids))])
+    records = [Record("a", None, "a", f"row {row}") for row in range(len(ids))]
+    sequences = Sequences(ids, whole, none, np.arange(len(ids)))
+    return Examples(records, sequences, np.arange(len(lengths)) % 2, sequences.row_offsets)
 
 
 def steps(order: Order, done: int = 0) -> list[RowStep]:

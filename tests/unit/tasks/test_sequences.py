@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.tasks.records import Record
+from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.sequences import by_length, encode, pack
 from bertsmith.tokens.tokenizer import Tokenizer
 

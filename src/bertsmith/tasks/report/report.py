@@ -34,7 +34,7 @@ from bertsmith.tasks.scoring.calibration import (
 from bertsmith.tasks.scoring.confusion import class_figures, class_table, confusion, count_figures, table_of
 from bertsmith.tasks.scoring.label_errors import MOST, Doubt, confident_doubts, worst_by_loss
 from bertsmith.tasks.scoring.multilabel import label_figures, label_table
-from bertsmith.tasks.scoring.regression import regression_figures
+from bertsmith.tasks.scoring.numbers import number_figures
 from bertsmith.tasks.scoring.thresholds import Threshold
 
 Ints = NDArray[np.int64]
@@ -134,7 +134,7 @@ def report_numbers(folder: Path, about: About, predicted: Floats, true: Floats) 
     """Writes `intervals.json`, `calibration` as JSON and PNG (is the truth as high on average as predicted?) and
     `likely_label_errors.json`, the largest differences."""
     predicted, true = (np.asarray(side, dtype=np.float64) for side in (predicted, true))
-    write_intervals(folder, about, regression_figures(predicted, true))
+    write_intervals(folder, about, number_figures(predicted, true))
     parts = np.array_split(np.argsort(predicted, kind="stable"), min(10, len(true)))
     tenths = [{"rows": len(p), "predicted": float(predicted[p].mean()), "true": float(true[p].mean())} for p in parts]
     kept = {**about.head("means of the rows in order of their prediction, in ten parts"), "parts": tenths}

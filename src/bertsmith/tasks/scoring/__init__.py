@@ -1,1 +1,1 @@
-"""What predictions are worth, in numpy: metrics, their intervals, calibration, thresholds, and doubtful labels."""
+"""What predictions are worth, in numpy alone: metrics, intervals, calibration, thresholds, and doubtful labels."""

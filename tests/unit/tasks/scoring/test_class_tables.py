@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.tasks import metrics
+from bertsmith.tasks.scoring import classes as metrics
 from bertsmith.tasks.scoring import confusion, multilabel
 
 sklearn = pytest.importorskip("sklearn.metrics")

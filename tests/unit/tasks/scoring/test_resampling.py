@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bertsmith.tasks.scoring.confusion import class_figures
 from bertsmith.tasks.scoring.multilabel import label_figures
-from bertsmith.tasks.scoring.regression import regression_figures
+from bertsmith.tasks.scoring.numbers import number_figures
 from bertsmith.tasks.scoring.resampling import Figures, folds_of, intervals, mean_figures, numbered
 
 stats = pytest.importorskip("scipy.stats")
@@ -24,7 +24,7 @@ def test_an_interval_contains_the_figure_itself(rows, classes, grouped, seed):
     labels = draw.random((2, rows, classes)) < 0.3
     for figures in (
         class_figures(predicted, true, names, positive=0),
-        regression_figures(*numbers),
+        number_figures(*numbers),
         label_figures(*labels, names),
     ):
         found = intervals(figures, rows, groups, resamples=50)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.tasks.records import Columns, read_records, read_rows
+from bertsmith.tasks.reading.records import Columns, read_records, read_rows
 
 
 def write(path, text):
@@ -191,7 +191,9 @@ def test_columns_that_json_does_not_hold_are_refused(columns, what):
         Columns.from_json(columns)
 
 
-@pytest.mark.parametrize("columns", [Columns(), Columns("a", "b", "c", False, True), Columns(quoted=False)])
+@pytest.mark.parametrize(
+    "columns", [Columns(), Columns("a", "b", "c", header=False, quoted=True), Columns(quoted=False)]
+)
 def test_columns_come_back_from_json(columns):
     assert Columns.from_json(json.loads(json.dumps(asdict(columns)))) == columns
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.tasks import metrics
+from bertsmith.tasks.scoring import classes as metrics
+from bertsmith.tasks.scoring import numbers as regression
 
 sklearn = pytest.importorskip("sklearn.metrics")
 stats = pytest.importorskip("scipy.stats")
@@ -43,10 +44,13 @@ def test_binary_f1_equals_scikit_learn(pairs):
 def test_correlations_equal_scipy(pairs):
     x, y = sides(pairs, np.float64)
     if len(set(x)) > 1 and len(set(y)) > 1:
-        assert metrics.pearson(x, y) == pytest.approx(stats.pearsonr(x, y)[0], abs=1e-9)
-        assert metrics.spearman(x, y) == pytest.approx(stats.spearmanr(x, y)[0], abs=1e-9)
+        assert regression.pearson(x, y) == pytest.approx(stats.pearsonr(x, y)[0], abs=1e-9)
+        assert regression.spearman(x, y) == pytest.approx(stats.spearmanr(x, y)[0], abs=1e-9)
+        assert regression.r2(x, y) == pytest.approx(sklearn.r2_score(y, x), abs=1e-9)
+        assert regression.rmse(x, y) == pytest.approx(sklearn.root_mean_squared_error(y, x), abs=1e-9)
+        assert regression.mae(x, y) == pytest.approx(sklearn.mean_absolute_error(y, x), abs=1e-9)
 
 
 def test_a_constant_side_correlates_with_nothing():
-    assert metrics.pearson(np.ones(4), np.arange(4.0)) == 0
+    assert regression.pearson(np.ones(4), np.arange(4.0)) == 0
     assert metrics.matthews(np.zeros(4, np.int64), np.array([0, 1, 0, 1])) == 0

@@ -22,7 +22,7 @@ from bertsmith.rows.lines import Lines, Slice, open_text, raise_fault, split_at_
 from bertsmith.rows.parquet import parquet_rows
 from bertsmith.rows.row import Row as FileRow
 from bertsmith.rows.tables import OPEN_QUOTE, QUOTE, cells_of, table_rows
-from bertsmith.tasks.labels import label_text
+from bertsmith.tasks.reading.labels import label_text
 
 Cells = TypeVar("Cells")
 
@@ -48,11 +48,31 @@ class Columns:
     """Where a record's parts stand in a row."""
 
     text: str = "text"
-    """The column of the text, or of the first of two."""
+    """The column of the text, or of the first of two; of multiple choice, of what all choices continue."""
     text_b: str = "text_b"
     """The column of the second text; single texts where the rows have no 'text_b', an error where they lack another."""
     label: str = "label"
     """The column of the label."""
+    question: str = "question"
+    """The column of the question (qa)."""
+    context: str = "context"
+    """The column of the text that answers it (qa)."""
+    answers: str = "answers"
+    """The column of the answers (qa)."""
+    id: str = "id"
+    """The column that names a row, if there is one."""
+    tokens: str = "tokens"
+    """The column of the words (tag)."""
+    tags: str = "tags"
+    """The column of the words' tags (tag)."""
+    spans: str = "spans"
+    """The column of the marked spans of a text, by its characters (tag)."""
+    choices: str = "choices"
+    """The column that lists the choices, or several such columns joined by commas (choice)."""
+    negative: str = "negative"
+    """The column of a text that is unlike the first one (embed)."""
+    group: str = "group"
+    """The column of what may not be on both sides of a split into training and dev rows, if there is one."""
     header: bool = True
     """Whether the first line of a csv or tsv file names its columns; if not they are named 1, 2, 3 and so on."""
     quoted: bool | None = None
@@ -74,15 +94,44 @@ class Columns:
 
 @dataclass(frozen=True)
 class Record:
-    """One or two texts and a label; where: "file:line" or "row 3", for messages."""
+    """A row as a task reads it: one or two texts and a label, of a type that the task decides, None where none is
+    wanted. where: "file:line" or "row 3", for messages. id: the row's own name for itself."""
 
     text: str
     text_b: str | None
-    label: str | None
+    label: Any
     where: str
+    id: str | None = None
 
 
-def read_records(source: Source, columns: Columns | None = None, labelled: bool = True) -> list[Record]:
+class RowReader:
+    """How a row becomes a record: here one or two texts and one label. Tasks with other rows have their own."""
+
+    @classmethod
+    def wanted(cls, columns: Columns, labelled: bool) -> dict[str, str]:
+        """The columns that every row must have, by the field of `Columns` that names each."""
+        wanted = {"text": columns.text}
+        wanted |= {"text_b": columns.text_b} if columns.text_b != Columns.text_b else {}
+        return wanted | ({"label": columns.label} if labelled else {})
+
+    @classmethod
+    def used(cls, columns: Columns) -> tuple[str, ...]:
+        """All columns that records are made of, whether a row must have them or not."""
+        return columns.text, columns.text_b, columns.label, columns.id, columns.group
+
+    @classmethod
+    def record(cls, row: Row | str, columns: Columns, labelled: bool, where: str) -> Record:
+        """A row as a record; a bare string is a text. ValueError says what is wrong with it."""
+        row = row_of(row, columns.text)
+        label = label_of(row, columns.label) if labelled else None
+        text = text_of(row, columns.text)
+        second = text_of(row, columns.text_b) if _has_second(row, columns) else None
+        return Record(text, second, label, where, id_of(row, columns))
+
+
+def read_records(
+    source: Source, columns: Columns | None = None, labelled: bool = True, reader: type[RowReader] = RowReader
+) -> list[Record]:
     """All records of a file (csv, tsv, jsonl, parquet) or of a list of rows; every row counts, none is skipped.
 
     labelled: a label is wanted in every row; otherwise it is None. Raises BertsmithError that names the bad rows by
@@ -91,9 +140,9 @@ def read_records(source: Source, columns: Columns | None = None, labelled: bool 
     columns = columns or Columns()
     bad: list[str] = []
     records: list[Record] = []
-    for where, row in read_rows(source, columns, labelled):
+    for where, row in read_rows(source, columns, labelled, reader):
         try:
-            records.append(to_record(row, columns, labelled, where))
+            records.append(reader.record(row, columns, labelled, where))
         except ValueError as error:
             bad.append(f"{where}: {error}")
     name = source if isinstance(source, str | Path) else "the rows"
@@ -111,21 +160,29 @@ def read_records(source: Source, columns: Columns | None = None, labelled: bool 
     return records
 
 
-def to_record(row: Row | str, columns: Columns, labelled: bool, where: str) -> Record:
-    """A row as a record; a bare string is a text. ValueError says what is wrong with it."""
+def row_of(row: Row | str, text: str) -> Row:
+    """A row as a mapping; a bare string stands in the column `text`. ValueError for anything else."""
     if isinstance(row, str):
-        row = {columns.text: row}
+        return {text: row}
     if not isinstance(row, Mapping):
         raise ValueError(f"this row is of type {type(row).__name__}; give a text, or a mapping with its columns")
-    label = None
-    if labelled:
-        value = row.get(columns.label)
-        label = "" if value is None else label_text(value)
-        if not label:
-            raise ValueError(f"no label in column '{columns.label}'")
-        _check_characters(label, columns.label)
-    text = _text(row, columns.text)
-    return Record(text, _text(row, columns.text_b) if _has_second(row, columns) else None, label, where)
+    return row
+
+
+def label_of(row: Row, column: str) -> str:
+    """The label of a row. ValueError where it has none."""
+    value = row.get(column)
+    label = "" if value is None else label_text(value)
+    if not label:
+        raise ValueError(f"no label in column '{column}'")
+    _check_characters(label, column)
+    return label
+
+
+def id_of(row: Row, columns: Columns) -> str | None:
+    """The name of a row, None where it has none."""
+    value = row.get(columns.id)
+    return None if value is None or value == "" else str(value)
 
 
 def _has_second(row: Row, columns: Columns) -> bool:
@@ -134,7 +191,8 @@ def _has_second(row: Row, columns: Columns) -> bool:
     return columns.text_b in row and (named or row[columns.text_b] not in (None, ""))
 
 
-def _text(row: Row, column: str) -> str:
+def text_of(row: Row, column: str) -> str:
+    """The text in a column. ValueError where there is none, or an empty one."""
     text = row.get(column)
     if not isinstance(text, str):
         raise ValueError(f"column '{column}' holds no text" if column in row else f"no column '{column}'")
@@ -149,18 +207,18 @@ def _check_characters(text: str, column: str) -> None:
         raise ValueError(f"column '{column}' holds half of a surrogate pair, which is not a character")
 
 
-def read_rows(source: Source, columns: Columns, labelled: bool = False) -> Iterator[tuple[str, Row | str]]:
+def read_rows(
+    source: Source, columns: Columns, labelled: bool = False, reader: type[RowReader] = RowReader
+) -> Iterator[tuple[str, Row | str]]:
     """(where, row) for every row. "-" is standard input: jsonl where it begins with a brace, else csv.
 
     labelled: rows to learn from, so that the label's column is wanted too. Raises BertsmithError for a file that is
     missing, damaged, may not be read or is not UTF-8, for a line that is not a row of its kind, and for a row without a
-    column that is wanted: the text's, and the second text's where it was given a name.
+    column that is wanted.
     """
-    wanted = {"text": columns.text}
-    wanted |= {"text_b": columns.text_b} if columns.text_b != Columns.text_b else {}
-    wanted |= {"label": columns.label} if labelled else {}
+    wanted = reader.wanted(columns, labelled)
     for where, row in _rows(source, columns):
-        if not isinstance(row, str) and not row.keys() >= set(wanted.values()):
+        if isinstance(row, Mapping) and not row.keys() >= set(wanted.values()):
             field, name = next((field, name) for field, name in wanted.items() if name not in row)
             flag = f"--columns.{field.replace('_', '-')}"
             fix = f"found: {', '.join(row) or 'none'}; name one with {flag}, in Python Columns({field}=...)"
@@ -168,14 +226,10 @@ def read_rows(source: Source, columns: Columns, labelled: bool = False) -> Itera
         yield where, row
 
 
-def unused_columns(source: Source, columns: Columns) -> list[str]:
-    """The columns of the first row that are neither a text nor the label."""
-    _, row = next(read_rows(source, columns), ("", ""))
-    return [] if isinstance(row, str) else [each for each in row if each not in _used(columns)]
-
-
-def _used(columns: Columns) -> tuple[str, ...]:
-    return columns.text, columns.text_b, columns.label
+def unused_columns(source: Source, columns: Columns, reader: type[RowReader] = RowReader) -> list[str]:
+    """The columns of the first row that no record is made of."""
+    _, row = next(read_rows(source, columns, reader=reader), ("", ""))
+    return [] if isinstance(row, str) else [each for each in row if each not in reader.used(columns)]
 
 
 def _rows(source: Source, columns: Columns) -> Iterator[tuple[str, Row | str]]:

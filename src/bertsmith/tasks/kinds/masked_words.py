@@ -13,7 +13,7 @@ from torch import nn
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.tasks.records import Record
+from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.sequences import Sequences, by_length, pack
 from bertsmith.tasks.task import Answer, Answering, FolderFacts, Runner
 from bertsmith.tokens.tokenizer import Tokenizer

@@ -1,6 +1,9 @@
-"""The metrics of numbers, each row counting as often as its weight says; predictions and truths are float64[N]."""
+"""The metrics of regression, in numpy, each row counting as often as its weight says; predictions and truths are of
+shape [N]."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +12,6 @@ from bertsmith.tasks.scoring.resampling import Figures
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-METRICS = ("pearson", "spearman", "r2", "rmse", "mae")
 
 
 def pearson(predicted: Floats, true: Floats, weights: Floats | None = None) -> float:
@@ -46,8 +47,18 @@ def mae(predicted: Floats, true: Floats, weights: Floats | None = None) -> float
     return float(np.average(np.abs(predicted - true), weights=weights))
 
 
-def regression_figures(predicted: Floats, true: Floats) -> Figures:
-    """`METRICS`."""
+NUMBER_METRICS: dict[str, Callable[[Floats, Floats], float]] = {
+    "pearson": pearson,
+    "spearman": spearman,
+    "r2": r2,
+    "rmse": rmse,
+    "mae": mae,
+}
+"""All of them; of the last two the lowest is the best."""
+
+
+def number_figures(predicted: Floats, true: Floats) -> Figures:
+    """`NUMBER_METRICS`."""
     x, y = (np.asarray(side, dtype=np.float64) for side in (predicted, true))
     x_places, y_places = _places(x), _places(y)
 
@@ -55,7 +66,7 @@ def regression_figures(predicted: Floats, true: Floats) -> Figures:
         by_rank = pearson(_ranks(x_places, weights), _ranks(y_places, weights), weights)
         return np.array([pearson(x, y, weights), by_rank, *(metric(x, y, weights) for metric in (r2, rmse, mae))])
 
-    return Figures(METRICS, of)
+    return Figures(tuple(NUMBER_METRICS), of)
 
 
 def _weights(true: Floats, weights: Floats | None) -> Floats:

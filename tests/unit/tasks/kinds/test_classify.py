@@ -7,12 +7,12 @@ import torch
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
-from bertsmith.tasks.classify import Classifier, Classify, config_labels, names_of_config
-from bertsmith.tasks.labels import class_names, label_text
-from bertsmith.tasks.records import Record
-from bertsmith.tasks.sequences import encode, pack
+from bertsmith.tasks.kinds.classify import Classifier, Classify, config_labels, names_of_config
+from bertsmith.tasks.reading.labels import class_names, label_text
+from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.sequences import Sequences, encode, pack
 from bertsmith.tasks.settings import FinetuneSettings
-from bertsmith.tasks.task import Runner
+from bertsmith.tasks.task import Examples, Runner
 from bertsmith.tokens.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
@@ -20,6 +20,9 @@ CONFIG = BertConfig(
     vocab_size=16, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
     max_position_embeddings=16,
 )  # fmt: skip
+
+
+NONE = Sequences([], *[np.zeros(0, np.int64)] * 3)
 
 
 def records(*labels):
@@ -31,6 +34,14 @@ def classifier():
     model = Classifier(CONFIG, 3)
     initialise(model, 0.3, seed=0)
     return model.eval()
+
+
+def truths(targets):
+    """Rows of one sequence each with these targets."""
+    sequences = Sequences(
+        [np.arange(3)] * len(targets), *[np.zeros(len(targets), np.int64)] * 2, np.arange(len(targets))
+    )
+    return Examples(records(*targets), sequences, targets, sequences.row_offsets)
 
 
 def task_of(*labels, **settings):
@@ -46,9 +57,9 @@ def test_labels_are_ordered_as_numbers_or_words():
 
 def test_an_unknown_label_is_named_by_its_row():
     with pytest.raises(BertsmithError) as caught:
-        Classify(("cat", "dog")).targets(records("cat", "dgo"))
+        Classify(("cat", "dog")).targets(records("cat", "dgo"), NONE)
     assert (caught.value.where, caught.value.fix) == ("rows.csv:3", "did you mean 'dog'?")
-    assert Classify(("a", "b")).targets(records("b", "a")).tolist() == [1, 0]
+    assert Classify(("a", "b")).targets(records("b", "a"), NONE).tolist() == [1, 0]
 
 
 def test_labels_go_through_a_config_and_back():
@@ -82,7 +93,7 @@ def test_what_is_no_label_is_refused(value):
 def test_one_number_is_one_class_however_it_is_written():
     task = task_of("1", "1.0", "0", "+1")
     assert task.names == ("0", "1")
-    assert task.targets(records("1.00", "0.0")).tolist() == [1, 0]
+    assert task.targets(records("1.00", "0.0"), NONE).tolist() == [1, 0]
 
 
 def test_labels_that_are_written_differently_stay_apart():
@@ -118,20 +129,20 @@ def test_the_positive_label_is_the_one_named_or_sorts_last_and_is_said():
     task = task_of("entailment", "not_entailment", positive="entailment", metric="binary_f1")
     assert task.positive == "entailment"
     scores = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
-    assert task.evaluate(scores, np.array([0, 1, 1]))["binary_f1"] == pytest.approx(2 / 3)
+    assert task.evaluate(scores, truths(np.array([0, 1, 1])))["binary_f1"] == pytest.approx(2 / 3)
     other = task_of("entailment", "not_entailment", metric="binary_f1")
-    assert other.evaluate(scores, np.array([0, 0, 1]))["binary_f1"] == pytest.approx(1.0)
+    assert other.evaluate(scores, truths(np.array([0, 0, 1])))["binary_f1"] == pytest.approx(1.0)
     assert any("'not_entailment'" in line and "sorts last" in line for line in other.description())
     with pytest.raises(BertsmithError, match="no training row has the label 'maybe'"):
         task_of("no", "yes", positive="maybe")
     with pytest.raises(BertsmithError, match="with 3 labels"):
         task_of("a", "b", "c", positive="a")
-    assert "binary_f1" not in task_of("a", "b", "c").evaluate(np.eye(3, dtype=np.float32), np.arange(3))
+    assert "binary_f1" not in task_of("a", "b", "c").evaluate(np.eye(3, dtype=np.float32), truths(np.arange(3)))
 
 
 def test_an_unknown_metric_is_named_before_any_work():
-    with pytest.raises(BertsmithError, match="metric 'f1' is not known"):
-        FinetuneSettings(metric="f1")
+    with pytest.raises(BertsmithError, match="metric 'f1' is not one of classify"):
+        Classify.metric_of(FinetuneSettings(metric="f1"))
 
 
 @pytest.mark.parametrize(("pairs", "text_b"), [(True, None), (False, "b")])

@@ -1,4 +1,4 @@
-"""The metrics of classification and regression, in numpy; all take predictions and truths of shape [N]."""
+"""The metrics of classification, in numpy; all take predictions and truths of shape [N]."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 def accuracy(predicted: Ints, true: Ints) -> float:
@@ -38,24 +37,6 @@ def matthews(predicted: Ints, true: Ints) -> float:
     n, right = len(true), float(np.sum(predicted == true))
     spread = (n * n - p @ p) * (n * n - t @ t)
     return float((right * n - p @ t) / np.sqrt(spread)) if spread else 0.0
-
-
-def pearson(predicted: Floats, true: Floats) -> float:
-    """Pearson's correlation; 0 where one side is constant."""
-    x, y = predicted - np.mean(predicted), true - np.mean(true)
-    spread = np.sqrt((x @ x) * (y @ y))
-    return float(x @ y / spread) if spread else 0.0
-
-
-def spearman(predicted: Floats, true: Floats) -> float:
-    """Spearman's rank correlation, equal values sharing their mean rank."""
-    return pearson(_ranks(predicted), _ranks(true))
-
-
-def _ranks(values: Floats) -> Floats:
-    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[index], dtype=np.float64)
 
 
 CLASS_METRICS: dict[str, Callable[[Ints, Ints], float]] = {

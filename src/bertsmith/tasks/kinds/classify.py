@@ -20,32 +20,32 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.linear import Linear
 from bertsmith.model.losses import LossSum, cross_entropy_sum
-from bertsmith.tasks.labels import class_name, class_names
-from bertsmith.tasks.metrics import CLASS_METRICS, binary_f1
-from bertsmith.tasks.records import Record
-from bertsmith.tasks.sequences import Inputs, Sequences
+from bertsmith.tasks.reading.labels import class_name, class_names
+from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.scoring.classes import CLASS_METRICS, binary_f1
+from bertsmith.tasks.sequences import Inputs, Sequences, row_means, unit_means
 from bertsmith.tasks.settings import FinetuneSettings
-from bertsmith.tasks.task import Answer, Floats, FolderFacts, Runner, Task
+from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 
 Ints = NDArray[np.int64]
 _BINARY = "binary_f1"
 
 
 class Classifier(nn.Module):
-    """An encoder, dropout on its pooled output, and a linear map to C classes (Google's run_classifier.py).
+    """An encoder, dropout on its pooled output, and a linear map to C numbers (Google's run_classifier.py).
 
     The dropout is the config's `hidden_dropout_prob`, as in transformers.
     """
 
-    def __init__(self, config: BertConfig, classes: int, compute: torch.dtype | None = None) -> None:
+    def __init__(self, config: BertConfig, outputs: int, compute: torch.dtype | None = None) -> None:
         super().__init__()
         self.config = config
         self.encoder = Encoder(config, compute)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.classifier = Linear(config.hidden_size, classes)
+        self.classifier = Linear(config.hidden_size, outputs)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Scores of the classes before the softmax: [S, C]."""
+        """The numbers of each sequence, of classes those before the softmax: [S, C]."""
         hidden = self.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
         pooled = self.encoder.pool(hidden, inputs.packed)[: inputs.asked.sequences]
         logits: Tensor = self.classifier(self.dropout(pooled))
@@ -61,11 +61,17 @@ class Classify(Task):
     architecture = "BertForSequenceClassification"
     architectures = (architecture,)
     head = "classifier"
+    metrics = ("accuracy", "macro_f1", _BINARY, "matthews")
 
     names: tuple[str, ...]
     pairs: bool | None = None
     positive: str | None = None
     counts: Mapping[str, int] | None = None
+    overlap: int | None = None
+
+    @classmethod
+    def reads(cls, config: Mapping[str, Any]) -> bool:
+        return config.get("problem_type") != "regression"
 
     @classmethod
     def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:
@@ -83,7 +89,8 @@ class Classify(Task):
         if settings.metric == _BINARY and len(names) != 2:
             raise BertsmithError(f"binary_f1 with {len(names)} labels", "metric", "use macro_f1, accuracy or matthews")
         counts = Counter(map(class_name, labels))
-        return cls(tuple(names), records[0].text_b is not None, positive, dict(counts.most_common()))
+        overlap = settings.window_overlap if settings.windows else None
+        return cls(tuple(names), records[0].text_b is not None, positive, dict(counts.most_common()), overlap)
 
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:
@@ -92,12 +99,13 @@ class Classify(Task):
         if kind != "single_label_classification" or len(names) < 2:
             fix = "use a classifier of one label a row, out of two or more"
             raise BertsmithError(f"problem_type is {kind} with {len(names)} label(s)", "config.json", fix)
-        return cls(tuple(names), facts.task.get("pairs"), facts.task.get("positive"))
+        task = facts.task
+        return cls(tuple(names), task.get("pairs"), task.get("positive"), overlap=task.get("window_overlap"))
 
     def build(self, config: BertConfig, compute: torch.dtype | None) -> Classifier:
         return Classifier(config, len(self.names), compute)
 
-    def targets(self, records: Sequence[Record]) -> Ints:
+    def targets(self, records: Sequence[Record], sequences: Sequences) -> Ints:
         places = {name: place for place, name in enumerate(self.names)}
         for record in records:
             label = str(record.label)
@@ -107,10 +115,10 @@ class Classify(Task):
         return np.array([places[class_name(str(record.label))] for record in records], dtype=np.int64)
 
     def loss(self, model: nn.Module, inputs: Inputs, targets: Tensor) -> LossSum:
-        return cross_entropy_sum(model(inputs), targets)
+        return cross_entropy_sum(unit_means(model(inputs), inputs), targets)
 
-    def evaluate(self, scores: Floats, targets: Ints) -> dict[str, float]:
-        return self._metrics(scores.argmax(1), targets)
+    def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
+        return self._metrics(row_means(scores, examples.sequences).argmax(1), truths_of(examples))
 
     def _metrics(self, predicted: Ints, targets: Ints) -> dict[str, float]:
         found = {name: metric(predicted, targets) for name, metric in CLASS_METRICS.items()}
@@ -118,8 +126,9 @@ class Classify(Task):
             found[_BINARY] = binary_f1(predicted, targets, self.names.index(self.positive))
         return found
 
-    def baseline(self, metric: str, targets: Ints) -> float:
+    def baseline(self, metric: str, examples: Examples) -> float:
         most_frequent = self.names.index(next(iter(self.counts or self.names)))
+        targets = truths_of(examples)
         return self._metrics(np.full_like(targets, most_frequent), targets)[metric]
 
     def description(self) -> list[str]:
@@ -134,18 +143,14 @@ class Classify(Task):
         return config_labels(self.names)
 
     def facts(self) -> dict[str, Any]:
-        return {"pairs": self.pairs, "positive": self.positive}
+        return {"pairs": self.pairs, "positive": self.positive, "window_overlap": self.overlap}
 
-    def label_of(self, target: Any) -> str:
-        return self.names[int(target)]
+    def shown(self, record: Record) -> str:
+        return class_name(str(record.label))
 
-    def answers(
-        self, model: nn.Module, records: Sequence[Record], sequences: Sequences, runner: Runner
-    ) -> list[Answer]:
+    def answers_of(self, scores: Floats, records: Sequence[Record], sequences: Sequences) -> list[Answer]:
         """{"label", "score", "scores"} for each row: the likeliest class, its probability, and every class's."""
-        if not records:
-            return []
-        logits = runner.scores(model, sequences).astype(np.float64)
+        logits = row_means(scores, sequences).astype(np.float64)
         probabilities = np.exp(logits - logits.max(1, keepdims=True))
         probabilities /= probabilities.sum(1, keepdims=True)
         return [
@@ -179,3 +184,8 @@ def names_of_config(config: Mapping[str, Any]) -> list[str]:
     if not isinstance(named, dict) or sorted(named) != sorted(str(place) for place in range(len(named))):
         raise BertsmithError("the labels (id2label) are not numbered from 0", "config.json", "fine-tune again")
     return [str(named[str(place)]) for place in range(len(named))]
+
+
+def truths_of(examples: Examples) -> Ints:
+    """The class of each record: int64[N]."""
+    return np.asarray(examples.targets[np.arange(len(examples.targets))], dtype=np.int64)

@@ -1,0 +1,1 @@
+"""What an encoder can be fine-tuned for, and what it answers without; a file each."""
