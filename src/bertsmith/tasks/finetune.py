@@ -62,6 +62,7 @@ from bertsmith.weights.names import POOLER
 # Settings that change what is written, how fast, or how a step is cut up, never what it holds; a resumed run may change
 # them.
 _FREE_SETTINGS = ("device", "micro_batch_tokens", "log_every", "save_every", "keep", "keep_every")
+REPORT = "report"  # in the run folder
 # Of these, the ones that ranks need not have alike.
 _OF_A_RANK = ("device",)
 
@@ -157,6 +158,7 @@ def _prepare(
     if max_length < settings.max_length:
         say(f"rows are cut at {max_length} tokens, not {settings.max_length}: the model has no more positions")
     kind.metric_of(settings)
+    kind.check(settings)
     task, parts = encode_sources(kind, sources, tokenizer, max_length, settings)
     work = _Work(folder, task, tokenizer, settings, max_length, parts)
     return work, _identity(work, sources)
@@ -220,11 +222,23 @@ def _finish(work: _Work, run: Run, model: nn.Module, best: Best, seconds: float)
     load_best(run.folder, best, model)
     result = _result(work, run, seconds)
     say(result.line())
+    work = _fitted_to_dev(work, run, model)
     # Before the model, which makes the run a finished one.
     files.write_json(run.folder / FINETUNE_FILE, result.to_dict())
     _save(model, work, result, run.model)
     drop_checkpoints(run.folder, work.settings.keep_every)
     return result
+
+
+def _fitted_to_dev(work: _Work, run: Run, model: nn.Module) -> _Work:
+    """The work with what its task fits to the dev rows, and the reports of dev and test rows, of the best weights."""
+    runner = Runner(next(model.parameters()).device, work.settings.micro_batch_tokens)
+    held_out = {part: examples for part, examples in work.parts.items() if part != "train"}
+    scores = {part: runner.scores(model.eval(), each.sequences, work.task.per_token) for part, each in held_out.items()}
+    task = work.task.tuned(scores["dev"], held_out["dev"])
+    for part, examples in held_out.items():
+        task.write(scores[part], examples, run.folder / REPORT / part)
+    return replace(work, task=task)
 
 
 def _stage(work: _Work, number: int, device: Device) -> Stage:

@@ -40,6 +40,9 @@ class Rarity:
         return self.weights is None and not self.gamma and not self.smoothing
 
 
+PLAIN = Rarity()
+
+
 def single_label_sum(logits: Tensor, labels: Tensor, rarity: Rarity) -> LossSum:
     """Cross entropy of logits[N, C] against labels int64[N], in fp32 or wider; labels of -100 do not count.
 

@@ -7,12 +7,13 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.many_labels import ManyLabels
 from bertsmith.tasks.kinds.masked_words import MaskedWords
 from bertsmith.tasks.kinds.regress import Regress
 from bertsmith.tasks.task import Answering, Task
 
 TASKS: dict[str, type[Task]] = {each.kind: each for each in (Classify, Regress)}
-_ANSWERING: tuple[type[Answering], ...] = (*TASKS.values(), MaskedWords)
+_ANSWERING: tuple[type[Answering], ...] = (*TASKS.values(), ManyLabels, MaskedWords)
 
 
 def task_named(name: str) -> type[Task]:

@@ -52,7 +52,9 @@ class Columns:
     text_b: str = "text_b"
     """The column of the second text; single texts where the rows have no 'text_b', an error where they lack another."""
     label: str = "label"
-    """The column of the label."""
+    """The column of the label, or of a list of labels."""
+    label_separator: str = ""
+    """What separates the labels of a row that has several in one cell, such as ";" (classify)."""
     question: str = "question"
     """The column of the question (qa)."""
     context: str = "context"
@@ -95,13 +97,15 @@ class Columns:
 @dataclass(frozen=True)
 class Record:
     """A row as a task reads it: one or two texts and a label, of a type that the task decides, None where none is
-    wanted. where: "file:line" or "row 3", for messages. id: the row's own name for itself."""
+    wanted. where: "file:line" or "row 3", for messages. id: the row's own name for itself. group: what the row shares
+    with others that must stay on its side of a split."""
 
     text: str
     text_b: str | None
     label: Any
     where: str
     id: str | None = None
+    group: str | None = None
 
 
 class RowReader:

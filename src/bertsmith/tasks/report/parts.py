@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base import files
+from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.scoring.confusion import ClassTable, f1_of
 from bertsmith.tasks.scoring.label_errors import MOST, Doubt
 from bertsmith.tasks.scoring.resampling import CONFIDENCE, RESAMPLES, Figures, Interval, intervals
@@ -37,6 +38,22 @@ class About:
         if self.groups is not None:
             found["groups"] = len(set(self.groups))
         return {**found, "note": note} if note else found
+
+
+def groups_of(records: Sequence[Record]) -> list[str] | None:
+    """The group of each record, a group of its own for one without; None where there are none at all."""
+    if all(record.group is None for record in records):
+        return None
+    return [record.where if record.group is None else f"group {record.group}" for record in records]
+
+
+def about_records(part: str, records: Sequence[Record]) -> About:
+    """Records as the rows of a report."""
+    shown = [
+        {name: value for name, value in fields.items() if value is not None}
+        for fields in ({"where": r.where, "id": r.id, "text": r.text, "text_b": r.text_b} for r in records)
+    ]
+    return About(part, shown, groups_of(records))
 
 
 def write_intervals(folder: Path, about: About, figures: Figures, note: str = "") -> dict[str, Interval]:

@@ -35,7 +35,6 @@ from bertsmith.tasks.scoring.confusion import class_figures, class_table, confus
 from bertsmith.tasks.scoring.label_errors import MOST, Doubt, confident_doubts, worst_by_loss
 from bertsmith.tasks.scoring.multilabel import label_figures, label_table
 from bertsmith.tasks.scoring.numbers import number_figures
-from bertsmith.tasks.scoring.thresholds import Threshold
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -60,7 +59,7 @@ class Classified:
 
 def report_classes(folder: Path, about: About, of: Classified, calibration: Calibration, note: str = "") -> None:
     """Writes `per_class`, `confusion` and `calibration` as JSON and PNG, `intervals.json` and
-    `likely_label_errors.json` into the folder, which must exist."""
+    `likely_label_errors.json` into the folder."""
     figures = class_figures(of.predicted, of.true, of.names, of.positive)
     found = write_intervals(folder, about, figures, note)
     rows = class_rows(table_of(confusion(of.predicted, of.true, len(of.names))), of.names, found)
@@ -102,7 +101,7 @@ class Labelled:
     logits: AnyFloats
     true: Bools
     predicted: Bools
-    thresholds: Sequence[Threshold]
+    thresholds: Sequence[float]
 
 
 def report_labels(folder: Path, about: About, of: Labelled, note: str = "") -> None:
@@ -111,7 +110,7 @@ def report_labels(folder: Path, about: About, of: Labelled, note: str = "") -> N
     found = write_intervals(folder, about, label_figures(of.predicted, of.true, of.names), note)
     rows = class_rows(label_table(of.predicted, of.true), of.names, found)
     for row, threshold in zip(rows, of.thresholds, strict=True):
-        row |= {"threshold": threshold.value, "tuned": threshold.tuned, "f1_at_half": threshold.f1_at_half}
+        row["threshold"] = threshold
     _write_table(folder, about, rows, note)
     decisions = [
         {"label": name, "found": int(both), "missed": int(meant - both), "wrong": int(said - both)}

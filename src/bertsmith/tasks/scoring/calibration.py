@@ -85,6 +85,11 @@ def as_two_classes(logits: AnyFloats) -> Floats:
     return np.stack([np.zeros_like(yes), yes], axis=1)
 
 
+def yes_probabilities(logits: AnyFloats) -> Floats:
+    """The logistic function of logits of single decisions, in float64, of their shape."""
+    return probabilities(as_two_classes(logits))[:, 1].reshape(np.shape(logits))
+
+
 def reliability(logits: AnyFloats, true: Ints, temperature: float | Floats = 1.0, bins: int = BINS) -> Reliability:
     """NLL and calibration error of the likeliest class, with `bins` bins of equal width from 0 to 1."""
     logs = log_probabilities(logits, temperature)
@@ -163,6 +168,13 @@ def calibrate(logits: AnyFloats, true: Ints, groups: Sequence[Any] | NDArray[Any
     if kept and after.ece > before.ece:
         remark += f"; it lowers the loss, not the calibration error ({before.ece:.4f} before, {after.ece:.4f} after)"
     return Calibration(fitted if kept else 1.0, fitted, kept, before, after, count > 1, remark)
+
+
+def calibrated_elsewhere(logits: AnyFloats, true: Ints, temperature: float) -> Calibration:
+    """What a temperature changes that was not fitted to these rows."""
+    before, after = reliability(logits, true), reliability(logits, true, temperature)
+    remark = "the temperature was not fitted to these rows"
+    return Calibration(temperature, temperature, temperature != 1, before, after, False, remark)
 
 
 def _remark(kept: bool, fitted: float, count: int) -> str:
