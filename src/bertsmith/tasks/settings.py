@@ -53,8 +53,8 @@ class FinetuneSettings:
     temperature: bool = True
     """Divide the scores by a temperature that is fitted to the dev rows, where that makes probabilities better."""
     thresholds: Literal["auto", "tuned", "half"] = "auto"
-    """From which probability on a label is given: tuned on the dev rows for F1, or half. auto tunes for rows with
-    several labels; tuned also does for the positive one of two."""
+    """From which probability on a label is given: tuned on the dev rows for F1, or half. auto tunes them for rows with
+    several labels where that raises the metric; tuned always, and for the positive one of two labels."""
     seeds: int = 1
     """Runs from different seeds (head, order, dropout); the log gives mean and deviation, the best run is kept."""
     seed: int = 42

@@ -53,8 +53,8 @@ Ints = NDArray[np.int64]
 class ManyLabels(Task):
     """names: of the L labels, in the order of the model's outputs. pairs: whether rows have two texts. counts: training
     rows that have each label, the most frequent first. rows: training rows. rarity, sampling: how training favours
-    rare labels. thresholds: the probability from which on each label is given. fits_thresholds: whether dev rows
-    decide them. separator: between the labels of a cell; "" where rows have lists."""
+    rare labels. thresholds: the probability from which on each label is given. fits: whether dev rows decide them:
+    "tuned", "half", or "auto" where that raises `metric`. separator: between the labels of a cell; "" where rows have lists."""
 
     kind = "classify"
     architecture = "BertForSequenceClassification"
@@ -71,7 +71,8 @@ class ManyLabels(Task):
     rarity: Rarity = PLAIN
     sampling: Sampling = "natural"
     thresholds: tuple[float, ...] = ()
-    fits_thresholds: bool = True
+    fits: str = "auto"
+    metric: str = "micro_f1"
     separator: str = ""
 
     def __post_init__(self) -> None:
@@ -108,7 +109,8 @@ class ManyLabels(Task):
             settings.window_overlap if settings.windows else None,
             Rarity(weights, settings.focal, settings.label_smoothing),
             settings.sampling,
-            fits_thresholds=settings.thresholds != "half",
+            fits=settings.thresholds,
+            metric=cls.metric_of(settings),
             separator=settings.columns.label_separator,
         )
 
@@ -157,18 +159,26 @@ class ManyLabels(Task):
         return np.asarray(yes_probabilities(logits) >= np.array(self.thresholds))
 
     def tuned(self, scores: Floats, examples: Examples) -> Self:
-        """With the threshold of each label that has the highest F1 on the dev rows."""
-        if not self.fits_thresholds:
+        """With the threshold of each label that has the highest F1 on the dev rows.
+
+        These raise the macro F1, and often at the cost of other metrics. So in doubt they are taken only where they
+        raise the run's metric on rows that they were not tuned on.
+        """
+        if self.fits == "half":
             return self
         p, true = yes_probabilities(row_means(scores, examples.sequences)), truths_of(examples) > 0
         found, fold = best_thresholds(p, true), folds_of(len(true), FOLDS, groups_of(examples.records))
         task = replace(self, thresholds=tuple(each.value for each in found))
-        for name in ("micro_f1", "macro_f1"):
-            before = label_metrics(p >= HALF, true)[name]
-            after = label_metrics(cross_fitted(p, true, fold), true)[name]
-            own = label_metrics(p >= np.array(task.thresholds), true)[name]
-            how = f"tuned on other dev rows {after:.4f}, on the same {own:.4f}"
-            say(f"thresholds: {name} on dev {before:.4f} at 0.5, {how}")
+        sides = (p >= HALF, cross_fitted(p, true, fold), p >= np.array(task.thresholds))
+        before, after, own = (label_metrics(side, true) for side in sides)
+        for name in dict.fromkeys((self.metric, "macro_f1")):
+            how = f"tuned on other dev rows {after[name]:.4f}, on the same {own[name]:.4f}"
+            say(f"thresholds: {name} on dev {before[name]:.4f} at 0.5, {how}")
+        if self.fits == "auto" and after[self.metric] <= before[self.metric]:
+            say(
+                f"thresholds: 0.5 for all labels, since others do not raise {self.metric}; --thresholds tuned takes them"
+            )
+            return self
         kept = [name for name, each in zip(self.names, found, strict=True) if not each.tuned]
         if kept:
             why = f"fewer than {LEAST_POSITIVES} dev rows have them, or all do"
@@ -180,7 +190,7 @@ class ManyLabels(Task):
         logits, true = row_means(scores, examples.sequences), truths_of(examples) > 0
         about = about_records(examples.part, examples.records)
         p, predicted, note = yes_probabilities(logits), self._predicted(logits), ""
-        if about.part == "dev" and self.fits_thresholds:
+        if about.part == "dev" and set(self.thresholds) != {HALF}:
             predicted = cross_fitted(p, true, folds_of(len(true), FOLDS, about.groups))
             note = CROSS_FITTED
         report_labels(folder, about, Labelled(self.names, logits, true, predicted, self.thresholds), note)

@@ -58,10 +58,9 @@ def confusion_plot(path: Path, counts: Floats, names: Sequence[str], title: str)
             colour = "white" if dark else "black"
             axes.text(column, row, written, ha="center", va="center", fontsize=points, color=colour)
     else:
-        axes.set_xticks(np.arange(len(names)) - 0.5, minor=True)
-        axes.set_yticks(np.arange(len(names)) - 0.5, minor=True)
-        axes.grid(which="minor", color="#e6e6e6", linewidth=0.3)
-        axes.tick_params(which="minor", length=0)
+        between, end = np.arange(len(names) - 1) + 0.5, len(names) - 0.5
+        axes.vlines(between, -0.5, end, color="#e6e6e6", linewidth=0.3)
+        axes.hlines(between, -0.5, end, color="#e6e6e6", linewidth=0.3)
     figure.colorbar(image, ax=axes, label="share of the true class", shrink=min(0.7, 4 / (cell * len(names))))
     _save(figure, path)
 

@@ -200,7 +200,7 @@ def two_classes(positives=8, rows=40):
     """Scores of two classes, of which the rare one is told apart at 0.25 and never reaches 0.5."""
     true = np.arange(rows) < positives
     p = np.where(true, 0.3, 0.2)
-    logits = np.log(np.stack([1 - p, p], axis=1)).astype(np.float32)
+    logits = np.log(np.stack([p, 1 - p], axis=1)).astype(np.float32)
     return logits, records(*np.where(true, "rare", "usual"))
 
 

@@ -143,6 +143,18 @@ def test_thresholds_are_tuned_stored_and_used(caplog):
     assert task_of(("a",), ("b",), thresholds="half").tuned(scores, those).thresholds == (0.5, 0.5)
 
 
+def test_thresholds_that_lower_the_metric_are_taken_only_on_demand(caplog):
+    # At 0.5 nothing is given for b; its best F1 is that of giving it to everyone, which ruins the others' decisions.
+    truths = [("a",)] * 20 + [("a", "b")] * 5 + [()] * 20
+    p = np.array([[0.9, 0.4]] * 25 + [[0.1, 0.4]] * 20)
+    for fits, expected in (("auto", (0.5, 0.5)), ("tuned", (0.5, 0.2)), ("half", (0.5, 0.5))):
+        task = task_of(*truths, thresholds=fits)
+        with caplog.at_level("INFO", "bertsmith"):
+            found = task.tuned(logits(p), examples(task, records(*truths)))
+        assert found.thresholds == pytest.approx(expected)
+    assert sum("do not raise micro_f1" in message for message in caplog.messages) == 1
+
+
 @pytest.mark.parametrize("stored", [[0.5], {"z": 0.5}, {"a": "high"}, {"a": -1}, {"a": True}, {"a": float("nan")}])
 def test_thresholds_that_cannot_be_are_refused(stored):
     config = task_of(("a",), ("b",)).config()
@@ -162,6 +174,7 @@ def test_the_baseline_gives_every_row_the_most_frequent_labels():
 
 def test_the_report_of_dev_rows_is_of_cross_fitted_thresholds(tmp_path):
     task, those, scores = tuned_task()
+    assert set(task.thresholds) == {0.5}
     task.tuned(scores, those).write(scores, those, tmp_path / "dev")
     text = (tmp_path / "dev" / "per_class.json").read_text()
     assert "tuned on other rows" in text

@@ -76,7 +76,8 @@ def test_a_classifiers_report(tmp_path):
     figures = read(tmp_path, "intervals.json")
     assert (figures["rows"], figures["count"], figures["confidence"]) == ("dev", 120, 0.95)
     accuracy = figures["figures"]["accuracy"]
-    assert accuracy["low"] < accuracy["value"] == pytest.approx(np.mean(of.true == of.predicted)) < accuracy["high"]
+    assert accuracy["value"] == pytest.approx(np.mean(of.true == of.predicted))
+    assert accuracy["low"] < accuracy["value"] < accuracy["high"]
     assert figures["figures"]["f1 of never"]["value"] is None
     measured = read(tmp_path, "calibration.json")
     assert measured["cross_fitted"]
@@ -188,8 +189,8 @@ def test_pictures_of_few_and_of_many_classes(tmp_path, classes):
 
 def test_of_many_classes_those_with_the_most_mistakes_are_drawn():
     mistakes = np.zeros(130)
-    mistakes[50] = 3
-    assert plots._most(mistakes, 130) == sorted([50, *range(99)])
+    mistakes[120] = 3
+    assert plots._most(mistakes, 130) == [*range(99), 120]
     assert plots._most(mistakes[:100], 100) == list(range(100))
 
 
