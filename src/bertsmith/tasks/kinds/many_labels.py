@@ -54,7 +54,8 @@ class ManyLabels(Task):
     """names: of the L labels, in the order of the model's outputs. pairs: whether rows have two texts. counts: training
     rows that have each label, the most frequent first. rows: training rows. rarity, sampling: how training favours
     rare labels. thresholds: the probability from which on each label is given. fits: whether dev rows decide them:
-    "tuned", "half", or "auto" where that raises `metric`. separator: between the labels of a cell; "" where rows have lists."""
+    "tuned", "half", or "auto" where that raises `metric`. separator: between the labels of a cell; "" where rows have
+    lists."""
 
     kind = "classify"
     architecture = "BertForSequenceClassification"
@@ -175,9 +176,7 @@ class ManyLabels(Task):
             how = f"tuned on other dev rows {after[name]:.4f}, on the same {own[name]:.4f}"
             say(f"thresholds: {name} on dev {before[name]:.4f} at 0.5, {how}")
         if self.fits == "auto" and after[self.metric] <= before[self.metric]:
-            say(
-                f"thresholds: 0.5 for all labels, since others do not raise {self.metric}; --thresholds tuned takes them"
-            )
+            say(f"thresholds: 0.5 for all labels: others do not raise {self.metric} (--thresholds tuned takes them)")
             return self
         kept = [name for name, each in zip(self.names, found, strict=True) if not each.tuned]
         if kept:
