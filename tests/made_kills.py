@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
+from bertsmith.base.ranks import is_first
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
 from made_runs import join_ranks, leave_ranks
@@ -23,10 +24,12 @@ PATIENCE_SECONDS = 240
 @dataclass(frozen=True)
 class Moment:
     """When a rank kills itself: so long after the step of the run, however far it has come by then; after 0 seconds it
-    has taken the step, and neither logged nor saved it."""
+    has taken the step, and neither logged nor saved it. saved: the first rank alone, and not before the last save is on
+    the disk, which on a busy machine may take longer than the steps after it."""
 
     step: int
     delay_seconds: float
+    saved: bool = False
 
 
 def drawing() -> random.Random:
@@ -96,7 +99,9 @@ def _kill_at(moment: Moment) -> None:
 
     def advancing(self: Trainer, taken: Step) -> None:
         advance(self, taken)
-        if self.position.step >= moment.step and not timers:
+        if self.position.step >= moment.step and not timers and (is_first() or not moment.saved):
+            if moment.saved and self.saver._thread is not None:
+                self.saver._thread.join()
             if not moment.delay_seconds:
                 os.kill(os.getpid(), signal.SIGKILL)
             timers.append(threading.Timer(moment.delay_seconds, os.kill, (os.getpid(), signal.SIGKILL)))

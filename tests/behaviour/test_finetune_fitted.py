@@ -244,7 +244,7 @@ def test_a_tuned_threshold_is_used_by_everything(model, tmp_path):
         ("regress", {"class_weights": "balanced"}, "regress has no class weights"),
         ("regress", {"sampling": "sqrt"}, "regress has no sampling"),
         ("regress", {"focal": 1.0}, "regress has no focal"),
-        ("classify", {"metric": "micro_f1"}, "micro_f1 is of rows with several labels"),
+        ("classify", {"metric": "subset_accuracy"}, "subset_accuracy is of rows with several labels"),
         ("classify", {"thresholds": "tuned"}, "one of 3"),
     ],
 )

@@ -123,8 +123,8 @@ def test_two_ranks_killed_again_and_again_and_resumed_are_unbroken(model: Path, 
 
 
 def test_a_run_moves_from_three_ranks_to_two_to_one(alone: Run, model: Path, tmp_path: Path) -> None:
-    ran(tune, 3, model, tmp_path / "run", SETTINGS, kill=Moment(5, 0.0))
-    ran(tune, 2, model, tmp_path / "run", SETTINGS, kill=Moment(STEPS_OF_A_SEED + 3, 0.0))
+    ran(tune, 3, model, tmp_path / "run", SETTINGS, kill=Moment(5, 0.0, saved=True))
+    ran(tune, 2, model, tmp_path / "run", SETTINGS, kill=Moment(STEPS_OF_A_SEED + 3, 0.0, saved=True))
     assert not Run(tmp_path / "run").is_finished()
     tune(model, tmp_path / "run", replace(SETTINGS, micro_batch_tokens=200))
     check_same(Run(tmp_path / "run"), alone)

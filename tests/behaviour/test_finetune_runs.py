@@ -21,7 +21,7 @@ import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
-from bertsmith.tasks import finetune
+from bertsmith.tasks.finetuning import finish
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.training.checkpoints import saver, step_folders
 from bertsmith.training.loop import Trainer
@@ -217,7 +217,7 @@ def test_no_extra_model_stays_in_memory_between_seeds(model: Path, tmp_path: Pat
     import gc
 
     from bertsmith.optim.clipped import ClippedOptimizer
-    from bertsmith.tasks import finetune as module
+    from bertsmith.tasks.finetuning import finish as module
     from bertsmith.tasks.kinds.classify import Classifier
 
     kinds = (Classifier, ClippedOptimizer)
@@ -261,7 +261,7 @@ def almost_finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """The folder of a command that was killed before it wrote the model."""
     folder = tmp_path_factory.mktemp("almost")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finetune, "_save", interrupted)
+        patch.setattr(finish, "_save", interrupted)
         with pytest.raises(KeyboardInterrupt):
             call(model, folder / "run")
     assert [each.name for each in step_folders(folder / "run")] == ["step-00000034", "step-00000036"]

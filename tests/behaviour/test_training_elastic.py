@@ -44,8 +44,8 @@ def elastic(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Begun on four ranks, killed, resumed on two with sharded weights, killed, and resumed on one with larger
     micro-batches."""
     run = tmp_path_factory.mktemp("elastic") / "run"
-    ran(train, 4, RECIPE, small_corpus(), run, kill=Moment(4, 0.0))
-    ran(train, 2, replace(RECIPE, parallel="shard"), small_corpus(), run, kill=Moment(12, 0.0))
+    ran(train, 4, RECIPE, small_corpus(), run, kill=Moment(4, 0.0, saved=True))
+    ran(train, 2, replace(RECIPE, parallel="shard"), small_corpus(), run, kill=Moment(12, 0.0, saved=True))
     assert not Run(run).is_finished()
     ran(train, 1, replace(RECIPE, micro_batch_tokens=1000), small_corpus(), run)
     return Run(run)
@@ -71,7 +71,7 @@ def test_a_line_of_metrics_may_be_of_steps_on_different_ranks(tmp_path: Path, be
     """What was added up between two lines is in the checkpoint, for all ranks together."""
     recipe = replace(RECIPE, log_every=5, phase2=replace(RECIPE.phase2, steps=0))
     unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken")
-    ran(train, before, recipe, small_corpus(), tmp_path / "run", kill=Moment(8, 0.0))
+    ran(train, before, recipe, small_corpus(), tmp_path / "run", kill=Moment(8, 0.0, saved=True))
     newest = step_folders(tmp_path / "run")[-1]
     position = json.loads((newest / "position.json").read_text(encoding="utf-8"))
     *_, steps, _, _ = position["since_log"]

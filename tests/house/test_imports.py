@@ -68,14 +68,20 @@ SUB_ROOMS = {
         "report",
         "losses",
         "sampling",
+        "tagging",
         "sequences",
+        "answering",
         "settings",
+        "benchmarks",
         "task",
         "kinds",
         "registry",
+        "chosen",
         "examples",
         "results",
         "objective",
+        "nvidia_results",
+        "finetuning",
     ),
     "training": ("parallel", "objective", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
 }
@@ -83,10 +89,12 @@ MOST_FILES = 16
 # Rooms that are still too large.
 TOO_LARGE: set[str] = set()
 # Composition roots: they join the stages, and they alone see a recipe.
+FINETUNING = [f"tasks.finetuning.{name}" for name in ("work", "model", "trials", "finish")]
 ROOTS = {
     "training.pretrain": {*SEES["training"], "recipes", "training.pretraining.phases"},
     "training.pretraining.phases": {*SEES["training"], "recipes"},
-    "tasks.finetune": {*SEES["tasks"], "recipes", "weights", "optim", "training"},
+    "tasks.finetune": {*SEES["tasks"], "recipes", "weights", "optim", "training", *FINETUNING},
+    **{name: {*SEES["tasks"], "weights", "optim", "training", *FINETUNING} for name in FINETUNING},
     "__main__": {"cli"},
     "__init__": {"corpus", "training", "tasks", "weights", "inference"},
 }

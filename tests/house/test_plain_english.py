@@ -12,7 +12,7 @@ PACKAGE = ROOT / "src" / "bertsmith"
 
 # A pattern, matched as whole words, in identifiers too (the parts of names are parted by underscores): what to write.
 BANNED = {
-    r"odds": "probabilities",
+    r"(?<!null_)odds": "probabilities",  # null_odds.json is a file of SQuAD's
     r"cards?": "GPU",
     r"turned": "transposed, or what happened to it",
     r"by_x": "grad_x",

@@ -1,4 +1,4 @@
-"""One model folder, loaded once, that answers rows of text: classes, or pieces for [MASK]."""
+"""One model folder, loaded once, that answers rows of text."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from bertsmith.base import files
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
-from bertsmith.tasks.reading.records import Columns, Row, RowReader
+from bertsmith.tasks.reading.records import Columns, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering
 from bertsmith.tasks.sequences import load_tokenizer
-from bertsmith.tasks.task import Answer, FolderFacts, Runner
+from bertsmith.tasks.task import Answer, Examples, FolderFacts, Runner, Task
 from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, load_model, model_folder, read_config
 
 Prediction = Answer
@@ -43,7 +43,7 @@ class Predictor:
         top: int = 5,
         budget_tokens: int = 8192,
     ) -> None:
-        folder = model_folder(Path(folder))
+        self._folder = folder = model_folder(Path(folder))
         shape = read_config(folder)
         trained = _read_task(folder / TASK_FILE)
         self.columns = columns if isinstance(columns, Columns) else _changed(trained.columns, columns or {})
@@ -86,10 +86,40 @@ class Predictor:
         lost = sequences.row_lost_tokens.tolist()
         return [{**answer, TRUNCATED: tokens} for answer, tokens in zip(answers, lost, strict=True)]
 
+    def examples(self, source: Source) -> Examples:
+        """Labelled rows of a file or a list, encoded. Raises BertsmithError for rows that cannot be used, and for a
+        model whose answers cannot be compared with labels."""
+        if not isinstance(self._task, Task):
+            what = "this model fills in [MASK]s, so its answers cannot be compared with labels"
+            raise BertsmithError(what, self._folder, "name a fine-tuned model")
+        records = read_records(source, self.columns, reader=self.reader)
+        return self._task.examples(records, self._tokenizer, self.max_length)
+
+    def evaluate(self, examples: Examples, report: Path | None = None) -> dict[str, float]:
+        """Every metric of the model on labelled rows (`examples`). report: a folder for what the task has to tell of
+        them, such as tables and pictures."""
+        assert isinstance(self._task, Task)
+        scores = self._runner.scores(self._model, examples.sequences, self._task.per_token)
+        if report is not None:
+            self._task.write(scores, examples, report)
+        return self._task.evaluate(scores, examples)
+
+    @property
+    def kind(self) -> str:
+        """The name of the model's task."""
+        return self._task.kind if isinstance(self._task, Task) else "masked words"
+
     @property
     def reader(self) -> type[RowReader]:
         """How the rows of this model are read."""
         return type(self._task)
+
+    @property
+    def prompts(self) -> list[str]:
+        """The columns that a row must have, in the order in which a person is asked for them."""
+        names = list(self.reader.wanted(self.columns, False).values()) or [self.columns.text]
+        second = [self.columns.text_b] if self._task.pairs and names == [self.columns.text] else []
+        return names + second
 
     def cells(self, prediction: Prediction) -> dict[str, str]:
         """A prediction as named cells of a table."""

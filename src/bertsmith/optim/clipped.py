@@ -60,7 +60,8 @@ class ClippedOptimizer(torch.optim.Optimizer):
         self.max_gradient_norm = max_gradient_norm
         self.loss_scale = loss_scale
         self.bias_correction = bias_correction
-        super().__init__(groups, {"lr": 0.0, "weight_decay": 0.0, "betas": betas, "epsilon": epsilon, "step": 0.0})
+        defaults = {"lr": 0.0, "rate_share": 1.0, "weight_decay": 0.0, "betas": betas, "epsilon": epsilon, "step": 0.0}
+        super().__init__(groups, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group; its learning rate and step count become tensors on the device of its parameters."""
@@ -77,9 +78,9 @@ class ClippedOptimizer(torch.optim.Optimizer):
         return parameter.device
 
     def set_learning_rate(self, rate: float) -> None:
-        """The learning rate of the next updates, for every group."""
+        """The learning rate of the next updates; a group may have a share of it."""
         for group in self.param_groups:
-            group["lr"].fill_(rate)
+            group["lr"].fill_(rate * group["rate_share"])
 
     def reset_step_count(self) -> None:
         """Restarts the bias correction and keeps the moments, as NVIDIA's recipe does between its phases."""

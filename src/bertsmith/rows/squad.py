@@ -12,18 +12,20 @@ from bertsmith.base.errors import BertsmithError
 
 @dataclass(frozen=True)
 class Question:
-    """answers: (text, its first character in the paragraph), none where the paragraph does not answer it."""
+    """answers: (text, its first character in the paragraph), none where the paragraph does not answer it.
+    is_impossible: whether the file says so, or lists no answer."""
 
     id: str
     text: str
     answers: tuple[tuple[str, int], ...]
+    is_impossible: bool
 
 
 @dataclass(frozen=True)
 class Paragraph:
     """A paragraph of an article, or what is wrong with it: then it has no questions.
 
-    where: its place in the JSON, such as data[3].paragraphs[0].
+    where: its place in the JSON, such as data[3].paragraphs[0]. raw: what stands there, of one with a fault.
     """
 
     where: str
@@ -31,6 +33,7 @@ class Paragraph:
     context: str = ""
     questions: tuple[Question, ...] = ()
     fault: str = ""
+    raw: Any = None
 
 
 def parse_json(raw: bytes, name: str) -> Any:
@@ -58,7 +61,7 @@ def paragraphs(value: Any) -> Iterator[Paragraph]:
     for number, article in enumerate(value["data"]):
         listed = article.get("paragraphs") if isinstance(article, dict) else None
         if not isinstance(listed, list):
-            yield Paragraph(f"data[{number}]", fault="an article without paragraphs")
+            yield Paragraph(f"data[{number}]", fault="an article without paragraphs", raw=article)
             continue
         for place, each in enumerate(listed):
             where = f"data[{number}].paragraphs[{place}]"
@@ -66,13 +69,14 @@ def paragraphs(value: Any) -> Iterator[Paragraph]:
                 questions = tuple(_question(question) for question in each.get("qas", ()))
                 yield Paragraph(where, str(article.get("title", "")), _text(each, "context"), questions)
             except (AttributeError, KeyError, TypeError, ValueError) as error:
-                yield Paragraph(where, fault=f"a paragraph that is not as in SQuAD ({error})")
+                yield Paragraph(where, fault=f"a paragraph that is not as in SQuAD ({error})", raw=each)
 
 
 def _question(value: Any) -> Question:
     # Of SQuAD 2.0, `plausible_answers` are those that a question without an answer only seems to have.
     answers = tuple((_text(answer, "text"), int(answer["answer_start"])) for answer in value.get("answers", ()))
-    return Question(str(value.get("id", "")), _text(value, "question"), answers)
+    impossible = bool(value.get("is_impossible", not answers))
+    return Question(str(value.get("id", "")), _text(value, "question"), answers, impossible)
 
 
 def _text(value: Any, field: str) -> str:

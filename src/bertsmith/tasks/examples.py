@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base import files
+from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
-from bertsmith.tasks.reading.records import Columns, Source, read_records, unused_columns
+from bertsmith.tasks.reading.bad_rows import SkippedRows, pass_over, raise_at_once
+from bertsmith.tasks.reading.overlap import text_key
+from bertsmith.tasks.reading.parts import Parts, hold_out, read_parts, warn_of_copies
+from bertsmith.tasks.reading.records import Source, unused_columns
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Examples, Task
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -38,13 +41,14 @@ def encode_sources(
     max_length: int,
     settings: FinetuneSettings,
 ) -> tuple[Task, dict[str, Examples]]:
-    """The task that the training rows define, and the rows of each part ("train", "dev", "test").
+    """The task that the training rows define, and the rows of each part ("train", "dev", "test"); without a source of
+    dev rows these are held out of the training rows.
 
     Logs how many rows there are, what was cut, columns that are not used, and some rows. Raises BertsmithError for rows
     that cannot be used.
     """
-    records = {part: read_records(source, settings.columns, reader=kind) for part, source in sources.items()}
-    _log_unused(sources["train"], settings.columns, kind)
+    records = _read(kind, sources, settings)
+    records["train"] = list(kind.learnable(records["train"]))
     task = kind.of_records(records["train"], settings)
     parts = {}
     for part, those in records.items():
@@ -59,28 +63,46 @@ def encode_sources(
     return task, parts
 
 
-def checksums(sources: Mapping[str, Source]) -> dict[str, str]:
+def _read(kind: type[Task], sources: Mapping[str, Source], settings: FinetuneSettings) -> Parts:
+    """The records of all parts. Logs what was found about them."""
+    skipped = None if settings.skip_bad_rows is None else SkippedRows(settings.bad_share)
+    records = read_parts(sources, settings.columns, kind, skipped)
+    if skipped is not None and settings.skip_bad_rows is not None:
+        if ranks.rank() == 0:
+            skipped.write(Path(settings.skip_bad_rows))
+        if skipped.rows:
+            warn(f"{len(skipped.rows):,} bad rows left out: {settings.skip_bad_rows}", of_all_ranks=True)
+    unused = unused_columns(sources["train"], settings.columns, kind, raise_at_once if skipped is None else pass_over)
+    if unused:
+        name = sources["train"] if isinstance(sources["train"], str | Path) else "the training rows"
+        say(f"columns of {name} that are not used: {', '.join(unused)}")
+    if "dev" not in sources and settings.dev_share is not None:
+        records = hold_out(records, settings.columns, kind, settings.dev_share, settings.seed)
+    warn_of_copies(records, kind)
+    return records
+
+
+def checksums(sources: Mapping[str, Source], parts: Mapping[str, Examples]) -> dict[str, str]:
     """SHA-256 of the rows of each part. Warns where two parts are the same rows."""
     found = {part: _checksum(source) for part, source in sources.items()}
     for part, other in (("dev", "train"), ("test", "dev"), ("test", "train")):
-        if part in found and found[part] == found[other]:
+        if part in found and found[part] == found.get(other):
             warn(
                 f"the {part} rows are the {other} rows, so their score says nothing about other text", of_all_ranks=True
             )
-    return found
+    return found | {part: _held_out_checksum(parts[part]) for part in parts if part not in found}
+
+
+def _held_out_checksum(examples: Examples) -> str:
+    """Of texts and labels, so that it does not depend on where the file is."""
+    rows = ((text_key((each.text, each.text_b)).hex(), str(each.label)) for each in examples.records)
+    return hashlib.sha256(json.dumps(list(rows)).encode()).hexdigest()
 
 
 def _checksum(source: Source) -> str:
     if isinstance(source, str | Path):
         return files.sha256(Path(source))
     return hashlib.sha256(json.dumps(list(source), sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _log_unused(source: Source, columns: Columns, kind: type[Task]) -> None:
-    unused = unused_columns(source, columns, kind)
-    if unused:
-        name = source if isinstance(source, str | Path) else "the training rows"
-        say(f"columns of {name} that are not used: {', '.join(unused)}")
 
 
 def _show(examples: Examples, task: Task, tokenizer: Tokenizer) -> None:

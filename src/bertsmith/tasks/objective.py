@@ -18,11 +18,18 @@ from bertsmith.base.layout import Ints, deal_within
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import step_flop
 from bertsmith.model.losses import Forward
-from bertsmith.tasks.results import TEST
 from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.task import Examples, Runner, Task
 
 _SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Units:
+    """Some units of the training rows: numbers, int64[U]."""
+
+    examples: Examples
+    numbers: Ints
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,6 @@ class TaskObjective:
     task: Task
     config: BertConfig
     model: nn.Module
-    train: Examples
     metric: str
     runner: Runner
 
@@ -40,19 +46,20 @@ class TaskObjective:
     def names(self) -> tuple[str, ...]:
         return (self.task.kind,)
 
-    def forward(self, batch: Ints, device: torch.device) -> Forward:
-        """The summed loss of the training units `batch`, int64[U]."""
-        members, unit = self.train.members(batch)
-        inputs = pack(self.train.sequences, members, device, unit)
-        targets = torch.from_numpy(self.train.targets[batch]).to(device)
+    def forward(self, batch: Units, device: torch.device) -> Forward:
+        """The summed loss of some training units."""
+        train = batch.examples
+        members, unit = train.members(batch.numbers)
+        inputs = pack(train.sequences, members, device, unit)
+        targets = torch.from_numpy(train.targets[batch.numbers]).to(device)
         loss = self.task.loss(self.model, inputs, targets)
-        lengths = self.train.sequences.lengths[members]
+        lengths = train.sequences.lengths[members]
         tokens, squared = int(lengths.sum()), float((lengths.astype(np.float64) ** 2).sum())
         flop = step_flop(self.config, tokens, squared, sequences=len(lengths))
         return Forward({self.task.kind: loss}, tokens, inputs.packed.tokens, inputs.packed.attended_slots, flop)
 
     def evaluate(self, held_out: Mapping[str, Examples]) -> dict[str, float]:
-        """Every metric on the rows "dev" and, with `TEST` before its name, "test".
+        """Every metric on the rows "dev" and, on those of another part, its name before the metric's ("test_f1").
 
         All ranks get the figures of the first one, so that all decide alike which weights are the best.
         """
@@ -62,7 +69,7 @@ class TaskObjective:
         for part, examples in held_out.items():
             scores = self.runner.scores(self.model, examples.sequences, self.task.per_token)
             found = self.task.evaluate(scores, examples)
-            figures |= {(TEST if part == "test" else "") + name: value for name, value in found.items()}
+            figures |= {("" if part == "dev" else f"{part}_") + name: value for name, value in found.items()}
         self.model.train(training)
         return ranks.by_first(lambda: figures)
 
@@ -77,12 +84,12 @@ class TaskObjective:
 class RowStep:
     """One optimizer step of one rank.
 
-    number: from 0. micro_batches: units, int64[U] each; as many on every rank, some of them empty where a step has few.
+    number: from 0. micro_batches: as many on every rank, some of them empty where a step has few units.
     counts, tokens: of the whole step. where: its rows, for messages.
     """
 
     number: int
-    micro_batches: tuple[Ints, ...]
+    micro_batches: tuple[Units, ...]
     counts: Mapping[str, int]
     tokens: int
     where: str
@@ -131,7 +138,7 @@ class Order:
         lengths = self.lengths[members]
         bins = deal_within(lengths, self.ranks, self.budget_tokens)
         each = len(bins) // self.ranks
-        micro = tuple(members[one] for one in bins[self.rank * each : (self.rank + 1) * each])
+        micro = tuple(Units(self.examples, members[one]) for one in bins[self.rank * each : (self.rank + 1) * each])
         shown = ", ".join(map(self.examples.where, members[:_SHOWN]))
         more = f" and {len(members) - _SHOWN} more rows" if len(members) > _SHOWN else ""
         return RowStep(
@@ -144,19 +151,20 @@ class Order:
 
 
 class RowSteps:
-    """The steps of one seed after the first `done`, in order. Rows lie in memory, so nothing is waited for."""
+    """The steps of one seed after the first `done`, in order, up to `steps`. Rows lie in memory, so nothing is waited
+    for."""
 
     waited_seconds = 0.0
 
-    def __init__(self, order: Order, done: int) -> None:
-        self._order, self._done = order, done
+    def __init__(self, order: Order, done: int, steps: int | None = None) -> None:
+        self._order, self._done, self._steps = order, done, order.steps if steps is None else steps
 
     def __iter__(self) -> Iterator[RowStep]:
         order = self._order
         for epoch in range(1 + self._done // order.epoch_steps, 1 + order.epochs):
             units = order.units(epoch)
             first = (epoch - 1) * order.epoch_steps
-            for number in range(max(first, self._done), first + order.epoch_steps):
+            for number in range(max(first, self._done), min(first + order.epoch_steps, self._steps)):
                 yield order.step(number, units)
 
     def __enter__(self) -> Self:

@@ -12,48 +12,61 @@ import numpy as np
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.sequences import Truncated
 
+BEST, MEDIAN, LAST = "best", "median", "last"
+
 TEST = "test_"
 """What stands before the names of the figures on the test rows in a record of metrics."""
 
 
 @dataclass(frozen=True)
 class EpochResult:
-    """An epoch: the mean training loss over its rows, and every metric on the dev rows and, if given, the test rows."""
+    """A measurement: after how many passes over the rows, the mean training loss since the one before it, and every
+    metric on the dev rows and, if given, the test rows."""
 
     train_loss: float
     dev: dict[str, float]
     test: dict[str, float] | None = None
+    epoch: float = 0.0
 
 
 @dataclass(frozen=True)
 class SeedResult:
-    """A run from one seed. best_epoch counts from 1 and has the best `score`, its metric on the dev rows."""
+    """A run from one seed. epochs: its measurements. best_epoch: passes over the rows after which `score`, its metric
+    on the dev rows, was the best."""
 
     seed: int
     epochs: list[EpochResult]
-    best_epoch: int
+    best_epoch: float
     score: float
 
     @property
     def best(self) -> EpochResult:
-        """The epoch whose weights are taken."""
-        return self.epochs[self.best_epoch - 1]
+        """The measurement whose weights are taken."""
+        return next(each for each in self.epochs if each.epoch == self.best_epoch)
 
 
 @dataclass(frozen=True)
 class FinetuneResult:
     """The runs of all seeds.
 
-    folder: the run folder, None where none was wanted. baseline: the metric of always saying the label that is most
-    frequent in training. class_counts: training rows of each label. rows, truncated: of train, dev and test. seconds:
-    wall time of the call that ended the run.
+    folder: the run folder, None where none was wanted. keep_seed: whose model is kept: the best seed's, the one's in
+    the middle ("median"), or the "last" one's after its last step. folds, shares: every figure after the last step of
+    the trainings on folds, and on shares of the training rows, by number and by percentage. tuned: every figure of the
+    kept weights on dev and test, with what was tuned on dev after training. baseline: the metric of the best answer
+    that does not look at the text, which is `baseline_name`. class_counts: training rows of each label. rows,
+    truncated: of train, dev and test. seconds: wall time of the call that ended the run.
     """
 
     folder: Path | None
     task: str
     metric: str
+    keep_seed: str
     seeds: list[SeedResult]
+    folds: dict[str, dict[str, float]]
+    shares: dict[str, dict[str, float]]
+    tuned: dict[str, dict[str, float]]
     baseline: float
+    baseline_name: str
     class_counts: dict[str, int]
     rows: dict[str, int]
     truncated: dict[str, Truncated]
@@ -105,8 +118,18 @@ class FinetuneResult:
 
     @property
     def best(self) -> SeedResult:
-        """The first of the best seeds, whose model was kept."""
+        """The first of the best seeds."""
         return max(self.seeds, key=lambda each: each.score)
+
+    @property
+    def kept(self) -> SeedResult:
+        """The seed whose model was kept."""
+        return self.seeds[kept_seed(self.keep_seed, self.scores)]
+
+    @property
+    def kept_epoch(self) -> EpochResult:
+        """The measurement of the weights that were kept."""
+        return self.kept.epochs[-1] if self.keep_seed == LAST else self.kept.best
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it, with mean and standard deviation, without the folder."""
@@ -117,6 +140,7 @@ class FinetuneResult:
             "mean": self.mean,
             "standard_deviation": self.standard_deviation,
             "best_seed": self.best.seed,
+            "kept_seed": self.kept.seed,
             "last_epoch_scores": self.last_scores,
             "test_scores": self.test_scores,
             **{f"{part}_rows": count for part, count in self.rows.items()},
@@ -125,56 +149,91 @@ class FinetuneResult:
 
     def line(self) -> str:
         """The outcome in one line. A score that selected the epoch is labelled so, next to the last epoch's."""
-        best = self.best
-        epochs = len(best.epochs)
-        selected = (
-            f"best of {epochs} epochs on dev; last epoch {np.mean(self.last_scores):.4f}" if epochs > 1 else "dev"
-        )
+        measured = max(len(each.epochs) for each in self.seeds)
+        unit = "epoch" if all(each.epoch % 1 == 0 for seed in self.seeds for each in seed.epochs) else "measurement"
+        last = f"last {unit} {np.mean(self.last_scores):.4f}"
+        selected = f"best of {measured} {unit}s on dev; {last}" if measured > 1 else "dev"
+        score, kept = self.kept_epoch.dev[self.metric], self.kept
+        why = {MEDIAN: ", the one in the middle", LAST: ", the last one"}.get(self.keep_seed, "")
         found = [
-            f"dev {self.metric} {_spread(self.scores)} ({selected}; most frequent label {self.baseline:.4f})",
+            f"dev {self.metric} {_spread(self.scores)} ({selected}; {self.baseline_name} {self.baseline:.4f})",
             *([f"test {self.metric} {_spread(self.test_scores)}"] if self.test_scores else []),
-            f"kept seed {best.seed}, epoch {best.best_epoch}: {best.score:.4f}",
+            f"kept seed {kept.seed}{why if len(self.seeds) > 1 else ''}, epoch {self.kept_epoch.epoch:g}: {score:.4f}",
         ]
+        if self.folds:
+            scores = [each[self.metric] for each in self.folds.values()]
+            found.insert(
+                1, f"{len(scores)} folds of the training rows {np.mean(scores):.4f} +- {_deviation(scores):.4f}"
+            )
+        if self.shares:
+            curve = [f"{share}% {figures[self.metric]:.4f}" for share, figures in self.shares.items()]
+            found.append(f"after the last step on {', '.join(curve)}, 100% {np.mean(self.last_scores):.4f}")
         return "; ".join(found)
 
 
+def kept_seed(keep_seed: str, scores: Sequence[float]) -> int:
+    """The place of the seed whose model is kept, of equals the first; the lower one of two in the middle."""
+    if keep_seed == LAST:
+        return len(scores) - 1
+    order = sorted(range(len(scores)), key=lambda place: (scores[place], -place))
+    return order[(len(scores) - 1) // 2] if keep_seed == MEDIAN else order[-1]
+
+
 def results_of(
-    records: Sequence[Mapping[str, Any]], metric: str, epoch_steps: int, expected: Mapping[int, int]
+    records: Sequence[Mapping[str, Any]], metric: str, epoch_steps: int, due: Sequence[int], patience: int
 ) -> list[SeedResult]:
     """The figures of every seed, from the records of `metrics.jsonl`.
 
-    epoch_steps: steps of an epoch. expected: epochs of each seed. Raises BertsmithError where records are missing.
+    epoch_steps: steps of an epoch. due: the steps of a seed after which it is measured. patience: as in the settings.
+    Raises BertsmithError where records are missing.
     """
-    seeds: dict[int, list[EpochResult]] = {}
-    for record in (each for each in records if each["kind"] == "evaluation"):
+    seeds: dict[int, dict[int, EpochResult]] = {}
+    for record in (each for each in records if each["kind"] == "evaluation" and "seed" in each):
         figures = {name: value for name, value in record.items() if isinstance(value, float)}
         test = {name.removeprefix(TEST): value for name, value in figures.items() if name.startswith(TEST)}
         dev = {name: value for name, value in figures.items() if not name.startswith(TEST)}
-        loss = _epoch_loss(records, record, epoch_steps)
-        seeds.setdefault(record["seed"], []).append(EpochResult(loss, dev, test or None))
-    if {seed: len(epochs) for seed, epochs in seeds.items()} != dict(expected):
-        raise BertsmithError(
-            "records of epochs are missing, so the figures of this run cannot be told",
-            "metrics.jsonl",
-            "put the file back as it was, or run the training again in another folder",
-        )
+        measured, step = seeds.setdefault(record["seed"], {}), record["seed_step"]
+        loss = _mean_loss(records, record["seed"], max(measured, default=0), step)
+        measured[step] = EpochResult(loss, dev, test or None, step / epoch_steps)
     found = []
-    for seed, epochs in seeds.items():
-        scores = [each.dev[metric] for each in epochs]
-        found.append(SeedResult(seed, epochs, scores.index(max(scores)) + 1, max(scores)))
+    for seed, measured in seeds.items():
+        scores = [each.dev[metric] for each in measured.values()]
+        best = scores.index(max(scores))
+        ended = len(scores) == len(due) or 0 < patience == len(scores) - 1 - best
+        if list(measured) != list(due[: len(scores)]) or not ended:
+            raise _lost_records()
+        epochs = list(measured.values())
+        found.append(SeedResult(seed, epochs, epochs[best].epoch, scores[best]))
     return found
 
 
-def _epoch_loss(records: Sequence[Mapping[str, Any]], end: Mapping[str, Any], epoch_steps: int) -> float:
-    """The mean loss of a row over the epoch that the evaluation `end` stands behind."""
+def last_figures(records: Sequence[Mapping[str, Any]], kind: str) -> dict[str, dict[str, float]]:
+    """Every figure on the rows held out from each stage of a kind, after its last step, by the stage's label."""
+    found = {str(each[kind]): each for each in records if each["kind"] == "evaluation" and kind in each}
+    return {
+        label: {name: value for name, value in record.items() if isinstance(value, float)}
+        for label, record in found.items()
+    }
+
+
+def _lost_records() -> BertsmithError:
+    what = "records of epochs are missing, so the figures of this run cannot be told"
+    return BertsmithError(
+        what, "metrics.jsonl", "put the file back as it was, or run the training again in another folder"
+    )
+
+
+def _mean_loss(records: Sequence[Mapping[str, Any]], seed: int, begin: int, end: int) -> float:
+    """The mean loss of a label over the steps of a seed behind `begin` and up to `end`."""
     inside = [
         each
         for each in records
-        if each["kind"] == "train"
-        and each["seed"] == end["seed"]
-        and end["seed_step"] - epoch_steps < each["seed_step"] <= end["seed_step"]
+        if each["kind"] == "train" and each.get("seed") == seed and begin < each["seed_step"] <= end
     ]
-    return float(sum(each["loss"] * each["count"] for each in inside) / sum(each["count"] for each in inside))
+    labels = sum(each["count"] for each in inside)
+    if not labels:
+        raise _lost_records()
+    return float(sum(each["loss"] * each["count"] for each in inside) / labels)
 
 
 def _deviation(scores: Sequence[float]) -> float:

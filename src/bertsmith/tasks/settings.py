@@ -16,6 +16,12 @@ class FinetuneSettings:
 
     epochs: int = 4
     """Passes over the training rows; the best one by the metric on the dev rows is kept."""
+    max_steps: int = 0
+    """The most steps of a seed, where that is less than all epochs; 0 for all."""
+    evaluate_every: int = 0
+    """Steps between measurements on the dev rows, beside the one at the end of each epoch; 0 for these alone."""
+    patience: int = 0
+    """Measurements in a row without a better one after which a seed ends; 0 never."""
     batch: int = 32
     """Rows of one step."""
     learning_rate: float = 5e-5
@@ -24,6 +30,14 @@ class FinetuneSettings:
     """The share of the steps that the learning rate rises over."""
     weight_decay: float = 0.01
     """On weight matrices and embeddings, not on biases and LayerNorm."""
+    layer_decay: float = 1.0
+    """Every layer learns at this times the rate of the one above it, and the embeddings at this times the first's."""
+    frozen_layers: int = 0
+    """Layers from the bottom, and the embeddings, that stay as they are; 0 for none."""
+    reinitialised_layers: int = 0
+    """Layers from the top that start from random weights; 0 for none."""
+    bias_correction: bool = True
+    """Adam's; Google's BERT had none."""
     max_gradient_norm: float = 1.0
     """The gradient is scaled down to this global norm; 0 never."""
     dropout: float = 0.1
@@ -36,10 +50,26 @@ class FinetuneSettings:
     """Read texts that are longer in windows, in training and in prediction, and take the mean of their scores."""
     window_overlap: int = 32
     """Tokens that a window shares with the one before it."""
+    doc_stride: int = 128
+    """Tokens between the beginnings of two windows on a long context (qa)."""
+    max_query_length: int = 64
+    """The most tokens of a question; longer ones are cut at their end (qa)."""
+    n_best: int = 20
+    """How many starts and ends of answers are looked at in a window, and how many answers are kept (qa)."""
+    max_answer_length: int = 30
+    """The most tokens of an answer (qa)."""
+    unanswerable: bool | None = None
+    """Whether a question may have no answer, as in SQuAD 2.0; by default if training rows have none (qa)."""
+    null_threshold: float | None = None
+    """By how much the score of no answer must be above the best answer's; by default tuned on the dev rows (qa)."""
     metric: str = "auto"
     """What selects the best epoch and the best seed, on the dev rows; auto is the task's own (classify: accuracy)."""
     positive: str | None = None
     """The label that binary_f1 scores; of two labels the one that sorts last, unless named here."""
+    negative_label: str | None = None
+    """The label that micro_f1 leaves out: the one that says that there is nothing, such as no relation."""
+    labels: str | None = None
+    """The classes in the order of the model's outputs, joined by commas; without it those of the rows, sorted."""
     many_labels: bool = False
     """Take labels for classes although they are more than 100, or numbers with fractions."""
     class_weights: Literal["none", "balanced"] = "none"
@@ -56,9 +86,16 @@ class FinetuneSettings:
     """From which probability on a label is given: tuned on the dev rows for F1, or half. auto tunes them for rows with
     several labels where that raises the metric; tuned always, and for the positive one of two labels."""
     seeds: int = 1
-    """Runs from different seeds (head, order, dropout); the log gives mean and deviation, the best run is kept."""
+    """Runs from different seeds (head, order, dropout); the log gives mean and deviation."""
+    keep_seed: Literal["best", "median", "last"] = "best"
+    """Whose model is kept: the best seed's, the one's in the middle, or the last one's after its last step, so that the
+    dev rows choose nothing."""
     seed: int = 42
     """The first seed."""
+    folds: int = 0
+    """Also train on all but one of so many parts of the training rows, each in turn, and measure on that one; 0 not."""
+    learning_curve: bool = False
+    """Also train on 10% and on 30% of the training rows: whether more labels would help."""
     from_scratch: bool = False
     """Random weights in place of the model's: what the pre-training is worth."""
     micro_batch_tokens: int = 8192
@@ -75,17 +112,42 @@ class FinetuneSettings:
     """Step checkpoints that are kept while it trains, the newest ones."""
     keep_every: int = 0
     """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps none for that."""
+    nvidia_results: bool = False
+    """Write nvidia-results.json too: scores, times and latencies under the names that NVIDIA's scripts use."""
+    dev_share: float | None = None
+    """The share of the training rows that become dev rows where no file of them is given, by label and by
+    --columns.group; then 0.2 by default."""
+    skip_bad_rows: str | None = None
+    """Leave out rows that cannot be used, and write them to this file as JSON lines, each with the reason."""
+    bad_share: float = 0.5
+    """The largest share of the rows of a file that --skip-bad-rows may leave out."""
     columns: Columns = field(default_factory=Columns)
-    """Where text and label stand."""
+    """Where text and label stand; those that the rows lack are inferred."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "seeds", "micro_batch_tokens", "keep"):
+        counted = ("epochs", "batch", "seeds", "micro_batch_tokens", "keep")
+        for name in (*counted, "doc_stride", "max_query_length", "n_best", "max_answer_length"):
             _demand(getattr(self, name) >= 1, name, getattr(self, name), "a whole number from 1")
-        for name in ("log_every", "save_every", "keep_every", "window_overlap"):
+        for name in (
+            "log_every",
+            "save_every",
+            "keep_every",
+            "window_overlap",
+            "max_steps",
+            "evaluate_every",
+            "patience",
+        ):
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a whole number from 0")
+        for name in ("frozen_layers", "reinitialised_layers"):
+            _demand(getattr(self, name) >= 0, name, getattr(self, name), "a whole number from 0")
+        _demand(self.folds == 0 or self.folds >= 2, "folds", self.folds, "0, or a whole number from 2")
+        _demand(0 < self.layer_decay <= 1, "layer_decay", self.layer_decay, "a number above 0, at most 1")
         _demand(self.max_length >= 8, "max_length", self.max_length, "a whole number from 8")
         _demand(self.learning_rate > 0, "learning_rate", self.learning_rate, "a number above 0")
         _demand(0 <= self.warmup <= 1, "warmup", self.warmup, "a share from 0 to 1")
+        share = self.dev_share
+        _demand(share is None or 0 < share < 1, "dev_share", share or 0, "a share between 0 and 1")
+        _demand(0 < self.bad_share <= 1, "bad_share", self.bad_share, "a share above 0, up to 1")
         for name in ("dropout", "attention_dropout"):
             _demand(0 <= getattr(self, name) < 1, name, getattr(self, name), "a share from 0 to below 1")
         _demand(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "a share from 0 to below 1")

@@ -161,7 +161,8 @@ class Task(Answering):
     module of its model that is fresh. metrics: the figures that may select the best weights, the task's own choice
     first; the highest is the best. per_token: the model gives scores for every token, not for every sequence.
     unit_is_sequence: a step of training counts sequences, not records. favours_rare: whether there are class weights,
-    a focal loss, label smoothing and sampling. counts: training rows of each label, the most frequent first.
+    a focal loss, label smoothing and sampling. baseline_name: the best answer that does not look at the text. counts:
+    training rows of each label, the most frequent first.
     """
 
     kind: ClassVar[str]
@@ -171,7 +172,13 @@ class Task(Answering):
     per_token: ClassVar[bool] = False
     unit_is_sequence: ClassVar[bool] = False
     favours_rare: ClassVar[bool] = False
+    baseline_name: ClassVar[str] = "most frequent label"
     counts: Mapping[str, int] | None = None
+
+    @classmethod
+    def learnable(cls, records: Sequence[Record]) -> Sequence[Record]:
+        """The training rows without those that cannot be learned from. Says which these are, and why."""
+        return records
 
     @classmethod
     @abstractmethod
@@ -230,7 +237,7 @@ class Task(Answering):
 
     @abstractmethod
     def baseline(self, metric: str, examples: Examples) -> float:
-        """A metric of the best answer that does not look at the text."""
+        """A metric of the best answer that does not look at the text (`baseline_name`)."""
 
     @abstractmethod
     def description(self) -> list[str]:

@@ -46,9 +46,11 @@ class Stage:
     number: from 1, rising through the run. kind, label: what it is called in messages and records, such as "phase", 2.
     learning_rate: of update 1..steps. loader: of the updates after a given one. held_out: what `Objective.evaluate`
     takes; falsy where there is nothing. begin: makes model and optimizer ready before the first step: from the last
-    stage's weights, or afresh. seed: of dropout. first_step: the step of the run from which dropout is counted.
-    epoch_steps: steps of a pass over the rows, after each of which everything is due (0: only at the end). select: the
-    figure of `Objective.evaluate` by which the best weights are kept ("": none are).
+    stage's weights, or afresh. seed: of dropout. own_dropout: dropout is counted from the stage's first step, not from
+    the run's. epoch_steps: steps of a pass over the rows. due_every: steps after which everything is due: lines,
+    evaluations and checkpoints (0: only at the end). select: the figure of `Objective.evaluate` by which the best
+    weights are kept ("": none are). keep_all: the best weights of earlier stages are kept too, not the best of all
+    alone. patience: evaluations in a row without a better figure after which the stage ends (0: never).
     """
 
     number: int
@@ -60,9 +62,12 @@ class Stage:
     held_out: Any
     begin: Callable[[Trainer], None]
     seed: int
-    first_step: int = 0
+    own_dropout: bool = False
     epoch_steps: int = 0
+    due_every: tuple[int, ...] = ()
     select: str = ""
+    keep_all: bool = False
+    patience: int = 0
 
     @property
     def name(self) -> str:
@@ -100,7 +105,10 @@ class Trainer:
         self._stage = stage
         if stage.number > self.position.stage:
             stage.begin(self)
-            self.position = replace(self.position, stage=stage.number, stage_step=0)
+            kept = self.position.bests
+            if kept and not stage.keep_all:
+                kept = [max(kept, key=lambda best: best.score)]
+            self.position = replace(self.position, stage=stage.number, stage_step=0, best=None, kept=kept, stale=0)
 
     def run(self, stage: Stage) -> None:
         """Takes the remaining steps of the stage, which must have been entered.
@@ -108,6 +116,8 @@ class Trainer:
         Raises StoppedAfterSaving after a signal, and BertsmithError when a loss or gradient is not finite, or when what
         a signal made it save cannot be written.
         """
+        if self._out_of_patience(stage):
+            return
         meter, previous = Meter(self.device, self.objective.names, self.peak), None
         if self.position.since_log and is_first():
             meter.restore(self.position.since_log)
@@ -132,13 +142,17 @@ class Trainer:
                         note = self._log(stage, meter, rate, loader.waited_seconds)
                     progress.advance(1, note)
                 meter.pause(self._evaluate_and_save(stage, previous, lambda: meter.state(loader.waited_seconds)))
+                if self._out_of_patience(stage):
+                    say(f"{stage.name}: no better {stage.select} in {stage.patience} evaluations, so it ends here")
+                    break
         self._refuse_non_finite(stage, previous)
 
     def _step(self, stage: Stage, step: Step, meter: Meter, rate: float) -> LateReading | None:
         """One update; gives what will say whether it was sound, None where a stop came first and it was dropped."""
         self.optimizer.set_learning_rate(rate)
         # A key for each step and rank: ranks drop different units, and a resumed run drops the same ones as before.
-        torch.manual_seed(stream_key(stage.seed, "dropout", rank(), self.position.step - stage.first_step) >> 1)
+        counted = self.position.stage_step if stage.own_dropout else self.position.step
+        torch.manual_seed(stream_key(stage.seed, "dropout", rank(), counted) >> 1)
         sums = train_step(
             self.objective,
             self.optimizer,
@@ -159,7 +173,7 @@ class Trainer:
 
     def _due(self, every: int, stage: Stage) -> bool:
         done = self.position.stage_step
-        return done == stage.steps or any(period > 0 and done % period == 0 for period in (every, stage.epoch_steps))
+        return done == stage.steps or any(period > 0 and done % period == 0 for period in (every, *stage.due_every))
 
     def _evaluate_and_save(
         self, stage: Stage, last: tuple[Step, LateReading] | None, since_log: Callable[[], list[float]]
@@ -189,10 +203,15 @@ class Trainer:
         return f"after step {self.position.step:,}"
 
     def _keep_best(self, score: float) -> None:
-        """Notes whether the weights are the best so far; the save of this step then writes them."""
-        best = self.position.best
-        if best is None or score > best.score:
-            self.position = replace(self.position, best=Best(score, self.position.step))
+        """Notes whether the weights are the best of the stage; the save of this step then writes them."""
+        done = self.position
+        if done.best is None or score > done.best.score:
+            self.position = replace(done, best=Best(score, done.step, done.stage), stale=0)
+        else:
+            self.position = replace(done, stale=done.stale + 1)
+
+    def _out_of_patience(self, stage: Stage) -> bool:
+        return 0 < stage.patience <= self.position.stale
 
     def _save_due(self, stage: Stage) -> bool:
         done, keep_every = self.position, self.cadence.keep_every

@@ -21,6 +21,10 @@ def examples(lengths: list[int]) -> Examples:
     return Examples(records, sequences, np.arange(len(lengths)) % 2, sequences.row_offsets)
 
 
+def numbers(step: RowStep) -> list[np.ndarray]:
+    return [each.numbers for each in step.micro_batches]
+
+
 def steps(order: Order, done: int = 0) -> list[RowStep]:
     return list(RowSteps(order, done))
 
@@ -39,18 +43,18 @@ def test_what_a_step_holds_depends_on_neither_ranks_nor_micro_batches(
     parts = [steps(Order(rows, task, 7, 2, batch, budget, rank, ranks)) for rank in range(ranks)]
     for number, expected in enumerate(whole):
         shares = [each[number] for each in parts]
-        (members,) = expected.micro_batches
-        dealt = np.concatenate([micro for share in shares for micro in share.micro_batches])
+        (members,) = (each.numbers for each in expected.micro_batches)
+        dealt = np.concatenate([micro.numbers for share in shares for micro in share.micro_batches])
         assert sorted(dealt.tolist()) == sorted(members.tolist()), "each row of the step once"
         assert len({len(share.micro_batches) for share in shares}) == 1, "ranks that wait for each other take as many"
         for share in shares:
             said = (share.number, share.counts, share.tokens, share.where)
             assert said == (number, expected.counts, expected.tokens, expected.where)
-            fits = [len(micro) < 2 or np.array(lengths)[micro].sum() <= budget for micro in share.micro_batches]
+            fits = [len(each) < 2 or np.array(lengths)[each].sum() <= budget for each in numbers(share)]
             assert all(fits)
     for epoch in range(2):
         those = whole[epoch * len(whole) // 2 : (epoch + 1) * len(whole) // 2]
-        rows_of_epoch = np.concatenate([micro for step in those for micro in step.micro_batches])
+        rows_of_epoch = np.concatenate([each for step in those for each in numbers(step)])
         assert sorted(rows_of_epoch.tolist()) == list(range(len(lengths)))
 
 
@@ -60,4 +64,4 @@ def test_steps_start_anywhere(done: int, ranks: int) -> None:
     assert order.steps == 15
     for found, expected in zip(steps(order, done), steps(order)[done:], strict=True):
         assert found.number == expected.number
-        assert [each.tolist() for each in found.micro_batches] == [each.tolist() for each in expected.micro_batches]
+        assert [each.tolist() for each in numbers(found)] == [each.tolist() for each in numbers(expected)]

@@ -32,7 +32,7 @@ from bertsmith.tasks.report.parts import about_records, groups_of
 from bertsmith.tasks.report.report import Classified, report_classes
 from bertsmith.tasks.sampling import Sampling, quotas, rows_of_epoch
 from bertsmith.tasks.scoring.calibration import FOLDS, calibrate, calibrated_elsewhere, probabilities
-from bertsmith.tasks.scoring.classes import CLASS_METRICS, binary_f1
+from bertsmith.tasks.scoring.classes import CLASS_METRICS, binary_f1, micro_f1
 from bertsmith.tasks.scoring.resampling import folds_of
 from bertsmith.tasks.scoring.thresholds import HALF, best_threshold, cross_fitted
 from bertsmith.tasks.sequences import Inputs, Sequences, row_means, unit_means
@@ -40,7 +40,7 @@ from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 
 Ints = NDArray[np.int64]
-_BINARY = "binary_f1"
+_BINARY, _MICRO = "binary_f1", "micro_f1"
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Classify(Task):
     class that `binary_f1` scores, where there are two. counts: training rows of each class, the most frequent first.
     rarity, sampling: how training favours rare classes. temperature: what scores are divided by. threshold: the
     probability from which on a row is given the positive class. fits_temperature, fits_threshold: whether dev rows
-    decide them."""
+    decide them. negative: the class that `micro_f1` leaves out, where one is named."""
 
     kind = "classify"
     architecture = "BertForSequenceClassification"
     architectures = (architecture,)
     head = "classifier"
-    metrics = ("accuracy", "macro_f1", _BINARY, "matthews")
+    metrics = ("accuracy", "macro_f1", _BINARY, "matthews", _MICRO)
     favours_rare = True
 
     names: tuple[str, ...]
@@ -69,6 +69,7 @@ class Classify(Task):
     threshold: float = HALF
     fits_temperature: bool = True
     fits_threshold: bool = False
+    negative: str | None = None
 
     @classmethod
     def reads(cls, config: Mapping[str, Any]) -> bool:
@@ -90,7 +91,7 @@ class Classify(Task):
         if any(isinstance(record.label, tuple) for record in records):
             return ManyLabels.of_records(records, settings)
         labels = [str(record.label) for record in records]
-        names = class_names(labels, records[0].where, settings.many_labels)
+        names = class_names(labels, records[0].where, settings.many_labels, settings.labels)
         positive = _positive(names, settings)
         if settings.metric not in ("auto", *cls.metrics):
             fix = f"use one of {', '.join(cls.metrics)}; or name what separates labels with --columns.label-separator"
@@ -112,6 +113,7 @@ class Classify(Task):
             settings.sampling,
             fits_temperature=settings.temperature,
             fits_threshold=settings.thresholds == "tuned",
+            negative=_negative(names, settings),
         )
 
     @classmethod
@@ -128,6 +130,7 @@ class Classify(Task):
             overlap=task.get("window_overlap"),
             temperature=fitted_number(task, "temperature", 1.0),
             threshold=fitted_number(task, "threshold", HALF, zero=True),
+            negative=task.get("negative"),
         )
 
     def build(self, config: BertConfig, compute: torch.dtype | None) -> Classifier:
@@ -161,6 +164,8 @@ class Classify(Task):
         found = {name: metric(predicted, targets) for name, metric in CLASS_METRICS.items()}
         if self.positive is not None:
             found[_BINARY] = binary_f1(predicted, targets, self.names.index(self.positive))
+        if self.negative is not None:
+            found[_MICRO] = micro_f1(predicted, targets, self.names.index(self.negative))
         return found
 
     def tuned(self, scores: Floats, examples: Examples) -> Self:
@@ -214,6 +219,8 @@ class Classify(Task):
             found = np.array([counts[name] for name in self.names])
             shares = zip(self.names, quotas(found, int(found.sum()), self.sampling), strict=True)
             lines.append("rows of an epoch by label: " + ", ".join(f"{name} {share:,}" for name, share in shares))
+        if self.negative is not None:
+            lines.append(f"micro_f1 is over all labels but '{self.negative}'")
         return lines
 
     def config(self) -> dict[str, Any]:
@@ -221,7 +228,8 @@ class Classify(Task):
 
     def facts(self) -> dict[str, Any]:
         fitted = {"temperature": self.temperature} | ({} if self.positive is None else {"threshold": self.threshold})
-        return {"pairs": self.pairs, "positive": self.positive, **fitted, "window_overlap": self.overlap}
+        classes = {"pairs": self.pairs, "positive": self.positive, "negative": self.negative}
+        return {**classes, **fitted, "window_overlap": self.overlap}
 
     def shown(self, record: Record) -> str:
         return class_name(str(record.label))
@@ -253,6 +261,18 @@ def _positive(names: Sequence[str], settings: FinetuneSettings) -> str | None:
     if len(names) != 2:
         raise BertsmithError(f"a positive label with {len(names)} labels", "positive", "use it with two labels")
     return class_name(positive.strip())
+
+
+def _negative(names: Sequence[str], settings: FinetuneSettings) -> str | None:
+    """The class that `micro_f1` leaves out. Raises BertsmithError where it is not one, or is wanted and not named."""
+    if settings.negative_label is None:
+        if settings.metric == _MICRO:
+            raise BertsmithError("micro_f1 leaves one label out", "metric", "name that with --negative-label")
+        return None
+    found = class_name(settings.negative_label.strip())
+    if found not in names:
+        raise BertsmithError(f"no training row has the label '{found}'", "negative_label", nearest(found, names))
+    return found
 
 
 def _weight(name: str, weight: Any) -> str:

@@ -96,9 +96,11 @@ class ManyLabels(Task):
     def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:
         labels = [[class_name(each) for each in _labels(record)] for record in records]
         counts = Counter(each for row in labels for each in set(row))
-        names = class_names(counts, records[0].where, settings.many_labels)
-        if settings.positive is not None:
-            raise BertsmithError("a positive label with rows of several labels", "positive", "leave it out")
+        names = class_names(counts, records[0].where, settings.many_labels, settings.labels)
+        for name in ("positive", "negative_label"):
+            if getattr(settings, name) is not None:
+                what = f"{name.replace('_label', '')} label with rows of several labels"
+                raise BertsmithError(f"a {what}", name, "leave it out")
         weights = None
         if settings.class_weights == "balanced":
             weights = balanced_label_weights(np.array([counts[name] for name in names]), len(records))

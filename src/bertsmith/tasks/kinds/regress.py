@@ -38,6 +38,7 @@ class Regress(Task):
     architectures = (architecture,)
     head = "classifier"
     metrics = ("pearson", "spearman", "r2")
+    baseline_name = "training mean"
 
     pairs: bool | None = None
     mean: float = 0.0

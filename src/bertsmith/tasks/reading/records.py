@@ -1,46 +1,21 @@
-"""Rows of csv, tsv, jsonl and parquet files, or of Python, as records; a bad row is named by its file and line."""
+"""Rows as records of a task; a bad row is named by its file and line."""
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Self, TypeVar
+from typing import Any, Self
 
 from bertsmith.base.errors import BertsmithError, nearest
-from bertsmith.base.files import read_errors
-from bertsmith.base.log import log_choice
-from bertsmith.rows.compressed import codec_of, peek
-from bertsmith.rows.encodings import UTF8_MARK, encoding_of
-from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, json_rows
-from bertsmith.rows.lines import Lines, Slice, open_text, raise_fault, split_at_returns
-from bertsmith.rows.parquet import parquet_rows
-from bertsmith.rows.row import Row as FileRow
-from bertsmith.rows.tables import OPEN_QUOTE, QUOTE, cells_of, table_rows
-from bertsmith.tasks.reading.labels import label_text
+from bertsmith.tasks.reading.bad_rows import BadRow, Report, SkippedRows, raise_at_once, refusal
+from bertsmith.tasks.reading.files import Form, rows_of
+from bertsmith.tasks.reading.files import Row as Row
+from bertsmith.tasks.reading.files import Source as Source
+from bertsmith.tasks.reading.labels import class_name, label_text
 
-Cells = TypeVar("Cells")
-
-KINDS = ("csv", "tsv", "jsonl", "parquet")
-# Of csv files; the first where their beginning does not tell.
-_SEPARATORS = ",;\t|"
-_HEAD = 1 << 16
-# The message for a fault, and what to do about it.
-_FAULTS = {
-    NOT_JSON: ("this line is not JSON", "write an object a line"),
-    NO_OBJECT: ("this line is not a JSON object", 'write {"text": ..., "label": ...}'),
-    OPEN_QUOTE: ("this row cannot be read: its quote is never closed", "close the quote, or double it inside a field"),
-}
-_SHOWN = 5
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-Row = Mapping[str, Any]
-Source = str | Path | Sequence[Row | str]
 
 
 @dataclass(frozen=True)
@@ -132,35 +107,61 @@ class RowReader:
         second = text_of(row, columns.text_b) if _has_second(row, columns) else None
         return Record(text, second, label, where, id_of(row, columns))
 
+    @classmethod
+    def texts(cls, record: Record) -> tuple[str | None, ...]:
+        """All texts of a record: two records with the same ones are copies."""
+        return record.text, record.text_b
+
+    @classmethod
+    def unit(cls, record: Record) -> tuple[str | None, ...]:
+        """The texts that records share which may not be divided into training and dev rows."""
+        return cls.texts(record)
+
+    @classmethod
+    def stratum(cls, record: Record) -> Any:
+        """What training and dev rows are balanced by, for `split.strata`: a class, a number, or several classes."""
+        label = record.label
+        return class_name(label) if isinstance(label, str) else label
+
 
 def read_records(
-    source: Source, columns: Columns | None = None, labelled: bool = True, reader: type[RowReader] = RowReader
+    source: Source,
+    columns: Columns | None = None,
+    labelled: bool = True,
+    reader: type[RowReader] = RowReader,
+    skipped: SkippedRows | None = None,
 ) -> list[Record]:
-    """All records of a file (csv, tsv, jsonl, parquet) or of a list of rows; every row counts, none is skipped.
+    """All records of a file (`files.rows_of`) or of a list of rows.
 
-    labelled: a label is wanted in every row; otherwise it is None. Raises BertsmithError that names the bad rows by
-    file and line, a missing column together with those that were found, and an empty source.
+    labelled: a label is wanted in every row; otherwise it is None. skipped: is given the rows that cannot be used;
+    without it every row counts. Raises BertsmithError that names the bad rows by file and line, a missing column
+    together with those that were found, and an empty source.
     """
     columns = columns or Columns()
-    bad: list[str] = []
+    bad: list[BadRow] = []
     records: list[Record] = []
-    for where, row in read_rows(source, columns, labelled, reader):
+
+    def keep(error: BertsmithError, row: Any) -> None:
+        bad.append((error, row))
+
+    for where, row in read_rows(source, columns, labelled, reader, raise_at_once if skipped is None else keep):
         try:
-            records.append(reader.record(row, columns, labelled, where))
+            record = reader.record(row, columns, labelled, where)
         except ValueError as error:
-            bad.append(f"{where}: {error}")
+            keep(BertsmithError(str(error), where), row)
+        else:
+            group = row.get(columns.group) if isinstance(row, Mapping) else None
+            records.append(record if group in (None, "") else replace(record, group=str(group)))
     name = source if isinstance(source, str | Path) else "the rows"
-    if bad:
-        more = f"\n    and {len(bad) - _SHOWN:,} more" if len(bad) > _SHOWN else ""
-        raise BertsmithError(
-            f"{len(bad):,} of {len(bad) + len(records):,} rows cannot be used:\n    "
-            + "\n    ".join(bad[:_SHOWN])
-            + more,
-            name,
-            "correct or remove these rows; nothing was done",
-        )
+    if bad and skipped is None:
+        raise refusal(bad, len(records), name, "correct or remove these rows, or use --skip-bad-rows; nothing was done")
+    if bad and skipped is not None and not skipped.may_skip(len(bad), len(records)):
+        fix = f"correct them: at most {skipped.most:.0%} may be left out (--bad-share), and never all"
+        raise refusal(bad, len(records), name, f"{bad[0][0].fix}; {fix}" if bad[0][0].fix else fix)
     if not records:
         raise BertsmithError("no rows found", name, "give a file with at least one row behind the header")
+    if skipped is not None:
+        skipped.rows += bad
     return records
 
 
@@ -212,137 +213,35 @@ def _check_characters(text: str, column: str) -> None:
 
 
 def read_rows(
-    source: Source, columns: Columns, labelled: bool = False, reader: type[RowReader] = RowReader
+    source: Source,
+    columns: Columns,
+    labelled: bool = False,
+    reader: type[RowReader] = RowReader,
+    report: Report = raise_at_once,
 ) -> Iterator[tuple[str, Row | str]]:
     """(where, row) for every row. "-" is standard input: jsonl where it begins with a brace, else csv.
 
-    labelled: rows to learn from, so that the label's column is wanted too. Raises BertsmithError for a file that is
-    missing, damaged, may not be read or is not UTF-8, for a line that is not a row of its kind, and for a row without a
-    column that is wanted.
+    labelled: rows to learn from, so that the label's column is wanted too. report: is given what is wrong with a row:
+    bytes that are not UTF-8, a line that is not a row of its kind, a column missing that is wanted. Raises
+    BertsmithError for a file that is missing, damaged, of another kind, or may not be read.
     """
     wanted = reader.wanted(columns, labelled)
-    for where, row in _rows(source, columns):
+    for where, row in rows_of(source, Form(columns.header, columns.quoted), report):
         if isinstance(row, Mapping) and not row.keys() >= set(wanted.values()):
             field, name = next((field, name) for field, name in wanted.items() if name not in row)
             flag = f"--columns.{field.replace('_', '-')}"
             fix = f"found: {', '.join(row) or 'none'}; name one with {flag}, in Python Columns({field}=...)"
-            raise BertsmithError(f"there is no column '{name}'", where, fix)
-        yield where, row
+            report(BertsmithError(f"there is no column '{name}'", where, fix), row)
+        else:
+            yield where, row
 
 
-def unused_columns(source: Source, columns: Columns, reader: type[RowReader] = RowReader) -> list[str]:
+def unused_columns(
+    source: Source, columns: Columns, reader: type[RowReader] = RowReader, report: Report = raise_at_once
+) -> list[str]:
     """The columns of the first row that no record is made of."""
-    _, row = next(read_rows(source, columns, reader=reader), ("", ""))
+    _, row = next(read_rows(source, columns, reader=reader, report=report), ("", ""))
     return [] if isinstance(row, str) else [each for each in row if each not in reader.used(columns)]
-
-
-def _rows(source: Source, columns: Columns) -> Iterator[tuple[str, Row | str]]:
-    if not isinstance(source, str | Path):
-        yield from ((f"row {number}", row) for number, row in enumerate(source, start=1))
-    elif str(source) == "-":
-        yield from _standard_input(columns)
-    else:
-        yield from _file_rows(Path(source), columns)
-
-
-def _file_rows(path: Path, columns: Columns) -> Iterator[tuple[str, Row]]:
-    codec, name = codec_of(path), str(path)
-    inner = Path(path.name.removesuffix(f".{codec}") if codec else path.name)
-    kind = inner.suffix.lstrip(".").lower()
-    if kind not in KINDS or (codec and kind == "parquet"):
-        what = f"'{path.suffix}' is not a kind of file that is read here"
-        raise BertsmithError(what, path, f"use {', '.join(KINDS)}; all but parquet may be compressed")
-    if kind == "parquet":
-        yield from ((f"{name}, row {number}", row) for number, row in parquet_rows(name))
-        return
-    part = Slice(name, name, kind, codec, encoding=encoding_of(peek(path, codec, 4)))
-    with closing(open_text(name, codec, part.encoding)) as file:
-        head = file.read(_HEAD).removeprefix(UTF8_MARK)
-    yield from _parse(Lines(part, None, raise_fault, cut=False), kind, name, columns, head)
-
-
-def _standard_input(columns: Columns) -> Iterator[tuple[str, Row]]:
-    """Rows as they come: the first line alone tells what they are."""
-    if sys.stdin is None:
-        raise BertsmithError("standard input is closed", "-", "pipe rows into the command, or name a file")
-    name = "standard input"
-    with read_errors(name):
-        stream = _own_standard_input()
-        first = stream.readline().removeprefix(UTF8_MARK)
-        lines = itertools.chain([first] if first else [], iter(stream.readline, b""))
-        kind = "jsonl" if first.lstrip().startswith(b"{") else "csv"
-        yield from _parse(((0, line) for line in lines), kind, name, columns, first)
-
-
-def _own_standard_input() -> BinaryIO:
-    """Standard input with a buffer of our own: Python cannot exit while a thread waits in the buffer of `sys.stdin`."""
-    try:
-        return open(os.dup(sys.stdin.fileno()), "rb")
-    except (OSError, ValueError, AttributeError):  # a stream without a file, as in tests
-        return sys.stdin.buffer
-
-
-def _parse(
-    lines: Iterable[tuple[int, bytes]], kind: str, name: str, columns: Columns, head: bytes
-) -> Iterator[tuple[str, Row]]:
-    """head: the file's beginning, which tells what separates the cells of a table."""
-    lines = split_at_returns(lines)
-    if kind == "jsonl":
-        return _sound(json_rows(lines), name)
-    quoted = columns.quoted if columns.quoted is not None else kind == "csv"
-    cells = _separator(head, kind, name) + (QUOTE if quoted else "")
-    return _named(_sound(table_rows(lines, cells, strict=quoted), name), columns, quoted)
-
-
-def _separator(head: bytes, kind: str, name: str) -> str:
-    """What separates the cells of a table: for csv the comma, unless the beginning of the file shows another one."""
-    if kind == "tsv":
-        return "\t"
-    found, rows = cells_of(head, len(head) < _HEAD, [mark + QUOTE for mark in _SEPARATORS])
-    separator = found[0] if rows and len(rows[0]) > 1 else _SEPARATORS[0]
-    if separator != _SEPARATORS[0]:
-        log_choice(f"separator of {name}", repr(separator), "all of its first rows have as many cells by it")
-    return separator
-
-
-def _sound(rows: Iterable[FileRow[Cells]], name: str) -> Iterator[tuple[str, Cells]]:
-    """(where, cells) of each row. Raises BertsmithError at the first that is not UTF-8 or has a fault."""
-    for row in rows:
-        if not row.is_utf8:
-            line = row.line + _lines_before_fault(row.raw)
-            fix = "convert the file, with iconv for example"
-            raise BertsmithError("this line is not UTF-8", f"{name}:{line}", fix)
-        if row.cells is None:
-            what, fix = _FAULTS.get(row.fault, (f"this row cannot be read ({row.fault})", "check its quotation marks"))
-            detail = f" ({row.detail})" if row.detail else ""
-            raise BertsmithError(f"{what}{detail}", f"{name}:{row.line}", fix)
-        yield f"{name}:{row.line}", row.cells
-
-
-def _lines_before_fault(raw: bytes) -> int:
-    """How many lines of a row stand before the one that is not UTF-8."""
-    try:
-        raw.decode()
-    except UnicodeDecodeError as error:
-        return len(raw[: error.start].splitlines(keepends=True)) - (not raw[: error.start].endswith((b"\n", b"\r")))
-    return 0
-
-
-def _named(rows: Iterable[tuple[str, list[str]]], columns: Columns, quoted: bool) -> Iterator[tuple[str, Row]]:
-    """The rows of a table with the names of their columns."""
-    names: list[str] = []
-    for where, cells in rows:
-        if not names:
-            names = cells if columns.header else [str(number) for number in range(1, len(cells) + 1)]
-            if len(set(names)) < len(names):
-                raise BertsmithError("two columns have one name", where, "give every column a name of its own")
-            if columns.header:
-                continue
-        if len(cells) != len(names):
-            what = f"this row has {len(cells)} fields and the first one has {len(names)}"
-            fix = "quote fields that contain the separator" if quoted else "say if the fields are quoted, or correct it"
-            raise BertsmithError(what, where, fix)
-        yield where, dict(zip(names, cells, strict=True))
 
 
 def has_lone_surrogate(text: str) -> bool:

@@ -70,8 +70,7 @@ def check_step(run: Path, folder: Path) -> None:
     Everything is read once. Of folders without checksums, as earlier versions wrote them, the headers are.
     """
     _check_files(folder, STATE_FILE, (STATE_FILE, POSITION_FILE))
-    best = read_position(folder).best
-    if best is not None:
+    for best in read_position(folder).bests:
         _check_files(best_folder(run, best.step), WEIGHTS_FILE, (WEIGHTS_FILE,))
 
 
@@ -125,7 +124,7 @@ def _remove_unused_best(run: Path) -> None:
     except BertsmithError as error:
         warn(f"no best weights were removed, because a step folder is damaged: {error.what} ({error.where})")
         return
-    used = {best_folder(run, each.best.step) for each in positions if each.best is not None}
+    used = {best_folder(run, best.step) for each in positions for best in each.bests}
     for folder in folders:
         if folder not in used:
             files.remove_folder(folder)

@@ -5,23 +5,28 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_json
 
+_Value = TypeVar("_Value", "Best", "Position")
+
 POSITION_FILE = "position.json"
 _STEP_FOLDER = re.compile(r"step-(\d{8})")
-_BEST_KINDS = {"score": float, "step": int}
+# Earlier versions kept no more than these, and best weights where a run selects.
+_ALWAYS = {"step", "stage", "stage_step", "tokens", "since_log"}
 # What runs of earlier versions call parts of a position.
 _OLD_NAMES = {"phase": "stage", "phase_step": "stage_step"}
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best weights of a run so far: their score, and the step after which they were written."""
+    """The best weights of a stage so far: their score, the step after which they were written, and the stage."""
 
     score: float
     step: int
+    stage: int = 1
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,8 @@ class Position:
     """Where a run stands: steps of the whole run, the number of its stage (0 before the first), steps done in that
     stage, real tokens of the whole run.
 
-    since_log: a `Meter`'s state, of the steps that no line of metrics holds yet. best: None where none are kept.
+    since_log: a `Meter`'s state, of the steps that no line of metrics holds yet. best: of the present stage, None where
+    there are none yet. kept: of earlier stages. stale: evaluations since the one that was best in the present stage.
     """
 
     step: int = 0
@@ -38,6 +44,13 @@ class Position:
     tokens: int = 0
     since_log: list[float] = field(default_factory=list)
     best: Best | None = None
+    kept: list[Best] = field(default_factory=list)
+    stale: int = 0
+
+    @property
+    def bests(self) -> list[Best]:
+        """All best weights that are kept."""
+        return [*self.kept, *([] if self.best is None else [self.best])]
 
 
 def step_folder(run: Path, step: int) -> Path:
@@ -64,11 +77,22 @@ def read_position(folder: Path) -> Position:
     """The position that a step folder holds. Raises BertsmithError where it holds none."""
     path = folder / POSITION_FILE
     values = read_json(path)
-    if isinstance(values, dict):
+    try:
         values = {_OLD_NAMES.get(name, name): value for name, value in values.items()}
-        best = values.pop("best", None)
-        kinds = {each.name: type(getattr(Position(), each.name)) for each in fields(Position) if each.name != "best"}
-        best_kinds = {name: type(value) for name, value in best.items()} if isinstance(best, dict) else best
-        if {name: type(value) for name, value in values.items()} == kinds and best_kinds in (None, _BEST_KINDS):
-            return Position(**values, best=None if best is None else Best(**best))
-    raise BertsmithError("its position is not one", path)
+        if not values.keys() >= _ALWAYS:
+            raise TypeError(f"it lacks {', '.join(sorted(_ALWAYS - values.keys()))}")
+        best, kept = values.pop("best", None), values.pop("kept", [])
+        found = Position(
+            **values, best=None if best is None else _typed(Best(**best)), kept=[_typed(Best(**each)) for each in kept]
+        )
+        return _typed(found)
+    except (AttributeError, TypeError) as error:
+        raise BertsmithError("its position is not one", path) from error
+
+
+def _typed(value: _Value) -> _Value:
+    """A dataclass whose numbers are of the types that it says. TypeError where one is not."""
+    numbers = {each.name: {"int": int, "float": float}.get(str(each.type)) for each in fields(value)}
+    if any(kind is not None and type(getattr(value, name)) is not kind for name, kind in numbers.items()):
+        raise TypeError(f"{value!r} has a number of another type")
+    return value

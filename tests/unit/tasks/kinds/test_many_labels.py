@@ -83,8 +83,8 @@ def test_lists_among_dev_rows_of_a_task_with_one_label_are_refused():
 
 
 def test_metrics_that_the_rows_do_not_have_are_refused():
-    with pytest.raises(BertsmithError, match="micro_f1 is of rows with several labels"):
-        task_of("a", "b", metric="micro_f1")
+    with pytest.raises(BertsmithError, match="subset_accuracy is of rows with several labels"):
+        task_of("a", "b", metric="subset_accuracy")
     with pytest.raises(BertsmithError, match="metric 'accuracy' is not one of"):
         task_of(("a", "b"), ("b",), metric="accuracy")
     several = task_of(("a", "b"), ("b",))

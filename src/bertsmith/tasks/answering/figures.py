@@ -1,0 +1,70 @@
+"""What the best answers to questions are worth, and the files that SQuAD's official scripts read of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from bertsmith.tasks.answering.best import Best
+from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.scoring.squad import Gold, best_threshold, scores_1_1, scores_2_0
+
+
+def figures(best: Sequence[Best], records: Sequence[Record], threshold: float) -> dict[str, float]:
+    """exact_match and f1 of the answers to the records, in percent.
+
+    By the rules of 1.1 where every record has an answer and `best` no null scores, else by those of 2.0: then also of
+    the questions with (HasAns) and without an answer (NoAns). With null scores also best_exact and best_f1, those under
+    the best threshold on them, and that threshold.
+    """
+    questions = _questions(records)
+    chosen = {str(number): each.chosen(threshold).text for number, each in enumerate(best)}
+    has_null = any(each.null_score is not None for each in best)
+    if not has_null and all(record.label for record in records):
+        return scores_1_1(questions, chosen)
+    found = scores_2_0(questions, chosen)
+    if has_null:
+        at_best = scores_2_0(questions, *_spans(best))
+        found |= {name: value for name, value in at_best.items() if name.startswith("best_")}
+    found = {name: value for name, value in found.items() if not name.endswith("total")}
+    return {"exact_match": found.pop("exact"), **found}
+
+
+def tuned_threshold(best: Sequence[Best], records: Sequence[Record]) -> tuple[float, float]:
+    """The threshold on null scores whose F1 is best, and that F1 in percent."""
+    spans, null_scores = _spans(best)
+    found = best_threshold(_questions(records), spans, null_scores)
+    if found.answered:
+        return found.threshold, found.score
+    # Best is to answer nothing. The official script calls that 0, above which the surest spans may be.
+    return min(null_scores.values()) - 1.0, found.score
+
+
+def prediction_files(best: Sequence[Best], records: Sequence[Record], threshold: float) -> dict[str, dict[str, Any]]:
+    """What run_squad.py writes, by the names of its files; each by the ids of the questions.
+
+    The answers; the best answers of each question; and, where there are null scores, these. A record without an id has
+    its place for one, and an id that stands twice is followed by its place.
+    """
+    ids = [record.id or record.where for record in records]
+    counts = Counter(ids)
+    keys = [f"{name} ({record.where})" if counts[name] > 1 else name for name, record in zip(ids, records, strict=True)]
+    values: dict[str, list[Any]] = {
+        "predictions.json": [each.chosen(threshold).text for each in best],
+        "nbest_predictions.json": [each.as_json() for each in best],
+    }
+    if any(each.null_score is not None for each in best):
+        values["null_odds.json"] = [each.null_score for each in best]
+    return {name: dict(zip(keys, each, strict=True)) for name, each in values.items()}
+
+
+def _questions(records: Sequence[Record]) -> list[Gold]:
+    """The gold answers of each record by its number, as ids may be missing, or stand twice."""
+    return [(str(number), [gold.text for gold in record.label]) for number, record in enumerate(records)]
+
+
+def _spans(best: Sequence[Best]) -> tuple[dict[str, str], dict[str, float]]:
+    """The best span of each question, whatever the threshold, and its null score."""
+    spans = {str(number): each.span.text if each.span is not None else "" for number, each in enumerate(best)}
+    return spans, {str(number): each.null_score or 0.0 for number, each in enumerate(best)}

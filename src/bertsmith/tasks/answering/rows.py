@@ -1,0 +1,117 @@
+"""Rows of questions as records: the question is the text, its context the second one, the label its gold answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bertsmith.base.log import say, warn
+from bertsmith.tasks.answering.gold import Gold, fault_of, located
+from bertsmith.tasks.answering.passages import Words
+from bertsmith.tasks.answering.windows import Windows
+from bertsmith.tasks.reading.records import Columns, Record, Row, id_of, text_of
+
+IMPOSSIBLE, START = "is_impossible", "answer_start"
+_SHOWN = 20
+
+
+def question_of(row: Row | str, columns: Columns, labelled: bool, where: str) -> Record:
+    """A row as a record; its label is a tuple of `Gold`, empty where the context does not answer the question.
+
+    Answers are SQuAD's objects {"text", "answer_start"}, texts, the object of lists that other libraries write
+    ({"text": [...], "answer_start": [...]}), or one text with the column `answer_start`; a start that is missing or
+    below 0 is not known. ValueError says what is wrong with a row.
+    """
+    if not isinstance(row, Mapping):
+        raise ValueError("this row is no mapping; give one with the columns of the question and of its context")
+    golds = None
+    if labelled:
+        golds = tuple(_gold(text, start) for text, start in _answers(row, columns.answers))
+        if golds and row.get(IMPOSSIBLE):
+            raise ValueError(f"column '{IMPOSSIBLE}' is true, and column '{columns.answers}' has an answer")
+    return Record(text_of(row, columns.question), text_of(row, columns.context), golds, where, id_of(row, columns))
+
+
+def _answers(row: Row, column: str) -> list[tuple[Any, Any]]:
+    """(text, start) of each answer as the row has them."""
+    value = row.get(column)
+    if value is None or value == "":
+        return []
+    if isinstance(value, str):
+        return [(value, row.get(START))]
+    if isinstance(value, Mapping) and isinstance(value.get("text"), str):
+        value = [value]
+    elif isinstance(value, Mapping):
+        texts, starts = (list(value.get(name, ())) for name in ("text", START))
+        if starts and len(starts) != len(texts):
+            raise ValueError(f"column '{column}' has {len(texts)} texts and {len(starts)} starts")
+        return list(zip(texts, starts or [None] * len(texts), strict=True))
+    if not isinstance(value, Sequence):
+        raise ValueError(f"column '{column}' holds no answers; give a text, or a list of texts or of SQuAD's objects")
+    return [(each.get("text"), each.get(START)) if isinstance(each, Mapping) else (each, None) for each in value]
+
+
+def _gold(text: Any, start: Any) -> Gold:
+    if not isinstance(text, str) or not text.strip():
+        what = "an empty text" if isinstance(text, str) else f"of type {type(text).__name__}"
+        raise ValueError(f"an answer is {what}; a question without an answer has an empty list")
+    if start is None or start == "":
+        return Gold(text)
+    try:
+        return Gold(text, int(start))
+    except (TypeError, ValueError):
+        raise ValueError(f"answer_start is {start!r}, not a whole number") from None
+
+
+def learnable(records: Sequence[Record]) -> list[Record]:
+    """The records to learn from, each with one answer whose place is known, or with none.
+
+    Of several answers the first is taken. A record whose answer is not where it says, or not in its context, is left
+    out, as in run_squad.py. Says how many there are of each.
+    """
+    words: dict[str, Words] = {}
+    kept: list[Record] = []
+    faults: dict[str, list[str]] = {}
+    counts: Counter[str] = Counter()
+    for record in records:
+        if not record.label:
+            kept.append(record)
+            continue
+        context = record.text_b or ""
+        if context not in words:
+            words[context] = Words.of(context)
+        gold, places = located(context, record.label[0])
+        if fault := fault_of(words[context], gold):
+            faults.setdefault(fault, []).append(record.id or record.where)
+            continue
+        counts["several answers, of which the first is learned"] += len(record.label) > 1
+        counts["an answer without a start, found in the context"] += places > 0
+        counts["such an answer at several places, of which the first is taken"] += places > 1
+        kept.append(replace(record, label=(gold,)))
+    for fault, names in faults.items():
+        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else "")
+        warn(f"{len(names):,} of {len(records):,} questions are not learned, because {fault}: {shown}", True)
+    for what, count in counts.items():
+        if count:
+            say(f"train: {count:,} questions have {what}")
+    return kept
+
+
+def doubts(records: Sequence[Record], windows: Windows, unanswerable: bool) -> list[str]:
+    """What may be wrong with labelled questions, in words. unanswerable: whether the model may give no answer."""
+    lines = []
+    lost = sum(bool(record.label) and answer is None for record, answer in zip(records, windows.answers, strict=True))
+    if lost:
+        where = "in the context, or not where it should start"
+        lines.append(f"{lost:,} of {len(records):,} questions have a first answer that is not {where}")
+    none = sum(not record.label for record in records)
+    if none and not unanswerable:
+        lines.append(f"{none:,} of {len(records):,} questions have no answer, and this model always gives one")
+    names = Counter(record.id for record in records if record.id is not None)
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        fix = "the places of their rows tell them apart"
+        lines.append(f"{len(twice):,} ids stand at several questions, such as {twice[0]}; {fix}")
+    return lines

@@ -1,0 +1,95 @@
+"""The end of a fine-tuning run: its results, its report, and the finished model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from bertsmith.base import files
+from bertsmith.base.log import say
+from bertsmith.tasks.finetuning.trials import FOLD, SHARE, trials
+from bertsmith.tasks.finetuning.work import Work
+from bertsmith.tasks.nvidia_results import NVIDIA_FILE, nvidia_results
+from bertsmith.tasks.results import LAST, FinetuneResult, kept_seed, last_figures, results_of
+from bertsmith.tasks.task import Runner
+from bertsmith.training.checkpoints import Best, drop_checkpoints, load_best
+from bertsmith.training.run_folder import Run
+from bertsmith.weights.huggingface import FINETUNE_FILE, TASK_FILE, FolderContents, save_model
+
+REPORT = "report"
+"""The folder of a run for what its task writes of the dev and the test rows."""
+
+
+def finish(work: Work, run: Run, model: nn.Module, bests: Sequence[Best], seconds: float) -> FinetuneResult:
+    """Writes the results of all seeds, and the weights that are kept as the finished model."""
+    keep = work.settings.keep_seed
+    if keep != LAST:  # those of the last step are the model's
+        load_best(run.folder, bests[kept_seed(keep, [best.score for best in bests])], model)
+    device = next(model.parameters()).device
+    runner = Runner(device, work.settings.micro_batch_tokens)
+    work, tuned = _tuned(work, model.eval(), runner, run.folder / REPORT)
+    result = _result(work, run, tuned, seconds)
+    say(result.line())
+    if work.settings.nvidia_results:
+        keys = nvidia_results(result, work.parts, model, runner)
+        files.write_json(run.folder / NVIDIA_FILE, keys)
+        say(f"results under NVIDIA's names: {run.folder / NVIDIA_FILE}")
+    # Before the model, which makes the run a finished one.
+    files.write_json(run.folder / FINETUNE_FILE, result.to_dict())
+    _save(model, work, result, run.model)
+    drop_checkpoints(run.folder, work.settings.keep_every)
+    return result
+
+
+def _tuned(work: Work, model: nn.Module, runner: Runner, report: Path) -> tuple[Work, dict[str, dict[str, float]]]:
+    """With the task as it is after tuning on the dev rows, and its figures; writes what the task has to report."""
+    held_out = work.held_out
+    scores = {part: runner.scores(model, rows.sequences, work.task.per_token) for part, rows in held_out.items()}
+    task = work.task.tuned(scores["dev"], work.parts["dev"])
+    for part, rows in held_out.items():
+        task.write(scores[part], rows, report / part)
+    figures = {part: task.evaluate(scores[part], rows) for part, rows in held_out.items()}
+    return replace(work, task=task), figures
+
+
+def _result(work: Work, run: Run, tuned: dict[str, dict[str, float]], seconds: float) -> FinetuneResult:
+    parts, settings, seed = work.parts, work.settings, trials(work)[-1]
+    return FinetuneResult(
+        folder=run.folder,
+        task=work.task.kind,
+        metric=work.metric,
+        keep_seed=settings.keep_seed,
+        seeds=results_of(run.metrics(), work.metric, seed.epoch_steps, seed.due, settings.patience),
+        folds=last_figures(run.metrics(), FOLD),
+        shares=last_figures(run.metrics(), SHARE),
+        tuned=tuned,
+        baseline=work.task.baseline(work.metric, parts["dev"]),
+        baseline_name=work.task.baseline_name,
+        class_counts=dict(work.task.counts or {}),
+        rows={part: len(each.records) for part, each in parts.items()},
+        truncated={part: each.sequences.truncated for part, each in parts.items()},
+        seconds=seconds,
+    )
+
+
+def _save(model: nn.Module, work: Work, result: FinetuneResult, out: Path) -> None:
+    task: dict[str, Any] = {
+        "task": result.task,
+        "max_length": work.max_length,
+        "lowercase": work.tokenizer.lowercase,
+        "columns": asdict(work.settings.columns),
+        "metric": result.metric,
+        **({"benchmark": work.benchmark} if work.benchmark else {}),
+        **work.task.facts(),
+    }
+    contents = FolderContents(
+        work.task.architecture,
+        work.tokenizer.save,
+        config=work.task.config(),
+        json_files={TASK_FILE: task, FINETUNE_FILE: {**result.to_dict(), "settings": asdict(work.settings)}},
+    )
+    save_model(model, contents, out)

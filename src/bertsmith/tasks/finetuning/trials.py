@@ -1,0 +1,173 @@
+"""The stages of a fine-tuning run: trainings on parts of the rows, which tell how far to trust the score, and then one
+for each seed.
+
+With `learning_curve`, a training on each of some shares of the training rows, of which the smaller are parts of the
+larger. With `folds` K, one on each K - 1 of K parts, measured on the part that is left. None of these selects anything:
+their scores are those after the last step.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from bertsmith.base import ranks
+from bertsmith.base.device import Device
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.streams import stream_key
+from bertsmith.optim.schedules import linear
+from bertsmith.tasks.finetuning.model import build_model
+from bertsmith.tasks.finetuning.work import Work
+from bertsmith.tasks.objective import Order, RowSteps
+from bertsmith.tasks.reading.parts import divisible
+from bertsmith.tasks.reading.split import split
+from bertsmith.tasks.results import MEDIAN
+from bertsmith.tasks.task import Examples
+from bertsmith.training.loop import Stage, Trainer
+
+SHARE, FOLD, SEED = "share", "fold", "seed"
+SHARES = (10, 30)
+"""Of the training rows, in percent, that a learning curve is drawn over, beside all of them."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A stage. kind, label: such as "seed", 42; "fold", 1; or "share", 10 (percent). rows: places of the training rows
+    that it learns from, None for all. fold: places of those that it is measured on, None for dev and test."""
+
+    work: Work
+    kind: str
+    label: int
+    seed: int
+    rows: Sequence[int] | None = None
+    fold: Sequence[int] | None = None
+
+    @cached_property
+    def train(self) -> Examples:
+        """The rows to learn from."""
+        every = self.work.parts["train"]
+        return every if self.rows is None else self.work.examples([every.records[row] for row in self.rows])
+
+    @cached_property
+    def held_out(self) -> dict[str, Examples]:
+        """The rows to measure on."""
+        records = self.work.parts["train"].records
+        return (
+            self.work.held_out
+            if self.fold is None
+            else {"dev": self.work.examples([records[row] for row in self.fold])}
+        )
+
+    @property
+    def epoch_steps(self) -> int:
+        """Steps of a pass over its rows."""
+        return math.ceil(len(self.train.targets) / self.work.settings.batch)
+
+    @property
+    def steps(self) -> int:
+        """Of the whole trial, if it does not end early."""
+        return min(self.work.settings.epochs * self.epoch_steps, self.work.settings.max_steps or sys.maxsize)
+
+    @property
+    def due(self) -> list[int]:
+        """The steps after which it is measured."""
+        every = [each for each in self._due_every if each]
+        return [
+            step for step in range(1, self.steps + 1) if step == self.steps or any(step % each == 0 for each in every)
+        ]
+
+    @property
+    def _due_every(self) -> tuple[int, ...]:
+        return (self.epoch_steps, self.work.settings.evaluate_every) if self.kind == SEED else ()
+
+    def stage(self, number: int, device: Device) -> Stage:
+        """The stage of this number, from 1, of a run; it starts afresh from the model folder's weights."""
+        settings = self.work.settings
+        size = (settings.epochs, settings.batch, settings.micro_batch_tokens)
+        order = Order(self.train, self.work.task, self.seed, *size, ranks.rank(), ranks.world_size())
+
+        def begin(trainer: Trainer) -> None:
+            if number > 1:  # the first stage's weights are there already
+                model = trainer.objective.model
+                model.load_state_dict(build_model(self.work, device, self.seed).state_dict())
+                trainer.optimizer.start_afresh()  # in place: another one would leave this one's moments in memory
+
+        return Stage(
+            number=number,
+            kind=self.kind,
+            label=self.label,
+            steps=self.steps,
+            learning_rate=partial(linear, steps=self.steps, warmup_share=settings.warmup, base=settings.learning_rate),
+            loader=partial(RowSteps, order, steps=self.steps),
+            held_out=self.held_out,
+            begin=begin,
+            seed=stream_key(self.seed, "finetune"),
+            own_dropout=True,
+            epoch_steps=self.epoch_steps,
+            due_every=self._due_every,
+            select=self.work.metric if self.kind == SEED else "",
+            keep_all=settings.keep_seed == MEDIAN,
+            patience=settings.patience if self.kind == SEED else 0,
+        )
+
+
+def trials(work: Work) -> list[Trial]:
+    """All of a run, in their order. Raises BertsmithError where there are too few rows to divide."""
+    settings, found = work.settings, list[Trial]()
+    if settings.learning_curve:
+        found += [Trial(work, SHARE, share, settings.seed, rows) for share, rows in _shares(work)]
+    if settings.folds:
+        found += [
+            Trial(work, FOLD, number, settings.seed, rows, fold)
+            for number, (rows, fold) in enumerate(_folds(work, settings.folds), start=1)
+        ]
+    seeds = range(settings.seed, settings.seed + settings.seeds)
+    return [*found, *(Trial(work, SEED, seed, seed) for seed in seeds)]
+
+
+def _shares(work: Work) -> list[tuple[int, list[int]]]:
+    """Rows for each of `SHARES`, the smaller ones out of the larger ones."""
+    divide = _divider(work)
+    rows, before, found = list(range(len(work.parts["train"].records))), 100, []
+    for share in sorted(SHARES, reverse=True):
+        _, rows = divide(rows, share / before, share)
+        before = share
+        found.append((share, rows))
+    return found[::-1]
+
+
+def _folds(work: Work, count: int) -> list[tuple[list[int], list[int]]]:
+    """(rows to learn from, rows to measure on) of each fold; every row is measured on once."""
+    divide = _divider(work)
+    every = list(range(len(work.parts["train"].records)))
+    rest, folds = every, []
+    for number in range(count - 1):
+        rest, fold = divide(rest, 1 / (count - number), number)
+        folds.append(fold)
+    folds.append(rest)
+    found = []
+    for fold in folds:
+        members = set(fold)
+        found.append(([row for row in every if row not in members], fold))
+    return found
+
+
+def _divider(work: Work) -> Callable[[list[int], float, int], tuple[list[int], list[int]]]:
+    """Divides places of training rows, by class and without cutting a group: (the rest, a share)."""
+    records = work.parts["train"].records
+    classes, units, grouped = divisible(records, type(work.task))
+
+    def divide(rows: list[int], share: float, number: int) -> tuple[list[int], list[int]]:
+        seed = stream_key(work.settings.seed, "divide", number)
+        found = split([classes[row] for row in rows], [units[row] for row in rows], share, seed, grouped)
+        return [rows[place] for place in found.train], [rows[place] for place in found.dev]
+
+    try:
+        divide(list(range(len(records))), 0.1, 0)
+    except BertsmithError as error:
+        what = f"{len(records):,} training rows are too few to be divided ({error.what})"
+        raise BertsmithError(what, "train", "leave out --folds and --learning-curve, or give more rows") from error
+    return divide

@@ -1,0 +1,67 @@
+"""A run's results under the names that NVIDIA's run_glue.py and run_squad.py give them, for scripts that read those."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from bertsmith.tasks.results import FinetuneResult
+from bertsmith.tasks.sequences import pack
+from bertsmith.tasks.task import Examples, Runner
+
+NVIDIA_FILE = "nvidia-results.json"
+# As in the reference's scripts.
+_BATCH = 8
+_PERCENTILES = (50, 90, 95, 99, 100)
+# Ours, and what the reference calls them. Its scores are percentages in SQuAD, shares elsewhere, as ours are.
+_SCORES = {
+    "exact_match": "exact_match",
+    "accuracy": "exact_match",
+    "f1": "F1",
+    "binary_f1": "F1",
+    "entity_f1": "F1",
+    "matthews": "mcc",
+    "pearson": "pearson",
+    "spearman": "spearmanr",
+}
+
+
+def nvidia_results(
+    result: FinetuneResult, parts: Mapping[str, Examples], model: nn.Module, runner: Runner
+) -> dict[str, Any]:
+    """exact_match (the accuracy of a classifier), F1 and the like of the kept weights on dev; e2e_train_time in
+    seconds, of the call that ended the run; training_sequences_per_second over all measurements and saves;
+    infer:latency(ms) of dev in batches of 8 as they stand in the file, by percentile.
+
+    The model must be in evaluation mode. Latencies are measured anew.
+    """
+    figures = result.tuned["dev"]
+    scores = {name: figures[ours] for ours, name in reversed(_SCORES.items()) if ours in figures}
+    trained = sum(max(each.epoch for each in seed.epochs) for seed in result.seeds) * len(parts["train"].units[1:])
+    latencies = _latencies(parts["dev"], model, runner)
+    percentiles = {f"{each}%": float(np.percentile(latencies, each)) for each in _PERCENTILES}
+    return {
+        **scores,
+        "e2e_train_time": result.seconds,
+        "training_sequences_per_second": trained / result.seconds,
+        "infer:latency(ms)": {**percentiles, "avg": float(np.mean(latencies)), "std": float(np.std(latencies))},
+        "infer:throughput(samples/s):avg": 1000 * len(parts["dev"].sequences.ids) / float(np.sum(latencies)),
+    }
+
+
+@torch.no_grad()
+def _latencies(examples: Examples, model: nn.Module, runner: Runner) -> list[float]:
+    """Milliseconds of each batch, the copy of its scores to the host included. The first is run once beforehand."""
+    count = len(examples.sequences.ids)
+    batches = [np.arange(first, min(first + _BATCH, count)) for first in range(0, count, _BATCH)]
+    found = []
+    for members in (batches[0], *batches):
+        start = time.perf_counter()
+        model(pack(examples.sequences, members, runner.device)).float().cpu()
+        found.append(1000 * (time.perf_counter() - start))
+    return found[1:]

@@ -1,0 +1,109 @@
+"""Rows of files that are no tables: CoNLL's columns, SQuAD's JSON, and lists of JSON objects; recognised by content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.rows.compressed import peek
+from bertsmith.rows.conll import conll_rows, is_conll
+from bertsmith.rows.encodings import UTF8_MARK, encoding_of
+from bertsmith.rows.lines import Lines, Slice, open_text, raise_fault
+from bertsmith.rows.squad import is_squad, paragraphs, parse_json
+from bertsmith.tasks.reading.bad_rows import Report
+
+_HEAD = 1 << 16
+JSON, CONLL = "json", "conll"
+DocumentRow = tuple[str, dict[str, Any]]
+
+
+def document_kind(path: Path, codec: str, suffix: str) -> str:
+    """JSON for a file of that name which is not of a JSON object a line, CONLL for one with tags behind words, "" for
+    any other. suffix: of the file's name without that of its codec, as "json". Raises BertsmithError where it cannot
+    be opened."""
+    if suffix in ("csv", "jsonl", "ndjson", "parquet"):
+        return ""
+    encoding = encoding_of(peek(path, codec, 4))
+    with open_text(str(path), codec, encoding) as file:
+        head = file.read(_HEAD).removeprefix(UTF8_MARK)
+    if suffix == "json":
+        return "" if _is_json_lines(head) else JSON
+    lines = head.decode(errors="replace").split("\n")
+    return CONLL if is_conll(lines if len(head) < _HEAD else lines[:-1]) else ""
+
+
+def _is_json_lines(head: bytes) -> bool:
+    """Whether an object ends with the first line, and another one follows."""
+    first, _, rest = (each.strip() for each in head.lstrip().partition(b"\n"))
+    return first.startswith(b"{") and first.endswith(b"}") and rest.startswith(b"{")
+
+
+def document_rows(path: Path, codec: str, kind: str, report: Report) -> Iterator[DocumentRow]:
+    """(where, row) for every sentence of CoNLL's columns, question of SQuAD, or object of a list.
+
+    A sentence is {"tokens", "tags"}, the lists of its first and last columns, and those between by their numbers from
+    1. A question is {"id", "title", "question", "context", "answers": [{"text", "answer_start"}], "is_impossible"}.
+    report: is given what is wrong with a row. Raises BertsmithError for a file that is damaged or neither.
+    """
+    part = Slice(str(path), str(path), kind, codec, encoding=encoding_of(peek(path, codec, 4)))
+    lines = Lines(part, None, raise_fault, cut=False)
+    return _sentences(lines, str(path), report) if kind == CONLL else _objects(lines, str(path), report)
+
+
+def _sentences(lines: Iterable[tuple[int, bytes]], name: str, report: Report) -> Iterator[DocumentRow]:
+    for row in conll_rows(lines):
+        where = f"{name}:{row.line}"
+        if not row.is_utf8:
+            report(
+                BertsmithError("this sentence is not UTF-8", where, "convert the file, with iconv for example"), row.raw
+            )
+        elif row.fault or row.cells is None:
+            counts = sorted({len(columns) for columns in row.cells or []})
+            what = f"the lines of this sentence have {' and '.join(map(str, counts))} columns"
+            report(BertsmithError(what, where, "give every line a word, a tag, and as many columns"), row.raw)
+        else:
+            columns = [list(each) for each in zip(*row.cells, strict=True)]
+            between = {str(number): each for number, each in enumerate(columns[1:-1], start=2)}
+            yield where, {"tokens": columns[0], "tags": columns[-1], **between}
+
+
+def _objects(lines: Iterable[tuple[int, bytes]], name: str, report: Report) -> Iterator[DocumentRow]:
+    value = parse_json(b"".join(line for _, line in lines), name)
+    if is_squad(value):
+        yield from _questions(value, name, report)
+        return
+    if isinstance(value, dict):
+        value = value["data"] if isinstance(value.get("data"), list) else [value]
+    if not isinstance(value, list):
+        what = "this JSON is neither SQuAD's nor a list of objects"
+        raise BertsmithError(what, name, "write an object a line into a .jsonl file")
+    for number, each in enumerate(value, start=1):
+        where = f"{name}, row {number}"
+        if isinstance(each, dict):
+            yield where, each
+        else:
+            report(BertsmithError("this is not a JSON object", where, 'write {"text": ..., "label": ...}'), each)
+
+
+def _questions(value: Any, name: str, report: Report) -> Iterator[DocumentRow]:
+    for paragraph in paragraphs(value):
+        where = f"{name}, {paragraph.where}"
+        if paragraph.fault:
+            report(
+                BertsmithError(f"this is {paragraph.fault}", where, "correct it, or copy the file again"), paragraph.raw
+            )
+        for place, question in enumerate(paragraph.questions):
+            answers = [{"text": text, "answer_start": start} for text, start in question.answers]
+            yield (
+                f"{where}.qas[{place}]",
+                {
+                    "id": question.id,
+                    "title": paragraph.title,
+                    "question": question.text,
+                    "context": paragraph.context,
+                    "answers": answers,
+                    "is_impossible": question.is_impossible,
+                },
+            )

@@ -1,0 +1,198 @@
+"""Rows of csv, tsv, jsonl, parquet, JSON and CoNLL files, of standard input, or of Python, as they come.
+
+Every row has a name for messages: "file:line", or "row 3". What is wrong with one is reported.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import read_errors
+from bertsmith.base.log import log_choice
+from bertsmith.rows.compressed import codec_of, peek
+from bertsmith.rows.encodings import UTF8_MARK, encoding_of
+from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, json_rows
+from bertsmith.rows.lines import Lines, Slice, open_text, raise_fault, split_at_returns
+from bertsmith.rows.parquet import parquet_rows
+from bertsmith.rows.row import Row as FileRow
+from bertsmith.rows.tables import OPEN_QUOTE, QUOTE, cells_of, table_rows
+from bertsmith.tasks.reading.bad_rows import Report
+from bertsmith.tasks.reading.documents import document_kind, document_rows
+
+Cells = TypeVar("Cells")
+Row = Mapping[str, Any]
+Source = str | Path | Sequence[Row | str]
+
+KINDS = ("csv", "tsv", "jsonl", "parquet")
+# Other names of files of JSON lines; where a .json file is none, `document_kind` says so.
+_JSON_LINES = ("ndjson", "json")
+# Of csv files; the first where their beginning does not tell.
+_SEPARATORS = ",;\t|"
+_HEAD = 1 << 16
+# The message for a fault, and what to do about it.
+_FAULTS = {
+    NOT_JSON: ("this line is not JSON", "write an object a line"),
+    NO_OBJECT: ("this line is not a JSON object", 'write {"text": ..., "label": ...}'),
+    OPEN_QUOTE: ("this row cannot be read: its quote is never closed", "close the quote, or double it inside a field"),
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How tables are written. header: whether the first line names the columns; if not they are named 1, 2, 3 and so
+    on. quoted: whether fields may be quoted; None decides by the kind of file."""
+
+    header: bool = True
+    quoted: bool | None = None
+
+
+def rows_of(source: Source, form: Form, report: Report) -> Iterator[tuple[str, Row | str]]:
+    """(where, row) for every row. "-" is standard input: jsonl where it begins with a brace, else csv.
+
+    report: is given what is wrong with a row, and the row. Raises BertsmithError for a file that is missing, damaged,
+    may not be read, is of another kind, or has a line of names that cannot be used.
+    """
+    if not isinstance(source, str | Path):
+        yield from ((f"row {number}", row) for number, row in enumerate(source, start=1))
+    elif str(source) == "-":
+        yield from _standard_input(form, report)
+    else:
+        yield from _file_rows(Path(source), form, report)
+
+
+def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Row]]:
+    codec, name = codec_of(path), str(path)
+    inner = Path(path.name.removesuffix(f".{codec}") if codec else path.name)
+    kind = inner.suffix.lstrip(".").lower()
+    if document := document_kind(path, codec, kind):
+        yield from document_rows(path, codec, document, report)
+        return
+    kind = "jsonl" if kind in _JSON_LINES else kind
+    if kind not in KINDS or (codec and kind == "parquet"):
+        what = f"'{path.suffix}' is not a kind of file that is read here"
+        kinds = f"{', '.join(KINDS)}, SQuAD's json or CoNLL's columns"
+        raise BertsmithError(what, path, f"use {kinds}; all but parquet may be compressed")
+    if kind == "parquet":
+        yield from ((f"{name}, row {number}", row) for number, row in parquet_rows(name))
+        return
+    part = Slice(name, name, kind, codec, encoding=encoding_of(peek(path, codec, 4)))
+    with closing(open_text(name, codec, part.encoding)) as file:
+        head = file.read(_HEAD).removeprefix(UTF8_MARK)
+    yield from _parse(Lines(part, None, raise_fault, cut=False), _File(kind, name, form, head), report)
+
+
+def _standard_input(form: Form, report: Report) -> Iterator[tuple[str, Row]]:
+    """Rows as they come: the first line alone tells what they are."""
+    if sys.stdin is None:
+        raise BertsmithError("standard input is closed", "-", "pipe rows into the command, or name a file")
+    name = "standard input"
+    with read_errors(name):
+        stream = _own_standard_input()
+        first = stream.readline().removeprefix(UTF8_MARK)
+        lines = itertools.chain([first] if first else [], iter(stream.readline, b""))
+        kind = "jsonl" if first.lstrip().startswith(b"{") else "csv"
+        yield from _parse(((0, line) for line in lines), _File(kind, name, form, first), report)
+
+
+def _own_standard_input() -> BinaryIO:
+    """Standard input with a buffer of our own: Python cannot exit while a thread waits in the buffer of `sys.stdin`."""
+    try:
+        return open(os.dup(sys.stdin.fileno()), "rb")
+    except (OSError, ValueError, AttributeError):  # a stream without a file, as in tests
+        return sys.stdin.buffer
+
+
+@dataclass(frozen=True)
+class _File:
+    """kind: "csv", "tsv" or "jsonl". head: its beginning, which tells what separates the cells of a table."""
+
+    kind: str
+    name: str
+    form: Form
+    head: bytes
+
+    @property
+    def quoted(self) -> bool:
+        return self.form.quoted if self.form.quoted is not None else self.kind == "csv"
+
+
+def _parse(lines: Iterable[tuple[int, bytes]], file: _File, report: Report) -> Iterator[tuple[str, Row]]:
+    lines = split_at_returns(lines)
+    if file.kind == "jsonl":
+        return ((where, cells) for where, cells, _ in _sound(json_rows(lines), file.name, report))
+    cells = _separator(file.head, file.kind, file.name) + (QUOTE if file.quoted else "")
+    rows = table_rows(lines, cells, strict=file.quoted)
+    return _named(_sound(rows, file.name, report, first_must_be=True), file, report)
+
+
+def _separator(head: bytes, kind: str, name: str) -> str:
+    """What separates the cells of a table: for csv the comma, unless the beginning of the file shows another one."""
+    if kind == "tsv":
+        return "\t"
+    found, rows = cells_of(head, len(head) < _HEAD, [mark + QUOTE for mark in _SEPARATORS])
+    separator = found[0] if rows and len(rows[0]) > 1 else _SEPARATORS[0]
+    if separator != _SEPARATORS[0]:
+        log_choice(f"separator of {name}", repr(separator), "all of its first rows have as many cells by it")
+    return separator
+
+
+def _sound(
+    rows: Iterable[FileRow[Cells]], name: str, report: Report, first_must_be: bool = False
+) -> Iterator[tuple[str, Cells, bytes]]:
+    """(where, cells, bytes) of each row; one that is not UTF-8 or has a fault is reported.
+
+    first_must_be: the first row says how the others are read, so BertsmithError is raised where it cannot be used.
+    """
+    for number, row in enumerate(rows):
+        error = None
+        if not row.is_utf8:
+            line = row.line + _lines_before_fault(row.raw)
+            fix = "convert the file, with iconv for example"
+            error = BertsmithError("this line is not UTF-8", f"{name}:{line}", fix)
+        elif row.cells is None:
+            what, fix = _FAULTS.get(row.fault, (f"this row cannot be read ({row.fault})", "check its quotation marks"))
+            detail = f" ({row.detail})" if row.detail else ""
+            error = BertsmithError(f"{what}{detail}", f"{name}:{row.line}", fix)
+        if error is not None and first_must_be and number == 0:
+            raise error
+        if error is not None:
+            report(error, row.raw)
+        elif row.cells is not None:
+            yield f"{name}:{row.line}", row.cells, row.raw
+
+
+def _lines_before_fault(raw: bytes) -> int:
+    """How many lines of a row stand before the one that is not UTF-8."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        return len(raw[: error.start].splitlines(keepends=True)) - (not raw[: error.start].endswith((b"\n", b"\r")))
+    return 0
+
+
+def _named(rows: Iterable[tuple[str, list[str], bytes]], file: _File, report: Report) -> Iterator[tuple[str, Row]]:
+    """The rows of a table with the names of their columns."""
+    names: list[str] = []
+    for where, cells, raw in rows:
+        if not names:
+            names = cells if file.form.header else [str(number) for number in range(1, len(cells) + 1)]
+            if len(set(names)) < len(names):
+                raise BertsmithError("two columns have one name", where, "give every column a name of its own")
+            if file.form.header:
+                continue
+        if len(cells) == len(names):
+            yield where, dict(zip(names, cells, strict=True))
+            continue
+        what = f"this row has {len(cells)} fields and the first one has {len(names)}"
+        fix = (
+            "quote fields that contain the separator" if file.quoted else "say if the fields are quoted, or correct it"
+        )
+        report(BertsmithError(what, where, fix), raw)

@@ -1,0 +1,260 @@
+"""Which task rows are made for, and where its parts stand: by the names and the contents of their columns.
+
+What is not clear is refused, with the candidates, and never guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.reading.labels import class_name
+from bertsmith.tasks.reading.records import Columns
+from bertsmith.tasks.reading.shapes import shapes_of
+from bertsmith.tasks.reading.table import Table
+from bertsmith.tasks.reading.texts import LABELS, TEXTS, Found, text_and_label, the_text
+
+AUTO = "auto"
+# Whole numbers with more values than this may be classes or amounts.
+_MOST_NUMBERED = 20
+_WITH_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
+_TAGS = ("ner_tags", "ner", "labels", "label")
+_LISTS = ("words", "numbers")
+_CHOICE = re.compile(r"(ending|choice|option|answer|alternative|candidate|response|sol)s?[_ -]?([0-9]|[a-h])")
+_BEGINNINGS = (("sent1", "sent2"), ("context", "question"), ("passage", "question"), ("article", "question"))
+_BEFORE_CHOICES = ("context", "ctx", "prompt", "premise", "question", "startphrase", "stem", "goal", "query")
+_RIGHT = ("answer", "answerkey", "gold_label", "gold", "correct", "target", "answer_index")
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """kind: of task. columns: those given, with what was found in the place of what the rows lack. reasons: in words, a
+    line each."""
+
+    kind: str
+    columns: Columns
+    reasons: list[str]
+
+
+def infer(rows: Sequence[Mapping[str, Any]], columns: Columns, where: str, kind: str = AUTO) -> Inferred:
+    """The kind of task that labelled rows are made for, unless one is named, and the columns of its parts.
+
+    Columns that the rows have under the names in `columns` are kept. where: the file, for messages. Raises
+    BertsmithError with the candidates where it is not clear.
+    """
+    table = Table(rows, columns, where)
+    _check_header(table)
+    for name, (find, needs) in _KINDS.items():
+        if kind not in (name, AUTO):
+            continue
+        if (found := find(table)) is not None:
+            return _inferred(table, name, found, [] if kind == name else [f"task: {name} ({found.what})"])
+        if kind == name:
+            raise table.refusal(f"{name} needs {needs}; there are", table.shapes, *sum(_WAYS[name], ()))
+    found = text_and_label(table)
+    if kind != AUTO:
+        return _inferred(table, kind, found, [])
+    kind, reason = _kind_of_labels(table, found.columns["label"])
+    return _inferred(table, kind, found, [f"task: {kind} ({reason})"])
+
+
+def _inferred(table: Table, kind: str, found: Found, reasons: list[str]) -> Inferred:
+    for part, name in found.columns.items():
+        if name != getattr(table.columns, part):
+            reasons.append(f"{part} is column '{name}' ({found.why[part]})")
+    names: dict[str, Any] = dict(found.columns)
+    return Inferred(kind, replace(table.columns, **names), reasons)
+
+
+def _check_header(table: Table) -> None:
+    """Raises BertsmithError where no name is a usual one, and one stands among the values of its own column: so it is
+    where there is no header."""
+    usual = {*(each.name for each in fields(Columns)), *TEXTS, *LABELS, *_TAGS, *_BEFORE_CHOICES, *_RIGHT}
+    if not table.columns.header or table.usual(usual):
+        return
+    for name, shape in table.shapes.items():
+        if shape.counts.get(name.strip(), 0) > 1:
+            what = f"the first line looks like a row, not like names: '{name}' is a value of its own column, too"
+            fix = "add a line with names, or --columns.no-header; columns are then 1, 2, 3 and so on"
+            raise BertsmithError(what, table.where, fix)
+
+
+def _tag(table: Table) -> Found | None:
+    """Words with tags, or a text with spans."""
+    words = table.named("tokens", ("words",), "words", "text")
+    words, tags = _lists_of_one_length(table) if words is None else (words, _tags(table, words))
+    if words is not None and tags is not None and _are_of_one_length(table, words, tags):
+        what = f"as many tags as words in every row of '{words}' and '{tags}'"
+        return Found({"tokens": words, "tags": tags}, dict.fromkeys(("tokens", "tags"), "of one length"), what)
+    spans = table.named("spans", ("entities", "label"), "objects")
+    if spans is None or not _are_spans(table, spans):
+        return None
+    text, why = the_text(table, but=(spans,))
+    return Found(
+        {"text": text, "spans": spans}, {"text": why, "spans": "begins, ends and types"}, f"spans in '{spans}'"
+    )
+
+
+def _tags(table: Table, words: str) -> str | None:
+    """The column with as many tags as words."""
+    own = table.own("tags")
+    usual = [name for name in table.usual(_TAGS, *_LISTS, "text") if _are_of_one_length(table, words, name)]
+    if own is None and len(usual) > 1:
+        raise table.refusal("several columns may be the tags", usual, "tags")
+    return own or next(iter(usual), None)
+
+
+def _lists_of_one_length(table: Table) -> tuple[str | None, str | None]:
+    """The only two columns of lists, if their lengths differ from row to row, as sentences' do."""
+    lists = [name for name in table.shapes if table.holds(name, *_LISTS)]
+    if len(lists) != 2 or not table.holds(lists[0], "words"):
+        return None, None
+    lengths = {len(row.get(lists[0]) or ()) for row in table.head}
+    return (lists[0], lists[1]) if len(lengths) > 1 else (None, None)
+
+
+def _are_of_one_length(table: Table, words: str, tags: str) -> bool:
+    def length(value: Any) -> int:
+        return len(value.split() if isinstance(value, str) else value or ())
+
+    return all(length(row.get(words)) == length(row.get(tags)) for row in table.head)
+
+
+def _are_spans(table: Table, name: str) -> bool:
+    """Whether all that a column lists, as JSON perhaps, are objects with "start" and "end", or three values each."""
+    try:
+        lists = [
+            json.loads(value) if isinstance(value, str) else value for row in table.head if (value := row.get(name))
+        ]
+    except ValueError:
+        return False
+    return all(
+        {"start", "end"} <= each.keys()
+        if isinstance(each, Mapping)
+        else isinstance(each, list | tuple) and len(each) == 3
+        for listed in lists
+        for each in (listed if isinstance(listed, list | tuple) else [None])
+    )
+
+
+def _qa(table: Table) -> Found | None:
+    """Questions with the places of their answers in a context."""
+    question, answers = table.named("question", ("query",), "text"), table.own("answers")
+    if answers is None and question is not None:
+        answers = next(iter(table.usual(("answer",))), None)
+    if question is None or answers is None:
+        return None
+    context = table.named("context", ("passage", "paragraph", "document", "text"), "text")
+    if context is None or not _are_answers(table, answers, context):
+        return None
+    names = {"question": question, "context": context, "answers": answers}
+    return Found(names, dict.fromkeys(names, "the usual name of it"), f"'{answers}' quotes '{context}'")
+
+
+def _are_answers(table: Table, answers: str, context: str) -> bool:
+    """Whether most rows with answers have one that their context holds."""
+    listed = [(_answer_texts(row.get(answers)), str(row.get(context))) for row in table.head]
+    answered = [any(text in whole for text in texts) for texts, whole in listed if texts]
+    return 2 * sum(answered) > len(answered) or (not answered and table.holds(answers, "nothing", *_LISTS))
+
+
+def _answer_texts(value: Any) -> list[str]:
+    """Of one text, a list of them, SQuAD's objects, or an object of lists."""
+    value = value.get("text") if isinstance(value, Mapping) else value
+    if isinstance(value, str):
+        return [value] if value else []
+    texts = value if isinstance(value, list | tuple) else []
+    return [str(each.get("text")) if isinstance(each, Mapping) else str(each) for each in texts]
+
+
+def _choice(table: Table) -> Found | None:
+    """What comes next, or answers: one of several."""
+    choices, several = _choices(table)
+    label = table.named("label", _RIGHT, "number", "text") if choices else None
+    if not choices or label is None or len(table.shapes[label].counts) > several:
+        return None
+    names, why = {"choices": choices, "label": label}, {"choices": f"{several} texts a row", "label": "a usual name"}
+    text = table.own("text")
+    for first, second in _BEGINNINGS if text is None else ():
+        both = [*table.usual((first,), "text"), *table.usual((second,), "text")]
+        if len(both) == 2:
+            return Found(
+                names | {"text": both[0], "text_b": both[1]},
+                why | dict.fromkeys(("text", "text_b"), "usual names"),
+                "several choices a row",
+            )
+    text = text or table.named("text", _BEFORE_CHOICES, "text")
+    if text is None:
+        return None
+    return Found(names | {"text": text}, why | {"text": "a usual name"}, "several choices a row")
+
+
+def _choices(table: Table) -> tuple[str, int]:
+    """(The column of lists, or several columns joined by commas, how many choices that are); ("", 0) for none."""
+    own = table.columns.choices
+    if "," in own and all(name in table.shapes for name in own.split(",")):
+        return own, len(own.split(","))
+    listed = table.named("choices", ("options", "endings"), "words")
+    if listed is not None:
+        return listed, max((len(row.get(listed) or ()) for row in table.rows), default=0)
+    stems: dict[str, dict[str, str]] = {}
+    for name, shape in table.shapes.items():
+        found = _CHOICE.fullmatch(name.strip().lower())
+        if found and shape.filled:
+            stems.setdefault(found[1], {})[found[2]] = name
+    several = {stem: names for stem, names in stems.items() if len(names) > 1}
+    if len(several) != 1:
+        return "", 0
+    names = next(iter(several.values()))
+    return ",".join(names[place] for place in sorted(names)), len(names)
+
+
+def _kind_of_labels(table: Table, label: str) -> tuple[str, str]:
+    """(kind of task, reason), by all labels."""
+    shape = shapes_of([{label: row.get(label)} for row in table.rows])[label]
+    count = len({class_name(value) for value in shape.counts})
+    if shape.holds in _LISTS:
+        return "classify", f"a list of labels in every row of '{label}'"
+    if shape.holds in ("object", "objects", "nothing"):
+        raise table.refusal("this column holds no labels", [label], "label")
+    if all(_WITH_COMMA.fullmatch(value) for value in shape.counts):
+        what = "the labels look like numbers with a decimal comma"
+        raise table.refusal(what, [label], "label", fix="write them with a point, or name the task classify")
+    if shape.holds != "number":
+        return "classify", f"{count:,} different label(s) in '{label}'"
+    if not all(float(value).is_integer() for value in shape.counts):
+        return "regress", f"numbers with fractions in '{label}'"
+    if count > _MOST_NUMBERED:
+        what = f"{count:,} different whole numbers may be classes, or amounts to predict"
+        raise table.refusal(what, [label], "label", fix="name the task, classify or regress")
+    regress = "; the task regress predicts amounts" if count > 2 else ""
+    return "classify", f"{count} different whole number(s) in '{label}'{regress}"
+
+
+_KINDS: dict[str, tuple[Callable[[Table], Found | None], str]] = {
+    "tag": (_tag, "a column of words and one of as many tags, or a text and one of spans"),
+    "qa": (_qa, "columns of a question, of a context, and of answers that quote it"),
+    "choice": (_choice, "a column that lists choices, or one for each, a text before them, and a label"),
+}
+# What rows of each kind must have, in the fields of `Columns`; of several ways, one.
+_WAYS = {
+    "classify": (("text", "label"),),
+    "regress": (("text", "label"),),
+    "tag": (("tokens", "tags"), ("text", "spans")),
+    "qa": (("question", "context", "answers"),),
+    "choice": (("text", "choices", "label"),),
+}
+
+
+def can_be_inferred(kind: str) -> bool:
+    """Whether the columns of rows for this kind of task can be inferred."""
+    return kind in _WAYS
+
+
+def has_columns(row: Mapping[str, Any], columns: Columns, kind: str) -> bool:
+    """Whether a row has all that a kind of task needs under the names in `columns`."""
+    return any(all(set(getattr(columns, part).split(",")) <= row.keys() for part in way) for way in _WAYS[kind])

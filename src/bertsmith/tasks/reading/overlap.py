@@ -1,0 +1,72 @@
+"""Texts that come more than once: in two parts, or in one with different labels.
+
+Texts are compared without regard to case and white space.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_SHOWN = 5
+
+
+class Item(NamedTuple):
+    """A row. where: "file:line". key: of its texts, by `text_key`. label: as text; "" where it does not count."""
+
+    where: str
+    key: bytes
+    label: str
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What was found. count: of rows, or of texts. examples: the first of them, in words."""
+
+    count: int
+    examples: list[str]
+
+    def lines(self) -> str:
+        """The examples, a line each, for the end of a message."""
+        more = f"\n    and {self.count - len(self.examples):,} more" if self.count > len(self.examples) else ""
+        return "".join(f"\n    {each}" for each in self.examples) + more
+
+
+def text_key(texts: Iterable[str | None]) -> bytes:
+    """16 bytes that stand for the texts of a row in their order, None for a text that the row has not."""
+    found = hashlib.blake2b(digest_size=16)
+    for text in texts:
+        folded = b"" if text is None else " ".join(text.split()).casefold().encode(errors="surrogatepass")
+        found.update(f"{'-' if text is None else len(folded)}:".encode() + folded)
+    return found.digest()
+
+
+def rows_in_both(part: Sequence[Item], other: Sequence[Item]) -> Overlap:
+    """The rows of a part whose texts are those of a row of the other, whatever their labels."""
+    first: dict[bytes, Item] = {}
+    for each in other:
+        first.setdefault(each.key, each)
+    found = [(each, first[each.key]) for each in part if each.key in first]
+    return Overlap(len(found), [_pair(*each) for each in found[:_SHOWN]])
+
+
+def _pair(one: Item, other: Item) -> str:
+    labels = "" if one.label == other.label else f" (labelled {one.label}, there {other.label})"
+    return f"{one.where} is {other.where}{labels}"
+
+
+def contradictions(part: Sequence[Item]) -> Overlap:
+    """The texts of a part that have rows with different labels."""
+    first: dict[bytes, Item] = {}
+    found: dict[bytes, tuple[Item, Item]] = {}
+    for each in part:
+        before = first.setdefault(each.key, each)
+        if each.label != before.label:
+            found.setdefault(each.key, (before, each))
+    examples = [
+        f"{one.where} is labelled {one.label}, {other.where} {other.label}"
+        for one, other in list(found.values())[:_SHOWN]
+    ]
+    return Overlap(len(found), examples)

@@ -1,0 +1,99 @@
+"""The rows of a run: those of each part, dev rows held out of the training rows, and rows that come twice."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say, warn
+from bertsmith.tasks.reading.bad_rows import SkippedRows, pass_over, raise_at_once
+from bertsmith.tasks.reading.files import Form, Source, rows_of
+from bertsmith.tasks.reading.labels import class_name
+from bertsmith.tasks.reading.overlap import Item, Overlap, contradictions, rows_in_both, text_key
+from bertsmith.tasks.reading.records import Columns, Record, RowReader, read_records
+from bertsmith.tasks.reading.split import split, strata
+
+Parts = dict[str, list[Record]]
+_SHOWN = 5
+
+
+def read_parts(
+    sources: Mapping[str, Source], columns: Columns, reader: type[RowReader], skipped: SkippedRows | None
+) -> Parts:
+    """The records of "train" and of what else there is. Raises BertsmithError as `read_records` does, and for a file
+    without the line of names that the training rows have."""
+    first = _names(sources["train"], columns, skipped)
+    for part, source in sources.items():
+        names = _names(source, columns, skipped)
+        if columns.header and first and names and not set(names) & set(first):
+            what = (
+                f"the {part} rows have no column of the training rows; their first line is: {' | '.join(names)[:200]}"
+            )
+            raise BertsmithError(what, _name(source, part), f"begin it with the names: {', '.join(first)}")
+    return {part: read_records(source, columns, True, reader, skipped) for part, source in sources.items()}
+
+
+def _names(source: Source, columns: Columns, skipped: SkippedRows | None) -> list[str]:
+    """The columns of the first row that can be read."""
+    report = raise_at_once if skipped is None else pass_over
+    _, row = next(rows_of(source, Form(columns.header, columns.quoted), report), ("", ""))
+    return list(row) if isinstance(row, Mapping) else []
+
+
+def _name(source: Source, part: str) -> str:
+    return str(source) if isinstance(source, str | Path) else f"the {part} rows"
+
+
+def hold_out(parts: Parts, columns: Columns, reader: type[RowReader], share: float, seed: int) -> Parts:
+    """The parts with "dev", taken out of "train", and says how. Raises BertsmithError where that cannot be."""
+    rows = parts["train"]
+    classes, units, grouped = divisible(rows, reader)
+    if columns.group != Columns.group and not grouped:
+        what = f"no training row has a value in column '{columns.group}'"
+        raise BertsmithError(what, rows[0].where, "name a column of the training rows with --columns.group")
+    found = split(classes, units, share, seed, grouped)
+    together = (
+        f"{len(set(units)):,} groups by column '{columns.group}'" if grouped else f"{len(set(units)):,} different texts"
+    )
+    say(f"dev: {len(found.dev):,} of {len(rows):,} rows of train ({share:.0%}, by label, {together}; seed {seed})")
+    if found.only_train:
+        listed = ", ".join(f"{name} ({count:,})" for name, count in list(found.only_train.items())[:_SHOWN])
+        more = f" and {len(found.only_train) - _SHOWN:,} more" if len(found.only_train) > _SHOWN else ""
+        warn(f"dev has no row of these labels, which train has too few of: {listed}{more}", of_all_ranks=True)
+    train, dev = ([rows[place] for place in side] for side in (found.train, found.dev))
+    return {"train": train, "dev": dev} | {part: those for part, those in parts.items() if part != "train"}
+
+
+def divisible(rows: Sequence[Record], reader: type[RowReader]) -> tuple[list[Hashable], list[Hashable], bool]:
+    """What `split` takes: the class of each row, what it may not be parted from, and whether groups were named."""
+    grouped = any(each.group is not None for each in rows)
+    units: list[Hashable] = [
+        f"group {each.group}" if each.group is not None else (place if grouped else text_key(reader.unit(each)))
+        for place, each in enumerate(rows)
+    ]
+    return strata([reader.stratum(each) for each in rows]), units, grouped
+
+
+def warn_of_copies(parts: Parts, reader: type[RowReader]) -> None:
+    """Counts and names rows whose texts stand in several parts, and texts of the training rows with several labels."""
+    items = {part: [_item(each, reader) for each in rows] for part, rows in parts.items()}
+    for part, other in (("dev", "train"), ("test", "train"), ("test", "dev")):
+        if part in items and other in items:
+            found = rows_in_both(items[part], items[other])
+            what = f"{found.count:,} of {len(items[part]):,} {part} rows have the text of {other} rows"
+            _warn(found, f"{what}, so their score may be too good")
+    found = contradictions([each for each in items["train"] if each.label])
+    _warn(found, f"{found.count:,} texts of the training rows have several labels")
+
+
+def _item(record: Record, reader: type[RowReader]) -> Item:
+    """Labels other than a class or a number are not compared: a question may have several right answers."""
+    label = record.label
+    shown = class_name(label) if isinstance(label, str) else f"{label:g}" if isinstance(label, int | float) else ""
+    return Item(record.where, text_key(reader.texts(record)), shown)
+
+
+def _warn(found: Overlap, what: str) -> None:
+    if found.count:
+        warn(f"{what} (but for case and white space):{found.lines()}", of_all_ranks=True)

@@ -1,0 +1,101 @@
+"""What the columns of rows hold, as far as that can be seen: texts, names, numbers, lists."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Holds = Literal["nothing", "text", "number", "yes or no", "words", "numbers", "objects", "object", "different things"]
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+# "#1 ID", "pairID", "row_id", "uuid"; not "valid".
+_ID_NAME = re.compile(r"(?:^|[\W_])(?i:ids?|idx|index|guid|uuid|uid|key|url|hash)$|[a-z]I[Dd]$")
+_FEWEST_WORDS, _FEWEST_CHARACTERS = 3.0, 15.0
+_LEAST_DISTINCT = 0.2
+_SHOWN, _SHOWN_CHARACTERS = 3, 24
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A column. rows: of the table. filled: those with a value. words, characters: of its texts, on average. counts:
+    of its values, as text."""
+
+    name: str
+    holds: Holds
+    rows: int
+    filled: int
+    words: float
+    characters: float
+    counts: Mapping[str, int]
+
+    @property
+    def is_id(self) -> bool:
+        """Whether it only tells rows apart: by its name, or because all its values are different and one word each."""
+        if _ID_NAME.search(self.name):
+            return True
+        if self.filled < 3 or len(self.counts) < self.filled or self.holds not in ("text", "number"):
+            return False
+        if self.holds == "number":
+            numbers = [float(value) for value in self.counts]
+            return all(each.is_integer() for each in numbers) and numbers == sorted(numbers)
+        return self.words == 1 and all(any(each.isdigit() for each in value) for value in self.counts)
+
+    @property
+    def is_free_text(self) -> bool:
+        """Whether it looks like sentences, and not like names of a few things."""
+        long = self.words >= _FEWEST_WORDS or (self.words < 1.5 and self.characters >= _FEWEST_CHARACTERS)
+        differ = len(self.counts) > max(1, _LEAST_DISTINCT * self.filled) or self.rows == 1
+        return self.holds == "text" and long and differ and not self.is_id
+
+    def described(self) -> str:
+        """Its name and first values, for a message."""
+        shown = [
+            each if len(each) <= _SHOWN_CHARACTERS else each[: _SHOWN_CHARACTERS - 3] + "..." for each in self.counts
+        ]
+        more = ", ..." if len(shown) > _SHOWN else ""
+        return f"'{self.name}' ({', '.join(shown[:_SHOWN])}{more})" if shown else f"'{self.name}' (empty)"
+
+
+def shapes_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Shape]:
+    """Of every column, in the order of the first rows that have it."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: _shape(name, [row.get(name) for row in rows]) for name in names}
+
+
+def _shape(name: str, values: Sequence[Any]) -> Shape:
+    present = [value for value in values if value is not None and value != "" and value != []]
+    texts = [value for value in present if isinstance(value, str)]
+    kinds = {_held(value) for value in present}
+    if kinds == {"number", "yes or no"}:
+        kinds = {"different things"}
+    elif kinds == {"number", "text"}:
+        kinds = {"text"}
+    held: Holds = kinds.pop() if len(kinds) == 1 else "different things" if kinds else "nothing"
+    return Shape(
+        name,
+        held,
+        len(values),
+        len(present),
+        sum(len(text.split()) for text in texts) / max(1, len(texts)),
+        sum(len(text) for text in texts) / max(1, len(texts)),
+        Counter(value.strip() if isinstance(value, str) else json.dumps(value, default=str) for value in present),
+    )
+
+
+def _held(value: Any) -> Holds:
+    if isinstance(value, bool):
+        return "yes or no"
+    if isinstance(value, int | float):
+        return "number"
+    if isinstance(value, str):
+        return "number" if _NUMBER.fullmatch(value.strip()) else "text"
+    if isinstance(value, Mapping):
+        return "object"
+    if isinstance(value, Sequence):
+        if all(isinstance(each, str) for each in value):
+            return "words"
+        return "numbers" if all(isinstance(each, int) for each in value) else "objects"
+    return "different things"

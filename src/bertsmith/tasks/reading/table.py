@@ -1,0 +1,69 @@
+"""The columns of rows, looked up by the parts of a task that they may hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.reading.records import Columns
+from bertsmith.tasks.reading.shapes import shapes_of
+
+_CLOSELY_READ = 1000
+_SHOWN = 12
+
+
+class Table:
+    """Rows with the names that the user gave to columns. Their contents are judged by the first rows.
+
+    shapes: what each column holds. where: the file, for messages.
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], columns: Columns, where: str) -> None:
+        self.rows, self.columns, self.where = rows, columns, where
+        self.head = rows[:_CLOSELY_READ]
+        self.shapes = shapes_of(self.head)
+        self._by_folded: dict[str, list[str]] = {}
+        for name in self.shapes:
+            self._by_folded.setdefault(_folded(name), []).append(name)
+
+    def own(self, part: str) -> str | None:
+        """The column that the user named for a part, or the one with its default name, perhaps in other letters. Raises
+        BertsmithError where the user's is not there."""
+        name: str = getattr(self.columns, part)
+        if name in self.shapes:
+            return name
+        if name != getattr(Columns, part):
+            raise self.refusal(f"there is no column '{name}'; there are", self.shapes, part)
+        alike = self._by_folded.get(name, [])
+        return alike[0] if len(alike) == 1 else None
+
+    def usual(self, names: Iterable[str], *kinds: str) -> list[str]:
+        """The columns with one of these names, whatever their case and marks, that hold one of the kinds."""
+        found = [name for each in names for name in self._by_folded.get(each, ())]
+        return [name for name in found if self.shapes[name].filled and self.holds(name, *kinds)]
+
+    def named(self, part: str, names: Iterable[str], *kinds: str) -> str | None:
+        """`own`, or else the only one of `usual`. Raises BertsmithError where there are several."""
+        own = self.own(part)
+        found = [own] if own is not None else self.usual(names, *kinds)
+        if len(found) > 1:
+            raise self.refusal(f"several columns may be the {part.replace('_', ' ')}", found, part)
+        return found[0] if found else None
+
+    def holds(self, name: str | None, *kinds: str) -> bool:
+        """Whether a column is there and holds one of the kinds; of none, anything."""
+        return name is not None and (not kinds or self.shapes[name].holds in kinds)
+
+    def refusal(self, what: str, names: Iterable[str], part: str, *more: str, fix: str = "") -> BertsmithError:
+        """An error that lists columns, and says with which flags they are named."""
+        listed = list(names)
+        lines = [f"\n    {self.shapes[name].described()}" for name in listed[:_SHOWN]]
+        lines += [f"\n    and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
+        flags = " and ".join(f"--columns.{each.replace('_', '-')}" for each in (part, *more))
+        return BertsmithError(f"{what}:{''.join(lines)}", self.where, fix or f"name the right one with {flags}")
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"\W+", "_", name.strip().lower()).strip("_")

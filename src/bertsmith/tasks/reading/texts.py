@@ -1,0 +1,129 @@
+"""Which columns hold the text, or the pair of texts, and the label."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.reading.labels import MOST_CLASSES
+from bertsmith.tasks.reading.table import Table
+
+TEXTS = (
+    "text", "sentence", "review", "review_text", "reviewtext", "content", "body", "comment", "comment_text", "message",
+    "utterance", "document", "tweet", "post", "article", "abstract", "phrase", "query", "question", "input",
+)  # fmt: skip
+_PAIRS = (
+    ("premise", "hypothesis"), ("question", "sentence"), ("question", "context"), ("question", "passage"),
+    ("question", "answer"), ("query", "passage"), ("query", "document"), ("claim", "evidence"),
+)  # fmt: skip
+LABELS = (
+    "labels", "gold_label", "class", "category", "target", "sentiment", "intent", "emotion", "topic", "polarity",
+    "tags", "is_duplicate", "quality", "score", "stars", "star_rating", "rating", "similarity", "similarity_score",
+    "answer",
+)  # fmt: skip
+_FIRST = {"1": "2", "a": "b", "A": "B"}
+_THIRD = {"1": "3", "a": "c", "A": "C"}
+_USUAL = "a usual name of it"
+
+
+@dataclass(frozen=True)
+class Found:
+    """columns: by the fields of `Columns`. why: for each, in words. what: all of them together show."""
+
+    columns: Mapping[str, str]
+    why: Mapping[str, str]
+    what: str = ""
+
+
+def text_and_label(table: Table) -> Found:
+    """The text or the two texts, and the label. Raises BertsmithError where several columns may be one of them."""
+    label = table.named("label", LABELS)
+    columns, why = _texts(table, () if label is None else (label,))
+    if label is None:
+        label, why["label"] = _label_by_shape(table, tuple(columns.values()))
+    elif label in columns.values():
+        raise table.refusal("one column may be a text or the label", [label], "text", "label")
+    return Found(columns | {"label": label}, {"label": _USUAL} | why)
+
+
+def the_text(table: Table, but: Collection[str]) -> tuple[str, str]:
+    """(The only column of texts, why). but: columns that are something else. Raises BertsmithError where several may be
+    it."""
+    own = table.own("text")
+    if own is not None:
+        return own, "its default name"
+    usual = [name for name in table.usual(TEXTS, "text") if name not in but]
+    found = usual + [name for name, shape in table.shapes.items() if shape.is_free_text and name not in (*but, *usual)]
+    if len(found) == 1:
+        return found[0], _USUAL if usual else "the only one with sentences"
+    if found:
+        raise table.refusal("several columns may be the text", found, "text", "text_b")
+    short = [name for name, shape in table.shapes.items() if shape.holds == "text" and name not in but]
+    short = [
+        name
+        for name in short
+        if not table.shapes[name].is_id and 2 * len(table.shapes[name].counts) > table.shapes[name].filled
+    ]
+    if len(short) != 1:
+        raise table.refusal("no column looks like the text; there are", table.shapes, "text")
+    return short[0], "the only one with many different texts"
+
+
+def _texts(table: Table, but: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+    own, second = table.own("text"), table.own("text_b")
+    if own is not None:
+        names = {"text": own} | ({} if second is None else {"text_b": second})
+        return names, dict.fromkeys(names, "its default name")
+    pairs = list(_pairs(table, but)) if second is None else []
+    if len(pairs) > 1:
+        raise table.refusal("several pairs of columns may be the two texts", sum(pairs, ()), "text", "text_b")
+    if pairs:
+        return dict(zip(("text", "text_b"), pairs[0], strict=True)), dict.fromkeys(
+            ("text", "text_b"), "the names of a pair"
+        )
+    text, why = the_text(table, (*but, *([] if second is None else [second])))
+    return {"text": text} | ({} if second is None else {"text_b": second}), {"text": why, "text_b": "its default name"}
+
+
+def _pairs(table: Table, but: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Columns of texts whose names are those of a pair: words that go together, or 1 and 2, or a and b."""
+    for first, second in _PAIRS:
+        for one in table.usual((first,), "text"):
+            yield from ((one, other) for other in table.usual((second,), "text") if not {one, other} & set(but))
+    texts = {name for name, shape in table.shapes.items() if _may_be_one_of_two(table, name) and name not in but}
+    for name in [each for each in table.shapes if each in texts]:
+        for place, mark in enumerate(name):
+            second, third = (name[:place] + marks.get(mark, "") + name[place + 1 :] for marks in (_FIRST, _THIRD))
+            if mark in _FIRST and second in texts:
+                if third in texts:
+                    raise table.refusal("there are more than two texts", [name, second, third], "text", "text_b")
+                yield name, second
+
+
+def _may_be_one_of_two(table: Table, name: str) -> bool:
+    shape = table.shapes[name]
+    return shape.holds == "text" and not shape.is_id and 5 * len(shape.counts) > shape.filled
+
+
+def _label_by_shape(table: Table, but: Collection[str]) -> tuple[str, str]:
+    """The only column with few different values, or with numbers."""
+    found = []
+    for name, shape in table.shapes.items():
+        few = 2 * len(shape.counts) <= shape.filled and len(shape.counts) <= MOST_CLASSES
+        fits = shape.holds in ("number", "words") or (shape.holds in ("text", "yes or no") and few)
+        if (
+            fits
+            and name not in but
+            and not shape.is_id
+            and len(shape.counts) > 1
+            and 10 * shape.filled >= 9 * shape.rows
+        ):
+            found.append(name)
+    if len(found) == 1:
+        return found[0], "the only one with few different values, or with numbers"
+    rest = [name for name in table.shapes if name not in but]
+    if not rest:
+        raise BertsmithError("there is no column for the label", table.where, "give rows with a text and a label")
+    what = "several columns may be the label" if found else "no column looks like the label; there are"
+    raise table.refusal(what, found or rest, "label")

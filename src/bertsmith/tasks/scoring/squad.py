@@ -1,0 +1,153 @@
+"""Scores of answers to SQuAD's questions, equal to those of evaluate-v1.1.py and evaluate-v2.0.py on any predictions.
+
+Questions are (id, texts of the gold answers) in the order of the file; scores are in percent.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+Gold = tuple[str, Sequence[str]]
+
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+@lru_cache(maxsize=1 << 18)
+def normalised(answer: str) -> str:
+    """Lower case, without ASCII punctuation and the words a, an and the, with single spaces."""
+    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, golds: Iterable[str]) -> int:
+    """1 where the normalised prediction is one of the normalised gold answers, else 0."""
+    found = normalised(prediction)
+    return int(any(found == normalised(gold) for gold in golds))
+
+
+def word_f1(prediction: str, gold: str, both_empty: float) -> float:
+    """F1 of the normalised words, each counted as often as it stands there. both_empty: where neither has a word."""
+    found, wanted = normalised(prediction).split(), normalised(gold).split()
+    if not found or not wanted:
+        return both_empty if found == wanted else 0.0
+    same = sum((Counter(found) & Counter(wanted)).values())
+    if not same:
+        return 0.0
+    precision, recall = same / len(found), same / len(wanted)
+    return (2 * precision * recall) / (precision + recall)
+
+
+def scores_1_1(questions: Iterable[Gold], predictions: Mapping[str, str]) -> dict[str, float]:
+    """exact_match and f1 over all questions; one without a prediction scores 0, as does one without a gold answer."""
+    exact, f1, total = 0, 0.0, 0
+    for name, golds in questions:
+        total += 1
+        if name in predictions:
+            exact += exact_match(predictions[name], golds)
+            f1 += max((word_f1(predictions[name], gold, 0.0) for gold in golds), default=0.0)
+    return {"exact_match": 100.0 * exact / max(1, total), "f1": 100.0 * f1 / max(1, total)}
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Questions by id. answerable: whether there is a gold answer. exact, f1: of the questions with a prediction."""
+
+    answerable: dict[str, bool]
+    exact: dict[str, float]
+    f1: dict[str, float]
+
+
+def _scored(questions: Iterable[Gold], predictions: Mapping[str, str]) -> _Scored:
+    scored = _Scored({}, {}, {})
+    for name, golds in questions:
+        scored.answerable[name] = bool(golds)
+        if name in predictions:
+            wanted = [gold for gold in golds if normalised(gold)] or [""]
+            scored.exact[name] = exact_match(predictions[name], wanted)
+            scored.f1[name] = max(word_f1(predictions[name], gold, 1.0) for gold in wanted)
+    return scored
+
+
+def scores_2_0(
+    questions: Iterable[Gold],
+    predictions: Mapping[str, str],
+    null_scores: Mapping[str, float] | None = None,
+    threshold: float = 1.0,
+) -> dict[str, float]:
+    """exact, f1 and total over the questions that have a prediction, and the same of those with (HasAns) and without
+    (NoAns) an answer.
+
+    null_scores: how little likely an answer is, for each prediction; above the `threshold` it counts as "". With them
+    come best_exact and best_f1, the scores under the best thresholds, with best_exact_thresh and best_f1_thresh.
+    The script fails where a question has no prediction; here HasAns and NoAns, too, are those that have one.
+    """
+    scored = _scored(questions, predictions)
+    exact, f1 = (
+        {
+            name: float(not scored.answerable[name]) if null_scores and null_scores[name] > threshold else score
+            for name, score in scores.items()
+        }
+        for scores in (scored.exact, scored.f1)
+    )
+    groups = {
+        "": list(exact),
+        "HasAns_": [name for name, has in scored.answerable.items() if has and name in exact],
+        "NoAns_": [name for name, has in scored.answerable.items() if not has and name in exact],
+    }
+    found: dict[str, float] = {}
+    for prefix, names in groups.items():
+        if names or not prefix:
+            total = max(1, len(names))
+            found[f"{prefix}exact"] = 100.0 * sum(exact[name] for name in names) / total
+            found[f"{prefix}f1"] = 100.0 * sum(f1[name] for name in names) / total
+            found[f"{prefix}total"] = len(names)
+    if null_scores is not None:
+        for metric, scores in (("exact", scored.exact), ("f1", scored.f1)):
+            best = _best_threshold(scores, scored.answerable, predictions, null_scores)
+            found |= {f"best_{metric}": best.score, f"best_{metric}_thresh": best.threshold}
+    return found
+
+
+@dataclass(frozen=True)
+class BestThreshold:
+    """threshold: 0.0 where nothing is better than to answer no question (answered: 0), as in the script."""
+
+    score: float
+    threshold: float
+    answered: int
+
+
+def best_threshold(
+    questions: Iterable[Gold], predictions: Mapping[str, str], null_scores: Mapping[str, float], metric: str = "f1"
+) -> BestThreshold:
+    """The threshold on `null_scores` under which `metric` (exact, f1) is highest. predictions: without a threshold."""
+    scored = _scored(questions, predictions)
+    scores = scored.f1 if metric == "f1" else scored.exact
+    return _best_threshold(scores, scored.answerable, predictions, null_scores)
+
+
+def _best_threshold(
+    scores: Mapping[str, float],
+    answerable: Mapping[str, bool],
+    predictions: Mapping[str, str],
+    null_scores: Mapping[str, float],
+) -> BestThreshold:
+    """Starts where no question is answered, and lets the predictions in, the surest first.
+
+    Equal null scores are let in one by one, in the order of `null_scores`, although no threshold parts them: so the
+    script does.
+    """
+    score: float = sum(not has for has in answerable.values())
+    best, threshold, answered = score, 0.0, 0
+    for place, name in enumerate(sorted(null_scores, key=null_scores.__getitem__), start=1):
+        if name in scores:
+            wrong = -1 if predictions[name] else 0
+            score += scores[name] if answerable[name] else wrong
+            if score > best:
+                best, threshold, answered = score, null_scores[name], place
+    return BestThreshold(100.0 * best / max(1, len(scores)), threshold, answered)

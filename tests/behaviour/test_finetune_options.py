@@ -1,0 +1,262 @@
+"""Promises of fine-tuning's options: when a seed ends, whose model is kept, which weights learn, and what tells how far
+to trust a score."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import bertsmith
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.cli import main
+from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.finetuning.trials import trials
+from bertsmith.tasks.results import kept_seed
+from bertsmith.training.run_folder import Run
+from made_rows import QUICK, made_model, rows
+from made_runs import signalled_after
+
+TRAIN, DEV, TEST = rows(160, 1), rows(60, 2), rows(60, 3)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_model(tmp_path_factory.mktemp("encoder"))
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(folder / "model.safetensors")
+
+
+def tune(
+    model: Path, out: Path | None, resume: bool = False, **settings: object
+) -> bertsmith.tasks.results.FinetuneResult:
+    made = replace(QUICK, **settings)
+    return bertsmith.finetune("classify", model, TRAIN, DEV, out, settings=made, resume=resume)
+
+
+def test_measurements_come_between_epochs_too_and_steps_are_bounded(model: Path, tmp_path: Path) -> None:
+    result = tune(model, tmp_path / "run", epochs=3, evaluate_every=4, max_steps=17)
+    (seed,) = result.seeds
+    assert [each.epoch for each in seed.epochs] == [0.4, 0.8, 1.0, 1.2, 1.6, 1.7], "10 steps an epoch, 17 in all"
+    best = max(range(6), key=lambda place: seed.epochs[place].dev["accuracy"])
+    assert seed.best_epoch == seed.epochs[best].epoch
+    rates = [each["learning_rate"] for each in Run(tmp_path / "run").metrics("train")]
+    assert rates[-1] < rates[-2] < QUICK.learning_rate, "the rate falls over the steps that there are"
+
+
+def test_patience_ends_a_seed_and_the_next_one_begins_as_it_would_alone(model: Path, tmp_path: Path) -> None:
+    settings = {"epochs": 6, "patience": 2, "evaluate_every": 5, "dropout": 0.2}
+    result = tune(model, tmp_path / "run", seeds=2, **settings)
+    for seed in result.seeds:
+        scores = [each.dev["accuracy"] for each in seed.epochs]
+        best = scores.index(max(scores))
+        assert len(scores) == best + 3 < 12, "two measurements behind the best one"
+    alone = tune(model, None, seed=43, **settings)
+    assert alone.seeds[0] == result.seeds[1]
+
+
+def test_a_seed_that_ran_out_of_patience_is_not_resumed(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"epochs": 6, "patience": 1, "seeds": 2, "save_every": 3, "dropout": 0.2}
+    unbroken = tune(model, tmp_path / "unbroken", **settings)
+    steps = [round(10 * seed.epochs[-1].epoch) for seed in unbroken.seeds]
+    assert steps[0] < 60
+    for step in (steps[0] - 1, steps[0], steps[0] + 1):
+        run = tmp_path / f"run-{step}"
+        with monkeypatch.context() as patch:
+            signalled_after(step, patch)
+            with pytest.raises(StoppedAfterSaving):
+                tune(model, run, **settings)
+        assert tune(model, run, resume=True, **settings).seeds == unbroken.seeds
+        assert (run / "model" / "model.safetensors").read_bytes() == (
+            tmp_path / "unbroken" / "model" / "model.safetensors"
+        ).read_bytes()
+
+
+def test_the_kept_seed_is_the_best_the_middle_or_the_last() -> None:
+    scores = [0.7, 0.9, 0.8, 0.9, 0.6]
+    assert [kept_seed(name, scores) for name in ("best", "median", "last")] == [1, 2, 4]
+    assert [kept_seed("median", scores[:count]) for count in range(1, 5)] == [0, 0, 2, 2]
+    assert kept_seed("best", [0.5, 0.5]) == 0
+
+
+@pytest.mark.parametrize("keep", ["median", "last"])
+def test_the_model_is_that_of_the_seed_that_was_asked_for(model: Path, tmp_path: Path, keep: str) -> None:
+    settings = {"epochs": 2, "learning_rate": 1.5e-3, "dropout": 0.2}
+    result = tune(model, tmp_path / "run", seeds=3, keep_seed=keep, **settings)
+    assert result.kept == result.seeds[kept_seed(keep, result.scores)]
+    answers = Predictor(tmp_path / "run", "cpu", precision="fp32")(DEV)
+    right = sum(each["label"] == row["label"] for each, row in zip(answers, DEV, strict=True)) / len(DEV)
+    assert right == pytest.approx(result.kept_epoch.dev["accuracy"])
+    if keep == "last":
+        assert result.kept_epoch == result.seeds[-1].epochs[-1]
+    alone = tune(
+        model, tmp_path / "alone", seed=result.kept.seed, keep_seed="last" if keep == "last" else "best", **settings
+    )
+    assert alone.seeds[0] == result.kept
+    found, expected = weights(tmp_path / "run" / "model"), weights(tmp_path / "alone" / "model")
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert not list((tmp_path / "run").glob("best-*"))
+
+
+def test_frozen_layers_stay_and_the_others_learn(model: Path, tmp_path: Path) -> None:
+    tune(model, tmp_path / "run", epochs=1, frozen_layers=1)
+    before, after = weights(model), weights(tmp_path / "run" / "model")
+    same = {name for name in before.keys() & after.keys() if torch.equal(before[name], after[name])}
+    assert {name for name in same if ".embeddings." in name or ".layer.0." in name} == {
+        name for name in before if ".embeddings." in name or ".layer.0." in name
+    }
+    assert not [name for name in same if ".layer.1." in name]
+    with pytest.raises(BertsmithError, match="frozen_layers is 9"):
+        tune(model, None, frozen_layers=9)
+
+
+def test_reinitialised_layers_begin_at_random_and_the_others_at_the_models(model: Path, tmp_path: Path) -> None:
+    tune(model, tmp_path / "run", epochs=1, reinitialised_layers=1, learning_rate=1e-12)
+    before, after = weights(model), weights(tmp_path / "run" / "model")
+    for name in before.keys() & after.keys():
+        if ".layer." in name and name.endswith("query.weight"):
+            assert torch.allclose(before[name], after[name], atol=1e-6) == (".layer.0." in name)
+
+
+def test_rates_fall_with_depth(model: Path, tmp_path: Path) -> None:
+    """Adam's first update moves every weight by the learning rate, whatever its gradient."""
+    settings = {
+        "epochs": 1,
+        "max_steps": 1,
+        "layer_decay": 0.5,
+        "weight_decay": 0.0,
+        "warmup": 0.0,
+        "learning_rate": 1e-3,
+    }
+    tune(model, tmp_path / "run", **settings)
+    before, after = weights(model), weights(tmp_path / "run" / "model")
+
+    def moved(part: str) -> float:
+        name = next(each for each in sorted(before) if part in each and each.endswith("weight") and "Norm" not in each)
+        return float((before[name] - after[name]).abs().max())
+
+    assert moved(".layer.1.") == pytest.approx(0.5e-3, rel=0.02)
+    assert moved(".layer.0.") == pytest.approx(0.25e-3, rel=0.02)
+    assert moved("word_embeddings") == pytest.approx(0.125e-3, rel=0.02)
+
+
+def test_folds_measure_every_row_once_and_shares_lie_within_one_another(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = []
+
+    def noting(work):  # type: ignore[no-untyped-def]
+        found = trials(work)
+        held.append(found)
+        return found
+
+    monkeypatch.setattr("bertsmith.tasks.finetune.trials", noting)
+    result = tune(model, tmp_path / "run", folds=4, learning_curve=True)
+    (made,) = held
+    assert [(each.kind, each.label) for each in made] == [
+        ("share", 10), ("share", 30), *(("fold", number) for number in range(1, 5)), ("seed", 42),
+    ]  # fmt: skip
+    folds = [each.fold for each in made if each.kind == "fold"]
+    assert sorted(row for fold in folds for row in fold) == list(range(160))
+    assert {len(fold) for fold in folds} <= {39, 40, 41}
+    for each in made:
+        if each.kind == "fold":
+            assert sorted([*each.rows, *each.fold]) == list(range(160))
+    small, large = (set(each.rows) for each in made if each.kind == "share")
+    assert small < large
+    assert abs(len(small) - 16) <= 1 >= abs(len(large) - 48)
+    assert set(result.folds) == {"1", "2", "3", "4"}
+    assert set(result.shares) == {"10", "30"}
+    assert np.mean([each["accuracy"] for each in result.folds.values()]) > 0.8
+    assert tune(model, None).seeds == result.seeds, "they change nothing in what comes after them"
+    assert "4 folds" in result.line()
+    assert "10% " in result.line()
+
+
+def test_a_run_of_folds_resumes_to_the_bit(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"epochs": 1, "folds": 3, "save_every": 2, "dropout": 0.2}
+    unbroken = tune(model, tmp_path / "unbroken", **settings)
+    with monkeypatch.context() as patch:
+        signalled_after(11, patch)
+        with pytest.raises(StoppedAfterSaving):
+            tune(model, tmp_path / "run", **settings)
+    resumed = tune(model, tmp_path / "run", resume=True, **settings)
+    assert (resumed.folds, resumed.seeds) == (unbroken.folds, unbroken.seeds)
+
+
+def test_too_few_rows_for_folds_are_named(model: Path) -> None:
+    few = [next(row for row in TRAIN if row["label"] == label) for label in ("praise", "blame")]
+    with pytest.raises(BertsmithError, match="too few"):
+        bertsmith.finetune("classify", model, few, DEV, None, settings=replace(QUICK, folds=5))
+
+
+def test_long_texts_are_read_in_windows_and_nothing_is_cut(model: Path, tmp_path: Path) -> None:
+    """The word that decides is the last one, behind what the model reads at once."""
+    filler = " ".join(f"word{number % 20}" for number in range(25))
+    long = [[{**row, "text": f"{filler} {row['text']}"} for row in those] for those in (TRAIN, DEV)]
+    settings = replace(QUICK, windows=True, window_overlap=4, max_length=24, epochs=14)
+    result = bertsmith.finetune("classify", model, *long, tmp_path / "run", settings=settings)
+    assert result.truncated["train"].rows == result.truncated["dev"].rows == 0
+    assert result.mean > 0.9
+    cut = bertsmith.finetune("classify", model, *long, None, settings=replace(settings, windows=False, epochs=1))
+    assert cut.truncated["train"].rows == 160
+    assert cut.mean <= cut.baseline, "without windows it never sees the word"
+    answers = Predictor(tmp_path / "run", "cpu", precision="fp32")(long[1])
+    right = sum(each["label"] == row["label"] for each, row in zip(answers, DEV, strict=True)) / len(DEV)
+    assert right == pytest.approx(result.mean)
+    assert {each["truncated_tokens"] for each in answers} == {0}
+
+
+def test_evaluate_gives_the_figures_of_the_run_in_another_process(model: Path, tmp_path: Path, capsys) -> None:
+    result = tune(model, tmp_path / "run", epochs=1)
+    data = tmp_path / "dev.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in DEV))
+    call = ["evaluate", str(tmp_path / "run"), "--data", str(data), "--json", str(tmp_path / "figures.json")]
+    assert main([*call, "--device", "cpu", "--precision", "fp32"]) == 0
+    written = json.loads((tmp_path / "figures.json").read_text())
+    assert written["figures"] == pytest.approx(result.tuned["dev"])
+    assert f"accuracy   {result.tuned['dev']['accuracy']:.4f}" in capsys.readouterr().out
+    data.write_text('{"text": "a", "label": "neither"}\n')
+    assert main(call) == 2
+    assert "no label 'neither'" in capsys.readouterr().err
+    assert main(["evaluate", str(model), "--data", str(data)]) == 2
+    assert "cannot be compared with labels" in capsys.readouterr().err
+
+
+def test_results_come_under_nvidias_names_where_asked(model: Path, tmp_path: Path) -> None:
+    result = tune(model, tmp_path / "run", epochs=1, nvidia_results=True)
+    written = json.loads((tmp_path / "run" / "nvidia-results.json").read_text())
+    assert written["exact_match"] == result.tuned["dev"]["accuracy"]
+    assert written["F1"] == result.tuned["dev"]["binary_f1"]
+    assert written["training_sequences_per_second"] == pytest.approx(160 / written["e2e_train_time"])
+    latencies = written["infer:latency(ms)"]
+    assert list(latencies) == ["50%", "90%", "95%", "99%", "100%", "avg", "std"]
+    assert 0 < latencies["50%"] <= latencies["100%"]
+
+
+def test_numbers_are_learned_and_predicted(model: Path, tmp_path: Path) -> None:
+    numbers = {"praise": 4.5, "blame": 1.25}
+    train, dev = ([{**row, "label": numbers[row["label"]]} for row in those] for those in (TRAIN, DEV))
+    result = bertsmith.finetune(
+        "regress", model, train, dev, tmp_path / "run", settings=replace(QUICK, learning_rate=6e-3)
+    )
+    assert (result.metric, result.baseline) == ("pearson", 0.0)
+    assert result.mean > 0.9
+    answers = Predictor(tmp_path / "run", "cpu", precision="fp32")(dev)
+    found, true = [each["number"] for each in answers], [row["label"] for row in dev]
+    assert np.corrcoef(found, true)[0, 1] == pytest.approx(result.mean, abs=1e-5)
+    for label, what in (("high", "'high' is not a number"), ("1e999", "not a finite number")):
+        with pytest.raises(BertsmithError, match=what):
+            bertsmith.finetune("regress", model, [{"text": "a", "label": label}], dev, None, settings=QUICK)
+    with pytest.raises(BertsmithError, match="nothing to learn"):
+        bertsmith.finetune("regress", model, [{"text": "a", "label": 2}] * 3, dev, None, settings=QUICK)

@@ -1,0 +1,100 @@
+"""Rows that cannot be used are named; where the user allows it they are left out, counted and collected."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.reading.bad_rows import SkippedRows
+from bertsmith.tasks.reading.records import read_records
+
+
+def write(path, text):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def collected(path, folder, most=0.5):
+    """(texts that are left, lines of the file of bad rows)."""
+    skipped = SkippedRows(most)
+    records = read_records(path, skipped=skipped)
+    skipped.write(folder / "bad.jsonl")
+    lines = (folder / "bad.jsonl").read_text(encoding="utf-8").splitlines()
+    return [each.text for each in records], [json.loads(line) for line in lines]
+
+
+def test_bad_rows_of_a_table(tmp_path):
+    rows = b'text,label\ngood,a\n,a\nfine,\ntoo,many,cells\nM\xfcller,a\nbetter,b\nwell,b\n"open,a\nbest,a\nmost,b\n'
+    path = write(tmp_path / "rows.csv", rows)
+    texts, bad = collected(path, tmp_path)
+    assert texts == ["good", "better", "well", "best", "most"]
+    assert [each["where"] for each in bad] == [f"{path}:{line}" for line in (3, 4, 5, 6, 9)]
+    found = {each["where"].rsplit(":", 1)[1]: (each["why"], each["row"]) for each in bad}
+    assert found["3"] == ("column 'text' is empty", {"text": "", "label": "a"})
+    assert found["4"] == ("no label in column 'label'", {"text": "fine", "label": ""})
+    assert found["5"] == ("this row has 3 fields and the first one has 2", "too,many,cells")
+    assert found["6"] == ("this line is not UTF-8", "M\\xfcller,a")
+    assert "its quote is never closed" in found["9"][0]
+
+
+def test_bad_rows_of_json_lines(tmp_path):
+    lines = [
+        '{"text": "a", "label": 1}',
+        '{"text": "b"}',
+        "[1]",
+        "{",
+        '{"text": "c", "label": 2}',
+        '{"label": 1, "text": "d"}',
+        '{"text": "\\ud800", "label": 1}',
+        '{"text": "e", "label": 1}',
+    ]
+    path = write(tmp_path / "rows.jsonl", "\n".join(lines))
+    texts, bad = collected(path, tmp_path)
+    assert texts == ["a", "c", "d", "e"]
+    found = {each["where"].rsplit(":", 1)[1]: each for each in bad}
+    assert set(found) == {"2", "3", "4", "7"}
+    assert found["2"]["why"] == "there is no column 'label'"
+    assert found["2"]["row"] == {"text": "b"}
+    assert found["4"]["row"] == "{"
+    assert found["7"]["row"]["text"] == "\ud800"
+
+
+def test_rows_of_python(tmp_path):
+    texts, bad = collected([{"text": "a", "label": 1}, {"text": "b", "label": 2}, {"text": 3, "label": 1}], tmp_path)
+    assert texts == ["a", "b"]
+    assert bad == [{"where": "row 3", "why": "column 'text' holds no text", "row": {"text": 3, "label": 1}}]
+
+
+def test_none_gives_an_empty_file(tmp_path):
+    assert collected([{"text": "a", "label": 1}], tmp_path) == (["a"], [])
+
+
+@pytest.mark.parametrize(
+    ("bad", "good", "most", "may"),
+    [(1, 1, 0.5, True), (2, 1, 0.5, False), (2, 1, 0.7, True), (1, 99, 0.005, False), (3, 0, 1.0, False)],
+)
+def test_too_many_bad_rows_are_refused(tmp_path, bad, good, most, may):
+    path = write(tmp_path / "rows.csv", "text,label\n" + "fine,a\n" * good + "empty,\n" * bad)
+    if may:
+        assert len(collected(path, tmp_path, most)[1]) == bad
+        return
+    with pytest.raises(BertsmithError, match=f"{bad} of {bad + good} rows cannot be used") as caught:
+        collected(path, tmp_path, most)
+    assert f"{path}:{good + 2}: no label in column 'label'" in caught.value.what
+    assert "--bad-share" in caught.value.fix
+    assert not (tmp_path / "bad.jsonl").exists()
+
+
+def test_a_wrong_column_is_not_taken_for_bad_rows(tmp_path):
+    path = write(tmp_path / "rows.csv", "texts,label\na,b\nc,d\n")
+    with pytest.raises(BertsmithError, match="there is no column 'text'") as caught:
+        collected(path, tmp_path)
+    assert "found: texts, label; name one with --columns.text" in caught.value.fix
+
+
+def test_a_line_of_names_that_cannot_be_read_is_not_skipped(tmp_path):
+    with pytest.raises(BertsmithError, match="not UTF-8") as caught:
+        collected(write(tmp_path / "rows.csv", b"text,label,M\xfcller\na,b,c\nd,e,f\n"), tmp_path)
+    assert caught.value.where.endswith("rows.csv:1")
