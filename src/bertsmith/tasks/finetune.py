@@ -139,6 +139,7 @@ def _prepare(
     if max_length < settings.max_length:
         say(f"rows are cut at {max_length} tokens, not {settings.max_length}: the model has no more positions")
     kind.metric_of(settings)
+    kind.check(settings)
     task, parts = encode_sources(kind, sources, tokenizer, max_length, settings)
     work = Work(folder, task, tokenizer, settings, max_length, parts)
     return work, _identity(work, sources)
