@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ AUTO = "auto"
 # Whole numbers with more values than this may be classes or amounts.
 _MOST_NUMBERED = 20
 _WITH_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
+_SEPARATORS = "|;,/"
 _TAGS = ("ner_tags", "ner", "labels", "label")
 _LISTS = ("words", "numbers")
 _CHOICE = re.compile(r"(ending|choice|option|answer|alternative|candidate|response|sol)s?[_ -]?([0-9]|[a-h])")
@@ -219,13 +221,17 @@ def _kind_of_labels(table: Table, label: str) -> tuple[str, str]:
     count = len({class_name(value) for value in shape.counts})
     if shape.holds in _LISTS:
         return "classify", f"a list of labels in every row of '{label}'"
+    if table.columns.label_separator:
+        return "classify", f"any number of labels in every row of '{label}'"
     if shape.holds in ("object", "objects", "nothing"):
         raise table.refusal("this column holds no labels", [label], "label")
     if all(_WITH_COMMA.fullmatch(value) for value in shape.counts):
         what = "the labels look like numbers with a decimal comma"
         raise table.refusal(what, [label], "label", fix="write them with a point, or name the task classify")
     if shape.holds != "number":
-        return "classify", f"{count:,} different label(s) in '{label}'"
+        mark = next((each for each in _SEPARATORS if _are_joined(shape.counts, each)), None)
+        several = "" if mark is None else f"; if they are several, joined: --columns.label-separator '{mark}'"
+        return "classify", f"{count:,} different label(s) in '{label}'{several}"
     if not all(float(value).is_integer() for value in shape.counts):
         return "regress", f"numbers with fractions in '{label}'"
     if count > _MOST_NUMBERED:
@@ -233,6 +239,14 @@ def _kind_of_labels(table: Table, label: str) -> tuple[str, str]:
         raise table.refusal(what, [label], "label", fix="name the task, classify or regress")
     regress = "; the task regress predicts amounts" if count > 2 else ""
     return "classify", f"{count} different whole number(s) in '{label}'{regress}"
+
+
+def _are_joined(values: Collection[str], mark: str) -> bool:
+    """Whether some values hold a mark, and all that stands between the marks is found in other values, too."""
+    parts = [{part.strip() for part in value.split(mark)} for value in values]
+    counts = Counter(part for each in parts for part in each)
+    joined = [each for each in parts if len(each) > 1]
+    return bool(joined) and all(counts[part] > 1 for each in joined for part in each)
 
 
 _KINDS: dict[str, tuple[Callable[[Table], Found | None], str]] = {
