@@ -78,6 +78,8 @@ def updated(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> float:
     return float(loss.detach())
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_fifty_steps_have_the_losses_of_transformers(real_data: Find, folder: Path) -> None:
     rows = wnut(real_data, "train")[: STEPS * BATCH]
     records = read_records(rows, reader=Tag)

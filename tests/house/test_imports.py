@@ -65,6 +65,9 @@ SUB_ROOMS = {
     "tasks": (
         "reading",
         "scoring",
+        "report",
+        "losses",
+        "sampling",
         "tagging",
         "sequences",
         "answering",

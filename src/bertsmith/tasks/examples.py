@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def encode_sources(
     task = kind.of_records(records["train"], settings)
     parts = {}
     for part, those in records.items():
-        parts[part] = task.examples(those, tokenizer, max_length)
+        parts[part] = replace(task.examples(those, tokenizer, max_length), part=part)
         sequences = parts[part].sequences
         several = f" in {len(sequences.ids):,} sequences" if len(sequences.ids) > len(those) else ""
         tokens = int(sequences.lengths.sum())

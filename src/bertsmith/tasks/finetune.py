@@ -121,7 +121,7 @@ def finetune(
 
 
 def _finished(run: Run, keep_every: int) -> FinetuneResult:
-    """The result of a run that is finished already, which is said."""
+    """The result of a run that is finished already; logs that it is."""
     result = ranks.by_first(lambda: FinetuneResult.from_dict(files.read_json(run.model / FINETUNE_FILE), run.folder))
     say(f"this run is finished already: {run.model}; {result.line()}")
     # Where a kill came before that.
@@ -139,6 +139,7 @@ def _prepare(
     if max_length < settings.max_length:
         say(f"rows are cut at {max_length} tokens, not {settings.max_length}: the model has no more positions")
     kind.metric_of(settings)
+    kind.check(settings)
     task, parts = encode_sources(kind, sources, tokenizer, max_length, settings)
     work = Work(folder, task, tokenizer, settings, max_length, parts)
     return work, _identity(work, sources)

@@ -15,7 +15,6 @@ from torch import nn
 
 from bertsmith.base import ranks
 from bertsmith.base.layout import Ints, deal_within
-from bertsmith.base.streams import generator, stream_key
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import step_flop
 from bertsmith.model.losses import Forward
@@ -130,8 +129,7 @@ class Order:
 
     def units(self, epoch: int) -> Ints:
         """The units of an epoch, counted from 1, in its order: int64[U]."""
-        order = generator(stream_key(self.seed, "finetune", epoch, "order"))
-        return np.asarray(order.permutation(len(self.examples.targets)), dtype=np.int64)
+        return self.task.order(self.examples, self.seed, epoch)
 
     def step(self, number: int, units: Ints) -> RowStep:
         """Step `number` from 0, out of the `units` of its epoch."""

@@ -88,6 +88,7 @@ class Tag(Task):
     head = "classifier"
     metrics = ("entity_f1", "precision", "recall", "macro_f1", "tag_accuracy")
     per_token = True
+    baseline_name = "no entities"
 
     names: tuple[str, ...]
     overlap: int = FinetuneSettings.window_overlap

@@ -32,6 +32,17 @@ def label_text(value: Any) -> str:
     return text
 
 
+def several_labels(value: Any, separator: str = "") -> list[Any] | None:
+    """The labels of a row that may have any number: a list's, or the parts of a text where something separates them,
+    none for an empty cell. None where the value is a single label."""
+    value = value.tolist() if hasattr(value, "tolist") else value  # an array of numpy
+    if isinstance(value, list | tuple):
+        return list(value)
+    if not separator or not isinstance(value, str | None):
+        return None
+    return [part for part in (value or "").split(separator) if part.strip()]
+
+
 def class_name(label: str) -> str:
     """The class of a label: 1, 1.0 and +1 are one."""
     whole = _WHOLE.fullmatch(label)
