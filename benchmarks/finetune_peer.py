@@ -84,7 +84,8 @@ def _ours(task: PeerTask, train: Rows, dev: Rows, seed: int, model: Path, precis
     same = ("epochs", "batch", "learning_rate", "warmup", "weight_decay", "max_gradient_norm", "max_length", "metric")
     settings = FinetuneSettings(**{name: getattr(task, name) for name in same}, seed=seed, precision=precision)
     result = bertsmith.finetune(task.kind, model, train, dev, None, settings=settings)
-    return result.seeds[0].epochs[-1].dev
+    # Of questions figures are percent, as SQuAD's are.
+    return {name: value / (100 if task.kind == "qa" else 1) for name, value in result.seeds[0].epochs[-1].dev.items()}
 
 
 def _theirs(task: PeerTask, train: Rows, dev: Rows, seed: int, model: Path, precision: str) -> dict[str, float]:

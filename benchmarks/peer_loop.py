@@ -195,7 +195,7 @@ def _tag(task: PeerTask, tokenizer: Any, train: Rows, dev: Rows) -> Side:
                 if word is not None:
                     tags[word] = names[logits[place].argmax()]
             predicted.append(tags)
-        return {"f1": entity_f1([row["tags"] for row in dev], predicted)}
+        return {"entity_f1": entity_f1([row["tags"] for row in dev], predicted)}
 
     auto = transformers.AutoModelForTokenClassification
     return Side(auto, ready, [feature for feature, _ in dev_encoded], score, {"num_labels": len(names)})

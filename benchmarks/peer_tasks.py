@@ -45,7 +45,7 @@ TASKS = {
     "cola": PeerTask("classify", "matthews", epochs=4, batch=32),
     "stsb": PeerTask("regress", "pearson", epochs=4, batch=32),
     "sst2": PeerTask("classify", "accuracy", epochs=2, batch=32, train_rows=10_000),
-    "wnut17": PeerTask("tag", "f1", epochs=4, batch=16),
+    "wnut17": PeerTask("tag", "entity_f1", epochs=4, batch=16),
     "codah": PeerTask("choice", "accuracy", epochs=4, batch=16),
     "squad1": PeerTask("qa", "f1", 1, 12, max_length=384, train_rows=2000, dev_rows=2000, seeds=3),
     "squad2": PeerTask("qa", "f1", 1, 12, max_length=384, train_rows=2000, dev_rows=2000, seeds=3),

@@ -105,3 +105,26 @@ def made_codah(folder: Path, fold: int = 0) -> None:
             endings, right = _endings(draw)
             rows.append(["o", _text(draw), *endings, str(right)])
         _write(folder / f"fold_{fold}" / f"{part}.tsv", rows)
+
+
+def made_bc5cdr(folder: Path) -> None:
+    """Chemicals as BioBERT has them: a word and B, I or O a line, by a tab."""
+    draw = random.Random(5)
+    for part, count in (("train", 60), ("devel", 20), ("test", 20)):
+        lines = []
+        for _ in range(count):
+            words = _text(draw).split()
+            lines += [f"{word}\tO" for word in words] + ["lovely\tB", "awful\tI", ""]
+        path = folder / "BC5CDR" / "chem" / f"{part}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def made_conll2003(folder: Path) -> None:
+    """Four columns by spaces, documents marked, and IOB1: B- only where an entity follows another of its type."""
+    text = (
+        "-DOCSTART- -X- -X- O\n\nlovely NNP B-NP I-PER\nawful NNP I-NP B-PER\nword1 VBZ B-VP O\n\nword2 NN B-NP I-LOC\n"
+    )
+    for name in ("eng.train", "eng.testa", "eng.testb"):
+        (folder / "conll2003").mkdir(parents=True, exist_ok=True)
+        (folder / "conll2003" / name).write_text(text, encoding="utf-8")

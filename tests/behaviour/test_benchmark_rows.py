@@ -9,6 +9,7 @@ import pytest
 
 from bertsmith.tasks.benchmarks.benchmark import benchmarks
 from bertsmith.tasks.reading.records import Columns, read_rows
+from bertsmith.tasks.registry import TASKS
 
 WHOLE = [
     *(("cola", part) for part in ("train", "dev", "test")),
@@ -60,6 +61,26 @@ def test_every_row_is_read_and_has_its_columns(real_data, data_folder, name, par
         assert all(0 <= float(label) <= 5 for label in labels)
     else:
         assert set(labels) == {"0", "1", "2", "3"}
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "count"),
+    [
+        *(("wnut17", "train", 3394), ("wnut17", "dev", 1009), ("wnut17", "test", 1287)),
+        *(("squad1", "train", 87599), ("squad1", "dev", 10570), ("squad2", "train", 8266), ("squad2", "dev", 3607)),
+    ],
+)
+def test_every_sentence_and_question_is_read(real_data, data_folder, name, part, count):
+    """WNUT-17 and SQuAD 1.1 are whole; of SQuAD 2.0 there are parts of its dev set."""
+    real_data("squad" if name.startswith("squad") else "ner/wnut17")
+    benchmark = benchmarks()[name]
+    path = benchmark.find(data_folder, ("train", "dev"))[part]
+    rows = [row for _, row in read_rows(path, Columns(**benchmark.columns_of(part)), reader=TASKS[benchmark.kind])]
+    assert len(rows) == count
+    if name == "squad2":
+        assert {bool(row["answers"]) for row in rows} == {True, False}
+    else:
+        assert count == benchmark.rows[part]
 
 
 def test_published_counts_of_labels(real_data, data_folder):

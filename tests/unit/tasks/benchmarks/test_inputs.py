@@ -7,10 +7,11 @@ from bertsmith.tasks.benchmarks.benchmark import benchmarks
 from bertsmith.tasks.benchmarks.inputs import Taken, benchmark_inputs, benchmark_settings, figure_prefix, tell_rows
 from bertsmith.tasks.kinds.choice import Choice
 from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.tag import Tag
 from bertsmith.tasks.reading.records import Columns, read_records
 from bertsmith.tasks.registry import TASKS
 from bertsmith.tasks.settings import FinetuneSettings
-from made_benchmarks import made_chemprot, made_codah, made_mnli, made_mrpc, made_swag
+from made_benchmarks import made_bc5cdr, made_chemprot, made_codah, made_conll2003, made_mnli, made_mrpc, made_swag
 
 
 def records(reader, path, name, part="train"):
@@ -112,3 +113,17 @@ def test_codahs_columns_have_no_names(tmp_path):
     found = records(Choice, benchmarks()["codah"].find(tmp_path, ("test",), 2)["test"], "codah", "test")
     assert (len(found), found[0].text_b) == (40, None)
     assert all("lovely" in each.choices[each.label] for each in found)
+
+
+def test_entities_have_their_columns(tmp_path):
+    """BioBERT's layout of BC5CDR without types, and CoNLL-2003's with four columns and marks of documents."""
+    made_bc5cdr(tmp_path)
+    found = records(Tag, benchmarks()["bc5cdr-chemical"].find(tmp_path, ("train", "dev"))["dev"], "bc5cdr-chemical")
+    assert len(found) == 20
+    task = Tag.of_records(found, benchmark_settings("bc5cdr-chemical"))
+    assert sum(task.counts.values()) == 20
+    made_conll2003(tmp_path)
+    path = benchmarks()["conll2003"].find(tmp_path, ("train",))["train"]
+    task = Tag.of_records(records(Tag, path, "conll2003"), benchmark_settings("conll2003"))
+    assert task.counts == {"PER": 2, "LOC": 1}
+    assert set(task.names) == {"O", "B-PER", "I-PER", "B-LOC", "I-LOC"}
