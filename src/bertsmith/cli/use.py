@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -66,8 +67,16 @@ class PredictFlags:
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """A run, or the folder of a fine-tuned model, or of a pre-trained one to fill [MASK] in."""
-    input: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
-    """Rows as .csv, .tsv, .jsonl or .parquet, compressed or not; - is standard input."""
+    input: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")] = None
+    """Rows as .csv, .tsv, .jsonl, .parquet, SQuAD's JSON or CoNLL's columns, compressed or not; - is standard input."""
+    question: str | None = None
+    """A question, to be answered from --context in place of rows."""
+    context: str | None = None
+    """The text that answers --question, of any length."""
+    interactive: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Read rows from prompts in place of a file, and answer each at once."""
+    n_best: int = 5
+    """How many answers to a question are listed, or pieces for a [MASK]."""
     out: str = "-"
     """Where predictions go, in the order of the rows: .jsonl or .csv; - is JSON lines on standard output."""
     device: str = "auto"
@@ -80,10 +89,39 @@ class PredictFlags:
 
 def _predict(call: Call) -> None:
     flags = call.read(PredictFlags)
-    from bertsmith.inference.predict_file import predict_file
+    _check(flags, call.prog)
+    from bertsmith.inference.interactive import converse
+    from bertsmith.inference.predict_file import check_out, predict_file
+    from bertsmith.inference.predictor import Predictor
 
-    options = {"device": flags.device, "precision": flags.precision}
-    predict_file(flags.model, flags.input, flags.out, **options, columns=flags.columns.given(call.prog))
+    check_out(flags.out)
+    columns = flags.columns.given(call.prog)
+    predictor = Predictor(flags.model, flags.device, precision=flags.precision, columns=columns, top=flags.n_best)
+    if flags.input is not None:
+        predict_file(predictor, flags.input, flags.out)
+    elif flags.interactive:
+        converse(predictor)
+    else:
+        row = {predictor.columns.question: flags.question, predictor.columns.context: flags.context}
+        if predictor.prompts != list(row):
+            what = f"this model does not answer questions: its rows have {', '.join(predictor.prompts)}"
+            raise BertsmithError(what, flags.model, "name a model that was fine-tuned by qa")
+        (answer,) = predictor([row])
+        print(json.dumps(answer, ensure_ascii=False, indent=2))
+
+
+def _check(flags: PredictFlags, prog: str) -> None:
+    """Raises BertsmithError for flags that do not belong together."""
+    asks = flags.question is not None or flags.context is not None
+    if [flags.input is not None, asks, flags.interactive].count(True) != 1:
+        what = "one of these is wanted: a file of rows, --question with --context, --interactive"
+        raise BertsmithError(what, prog, f"see {prog} --help")
+    if asks and (flags.question is None or flags.context is None):
+        raise BertsmithError("--question and --context belong together", prog, "give both")
+    if flags.input is None and flags.out != "-":
+        raise BertsmithError("--out is for the rows of a file", prog, "leave it out: the answer is printed")
+    if flags.n_best < 1:
+        raise BertsmithError(f"--n-best is {flags.n_best}", prog, "use a whole number from 1")
 
 
 @dataclass(frozen=True)
@@ -93,7 +131,13 @@ class EvaluateFlags:
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """A run, or the folder of a fine-tuned model."""
     data: Path
-    """Labelled rows as .csv, .tsv, .jsonl or .parquet, compressed or not."""
+    """Labelled rows as .csv, .tsv, .jsonl or .parquet, compressed or not; or the folder of a benchmark."""
+    benchmark: str | None = None
+    """With a folder: the benchmark's name, if not the one that the model was fine-tuned on."""
+    submission: Path | None = None
+    """With a folder: a zip for the GLUE server that the answers for test rows are put into."""
+    fold: int = 0
+    """With a folder: of a benchmark with published folds, which one, from 0."""
     json: Path | None = None
     """A file for the figures."""
     report: Path | None = None
@@ -110,14 +154,30 @@ def _evaluate(call: Call) -> None:
     flags = call.read(EvaluateFlags)
     from bertsmith.base import files
     from bertsmith.base.tables import aligned
-    from bertsmith.inference.evaluate import evaluate
+    from bertsmith.inference.benchmark import BenchmarkScore, evaluate_benchmark
+    from bertsmith.inference.evaluate import Evaluated, evaluate
 
-    options = {"device": flags.device, "precision": flags.precision}
+    options: dict[str, Any] = {"device": flags.device, "precision": flags.precision}
     columns = flags.columns.given(call.prog)
-    found = evaluate(flags.model, flags.data, report=flags.report, **options, columns=columns)
+    found: Evaluated | BenchmarkScore
+    if flags.data.is_dir():
+        found = evaluate_benchmark(flags.model, flags.data, **options, **_of_folder(flags, bool(columns)))
+    elif flags.benchmark or flags.submission or flags.fold:
+        what = "--benchmark, --submission and --fold are for the folder of a benchmark, and --data is none"
+        raise BertsmithError(what, flags.data, "name the folder, or leave them out")
+    else:
+        found = evaluate(flags.model, flags.data, report=flags.report, **options, columns=columns)
     print("\n".join(aligned([(name, f"{value:.4f}") for name, value in found.figures.items()])))
     if flags.json is not None:
         files.write_json(flags.json, asdict(found))
+
+
+def _of_folder(flags: EvaluateFlags, has_columns: bool) -> dict[str, Any]:
+    """The options of a benchmark. Raises BertsmithError for flags that a folder has no use for."""
+    if flags.report is not None or has_columns:
+        what = "--report and --columns are for a file of rows, and --data is a folder"
+        raise BertsmithError(what, flags.data, "leave them out, or name one file")
+    return {"benchmark": flags.benchmark, "submission": flags.submission, "fold": flags.fold}
 
 
 @dataclass(frozen=True)
@@ -153,13 +213,16 @@ def _import(call: Call) -> None:
 
 VERBS = {
     "predict": Verb(
-        "Predict labels, or the words behind [MASK], for the rows of a file, in their order.",
-        "  bertsmith predict runs/labels new.csv --out predictions.jsonl",
+        "Predict labels, numbers, entities, answers, or the words behind [MASK], for rows in their order.",
+        "  bertsmith predict runs/labels new.csv --out predictions.jsonl\n"
+        '  bertsmith predict runs/squad --question "Who asked?" --context "Ann asked Bob." --n-best 3\n'
+        "  bertsmith predict runs/labels --interactive",
         _predict,
     ),
     "evaluate": Verb(
         "Measure a fine-tuned model on labelled rows.",
-        "  bertsmith evaluate runs/labels --data test.csv",
+        "  bertsmith evaluate runs/labels --data test.csv\n"
+        "  bertsmith evaluate runs/mrpc --data glue --submission submission.zip",
         _evaluate,
     ),
     "import": Verb(

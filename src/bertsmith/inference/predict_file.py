@@ -57,11 +57,8 @@ def predict_file(
     "prediction"; csv, where the row has further columns; or "-", jsonl on standard output. columns: of
     `Predictor`. A file is written whole or not at all. Raises BertsmithError for files and rows that cannot be used.
     """
+    check_out(out)
     to_csv = Path(out).suffix.lower() == ".csv"
-    if str(out) != "-" and Path(out).suffix.lower() not in (".csv", ".jsonl"):
-        raise BertsmithError(
-            f"'{Path(out).suffix}' is not a kind of file that is written here", out, "use jsonl or csv"
-        )
     predictor = (
         model if isinstance(model, Predictor) else Predictor(model, device, precision=precision, columns=columns)
     )
@@ -80,6 +77,13 @@ def predict_file(
     cut = f"; {done.truncated_rows:,} of them truncated, {done.truncated_tokens:,} tokens not read"
     say(f"{done.rows:,} rows predicted" + (cut if done.truncated_rows else ""))
     return done
+
+
+def check_out(out: str | Path) -> None:
+    """Raises BertsmithError for a kind of file that is not written here."""
+    suffix = Path(out).suffix.lower()
+    if str(out) != "-" and suffix not in (".csv", ".jsonl"):
+        raise BertsmithError(f"'{suffix}' is not a kind of file that is written here", out, "use jsonl or csv")
 
 
 def _lines(

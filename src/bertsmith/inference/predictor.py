@@ -1,4 +1,4 @@
-"""One model folder, loaded once, that answers rows of text: classes, or pieces for [MASK]."""
+"""One model folder, loaded once, that answers rows of text."""
 
 from __future__ import annotations
 
@@ -113,6 +113,13 @@ class Predictor:
     def reader(self) -> type[RowReader]:
         """How the rows of this model are read."""
         return type(self._task)
+
+    @property
+    def prompts(self) -> list[str]:
+        """The columns that a row must have, in the order in which a person is asked for them."""
+        names = list(self.reader.wanted(self.columns, False).values()) or [self.columns.text]
+        second = [self.columns.text_b] if self._task.pairs and names == [self.columns.text] else []
+        return names + second
 
     def cells(self, prediction: Prediction) -> dict[str, str]:
         """A prediction as named cells of a table."""

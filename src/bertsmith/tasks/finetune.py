@@ -106,11 +106,7 @@ def finetune(
         recipe = {"task": work.benchmark or kind.kind, "model": str(model), **named}
         with opened(run.folder, identity, resume) as started_on:
             if resume and ranks.by_first(run.is_finished):
-                result = ranks.by_first(lambda: _finished(run))
-                say(f"this run is finished already: {run.model}; {result.line()}")
-                # Where a kill came before that.
-                ranks.by_first(lambda: drop_checkpoints(run.folder, settings.keep_every))
-                return result
+                return _finished(run, settings.keep_every)
             facts = RunFacts(identity, as_yaml(recipe | asdict(settings)), started_on)
             try:
                 result = _train(work, run, facts, resume)
@@ -124,8 +120,13 @@ def finetune(
     return result
 
 
-def _finished(run: Run) -> FinetuneResult:
-    return FinetuneResult.from_dict(files.read_json(run.model / FINETUNE_FILE), run.folder)
+def _finished(run: Run, keep_every: int) -> FinetuneResult:
+    """The result of a run that is finished already; logs that it is."""
+    result = ranks.by_first(lambda: FinetuneResult.from_dict(files.read_json(run.model / FINETUNE_FILE), run.folder))
+    say(f"this run is finished already: {run.model}; {result.line()}")
+    # Where a kill came before that.
+    ranks.by_first(lambda: drop_checkpoints(run.folder, keep_every))
+    return result
 
 
 def _prepare(

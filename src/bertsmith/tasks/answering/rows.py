@@ -112,6 +112,6 @@ def doubts(records: Sequence[Record], windows: Windows, unanswerable: bool) -> l
     names = Counter(record.id for record in records if record.id is not None)
     twice = [name for name, count in names.items() if count > 1]
     if twice:
-        fix = "they are told apart by the places of their rows"
+        fix = "the places of their rows tell them apart"
         lines.append(f"{len(twice):,} ids stand at several questions, such as {twice[0]}; {fix}")
     return lines

@@ -73,6 +73,7 @@ class Qa(Task):
     per_token = True
     unit_is_sequence = True
     pairs = True
+    baseline_name = "no answer"
 
     unanswerable: bool = False
     threshold: float = 0.0
@@ -96,6 +97,15 @@ class Qa(Task):
     @classmethod
     def record(cls, row: Row | str, columns: Columns, labelled: bool, where: str) -> Record:
         return question_of(row, columns, labelled, where)
+
+    @classmethod
+    def unit(cls, record: Record) -> tuple[str | None, ...]:
+        """The questions on a context stay together."""
+        return (record.text_b,)
+
+    @classmethod
+    def stratum(cls, record: Record) -> str:
+        return ANSWERED if record.label else UNANSWERABLE
 
     @classmethod
     def learnable(cls, records: Sequence[Record]) -> Sequence[Record]:

@@ -21,6 +21,7 @@ from bertsmith.tasks.reading.texts import LABELS, TEXTS, Found, text_and_label, 
 AUTO = "auto"
 # Whole numbers with more values than this may be classes or amounts.
 _MOST_NUMBERED = 20
+_WITH_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _TAGS = ("ner_tags", "ner", "labels", "label")
 _LISTS = ("words", "numbers")
 _CHOICE = re.compile(r"(ending|choice|option|answer|alternative|candidate|response|sol)s?[_ -]?([0-9]|[a-h])")
@@ -220,6 +221,9 @@ def _kind_of_labels(table: Table, label: str) -> tuple[str, str]:
         return "classify", f"a list of labels in every row of '{label}'"
     if shape.holds in ("object", "objects", "nothing"):
         raise table.refusal("this column holds no labels", [label], "label")
+    if all(_WITH_COMMA.fullmatch(value) for value in shape.counts):
+        what = "the labels look like numbers with a decimal comma"
+        raise table.refusal(what, [label], "label", fix="write them with a point, or name the task classify")
     if shape.holds != "number":
         return "classify", f"{count:,} different label(s) in '{label}'"
     if not all(float(value).is_integer() for value in shape.counts):

@@ -231,6 +231,7 @@ def test_columns_that_the_user_named_are_kept():
             ["'label'"],
             "classify or regress",
         ),
+        (table(text=SENTENCES, label=["1,5", "2,0"]), "a decimal comma", ["'label' (1,5, 2,0)"], "with a point"),
         (table(text=SENTENCES, label=[{"a": 1}]), "holds no labels", ["'label'"], "--columns.label"),
         (table(text=SENTENCES, label=[None]), "holds no labels", ["'label' (empty)"], "--columns.label"),
     ],
