@@ -41,7 +41,7 @@ def misfitting(
 ) -> list[str]:
     """Lines on tags that do not fit a scheme, spans that do not fit words, and types that the model does not have.
 
-    scheme: that of the training rows. Rows of another one, such as dev rows, are held to their own, which is said.
+    scheme: that of the training rows. Rows of another one, such as dev rows, are held to their own, and counted.
     """
     notes = Tally()
     own = scheme_of([record.tags or () for record in records], scheme or BIO)
