@@ -167,7 +167,7 @@ def test_what_is_cut_and_counted_is_said(model, caplog, monkeypatch):
     caplog.set_level(logging.INFO, logger="bertsmith")
     long = [{**row, "text": row["text"] + " word1" * 40} for row in TRAIN[:20]]
     bertsmith.finetune("classify", model, long, DEV, None, settings=replace(QUICK, epochs=1, max_length=64))
-    assert "rows are cut at 40 tokens, not 64" in caplog.text
+    assert "sequences have at most 40 tokens, not 64" in caplog.text
     assert "0 of 60 rows truncated" in caplog.text
     assert re.search(r"train: .* 20 of 20 rows truncated, \d+\.\d% of the tokens lost", caplog.text)
     assert "train rows by label: praise" in caplog.text

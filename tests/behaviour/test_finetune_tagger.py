@@ -45,7 +45,8 @@ def predictor(folder: Path) -> Predictor:
 
 
 def losses(encoder: Path, train: list[Row], **changes: Any) -> list[float]:
-    result = bertsmith.finetune("tag", encoder, train, DEV, None, settings=replace(SHORT, **changes))
+    dev = [with_spans(row) for row in DEV] if "spans" in train[0] else DEV
+    result = bertsmith.finetune("tag", encoder, train, dev, None, settings=replace(SHORT, **changes))
     return [each.train_loss for each in result.seeds[0].epochs]
 
 
@@ -183,8 +184,8 @@ GOOD = {"tokens": ["word1", "lovely"], "tags": ["O", "B-praise"]}
         ([{**GOOD, "tags": ["O", "O"]}], "no training row has an entity", "jsonl:1"),
         ([{"text": "word1 lovely", "spans": [[6, 99, "praise"]]}], "does not lie in the text", "jsonl:1"),
         ([{"text": "word1 lovely", "spans": [[0, 12, "a"], [6, 12, "b"]]}], "two spans overlap", "jsonl:1"),
-        ([{"text": "word1 lovely", "label": "praise"}], "no column 'spans'; found: text, label", "jsonl:1"),
-        ([{"sentence": "word1"}], "no column 'tokens' of words and no column 'text'; found: sentence", "jsonl:1"),
+        ([{"text": "word1 lovely", "label": "praise"}], "tag needs a column of words and one of as many tags", "jsonl"),
+        ([{"sentence": "word1"}], "or a text and one of spans; there are:\n    'sentence'", "jsonl"),
     ],
 )
 def test_bad_rows_are_named_before_any_work(
@@ -208,6 +209,37 @@ def test_bad_rows_are_named_before_any_work(
     assert message in said
     assert where in said
     assert not out.exists()
+
+
+def conll(rows: list[Row]) -> str:
+    """CoNLL's columns, with one of chunks between word and tag."""
+    lines = (zip(row["tokens"], row["tags"], strict=True) for row in rows)
+    return "\n".join("".join(f"{word} B-NP {tag}\n" for word, tag in each) for each in lines)
+
+
+def test_files_in_conlls_columns(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {part: tmp_path / f"{part}.conll" for part in ("train", "dev")}
+    for part, rows in (("train", TRAIN), ("dev", DEV)):
+        files[part].write_text(conll(rows))
+    result = bertsmith.finetune("tag", encoder, files["train"], files["dev"], tmp_path / "run", settings=SHORT)
+    assert [each.train_loss for each in result.seeds[0].epochs] == losses(encoder, TRAIN)
+    figures = json.loads((tmp_path / "run" / "report" / "dev" / "entities.json").read_text())
+    assert sum(each["true"] for each in figures.values()) == sum(len(spans_of(row["tags"])) for row in DEV)
+    assert main(["predict", str(tmp_path / "run"), str(files["dev"]), "--out", str(tmp_path / "out.jsonl")]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["tokens"] for line in lines] == [row["tokens"] for row in DEV]
+    columns = replace(SHORT.columns, tags="2")
+    chunks = bertsmith.finetune(
+        "tag", encoder, files["train"], files["dev"], None, settings=replace(SHORT, columns=columns)
+    )
+    assert chunks.class_counts == {"NP": sum(len(row["tokens"]) for row in TRAIN)}
+    capsys.readouterr()
+    files["dev"].write_text("word1 O\nlovely\n\nawful B-blame\n")
+    command = ["finetune", "tag", "--model", str(encoder), "--train", str(files["train"]), "--dev", str(files["dev"])]
+    assert main([*command, "--out", str(tmp_path / "other")]) == 2
+    said = capsys.readouterr().err
+    assert "the lines of this sentence have 1 and 2 columns" in said
+    assert "dev.conll:1" in said
 
 
 def test_a_metric_of_another_task_is_refused(encoder: Path) -> None:

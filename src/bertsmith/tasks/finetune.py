@@ -137,7 +137,7 @@ def _prepare(
     tokenizer = load_tokenizer(folder, config)
     max_length = min(settings.max_length, config.max_position_embeddings)
     if max_length < settings.max_length:
-        say(f"rows are cut at {max_length} tokens, not {settings.max_length}: the model has no more positions")
+        say(f"sequences have at most {max_length} tokens, not {settings.max_length}: the model has no more positions")
     kind.metric_of(settings)
     kind.check(settings)
     task, parts = encode_sources(kind, sources, tokenizer, max_length, settings)

@@ -244,7 +244,7 @@ class Tag(Task):
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """Precision, recall and F1 of each type, as a table in the log and as `ENTITIES_FILE`."""
         by_type = _by_type(self._tags(scores, examples), examples)
-        for line in ("entities of the dev rows by type:", *table(by_type)):
+        for line in (f"entities of the {folder.name} rows by type:", *table(by_type)):
             say(line)
         figures = {
             name: {**asdict(each), "precision": each.precision, "recall": each.recall, "f1": each.f1}

@@ -75,22 +75,12 @@ def _found(row: Row) -> str:
 
 def words_of(value: Any, column: str) -> list[str]:
     """The words of a row: a list of them, or a text with white space between them, as a cell of a table has it."""
-    words = value.split() if isinstance(value, str) else value
-    if hasattr(words, "tolist"):  # an array of numpy
-        words = words.tolist()
-    if not isinstance(words, list | tuple):
-        raise ValueError(f"column '{column}' holds {_shown(value)}, and not a list of words")
-    for word in words:
-        if not isinstance(word, str):
-            raise ValueError(f"column '{column}' has {_shown(word)} among the words")
-    if not words:
-        raise ValueError(f"column '{column}' is empty")
-    return list(words)
+    return _listed(value, column, "words")
 
 
 def tags_of_words(value: Any, words: Sequence[str], column: str) -> list[str]:
-    """A tag for each of the words, as `schemes` reads them."""
-    tags = words_of(value, column)
+    """A tag for each of the words, as `schemes` reads them; in a row as words are."""
+    tags = _listed(value, column, "tags")
     if len(tags) != len(words):
         raise ValueError(f"there are {len(words):,} words and {len(tags):,} tags in column '{column}'")
     for place, (tag, word) in enumerate(zip(tags, words, strict=True), start=1):
@@ -99,6 +89,20 @@ def tags_of_words(value: Any, words: Sequence[str], column: str) -> list[str]:
         except ValueError as error:
             raise ValueError(f"word {place}, {_shown(word)}: {error}") from error
     return tags
+
+
+def _listed(value: Any, column: str, what: str) -> list[str]:
+    parts = value.split() if isinstance(value, str) else value
+    if hasattr(parts, "tolist"):  # an array of numpy
+        parts = parts.tolist()
+    if not isinstance(parts, list | tuple):
+        raise ValueError(f"column '{column}' holds {_shown(value)}, and not a list of {what}")
+    for part in parts:
+        if not isinstance(part, str):
+            raise ValueError(f"column '{column}' has {_shown(part)} among the {what}, which is not a text")
+    if not parts:
+        raise ValueError(f"column '{column}' is empty")
+    return list(parts)
 
 
 def word_offsets(words: Sequence[str]) -> Ints:

@@ -104,13 +104,14 @@ def misfits(tags: Sequence[str], scheme: Scheme) -> list[int]:
     return [place for place, pair in enumerate(zip(letters, fitting, strict=True)) if pair[0] != pair[1]]
 
 
-def scheme_of(sentences: Sequence[Sequence[str]]) -> Scheme:
-    """The scheme that the fewest tags of the sentences do not fit; of equals, the first in `SCHEMES`.
+def scheme_of(sentences: Sequence[Sequence[str]], expected: Scheme = BIO) -> Scheme:
+    """The scheme that the fewest tags of the sentences do not fit; of equals `expected`, else the first in `SCHEMES`.
 
     Only schemes that have all letters of the tags come into question, where there is one.
     """
     used = {tag[0] for tags in sentences for tag in tags} - {OUTSIDE}
-    candidates = [scheme for scheme in SCHEMES if used <= scheme.letters] or list(SCHEMES)
+    ordered = (expected, *(scheme for scheme in SCHEMES if scheme != expected))
+    candidates = [scheme for scheme in ordered if used <= scheme.letters] or ordered
     best, fewest = candidates[0], -1
     for scheme in candidates:
         count = sum(len(misfits(tags, scheme)) for tags in sentences)

@@ -10,7 +10,7 @@ from bertsmith.base.tally import Tally
 from bertsmith.tasks.scoring.entities import Span
 from bertsmith.tasks.tagging.align import NO_PIECE, Words, in_characters, on_words, widened
 from bertsmith.tasks.tagging.rows import TaggedRecord
-from bertsmith.tasks.tagging.schemes import Scheme, misfits, tags_of
+from bertsmith.tasks.tagging.schemes import BIO, Scheme, misfits, scheme_of, tags_of
 
 
 def true_tags(record: TaggedRecord, words: Words) -> list[str]:
@@ -39,13 +39,20 @@ def without_pieces(records: Sequence[TaggedRecord], words: Sequence[Words]) -> l
 def misfitting(
     records: Sequence[TaggedRecord], words: Sequence[Words], scheme: Scheme | None, types: Collection[str]
 ) -> list[str]:
-    """Lines on tags that do not fit the scheme, spans that do not fit words, and types that the model does not have."""
+    """Lines on tags that do not fit a scheme, spans that do not fit words, and types that the model does not have.
+
+    scheme: that of the training rows. Rows of another one, such as dev rows, are held to their own, and counted.
+    """
     notes = Tally()
+    own = scheme_of([record.tags or () for record in records], scheme or BIO)
+    if scheme is not None and own != scheme:
+        what = f"rows have tags in {own.name}, where those of the training rows are in {scheme.name}"
+        notes.note(what, len(records), example=records[0].where)
     for record, each in zip(records, words, strict=True):
-        if record.tags is not None and scheme is not None:
-            for place in misfits(record.tags, scheme):
-                what = f"tags do not fit {scheme.name} and are read as conlleval reads them"
-                notes.note(what, example=f"{_word(record, place)} {record.tags[place]}")
+        tags = record.tags or ()
+        for place in misfits(tags, own):
+            what = f"tags do not fit {own.name} and are read as conlleval reads them"
+            notes.note(what, example=f"{_word(record, place)} {tags[place]}")
         for span in on_words(record.label, each.offsets)[1]:
             what = "spans begin or end inside a word: trained as the whole word, and missed in the score"
             notes.note(what, example=_span(record, span))

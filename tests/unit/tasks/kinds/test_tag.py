@@ -179,6 +179,17 @@ def test_tags_that_do_not_fit_the_scheme_are_counted_and_named(said: pytest.LogC
     assert "row 3, word 2 I-x" in said.text
 
 
+def test_rows_of_another_scheme_than_the_training_rows_are_held_to_their_own(said: pytest.LogCaptureFixture) -> None:
+    task = task_of([{"tokens": "a b c", "tags": "I-x B-x O"}, {"tokens": "a b", "tags": "O I-y"}])
+    assert task.scheme is not None
+    assert task.scheme.name == "IOB1"
+    task.examples(records([{"tokens": "a b", "tags": "O B-x"}]), TOKENIZER, 32)
+    assert "1 rows have tags in BIO, where those of the training rows are in IOB1; such as row 1" in said.text
+    said.clear()
+    task.examples(records([{"tokens": "a b", "tags": "I-x I-x"}]), TOKENIZER, 32)
+    assert not said.text
+
+
 def test_words_without_a_piece_are_counted_and_named(said: pytest.LogCaptureFixture) -> None:
     examples(ROWS)
     assert "1 words have no piece, so that their tag is O; such as row 2, word 2 '\\u200b'" in said.text

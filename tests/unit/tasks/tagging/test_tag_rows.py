@@ -43,7 +43,8 @@ def test_what_are_no_words(value: Any, message: str) -> None:
         (["O"], "there are 2 words and 1 tags in column 'ner'"),
         (["O", "O", "O"], "2 words and 3 tags"),
         (["O", "NN"], "word 2, 'rejects': 'NN' is not a tag of a span"),
-        ([0, 3], "has 0 among the words"),
+        ([0, 3], "has 0 among the tags, which is not a text"),
+        ([], "'ner' is empty"),
     ],
 )
 def test_what_are_no_tags(tags: Any, message: str) -> None:
