@@ -21,7 +21,6 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
-from bertsmith.model.layers import in_dtype
 from bertsmith.model.linear import Linear
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.tasks.answering.best import Best, SpanRules, best_of
@@ -52,9 +51,10 @@ class SpanModel(nn.Module):
         self.qa_outputs = Linear(config.hidden_size, 2)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Scores before the softmax over the tokens of a sequence: [T, 2], start and end."""
+        """Scores before the softmax over the tokens of a sequence: fp32[T, 2], start and end."""
         hidden = self.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
-        logits: Tensor = self.qa_outputs(in_dtype(hidden[: inputs.asked.tokens], self.encoder.compute))
+        # In bf16, of which a score of 8 has steps of 1/16, many tokens would have equal scores.
+        logits: Tensor = self.qa_outputs(hidden[: inputs.asked.tokens].float())
         return logits
 
 
@@ -159,7 +159,7 @@ class Qa(Task):
         """The mean of the cross entropies of start and end over the tokens of each sequence, summed."""
         layout = inputs.asked
         slots = np.repeat(np.arange(layout.sequences) * layout.longest, layout.lengths) + layout.positions
-        scores = model(inputs).float().T  # [2, T]
+        scores = model(inputs).T  # [2, T]
         padded = scores.new_full((2, layout.sequences * layout.longest), _NEVER)
         padded[:, torch.from_numpy(slots).to(scores.device)] = scores
         found = cross_entropy_sum(padded.reshape(-1, layout.longest), targets.T.reshape(-1))

@@ -1,0 +1,96 @@
+"""Rows of questions as records, in every shape that answers come in."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertsmith.tasks.answering.gold import Gold
+from bertsmith.tasks.answering.rows import learnable, question_of
+from bertsmith.tasks.reading.records import Columns, Record
+
+TWO = (Gold("cat", 4), Gold("sat", 8))
+
+
+def read(labelled=True, columns=None, **row):
+    return question_of({"question": "who", "context": "the cat sat", **row}, columns or Columns(), labelled, "row 1")
+
+
+@pytest.mark.parametrize(
+    ("row", "golds"),
+    [
+        ({"answers": [{"text": "cat", "answer_start": 4}, {"text": "sat", "answer_start": 8}]}, TWO),
+        ({"answers": {"text": ["cat", "sat"], "answer_start": [4, 8]}}, TWO),
+        ({"answers": {"text": ["cat"]}}, (Gold("cat"),)),
+        ({"answers": {"text": "cat", "answer_start": 4.0}}, (Gold("cat", 4),)),
+        ({"answers": {"text": [], "answer_start": []}}, ()),
+        ({"answers": ["cat", "sat"]}, (Gold("cat"), Gold("sat"))),
+        ({"answers": "cat"}, (Gold("cat"),)),
+        ({"answers": "cat", "answer_start": "4"}, (Gold("cat", 4),)),
+        ({"answers": "cat", "answer_start": ""}, (Gold("cat"),)),
+        ({"answers": [{"text": "cat", "answer_start": -1}]}, (Gold("cat", -1),)),
+        ({"answers": ""}, ()),
+        ({"answers": None, "is_impossible": True}, ()),
+        ({"answers": []}, ()),
+    ],
+)  # fmt: skip
+def test_answers_in_every_shape(row, golds):
+    assert read(**row, id=7) == Record("who", "the cat sat", golds, "row 1", "7")
+
+
+def test_without_labels_answers_are_not_looked_at():
+    assert read(labelled=False, answers=3).label is None
+    columns = Columns(question="q", context="c", answers="a")
+    found = question_of({"q": "who", "c": "a cat", "a": "cat"}, columns, True, "row 1")
+    assert (found.text, found.text_b, found.label) == ("who", "a cat", (Gold("cat"),))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"question": ""}, "column 'question' is empty"),
+        ({"context": None}, "column 'context' holds no text"),
+        ({"answers": 5}, "holds no answers"),
+        ({"answers": {"text": ["a", "b"], "answer_start": [1]}}, "2 texts and 1 starts"),
+        ({"answers": [{"answer_start": 1}]}, "an answer is of type NoneType"),
+        ({"answers": [{"text": "cat", "answer_start": [1]}]}, r"answer_start is \[1\]"),
+        ({"answers": ["cat"], "is_impossible": True}, "'is_impossible' is true"),
+    ],
+)
+def test_rows_that_are_no_questions(row, message):
+    with pytest.raises(ValueError, match=message):
+        read(**row)
+
+
+def test_a_bare_text_is_no_question():
+    with pytest.raises(ValueError, match="no mapping"):
+        question_of("who", Columns(), False, "row 1")
+
+
+def test_what_can_be_learned_is_told_from_what_cannot(said):
+    records = [
+        read(answers=[{"text": "cat", "answer_start": 4}], id="right"),
+        read(answers=[{"text": "cat", "answer_start": 8}], id="elsewhere"),
+        read(answers=["dog"], id="missing"),
+        read(answers=["sat", "cat"], id="searched"),
+        read(answers=["at"], id="in words"),
+        read(answers=[], id="none"),
+    ]
+    kept = learnable(records)
+    assert [record.id for record in kept] == ["right", "searched", "in words", "none"]
+    assert [record.label for record in kept] == [(Gold("cat", 4),), (Gold("sat", 8),), (Gold("at", 5),), ()]
+    told = "\n".join(said.messages)
+    assert (
+        "1 of 6 questions are not learned, because the context has other words where the answer should start: elsewhere"
+        in told
+    )
+    assert "because the answer is not in the context: missing" in told
+    assert "2 questions have an answer without a start" in told
+    assert "1 questions have several answers" in told
+    assert "1 questions have such an answer at several places" in told
+
+
+def test_many_faults_are_counted_and_the_first_named(said):
+    learnable([read(answers=["dog"], id=str(number)) for number in range(30)])
+    (line,) = said.messages
+    assert line.startswith("warning: 30 of 30 questions")
+    assert line.endswith("18, 19 and 10 more")

@@ -1,0 +1,137 @@
+"""The span model's arithmetic, and what its folder says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.model.config import BertConfig
+from bertsmith.model.initial import initialise
+from bertsmith.tasks.answering.gold import Gold
+from bertsmith.tasks.answering.windows import Windows
+from bertsmith.tasks.kinds.qa import Qa, SpanModel
+from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.sequences import pack
+from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tasks.task import FolderFacts, Runner
+from bertsmith.tokens.tokenizer import Tokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+TOKENIZER = Tokenizer.from_vocabulary(PIECES, lowercase=True)
+CONFIG = BertConfig(
+    vocab_size=16, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+    max_position_embeddings=16,
+)  # fmt: skip
+
+
+def record(context, *golds, name="q"):
+    return Record("a b", context, tuple(golds), "row 1", name)
+
+
+@pytest.fixture
+def model():
+    made = SpanModel(CONFIG)
+    initialise(made, 0.3, seed=0)
+    return made.eval()
+
+
+def examples(task=None):
+    records = [record("c d e f g h a b c", Gold("g h")), record("a b", Gold("b", 2)), record("c d")]
+    return (task or Qa(doc_stride=4, unanswerable=True)).examples(records, TOKENIZER, 11)
+
+
+def test_the_loss_is_the_mean_of_two_cross_entropies_over_the_tokens_of_each_window(model):
+    found = examples()
+    assert [len(each) for each in found.sequences.ids] == [11, 10, 7, 7]
+    units = np.array([3, 1, 0, 2])
+    members, unit = found.members(units)
+    inputs = pack(found.sequences, members, torch.device("cpu"), unit)
+    targets = torch.from_numpy(found.targets[units])
+    loss = Qa().loss(model, inputs, targets)
+    expected = torch.zeros(())
+    for scores, (start, end) in zip(model(inputs).split([7, 10, 11, 7]), targets, strict=True):
+        for side, target in ((0, start), (1, end)):
+            expected = expected + torch.nn.functional.cross_entropy(scores[None, :, side], target[None]) / 2
+    assert loss.loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert int(loss.count) == Qa().labels(found.targets[units]) == 4
+    ours = torch.autograd.grad(loss.loss, model.qa_outputs.weight)[0]
+    theirs = torch.autograd.grad(expected, model.qa_outputs.weight)[0]
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_windows_are_units_and_their_targets_tokens():
+    found = examples()
+    assert found.units.tolist() == [0, 1, 2, 3, 4]
+    # [CLS] a b [SEP] c d e f g h a [SEP], and then g h a b c: the answer g h is in both.
+    assert found.targets.tolist() == [[8, 9], [4, 5], [5, 5], [0, 0]]
+    assert found.sequences.rows.tolist() == [0, 0, 1, 2]
+
+
+def test_scores_are_fp32_whatever_the_products_are(model):
+    wide = SpanModel(CONFIG, torch.bfloat16).eval()
+    wide.load_state_dict(model.state_dict())
+    found = examples()
+    inputs = pack(found.sequences, np.arange(4), torch.device("cpu"))
+    assert wide(inputs).dtype == torch.float32
+    assert wide(inputs).shape == (35, 2)
+    torch.testing.assert_close(wide(inputs), model(inputs), atol=0.05, rtol=0.05)
+
+
+def test_figures_threshold_and_answers_agree(model):
+    task = Qa(doc_stride=4, unanswerable=True, tunes=True, top=2)
+    found = examples(task)
+    scores = Runner(torch.device("cpu"), 64).scores(model, found.sequences, per_token=True)
+    tuned = task.tuned(scores, found)
+    figures = tuned.evaluate(scores, found)
+    assert figures["f1"] == pytest.approx(figures["best_f1"])
+    answers = tuned.answers_of(scores, found.records, found.sequences)
+    assert [len(each["nbest"]) for each in answers] == [2, 2, 2]
+    for each, those in zip(found.records, answers, strict=True):
+        assert those["answer"] == ("" if those["start"] is None else each.text_b[those["start"] : those["end"]])
+    cells = tuned.cells({"answer": "", "score": 0.25, "start": None, "end": None, "nbest": []})
+    assert cells == {"predicted_answer": "", "predicted_score": "0.250000", "predicted_start": "", "predicted_end": ""}
+    assert replace(task, tunes=False).tuned(scores, found).threshold == 0.0
+
+
+def test_where_to_answer_nothing_is_best_nothing_is_answered(model):
+    task = Qa(unanswerable=True, tunes=True)
+    found = task.examples([record("c d"), record("e f")], TOKENIZER, 11)
+    scores = Runner(torch.device("cpu"), 64).scores(model, found.sequences, per_token=True)
+    tuned = task.tuned(scores, found)
+    assert tuned.evaluate(scores, found)["f1"] == 100.0
+    assert [each["answer"] for each in tuned.answers_of(scores, found.records, found.sequences)] == ["", ""]
+
+
+def test_a_folder_gives_back_what_it_was_told():
+    task = Qa(True, -1.25, doc_stride=32, max_query_length=16, n_best=7, max_answer_length=9)
+    facts = FolderFacts(task.config(), task.facts(), TOKENIZER, top=3)
+    assert Qa.of_folder(facts) == replace(task, top=3)
+    assert Qa.of_folder(FolderFacts({}, {}, TOKENIZER)) == Qa(), "a folder of transformers"
+    for wrong in ({"n_best": 0}, {"doc_stride": "128"}, {"null_threshold": None}):
+        with pytest.raises(BertsmithError, match=next(iter(wrong))):
+            Qa.of_folder(FolderFacts({}, wrong, TOKENIZER))
+
+
+def test_whether_a_question_may_have_no_answer_comes_from_the_rows():
+    with_answer, without = record("a b", Gold("b", 2)), record("c d")
+    assert not Qa.of_records([with_answer], FinetuneSettings()).unanswerable
+    task = Qa.of_records([with_answer, without, without], FinetuneSettings())
+    assert task.unanswerable
+    assert task.tunes
+    assert task.counts == {"with an answer": 1, "without an answer": 2}
+    assert Qa.of_records([with_answer], FinetuneSettings(unanswerable=True)).unanswerable
+    assert Qa.of_records([with_answer, without], FinetuneSettings(null_threshold=2.0)).threshold == 2.0
+
+
+@pytest.mark.parametrize("name", ["doc_stride", "max_query_length", "n_best", "max_answer_length"])
+def test_numbers_that_must_be_at_least_one(name):
+    with pytest.raises(BertsmithError, match=name):
+        FinetuneSettings(**{name: 0})
+
+
+def test_an_empty_list_of_rows_has_no_answers():
+    assert isinstance(Qa().encode([record("")], TOKENIZER, 11), Windows)
