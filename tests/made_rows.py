@@ -18,7 +18,9 @@ CONFIG = BertConfig(
     vocab_size=len(PIECES), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
     max_position_embeddings=40,
 )  # fmt: skip
-QUICK = FinetuneSettings(epochs=12, learning_rate=3e-3, batch=16, max_length=32, device="cpu", precision="fp32")
+QUICK = FinetuneSettings(
+    epochs=12, learning_rate=3e-3, batch=16, max_length=32, device="cpu", precision="fp32", report=False
+)
 
 
 def made_model(folder: Path) -> Path:

@@ -52,7 +52,7 @@ from bertsmith.weights.huggingface import (
 # them.
 _FREE_SETTINGS = (
     *("device", "micro_batch_tokens", "log_every", "save_every", "keep", "keep_every"),
-    *("nvidia_results", "skip_bad_rows"),
+    *("report", "nvidia_results", "skip_bad_rows"),
 )
 # Of these, the ones that ranks need not have alike.
 _OF_A_RANK = ("device",)

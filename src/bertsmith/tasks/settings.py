@@ -112,6 +112,9 @@ class FinetuneSettings:
     """Step checkpoints that are kept while it trains, the newest ones."""
     keep_every: int = 0
     """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps none for that."""
+    report: bool = True
+    """Write what the task has to tell of the dev and the test rows into the run's `report`: tables and pictures, or
+    SQuAD's files of predictions."""
     nvidia_results: bool = False
     """Write nvidia-results.json too: scores, times and latencies under the names that NVIDIA's scripts use."""
     dev_share: float | None = None

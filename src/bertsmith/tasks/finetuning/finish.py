@@ -50,7 +50,7 @@ def _tuned(work: Work, model: nn.Module, runner: Runner, report: Path) -> tuple[
     held_out = work.held_out
     scores = {part: runner.scores(model, rows.sequences, work.task.per_token) for part, rows in held_out.items()}
     task = work.task.tuned(scores["dev"], work.parts["dev"])
-    for part, rows in held_out.items():
+    for part, rows in held_out.items() if work.settings.report else ():
         task.write(scores[part], rows, report / part)
     figures = {part: task.evaluate(scores[part], rows) for part, rows in held_out.items()}
     return replace(work, task=task), figures
