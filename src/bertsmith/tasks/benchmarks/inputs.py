@@ -15,6 +15,11 @@ from bertsmith.tasks.settings import FinetuneSettings
 
 # Parts by the names that a run has for them, which the names of their figures begin with.
 _SHORT = {"dev_mismatched": "mismatched"}
+# Settings that leave a score comparable with published ones.
+_FREE = (
+    *("device", "precision", "micro_batch_tokens", "log_every", "save_every", "keep", "keep_every", "nvidia_results"),
+    *("seeds", "seed", "keep_seed", "skip_bad_rows", "bad_share"),
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ def benchmark_inputs(
     own = benchmark_settings(name, source)
     settings = settings or own
     _tell(benchmark, source, values)
-    _tell_changes(benchmark, own, settings, {*_fixed(benchmark), *values, "columns"})
+    _tell_changes(benchmark, own, settings)
     return RunInputs(benchmark.kind, _sources(benchmark, taken, given), settings, name)
 
 
@@ -134,12 +139,12 @@ def _tell(benchmark: Benchmark, source: str, values: Mapping[str, Any]) -> None:
     say(f"{benchmark.name}: {benchmark.title}; hyper-parameters of {source}: {shown}{more}")
 
 
-def _tell_changes(benchmark: Benchmark, own: FinetuneSettings, given: FinetuneSettings, names: set[str]) -> None:
+def _tell_changes(benchmark: Benchmark, own: FinetuneSettings, given: FinetuneSettings) -> None:
     before, after = asdict(own), asdict(given)
     changed = [
         name if name == "columns" else f"{name} {after[name]} (not {before[name]})"
         for name in after
-        if name in names and before[name] != after[name]
+        if name not in _FREE and before[name] != after[name]
     ]
     if changed:
         said = f"{benchmark.name} with {', '.join(changed)}: the score is not comparable with published ones"

@@ -44,12 +44,12 @@ def test_settings_are_the_benchmarks_and_may_be_changed():
 
 def test_what_is_changed_is_said_and_what_is_not_comparable(tmp_path, said):
     made_mrpc(tmp_path)
-    changed = benchmark_settings("mrpc", epochs=1, device="cpu")
+    changed = benchmark_settings("mrpc", epochs=1, max_steps=9, device="cpu", seed=7)
     inputs = benchmark_inputs("mrpc", Taken(tmp_path), {}, changed)
     assert inputs.kind == "classify"
     assert inputs.sources == {part: tmp_path / "MRPC" / f"{part}.tsv" for part in ("train", "dev")}
     assert "hyper-parameters of google: batch 32, learning_rate 2e-05, epochs 3, warmup 0.1 (or" in said.text
-    assert "mrpc with epochs 1 (not 3): the score is not comparable" in said.text
+    assert "mrpc with epochs 1 (not 3), max_steps 9 (not 0): the score is not comparable" in said.text
     tell_rows("mrpc", {"train": 48, "dev": 408})
     assert "mrpc: train has 48 rows and the published one 3,668" in said.text
     assert "dev has" not in said.text
