@@ -113,14 +113,18 @@ def test_from_scratch_uses_the_shape_and_not_the_weights(model, tmp_path):
 
 def test_the_flag_that_a_missing_column_is_told_of_names_it(model, tmp_path, capsys):
     for name, made in (("train.csv", TRAIN), ("dev.csv", DEV)):
-        (tmp_path / name).write_text("review,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in made))
+        lines = (f"{row['text']},{row['text'][::-1]},{row['label']}\n" for row in made)
+        (tmp_path / name).write_text("review,summary,label\n" + "".join(lines))
     train, dev, out = (str(tmp_path / name) for name in ("train.csv", "dev.csv", "out"))
     command = ["finetune", "classify", "--model", str(model), "--train", train, "--dev", dev, "--out", out]
     command += ["--epochs", "1", "--device", "cpu", "--precision", "fp32"]
     assert main(command) == 2
     said = capsys.readouterr().err
-    assert "there is no column 'text'" in said
-    assert "found: review, label; name one with --columns.text" in said
+    assert "several columns may be the text" in said
+    assert "'review' (word7 lovely" in said
+    assert "name the right one with --columns.text and --columns.text-b" in said
+    assert main([*command, "--columns.text", "opinion"]) == 2
+    assert "there is no column 'opinion'" in capsys.readouterr().err
     assert main([*command, "--columns.text", "review"]) == 0
 
 
@@ -163,7 +167,7 @@ def test_what_is_cut_and_counted_is_said(model, caplog, monkeypatch):
     caplog.set_level(logging.INFO, logger="bertsmith")
     long = [{**row, "text": row["text"] + " word1" * 40} for row in TRAIN[:20]]
     bertsmith.finetune("classify", model, long, DEV, None, settings=replace(QUICK, epochs=1, max_length=64))
-    assert "rows are cut at 40 tokens, not 64" in caplog.text
+    assert "sequences have at most 40 tokens, not 64" in caplog.text
     assert "0 of 60 rows truncated" in caplog.text
     assert re.search(r"train: .* 20 of 20 rows truncated, \d+\.\d% of the tokens lost", caplog.text)
     assert "train rows by label: praise" in caplog.text

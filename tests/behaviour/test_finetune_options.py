@@ -161,7 +161,7 @@ def test_folds_measure_every_row_once_and_shares_lie_within_one_another(
         return found
 
     monkeypatch.setattr("bertsmith.tasks.finetune.trials", noting)
-    result = tune(model, tmp_path / "run", epochs=2, folds=4, learning_curve=True)
+    result = tune(model, tmp_path / "run", folds=4, learning_curve=True)
     (made,) = held
     assert [(each.kind, each.label) for each in made] == [
         ("share", 10), ("share", 30), *(("fold", number) for number in range(1, 5)), ("seed", 42),
@@ -174,11 +174,11 @@ def test_folds_measure_every_row_once_and_shares_lie_within_one_another(
             assert sorted([*each.rows, *each.fold]) == list(range(160))
     small, large = (set(each.rows) for each in made if each.kind == "share")
     assert small < large
-    assert (len(small), len(large)) == (16, 48)
+    assert abs(len(small) - 16) <= 1 >= abs(len(large) - 48)
     assert set(result.folds) == {"1", "2", "3", "4"}
     assert set(result.shares) == {"10", "30"}
     assert np.mean([each["accuracy"] for each in result.folds.values()]) > 0.8
-    assert tune(model, None, epochs=2).seeds == result.seeds, "they change nothing in what comes after them"
+    assert tune(model, None).seeds == result.seeds, "they change nothing in what comes after them"
     assert "4 folds" in result.line()
     assert "10% " in result.line()
 
@@ -195,21 +195,22 @@ def test_a_run_of_folds_resumes_to_the_bit(model: Path, tmp_path: Path, monkeypa
 
 
 def test_too_few_rows_for_folds_are_named(model: Path) -> None:
+    few = [next(row for row in TRAIN if row["label"] == label) for label in ("praise", "blame")]
     with pytest.raises(BertsmithError, match="too few"):
-        bertsmith.finetune("classify", model, TRAIN[:2], DEV, None, settings=replace(QUICK, folds=5))
+        bertsmith.finetune("classify", model, few, DEV, None, settings=replace(QUICK, folds=5))
 
 
 def test_long_texts_are_read_in_windows_and_nothing_is_cut(model: Path, tmp_path: Path) -> None:
     """The word that decides is the last one, behind what the model reads at once."""
-    filler = " ".join(f"word{number % 20}" for number in range(70))
+    filler = " ".join(f"word{number % 20}" for number in range(25))
     long = [[{**row, "text": f"{filler} {row['text']}"} for row in those] for those in (TRAIN, DEV)]
-    settings = replace(QUICK, windows=True, window_overlap=8, max_length=32, epochs=4)
+    settings = replace(QUICK, windows=True, window_overlap=4, max_length=24, epochs=14)
     result = bertsmith.finetune("classify", model, *long, tmp_path / "run", settings=settings)
     assert result.truncated["train"].rows == result.truncated["dev"].rows == 0
     assert result.mean > 0.9
     cut = bertsmith.finetune("classify", model, *long, None, settings=replace(settings, windows=False, epochs=1))
     assert cut.truncated["train"].rows == 160
-    assert cut.mean < 0.7, "without windows it never sees the word"
+    assert cut.mean <= cut.baseline, "without windows it never sees the word"
     answers = Predictor(tmp_path / "run", "cpu", precision="fp32")(long[1])
     right = sum(each["label"] == row["label"] for each, row in zip(answers, DEV, strict=True)) / len(DEV)
     assert right == pytest.approx(result.mean)
@@ -246,7 +247,9 @@ def test_results_come_under_nvidias_names_where_asked(model: Path, tmp_path: Pat
 def test_numbers_are_learned_and_predicted(model: Path, tmp_path: Path) -> None:
     numbers = {"praise": 4.5, "blame": 1.25}
     train, dev = ([{**row, "label": numbers[row["label"]]} for row in those] for those in (TRAIN, DEV))
-    result = bertsmith.finetune("regress", model, train, dev, tmp_path / "run", settings=replace(QUICK, epochs=4))
+    result = bertsmith.finetune(
+        "regress", model, train, dev, tmp_path / "run", settings=replace(QUICK, learning_rate=6e-3)
+    )
     assert (result.metric, result.baseline) == ("pearson", 0.0)
     assert result.mean > 0.9
     answers = Predictor(tmp_path / "run", "cpu", precision="fp32")(dev)

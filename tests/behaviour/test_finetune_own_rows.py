@@ -16,9 +16,11 @@ import yaml
 
 import bertsmith
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.cli import main
 from bertsmith.tasks.reading.records import Columns
 from made_rows import QUICK, made_model, rows
+from made_runs import signalled_after
 
 ROWS = rows(100, 1)
 FAST = replace(QUICK, epochs=1)
@@ -48,11 +50,12 @@ def renamed(made: list[dict[str, str]], **names: str) -> list[dict[str, str]]:
     return [{name: row[old] for name, old in names.items()} for row in made]
 
 
-def test_one_file_is_enough(model: Path, tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+def test_one_file_is_enough(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = [{"nr": f"{number}", **row} for number, row in enumerate(renamed(ROWS, Review="text", Mood="label"))]
     path, run = written(tmp_path / "own.csv", table(own)), tmp_path / "run"
     call = ["finetune", "--model", str(model), "--train", str(path), "--out", str(run), *CALL, "--columns.label=Mood"]
     assert main(call) == 0
+    said = capsys.readouterr().err
     for line in (
         "task: classify (2 different label(s) in 'Mood')",
         "text is column 'Review' (a usual name of it)",
@@ -60,7 +63,7 @@ def test_one_file_is_enough(model: Path, tmp_path: Path, said: pytest.LogCapture
         "rows of train (20%, by label, 100 different texts; seed 42)",
         f"  {path}:",
     ):
-        assert line in said.text
+        assert line in said
     result = json.loads((run / "finetune.json").read_text())
     assert result["rows"]["train"] + result["rows"]["dev"] == 100
     assert abs(result["rows"]["dev"] - 20) < 2
@@ -71,7 +74,7 @@ def test_one_file_is_enough(model: Path, tmp_path: Path, said: pytest.LogCapture
     assert facts["settings.columns.text"] == "Review"
     assert len(facts["dev_rows"]) == 64
     assert main([*call, "--resume"]) == 0, "the same command infers the same"
-    assert "this run is finished already" in said.text
+    assert "this run is finished already" in capsys.readouterr().err
     path.write_text(path.read_text() + "100,word1 lovely,praise\n")
     assert main([*call, "--resume"]) == 2
     (tmp_path / "new.csv").write_text("Review\nword1 lovely\n")
@@ -117,6 +120,53 @@ def test_numbers_make_a_regression_and_whole_ones_classes(model: Path) -> None:
     assert (result.task, set(result.class_counts)) == ("classify", {"1", "2"})
 
 
+def conll(path: Path) -> Path:
+    """Sentences of words with tags; "lovely" and "awful" are entities."""
+    tags = {"lovely": "B-praise", "awful": "B-blame"}
+    sentences = ["".join(f"{word}\t{tags.get(word, 'O')}\n" for word in row["text"].split()) for row in ROWS]
+    return written(path / "words.conll", "\n".join(sentences))
+
+
+def squad(path: Path) -> Path:
+    """Two questions about every row."""
+    paragraphs = []
+    for number, row in enumerate(ROWS):
+        word = "lovely" if "lovely" in row["text"] else "awful"
+        answer = {"text": word, "answer_start": row["text"].index(word)}
+        ids = (f"{number}.{place}" for place in range(2))
+        qas = [{"id": each, "question": f"word{each[-1]}", "answers": [answer]} for each in ids]
+        paragraphs.append({"context": row["text"], "qas": qas})
+    return written(path / "questions.json", json.dumps({"data": [{"title": "rows", "paragraphs": paragraphs}]}))
+
+
+def choices(path: Path) -> Path:
+    """Rows with a column for each choice."""
+    made = [
+        {"startphrase": row["text"], "ending0": "lovely", "ending1": "awful", "label": int(row["label"] == "blame")}
+        for row in ROWS
+    ]
+    return written(path / "choices.csv", table(made))
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "dev_rows"),
+    [(conll, "tag", (19, 20, 21)), (squad, "qa", range(30, 50, 2)), (choices, "choice", (19, 20, 21))],
+)
+def test_every_kind_is_inferred_from_one_file(
+    model: Path,
+    tmp_path: Path,
+    said: pytest.LogCaptureFixture,
+    make: Callable[[Path], Path],
+    kind: str,
+    dev_rows: range,
+) -> None:
+    result = bertsmith.finetune("auto", model, make(tmp_path), None, None, settings=FAST)
+    assert result.task == kind
+    assert f"task: {kind} (" in said.text
+    assert result.rows["dev"] in dev_rows
+    assert "have the text of" not in said.text
+
+
 def test_groups_stay_together(model: Path, tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
     own = [{**row, "patient": f"p{number % 25}"} for number, row in enumerate(ROWS)]
     settings = replace(FAST, columns=Columns(group="patient"), dev_share=0.3)
@@ -148,12 +198,12 @@ def test_dev_rows_that_are_the_training_rows_are_warned_about(model: Path, said:
     assert "100 of 100 dev rows have the text of train rows" in said.text
 
 
-def test_bad_rows_are_collected(model: Path, tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+def test_bad_rows_are_collected(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path / "own.csv", table(ROWS) + ",praise\nword1,\na,b,c\n")
     call = ["finetune", "classify", "--model", str(model), "--train", str(path), "--out", str(tmp_path / "run"), *CALL]
     assert main(call) == 2
     assert main([*call, "--skip-bad-rows", str(tmp_path / "bad.jsonl")]) == 0
-    assert "3 bad rows left out" in said.text
+    assert "3 bad rows left out" in capsys.readouterr().err
     bad = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
     assert [each["where"] for each in bad] == [f"{path}:{line}" for line in (102, 103, 104)]
     assert [each["row"] for each in bad] == [{"text": "", "label": "praise"}, {"text": "word1", "label": ""}, "a,b,c"]
@@ -212,3 +262,20 @@ def test_wrong_input_is_named_and_leaves_nothing_behind(
     assert "Traceback" not in said
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "bad.jsonl").exists()
+
+
+def test_a_stopped_run_continues_on_the_same_split(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = written(tmp_path / "own.csv", table(renamed(ROWS, Review="text", Mood="label")) + ",praise\n")
+    settings = replace(FAST, epochs=3, save_every=2, columns=Columns(label="Mood"), skip_bad_rows=str(tmp_path / "bad"))
+    whole = bertsmith.finetune("auto", model, own, None, tmp_path / "whole", settings=settings)
+    with monkeypatch.context() as patch:
+        signalled_after(7, patch)
+        with pytest.raises(StoppedAfterSaving):
+            bertsmith.finetune("auto", model, own, None, tmp_path / "run", settings=settings)
+    again = bertsmith.finetune("auto", model, own, None, tmp_path / "run", settings=settings, resume=True)
+    assert again.seeds == whole.seeds
+    settings = replace(settings, dev_share=0.3)
+    with pytest.raises(BertsmithError, match="dev_share"):
+        bertsmith.finetune("auto", model, own, None, tmp_path / "run", settings=settings, resume=True)

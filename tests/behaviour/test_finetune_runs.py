@@ -21,7 +21,7 @@ import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
-from bertsmith.tasks import finetune
+from bertsmith.tasks.finetuning import finish
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.training.checkpoints import saver, step_folders
 from bertsmith.training.loop import Trainer
@@ -261,7 +261,7 @@ def almost_finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """The folder of a command that was killed before it wrote the model."""
     folder = tmp_path_factory.mktemp("almost")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finetune, "_save", interrupted)
+        patch.setattr(finish, "_save", interrupted)
         with pytest.raises(KeyboardInterrupt):
             call(model, folder / "run")
     assert [each.name for each in step_folders(folder / "run")] == ["step-00000034", "step-00000036"]

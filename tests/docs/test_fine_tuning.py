@@ -29,7 +29,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "bin").mkdir()
     (folder / "bin" / "bertsmith").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m bertsmith "$@"\n')
     (folder / "bin" / "bertsmith").chmod(0o755)
-    (block,) = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    numbers = {"praise": "1", "blame": "0"}
+    phrases = [f"{row['text']}\t{numbers[row['label']]}" for row in rows(400, 5)]
+    (folder / "phrases.tsv").write_text("\n".join(["sentence\tlabel", *phrases]) + "\n", encoding="utf-8")
+    block = "\n".join(re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
     environment = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
     environment["PYTHONPATH"] = str(ROOT / "src")
     command = ["bash", "-euo", "pipefail", "-c", block]
@@ -49,6 +52,14 @@ def test_what_the_page_lists_is_there(folder: Path) -> None:
     assert "finetune.json" in listed
     kinds = {re.sub(r"\d+", "N", path.name) for path in (folder / "runs" / "labels").iterdir()}
     assert {re.sub(r"\d+", "N", name) for name in listed} <= kinds
+
+
+def test_one_file_is_enough_and_more_can_be_asked(folder: Path) -> None:
+    found = json.loads((folder / "runs" / "phrases" / "finetune.json").read_text())
+    assert (found["train_rows"], found["dev_rows"]) == (320, 80)
+    trusted = json.loads((folder / "runs" / "trusted" / "finetune.json").read_text())
+    assert (len(trusted["folds"]), len(trusted["shares"])) == (5, 2)
+    assert json.loads((folder / "figures.json").read_text())["rows"] == 16
 
 
 def test_predictions_are_written(folder: Path) -> None:

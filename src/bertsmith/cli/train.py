@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -13,6 +13,9 @@ from bertsmith.cli.verb import Call, Verb
 from bertsmith.recipes.flags import split_flags, wants_help
 from bertsmith.recipes.loader import FIELDS, load_recipe, presets
 from bertsmith.recipes.schema import Recipe
+
+if TYPE_CHECKING:
+    from bertsmith.tasks.settings import FinetuneSettings
 
 
 @dataclass(frozen=True)
@@ -60,35 +63,57 @@ class FinetuneFlags(RankFlags):
 
     model: Path
     """The folder of a pre-trained model, or a run that has one."""
-    train: Path
-    """Labelled rows to learn from: .csv, .tsv, .jsonl, .json, .parquet or CoNLL's columns, compressed or not."""
     out: Path
     """The run folder; the fine-tuned model lies in its `model`."""
     task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "auto"
-    """classify or regress; auto infers it from the rows."""
+    """A kind (classify, regress, tag, qa, choice), or a benchmark, which has columns, labels and settings of its own
+    (cola sst2 mrpc stsb qqp mnli qnli rte wnli squad1 squad2 swag codah wnut17 conll2003 chemprot bc5cdr-chemical
+    bc5cdr-disease); auto infers the kind from the rows."""
+    train: Path | None = None
+    """Labelled rows to learn from: .csv, .tsv, .jsonl, .json, .parquet or CoNLL's columns, compressed or not."""
     dev: Path | None = None
     """Labelled rows by which the best epoch and seed are chosen; without them --dev-share of the training rows."""
     test: Path | None = None
     """Labelled rows that are only measured, and choose nothing."""
+    data: Path | None = None
+    """Of a benchmark, the folder with its files, in place of --train, --dev and --test."""
+    hyper_parameters: str | None = None
+    """Of a benchmark, whose settings are taken: google, nvidia or authors; by default the first that it has."""
+    fold: int = 0
+    """Of a benchmark with published folds, which one, from 0."""
     resume: bool = False
     """Continue from the newest checkpoint in the run folder."""
 
 
 def _finetune(call: Call) -> int:
-    from bertsmith.tasks.settings import FinetuneSettings
-
     with said_once_a_host():
-        flags, settings = call.read_with(FinetuneFlags, FinetuneSettings())
+        flags, settings = _finetune_flags(call)
 
     def work(device: str) -> Path:
         from bertsmith.tasks.finetune import finetune
 
         files, ours = (flags.model, flags.train, flags.dev, flags.out), replace(settings, device=device)
-        result = finetune(flags.task, *files, test=flags.test, settings=ours, resume=flags.resume)
+        rules: dict[str, Any] = {"data": flags.data, "hyper_parameters": flags.hyper_parameters, "fold": flags.fold}
+        result = finetune(flags.task, *files, test=flags.test, settings=ours, resume=flags.resume, **rules)
         assert result.model is not None
         return result.model
 
     return over_ranks(call, flags, settings.device, work)
+
+
+def _finetune_flags(call: Call) -> tuple[FinetuneFlags, FinetuneSettings]:
+    """A benchmark's settings take the place of the usual ones, and flags that of both."""
+    from bertsmith.tasks.benchmarks.benchmark import benchmarks
+    from bertsmith.tasks.benchmarks.inputs import benchmark_settings
+    from bertsmith.tasks.settings import FinetuneSettings
+
+    if wants_help(call.args):
+        named = next((token for token in call.args if token in benchmarks()), "")
+        return call.read_with(FinetuneFlags, benchmark_settings(named) if named else FinetuneSettings())
+    flags, settings = call.read_with(FinetuneFlags, FinetuneSettings())
+    if flags.task not in benchmarks():
+        return flags, settings
+    return call.read_with(FinetuneFlags, benchmark_settings(flags.task, flags.hyper_parameters))
 
 
 VERBS = {
@@ -102,7 +127,9 @@ VERBS = {
     "finetune": Verb(
         "Fine-tune a model on labelled rows. Task and columns are inferred where they are not named.",
         "  bertsmith finetune --model runs/mini --train rows.csv --out runs/labels\n"
-        "  bertsmith finetune classify --model runs/mini --train train.csv --dev dev.csv --out runs/labels",
+        "  bertsmith finetune classify --model runs/mini --train train.csv --dev dev.csv --out runs/labels\n"
+        "  bertsmith finetune mrpc --model runs/mini --data glue --out runs/mrpc\n"
+        "  bertsmith finetune mrpc --help        the settings of that benchmark",
         _finetune,
     ),
 }

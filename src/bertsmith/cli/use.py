@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -131,7 +131,13 @@ class EvaluateFlags:
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """A run, or the folder of a fine-tuned model."""
     data: Path
-    """Labelled rows as .csv, .tsv, .jsonl or .parquet, compressed or not."""
+    """Labelled rows as .csv, .tsv, .jsonl or .parquet, compressed or not; or the folder of a benchmark."""
+    benchmark: str | None = None
+    """With a folder: the benchmark's name, if not the one that the model was fine-tuned on."""
+    submission: Path | None = None
+    """With a folder: a zip for the GLUE server that the answers for test rows are put into."""
+    fold: int = 0
+    """With a folder: of a benchmark with published folds, which one, from 0."""
     json: Path | None = None
     """A file for the figures."""
     report: Path | None = None
@@ -148,14 +154,30 @@ def _evaluate(call: Call) -> None:
     flags = call.read(EvaluateFlags)
     from bertsmith.base import files
     from bertsmith.base.tables import aligned
-    from bertsmith.inference.evaluate import evaluate
+    from bertsmith.inference.benchmark import BenchmarkScore, evaluate_benchmark
+    from bertsmith.inference.evaluate import Evaluated, evaluate
 
-    options = {"device": flags.device, "precision": flags.precision}
+    options: dict[str, Any] = {"device": flags.device, "precision": flags.precision}
     columns = flags.columns.given(call.prog)
-    found = evaluate(flags.model, flags.data, report=flags.report, **options, columns=columns)
+    found: Evaluated | BenchmarkScore
+    if flags.data.is_dir():
+        found = evaluate_benchmark(flags.model, flags.data, **options, **_of_folder(flags, bool(columns)))
+    elif flags.benchmark or flags.submission or flags.fold:
+        what = "--benchmark, --submission and --fold are for the folder of a benchmark, and --data is none"
+        raise BertsmithError(what, flags.data, "name the folder, or leave them out")
+    else:
+        found = evaluate(flags.model, flags.data, report=flags.report, **options, columns=columns)
     print("\n".join(aligned([(name, f"{value:.4f}") for name, value in found.figures.items()])))
     if flags.json is not None:
         files.write_json(flags.json, asdict(found))
+
+
+def _of_folder(flags: EvaluateFlags, has_columns: bool) -> dict[str, Any]:
+    """The options of a benchmark. Raises BertsmithError for flags that a folder has no use for."""
+    if flags.report is not None or has_columns:
+        what = "--report and --columns are for a file of rows, and --data is a folder"
+        raise BertsmithError(what, flags.data, "leave them out, or name one file")
+    return {"benchmark": flags.benchmark, "submission": flags.submission, "fold": flags.fold}
 
 
 @dataclass(frozen=True)
@@ -199,7 +221,8 @@ VERBS = {
     ),
     "evaluate": Verb(
         "Measure a fine-tuned model on labelled rows.",
-        "  bertsmith evaluate runs/labels --data test.csv",
+        "  bertsmith evaluate runs/labels --data test.csv\n"
+        "  bertsmith evaluate runs/mrpc --data glue --submission submission.zip",
         _evaluate,
     ),
     "import": Verb(

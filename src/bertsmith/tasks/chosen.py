@@ -10,7 +10,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.tasks.reading.bad_rows import pass_over, raise_at_once
 from bertsmith.tasks.reading.files import Form, Row, Source, rows_of
-from bertsmith.tasks.reading.infer import AUTO, INFERRED, infer
+from bertsmith.tasks.reading.infer import AUTO, can_be_inferred, has_columns, infer
 from bertsmith.tasks.registry import task_named
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Task
@@ -22,19 +22,18 @@ def chosen(task: str, sources: Mapping[str, Source], settings: FinetuneSettings)
     """The task, and the settings with the columns of the training rows and the share of dev rows where no file of them
     is given. Says what was inferred, and why.
 
-    Columns are inferred where `task` is "auto", and where the first training row lacks one that the task wants, or the
-    task does not say which. Raises BertsmithError for a task that is not known, and for rows that leave it open.
+    Columns are inferred where `task` is "auto", and where the first training row lacks one that the task needs. Raises
+    BertsmithError for a task that is not known, and for rows that leave it open.
     """
     kind = None if task == AUTO else task_named(task)
     settings = _with_share(settings, "dev" in sources)
     train, columns = sources["train"], settings.columns
-    if kind is not None and kind.kind not in INFERRED:
+    if kind is not None and not can_be_inferred(kind.kind):
         return kind, settings
     report = raise_at_once if settings.skip_bad_rows is None else pass_over
     rows = rows_of(train, Form(columns.header, columns.quoted), report)
     _, first = next(rows, ("", ""))
-    wanted = {} if kind is None else kind.wanted(columns, True)
-    if kind is not None and (isinstance(first, str) or (wanted and first.keys() >= set(wanted.values()))):
+    if kind is not None and (isinstance(first, str) or has_columns(first, columns, kind.kind)):
         return kind, settings
     read: list[Row] = [row for row in (first, *(row for _, row in rows)) if isinstance(row, Mapping)]
     where = str(train) if isinstance(train, str | Path) else "the training rows"

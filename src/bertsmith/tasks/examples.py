@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def encode_sources(
     task = kind.of_records(records["train"], settings)
     parts = {}
     for part, those in records.items():
-        parts[part] = task.examples(those, tokenizer, max_length)
+        parts[part] = replace(task.examples(those, tokenizer, max_length), part=part)
         sequences = parts[part].sequences
         several = f" in {len(sequences.ids):,} sequences" if len(sequences.ids) > len(those) else ""
         tokens = int(sequences.lengths.sum())
@@ -69,7 +70,8 @@ def _read(kind: type[Task], sources: Mapping[str, Source], settings: FinetuneSet
     if skipped is not None and settings.skip_bad_rows is not None:
         if ranks.rank() == 0:
             skipped.write(Path(settings.skip_bad_rows))
-        (warn if skipped.rows else say)(f"{len(skipped.rows):,} bad rows left out: {settings.skip_bad_rows}")
+        if skipped.rows:
+            warn(f"{len(skipped.rows):,} bad rows left out: {settings.skip_bad_rows}", of_all_ranks=True)
     unused = unused_columns(sources["train"], settings.columns, kind, raise_at_once if skipped is None else pass_over)
     if unused:
         name = sources["train"] if isinstance(sources["train"], str | Path) else "the training rows"

@@ -17,6 +17,7 @@ from bertsmith.base.log import say
 from bertsmith.base.ranks.together import together
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.recipes.loader import as_yaml
+from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs, tell_rows
 from bertsmith.tasks.chosen import chosen
 from bertsmith.tasks.examples import check_sources, checksums, encode_sources
 from bertsmith.tasks.finetuning.finish import finish
@@ -60,20 +61,25 @@ _OF_A_RANK = ("device",)
 def finetune(
     task: str,
     model: str | Path,
-    train: Source,
-    dev: Source | None,
-    out: str | Path | None,
+    train: Source | None = None,
+    dev: Source | None = None,
+    out: str | Path | None = None,
     *,
     test: Source | None = None,
+    data: str | Path | None = None,
+    hyper_parameters: str | None = None,
+    fold: int = 0,
     settings: FinetuneSettings | None = None,
     resume: bool = False,
 ) -> FinetuneResult:
     """Trains a task model on labelled rows, from one or several seeds, and writes a run folder with the best one.
 
-    task: the name of a kind, such as "classify", or "auto" for the one that the rows show. model: a Hugging Face BERT
-    folder with its tokenizer, or a run that has one. train, dev, test: a file of rows, or a list of
-    {"text": ..., "label": ...}; dev selects the epoch and the seed, test is only measured. Without dev a share of the
-    training rows (`settings.dev_share`) takes its place.
+    task: the name of a kind, such as "classify", of a benchmark, such as "mrpc", or "auto" for the kind that the rows
+    show. model: a Hugging Face BERT folder with its tokenizer, or a run that has one. train, dev, test: a file of rows,
+    or a list of {"text": ..., "label": ...}; dev selects the epoch and the seed, test is only measured. Without dev a
+    share of the training rows (`settings.dev_share`) takes its place. data: of a benchmark, the folder with its files,
+    in place of train, dev and test. hyper_parameters, fold: as of `Taken`. settings: without them a benchmark's own
+    (`benchmark_settings`).
     out: the run folder, whose `model` is complete in itself (weights, tokenizer, labels, task.json, finetune.json);
     None leaves nothing behind. resume: continue the run in `out`, to the bit. The same seed gives the same score. In
     each of several processes that torch.distributed has joined, it takes that rank's part of the run, and all get the
@@ -81,26 +87,26 @@ def finetune(
     Raises BertsmithError for rows, columns, labels, settings or a folder that cannot be used, before any training,
     and for a gradient that is not finite; StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
-    settings = settings or FinetuneSettings()
     ranks.check_joined()
-    given = {"train": train, "dev": dev, "test": test}
-    sources = {part: rows for part, rows in given.items() if rows is not None}
-    check_sources(sources)
+    given = {part: rows for part, rows in (("train", train), ("dev", dev), ("test", test)) if rows is not None}
+    check_sources(given)
+    inputs = together(lambda: run_inputs(task, Taken(data, hyper_parameters, fold), given, settings))
+    sources = inputs.sources
     with nullcontext(out) if out is not None else tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         run = Run(Path(folder))
         ranks.by_first(lambda: check_free(run.folder, resume))
-        kind, settings = together(partial(chosen, task, sources, settings))
+        kind, settings = together(partial(chosen, inputs.kind, sources, inputs.settings))
         work, identity = together(lambda: _prepare(kind, model_folder(Path(model)), sources, settings))
+        if inputs.benchmark is not None:
+            tell_rows(inputs.benchmark, {part: len(each.records) for part, each in work.parts.items()})
+            work = replace(work, benchmark=inputs.benchmark)
         alike = settings_identity(asdict(settings), "settings", _OF_A_RANK)
         agree(lambda: {**alike, **identity, "resume": resume, **code_facts()})
-        recipe = {"task": kind.kind, "model": str(model), **{name: _named(each) for name, each in sources.items()}}
+        named = {name: _named(each) for name, each in sources.items()}
+        recipe = {"task": work.benchmark or kind.kind, "model": str(model), **named}
         with opened(run.folder, identity, resume) as started_on:
             if resume and ranks.by_first(run.is_finished):
-                result = ranks.by_first(lambda: _finished(run))
-                say(f"this run is finished already: {run.model}; {result.line()}")
-                # Where a kill came before that.
-                ranks.by_first(lambda: drop_checkpoints(run.folder, settings.keep_every))
-                return result
+                return _finished(run, settings.keep_every)
             facts = RunFacts(identity, as_yaml(recipe | asdict(settings)), started_on)
             try:
                 result = _train(work, run, facts, resume)
@@ -114,8 +120,13 @@ def finetune(
     return result
 
 
-def _finished(run: Run) -> FinetuneResult:
-    return FinetuneResult.from_dict(files.read_json(run.model / FINETUNE_FILE), run.folder)
+def _finished(run: Run, keep_every: int) -> FinetuneResult:
+    """The result of a run that is finished already; logs that it is."""
+    result = ranks.by_first(lambda: FinetuneResult.from_dict(files.read_json(run.model / FINETUNE_FILE), run.folder))
+    say(f"this run is finished already: {run.model}; {result.line()}")
+    # Where a kill came before that.
+    ranks.by_first(lambda: drop_checkpoints(run.folder, keep_every))
+    return result
 
 
 def _prepare(
@@ -126,8 +137,9 @@ def _prepare(
     tokenizer = load_tokenizer(folder, config)
     max_length = min(settings.max_length, config.max_position_embeddings)
     if max_length < settings.max_length:
-        say(f"rows are cut at {max_length} tokens, not {settings.max_length}: the model has no more positions")
+        say(f"sequences have at most {max_length} tokens, not {settings.max_length}: the model has no more positions")
     kind.metric_of(settings)
+    kind.check(settings)
     task, parts = encode_sources(kind, sources, tokenizer, max_length, settings)
     work = Work(folder, task, tokenizer, settings, max_length, parts)
     return work, _identity(work, sources)

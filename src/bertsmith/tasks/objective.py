@@ -15,11 +15,9 @@ from torch import nn
 
 from bertsmith.base import ranks
 from bertsmith.base.layout import Ints, deal_within
-from bertsmith.base.streams import generator, stream_key
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import step_flop
 from bertsmith.model.losses import Forward
-from bertsmith.tasks.results import TEST
 from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.task import Examples, Runner, Task
 
@@ -61,7 +59,7 @@ class TaskObjective:
         return Forward({self.task.kind: loss}, tokens, inputs.packed.tokens, inputs.packed.attended_slots, flop)
 
     def evaluate(self, held_out: Mapping[str, Examples]) -> dict[str, float]:
-        """Every metric on the rows "dev" and, with `TEST` before its name, "test".
+        """Every metric on the rows "dev" and, on those of another part, its name before the metric's ("test_f1").
 
         All ranks get the figures of the first one, so that all decide alike which weights are the best.
         """
@@ -71,7 +69,7 @@ class TaskObjective:
         for part, examples in held_out.items():
             scores = self.runner.scores(self.model, examples.sequences, self.task.per_token)
             found = self.task.evaluate(scores, examples)
-            figures |= {(TEST if part == "test" else "") + name: value for name, value in found.items()}
+            figures |= {("" if part == "dev" else f"{part}_") + name: value for name, value in found.items()}
         self.model.train(training)
         return ranks.by_first(lambda: figures)
 
@@ -131,8 +129,7 @@ class Order:
 
     def units(self, epoch: int) -> Ints:
         """The units of an epoch, counted from 1, in its order: int64[U]."""
-        order = generator(stream_key(self.seed, "finetune", epoch, "order"))
-        return np.asarray(order.permutation(len(self.examples.targets)), dtype=np.int64)
+        return self.task.order(self.examples, self.seed, epoch)
 
     def step(self, number: int, units: Ints) -> RowStep:
         """Step `number` from 0, out of the `units` of its epoch."""

@@ -6,20 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.tasks.benchmarks.benchmark import benchmarks
+from bertsmith.tasks.kinds.choice import Choice
 from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.many_labels import ManyLabels
 from bertsmith.tasks.kinds.masked_words import MaskedWords
 from bertsmith.tasks.kinds.qa import Qa
 from bertsmith.tasks.kinds.regress import Regress
+from bertsmith.tasks.kinds.tag import Tag
 from bertsmith.tasks.task import Answering, Task
 
-TASKS: dict[str, type[Task]] = {each.kind: each for each in (Classify, Regress, Qa)}
-_ANSWERING: tuple[type[Answering], ...] = (*TASKS.values(), MaskedWords)
+TASKS: dict[str, type[Task]] = {each.kind: each for each in (Classify, Regress, Tag, Qa, Choice)}
+_ANSWERING: tuple[type[Answering], ...] = (*TASKS.values(), ManyLabels, MaskedWords)
 
 
 def task_named(name: str) -> type[Task]:
     """Raises BertsmithError, with the nearest name, for one that is not known."""
     if name not in TASKS:
-        raise BertsmithError(f"task '{name}' is not known", "task", nearest(name, TASKS))
+        raise BertsmithError(f"task '{name}' is not known", "task", nearest(name, (*TASKS, *benchmarks())))
     return TASKS[name]
 
 

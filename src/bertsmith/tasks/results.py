@@ -150,8 +150,9 @@ class FinetuneResult:
     def line(self) -> str:
         """The outcome in one line. A score that selected the epoch is labelled so, next to the last epoch's."""
         measured = max(len(each.epochs) for each in self.seeds)
-        last = f"last one {np.mean(self.last_scores):.4f}"
-        selected = f"best of {measured} measurements on dev; {last}" if measured > 1 else "dev"
+        unit = "epoch" if all(each.epoch % 1 == 0 for seed in self.seeds for each in seed.epochs) else "measurement"
+        last = f"last {unit} {np.mean(self.last_scores):.4f}"
+        selected = f"best of {measured} {unit}s on dev; {last}" if measured > 1 else "dev"
         score, kept = self.kept_epoch.dev[self.metric], self.kept
         why = {MEDIAN: ", the one in the middle", LAST: ", the last one"}.get(self.keep_seed, "")
         found = [

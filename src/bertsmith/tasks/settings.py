@@ -7,6 +7,7 @@ from typing import Literal
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.reading.records import Columns
+from bertsmith.tasks.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,25 @@ class FinetuneSettings:
     """What selects the best epoch and the best seed, on the dev rows; auto is the task's own (classify: accuracy)."""
     positive: str | None = None
     """The label that binary_f1 scores; of two labels the one that sorts last, unless named here."""
+    negative_label: str | None = None
+    """The label that micro_f1 leaves out: the one that says that there is nothing, such as no relation."""
+    labels: str | None = None
+    """The classes in the order of the model's outputs, joined by commas; without it those of the rows, sorted."""
     many_labels: bool = False
     """Take labels for classes although they are more than 100, or numbers with fractions."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced: a class weighs in the loss by the inverse of its training rows (classify)."""
+    focal: float = 0.0
+    """The gamma of a focal loss, which favours rows that are difficult; 0 for none, usual is 2 (classify)."""
+    sampling: Sampling = "natural"
+    """The rows of an epoch: natural takes each once, balanced as many of every class, sqrt half way (classify)."""
+    label_smoothing: float = 0.0
+    """The share of each label that is spread over all classes, usual is 0.1 (classify)."""
+    temperature: bool = True
+    """Divide the scores by a temperature that is fitted to the dev rows, where that makes probabilities better."""
+    thresholds: Literal["auto", "tuned", "half"] = "auto"
+    """From which probability on a label is given: tuned on the dev rows for F1, or half. auto tunes them for rows with
+    several labels where that raises the metric; tuned always, and for the positive one of two labels."""
     seeds: int = 1
     """Runs from different seeds (head, order, dropout); the log gives mean and deviation."""
     keep_seed: Literal["best", "median", "last"] = "best"
@@ -132,7 +150,9 @@ class FinetuneSettings:
         _demand(0 < self.bad_share <= 1, "bad_share", self.bad_share, "a share above 0, up to 1")
         for name in ("dropout", "attention_dropout"):
             _demand(0 <= getattr(self, name) < 1, name, getattr(self, name), "a share from 0 to below 1")
-        for name in ("weight_decay", "max_gradient_norm"):
+        _demand(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "a share from 0 to below 1")
+        _demand(not (self.focal and self.label_smoothing), "focal", self.focal, "it without label_smoothing")
+        for name in ("weight_decay", "max_gradient_norm", "focal"):
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a number from 0")
 
 

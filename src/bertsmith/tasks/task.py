@@ -23,6 +23,7 @@ from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.model.config import BertConfig
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.reading.records import Record, RowReader
+from bertsmith.tasks.sampling import rows_of_epoch
 from bertsmith.tasks.sequences import Inputs, Sequences, Targets, by_length, encode, pack, slots_of
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -128,13 +129,15 @@ class Examples:
     """Rows made ready for training.
 
     records: [N]. targets: what the model should give for each of U units. units: int64[U + 1]; unit u has the sequences
-    units[u] to units[u + 1]. A unit is what a step of training counts: a record, or one sequence of it.
+    units[u] to units[u + 1]. A unit is what a step of training counts: a record, or one sequence of it. part: "train",
+    "dev" or "test".
     """
 
     records: Sequence[Record]
     sequences: Sequences
     targets: Targets
     units: NDArray[np.int64]
+    part: str = ""
 
     def where(self, unit: int) -> str:
         """ "file:line" of the record of a unit."""
@@ -157,9 +160,9 @@ class Task(Answering):
     kind: its name on the command line. architecture: the class of `transformers` that reads its folder. head: the
     module of its model that is fresh. metrics: the figures that may select the best weights, the task's own choice
     first; the highest is the best. per_token: the model gives scores for every token, not for every sequence.
-    unit_is_sequence: a step of training counts sequences, not records. baseline_name: the best answer that does not
-    look at the text. counts: training rows of each label, the most
-    frequent first.
+    unit_is_sequence: a step of training counts sequences, not records. favours_rare: whether there are class weights,
+    a focal loss, label smoothing and sampling. baseline_name: the best answer that does not look at the text. counts:
+    training rows of each label, the most frequent first.
     """
 
     kind: ClassVar[str]
@@ -168,6 +171,7 @@ class Task(Answering):
     metrics: ClassVar[tuple[str, ...]]
     per_token: ClassVar[bool] = False
     unit_is_sequence: ClassVar[bool] = False
+    favours_rare: ClassVar[bool] = False
     baseline_name: ClassVar[str] = "most frequent label"
     counts: Mapping[str, int] | None = None
 
@@ -178,8 +182,17 @@ class Task(Answering):
 
     @classmethod
     @abstractmethod
-    def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:
+    def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Task:
         """The task that training rows define. Raises BertsmithError for labels that do not fit it."""
+
+    @classmethod
+    def check(cls, settings: FinetuneSettings) -> None:
+        """Raises BertsmithError for settings that this task does not have."""
+        plain = FinetuneSettings()
+        for name in () if cls.favours_rare else ("class_weights", "focal", "sampling", "label_smoothing"):
+            if getattr(settings, name) != getattr(plain, name):
+                fix = "leave it out, or use classify"
+                raise BertsmithError(f"{cls.kind} has no {name.replace('_', ' ')}", "fine-tuning settings", fix)
 
     @classmethod
     def metric_of(cls, settings: FinetuneSettings) -> str:
@@ -205,6 +218,10 @@ class Task(Answering):
     def labels(self, targets: NDArray[Any]) -> int:
         """How many labels the loss of these targets sums over."""
         return len(targets)
+
+    def order(self, examples: Examples, seed: int, epoch: int) -> NDArray[np.int64]:
+        """The units of an epoch, counted from 1, in its order: int64[U]. A pure function, so that resume is exact."""
+        return rows_of_epoch(len(examples.targets), None, "natural", seed, epoch)
 
     @abstractmethod
     def loss(self, model: nn.Module, inputs: Inputs, targets: Tensor) -> LossSum:
@@ -250,7 +267,7 @@ class Task(Answering):
         return self.answers_of(runner.scores(model, sequences, self.per_token), records, sequences)
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
-        """Files about the dev rows beside the model, of this kind alone."""
+        """The report of the dev or the test rows, and files of this kind alone, into a folder that is made."""
 
 
 def check_pairs(records: Sequence[Record], pairs: bool) -> None:

@@ -114,12 +114,16 @@ def test_a_classifier_without_its_head_is_refused(classes):
         Predictor(classes, "cpu")
 
 
-def test_a_multi_label_model_is_refused(classes):
+def test_a_multi_label_model_gives_the_labels_that_reach_a_half(classes, tokenizer):
+    transformers = pytest.importorskip("transformers")
     config = json.loads((classes / "config.json").read_text())
     config["problem_type"] = "multi_label_classification"
     (classes / "config.json").write_text(json.dumps(config))
-    with pytest.raises(BertsmithError, match="multi_label_classification"):
-        Predictor(classes, "cpu")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(classes).eval()
+    for text, ours in zip(TEXTS, Predictor(classes, "cpu", precision="fp32")(TEXTS), strict=True):
+        expected = logits_of(theirs, tokenizer, text)[0].logits[0].sigmoid().tolist()
+        assert list(ours["scores"].values()) == pytest.approx(expected, abs=1e-5)
+        assert ours["labels"] == [name for name, each in ours["scores"].items() if each >= 0.5]
 
 
 def test_jsonl_in_and_out_keeps_rows_and_order(classes, tmp_path):

@@ -83,6 +83,7 @@ def _save(model: nn.Module, work: Work, result: FinetuneResult, out: Path) -> No
         "lowercase": work.tokenizer.lowercase,
         "columns": asdict(work.settings.columns),
         "metric": result.metric,
+        **({"benchmark": work.benchmark} if work.benchmark else {}),
         **work.task.facts(),
     }
     contents = FolderContents(

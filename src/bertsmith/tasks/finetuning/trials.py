@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
+import numpy as np
+
 from bertsmith.base import ranks
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
@@ -45,26 +47,25 @@ class Trial:
     rows: Sequence[int] | None = None
     fold: Sequence[int] | None = None
 
-    @cached_property
     def train(self) -> Examples:
         """The rows to learn from."""
         every = self.work.parts["train"]
         return every if self.rows is None else self.work.examples([every.records[row] for row in self.rows])
 
-    @cached_property
     def held_out(self) -> dict[str, Examples]:
         """The rows to measure on."""
+        if self.fold is None:
+            return self.work.held_out
         records = self.work.parts["train"].records
-        return (
-            self.work.held_out
-            if self.fold is None
-            else {"dev": self.work.examples([records[row] for row in self.fold])}
-        )
+        return {"dev": self.work.examples([records[row] for row in self.fold])}
 
-    @property
+    @cached_property
     def epoch_steps(self) -> int:
-        """Steps of a pass over its rows."""
-        return math.ceil(len(self.train.targets) / self.work.settings.batch)
+        """Steps of a pass over its rows, counted without encoding them again."""
+        every = self.work.parts["train"]
+        units = np.bincount(every.sequences.rows[every.units[:-1]], minlength=len(every.records))
+        count = units.sum() if self.rows is None else units[list(self.rows)].sum()
+        return math.ceil(int(count) / self.work.settings.batch)
 
     @property
     def steps(self) -> int:
@@ -87,7 +88,7 @@ class Trial:
         """The stage of this number, from 1, of a run; it starts afresh from the model folder's weights."""
         settings = self.work.settings
         size = (settings.epochs, settings.batch, settings.micro_batch_tokens)
-        order = Order(self.train, self.work.task, self.seed, *size, ranks.rank(), ranks.world_size())
+        order = Order(self.train(), self.work.task, self.seed, *size, ranks.rank(), ranks.world_size())
 
         def begin(trainer: Trainer) -> None:
             if number > 1:  # the first stage's weights are there already
@@ -102,7 +103,7 @@ class Trial:
             steps=self.steps,
             learning_rate=partial(linear, steps=self.steps, warmup_share=settings.warmup, base=settings.learning_rate),
             loader=partial(RowSteps, order, steps=self.steps),
-            held_out=self.held_out,
+            held_out=self.held_out(),
             begin=begin,
             seed=stream_key(self.seed, "finetune"),
             own_dropout=True,

@@ -14,7 +14,8 @@ from bertsmith.tokens.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Work:
-    """folder: the model's that is fine-tuned. parts: the rows, as "train", "dev" and perhaps "test"."""
+    """folder: the model's that is fine-tuned. parts: the rows, as "train", "dev" and perhaps others.
+    benchmark: its name, if the run is of one."""
 
     folder: Path
     task: Task
@@ -22,6 +23,7 @@ class Work:
     settings: FinetuneSettings
     max_length: int
     parts: dict[str, Examples]
+    benchmark: str | None = None
 
     @property
     def metric(self) -> str:

@@ -1,13 +1,14 @@
-"""Classification of one or two texts: the model, its labels and its answers.
+"""Classification of one or two texts, one label a row: the labels, what is fitted to dev rows, and the answers.
 
-Legend: N records, S sequences of a batch, C classes.
+Rows with any number of labels are the kind of `many_labels.py`. Legend: N records, C classes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -16,91 +17,121 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.log import say
 from bertsmith.model.config import BertConfig
-from bertsmith.model.encoder import Encoder
-from bertsmith.model.linear import Linear
-from bertsmith.model.losses import LossSum, cross_entropy_sum
+from bertsmith.model.losses import LossSum
+from bertsmith.tasks.kinds.many_labels import ManyLabels
+from bertsmith.tasks.kinds.pooled import CROSS_FITTED, fitted_number, place_of, truths_of
+from bertsmith.tasks.kinds.pooled import Classifier as Classifier
+from bertsmith.tasks.kinds.pooled import config_labels as config_labels
+from bertsmith.tasks.kinds.pooled import names_of_config as names_of_config
+from bertsmith.tasks.losses import PLAIN, Rarity, balanced_weights, single_label_sum
 from bertsmith.tasks.reading.labels import class_name, class_names
-from bertsmith.tasks.reading.records import Record
-from bertsmith.tasks.scoring.classes import CLASS_METRICS, binary_f1
+from bertsmith.tasks.reading.records import Columns, Record, Row
+from bertsmith.tasks.report.parts import about_records, groups_of
+from bertsmith.tasks.report.report import Classified, report_classes
+from bertsmith.tasks.sampling import Sampling, quotas, rows_of_epoch
+from bertsmith.tasks.scoring.calibration import FOLDS, calibrate, calibrated_elsewhere, probabilities
+from bertsmith.tasks.scoring.classes import CLASS_METRICS, binary_f1, micro_f1
+from bertsmith.tasks.scoring.resampling import folds_of
+from bertsmith.tasks.scoring.thresholds import HALF, best_threshold, cross_fitted
 from bertsmith.tasks.sequences import Inputs, Sequences, row_means, unit_means
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 
 Ints = NDArray[np.int64]
-_BINARY = "binary_f1"
-
-
-class Classifier(nn.Module):
-    """An encoder, dropout on its pooled output, and a linear map to C numbers (Google's run_classifier.py).
-
-    The dropout is the config's `hidden_dropout_prob`, as in transformers.
-    """
-
-    def __init__(self, config: BertConfig, outputs: int, compute: torch.dtype | None = None) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder = Encoder(config, compute)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.classifier = Linear(config.hidden_size, outputs)
-
-    def forward(self, inputs: Inputs) -> Tensor:
-        """The numbers of each sequence, of classes those before the softmax: [S, C]."""
-        hidden = self.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
-        pooled = self.encoder.pool(hidden, inputs.packed)[: inputs.asked.sequences]
-        logits: Tensor = self.classifier(self.dropout(pooled))
-        return logits
+_BINARY, _MICRO = "binary_f1", "micro_f1"
 
 
 @dataclass(frozen=True)
 class Classify(Task):
     """names: of the C classes, in the order of the model's outputs. pairs: whether rows have two texts. positive: the
-    class that `binary_f1` scores, where there are two. counts: training rows of each class, the most frequent first."""
+    class that `binary_f1` scores, where there are two. counts: training rows of each class, the most frequent first.
+    rarity, sampling: how training favours rare classes. temperature: what scores are divided by. threshold: the
+    probability from which on a row is given the positive class. fits_temperature, fits_threshold: whether dev rows
+    decide them. negative: the class that `micro_f1` leaves out, where one is named."""
 
     kind = "classify"
     architecture = "BertForSequenceClassification"
     architectures = (architecture,)
     head = "classifier"
-    metrics = ("accuracy", "macro_f1", _BINARY, "matthews")
+    metrics = ("accuracy", "macro_f1", _BINARY, "matthews", _MICRO)
+    favours_rare = True
 
     names: tuple[str, ...]
     pairs: bool | None = None
     positive: str | None = None
     counts: Mapping[str, int] | None = None
     overlap: int | None = None
+    rarity: Rarity = PLAIN
+    sampling: Sampling = "natural"
+    temperature: float = 1.0
+    threshold: float = HALF
+    fits_temperature: bool = True
+    fits_threshold: bool = False
+    negative: str | None = None
 
     @classmethod
     def reads(cls, config: Mapping[str, Any]) -> bool:
-        return config.get("problem_type") != "regression"
+        return config.get("problem_type") not in ("regression", "multi_label_classification")
 
     @classmethod
-    def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:
+    def record(cls, row: Row | str, columns: Columns, labelled: bool, where: str) -> Record:
+        """The label is a str, or a tuple where the row has a list of labels or they are separated."""
+        return ManyLabels.record(row, columns, labelled, where)
+
+    @classmethod
+    def metric_of(cls, settings: FinetuneSettings) -> str:
+        """One of several labels a row is let through: only the rows tell."""
+        several = settings.metric in ManyLabels.metrics and settings.metric not in cls.metrics
+        return settings.metric if several else super().metric_of(settings)
+
+    @classmethod
+    def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self | ManyLabels:
+        if any(isinstance(record.label, tuple) for record in records):
+            return ManyLabels.of_records(records, settings)
         labels = [str(record.label) for record in records]
-        names = class_names(labels, records[0].where, settings.many_labels)
-        positive = settings.positive
-        if positive is None:
-            positive = names[-1] if len(names) == 2 else None
-        elif class_name(positive.strip()) not in names:
-            raise BertsmithError(f"no training row has the label '{positive}'", "positive", nearest(positive, names))
-        elif len(names) != 2:
-            raise BertsmithError(f"a positive label with {len(names)} labels", "positive", "use it with two labels")
-        else:
-            positive = class_name(positive.strip())
-        if settings.metric == _BINARY and len(names) != 2:
-            raise BertsmithError(f"binary_f1 with {len(names)} labels", "metric", "use macro_f1, accuracy or matthews")
+        names = class_names(labels, records[0].where, settings.many_labels, settings.labels)
+        positive = _positive(names, settings)
+        if settings.metric not in ("auto", *cls.metrics):
+            fix = f"use one of {', '.join(cls.metrics)}; or name what separates labels with --columns.label-separator"
+            raise BertsmithError(f"{settings.metric} is of rows with several labels; these have one", "metric", fix)
+        if settings.thresholds == "tuned" and positive is None:
+            what = f"thresholds are tuned for two labels, or for rows with several; these have one of {len(names)}"
+            raise BertsmithError(what, "thresholds", "leave it at auto")
         counts = Counter(map(class_name, labels))
-        overlap = settings.window_overlap if settings.windows else None
-        return cls(tuple(names), records[0].text_b is not None, positive, dict(counts.most_common()), overlap)
+        weights = None
+        if settings.class_weights == "balanced":
+            weights = balanced_weights(np.array([counts[name] for name in names]))
+        return cls(
+            tuple(names),
+            records[0].text_b is not None,
+            positive,
+            dict(counts.most_common()),
+            settings.window_overlap if settings.windows else None,
+            Rarity(weights, settings.focal, settings.label_smoothing),
+            settings.sampling,
+            fits_temperature=settings.temperature,
+            fits_threshold=settings.thresholds == "tuned",
+            negative=_negative(names, settings),
+        )
 
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:
-        names = names_of_config(facts.config)
+        names, task = names_of_config(facts.config), facts.task
         kind = facts.config.get("problem_type") or "single_label_classification"
         if kind != "single_label_classification" or len(names) < 2:
             fix = "use a classifier of one label a row, out of two or more"
             raise BertsmithError(f"problem_type is {kind} with {len(names)} label(s)", "config.json", fix)
-        task = facts.task
-        return cls(tuple(names), task.get("pairs"), task.get("positive"), overlap=task.get("window_overlap"))
+        return cls(
+            tuple(names),
+            task.get("pairs"),
+            task.get("positive"),
+            overlap=task.get("window_overlap"),
+            temperature=fitted_number(task, "temperature", 1.0),
+            threshold=fitted_number(task, "threshold", HALF, zero=True),
+            negative=task.get("negative"),
+        )
 
     def build(self, config: BertConfig, compute: torch.dtype | None) -> Classifier:
         return Classifier(config, len(self.names), compute)
@@ -108,23 +139,68 @@ class Classify(Task):
     def targets(self, records: Sequence[Record], sequences: Sequences) -> Ints:
         places = {name: place for place, name in enumerate(self.names)}
         for record in records:
-            label = str(record.label)
-            if class_name(label) not in places:
-                what = f"the training rows have no label '{label}'"
-                raise BertsmithError(what, record.where, nearest(label, self.names))
-        return np.array([places[class_name(str(record.label))] for record in records], dtype=np.int64)
+            if isinstance(record.label, tuple):
+                what = f"this row has a list of {len(record.label)} label(s), and the training rows have one label each"
+                raise BertsmithError(what, record.where, "write lists in all rows, or in none")
+        return np.array([place_of(str(each.label), places, each.where) for each in records], dtype=np.int64)
+
+    def order(self, examples: Examples, seed: int, epoch: int) -> Ints:
+        return rows_of_epoch(len(examples.targets), truths_of(examples), self.sampling, seed, epoch)
 
     def loss(self, model: nn.Module, inputs: Inputs, targets: Tensor) -> LossSum:
-        return cross_entropy_sum(unit_means(model(inputs), inputs), targets)
+        return single_label_sum(unit_means(model(inputs), inputs), targets, self.rarity)
 
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
-        return self._metrics(row_means(scores, examples.sequences).argmax(1), truths_of(examples))
+        return self._metrics(self._predicted(row_means(scores, examples.sequences)), truths_of(examples))
+
+    def _predicted(self, logits: Floats) -> Ints:
+        """The class of each row of scores: the likeliest, or by the threshold of the positive one."""
+        if self.threshold == HALF or self.positive is None:
+            return np.asarray(logits.argmax(1), dtype=np.int64)
+        place = self.names.index(self.positive)
+        return np.where(probabilities(logits, self.temperature)[:, place] >= self.threshold, place, 1 - place)
 
     def _metrics(self, predicted: Ints, targets: Ints) -> dict[str, float]:
         found = {name: metric(predicted, targets) for name, metric in CLASS_METRICS.items()}
         if self.positive is not None:
             found[_BINARY] = binary_f1(predicted, targets, self.names.index(self.positive))
+        if self.negative is not None:
+            found[_MICRO] = micro_f1(predicted, targets, self.names.index(self.negative))
         return found
+
+    def tuned(self, scores: Floats, examples: Examples) -> Self:
+        """With the temperature, and the threshold where the user wants one, that suit the dev rows."""
+        logits, true, task = row_means(scores, examples.sequences), truths_of(examples), self
+        if self.fits_temperature:
+            found = calibrate(logits, true, groups_of(examples.records))
+            task = replace(task, temperature=found.temperature)
+            change = f"calibration error on dev {found.before.ece:.4f} without it, {found.after.ece:.4f} with it"
+            say(f"temperature {found.temperature:.4g}: {change} ({found.remark})")
+        if self.fits_threshold and self.positive is not None:
+            place = self.names.index(self.positive)
+            best = best_threshold(probabilities(logits, task.temperature)[:, place], true == place)
+            task = replace(task, threshold=best.value)
+            why = "" if best.tuned else f": {best.positives} dev rows have it, too few to tune on, or all do"
+            what = f"binary_f1 of the rows it was tuned on {best.f1_at_half:.4f} at 0.5, {best.f1:.4f} with it"
+            say(f"threshold of '{self.positive}': {best.value:.4g}{why or f' ({what})'}")
+        return task
+
+    def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
+        """The report (`tasks/report`)."""
+        logits, true = row_means(scores, examples.sequences), truths_of(examples)
+        about = about_records(examples.part, examples.records)
+        predicted, note = self._predicted(logits), ""
+        positive = None if self.positive is None else self.names.index(self.positive)
+        if about.part != "dev" or not self.fits_temperature:
+            calibration = calibrated_elsewhere(logits, true, self.temperature)
+        else:
+            calibration = calibrate(logits, true, about.groups)
+        if about.part == "dev" and self.fits_threshold and positive is not None:
+            fold = folds_of(len(true), FOLDS, about.groups)
+            p = probabilities(logits, self.temperature)[:, [positive]]
+            decided = cross_fitted(p, true[:, None] == positive, fold)[:, 0]
+            predicted, note = np.where(decided, positive, 1 - positive), CROSS_FITTED
+        report_classes(folder, about, Classified(self.names, logits, true, predicted, positive), calibration, note)
 
     def baseline(self, metric: str, examples: Examples) -> float:
         most_frequent = self.names.index(next(iter(self.counts or self.names)))
@@ -137,55 +213,67 @@ class Classify(Task):
         if self.positive is not None:
             rule = "the one that sorts last of the two, unless --positive names the other"
             lines.append(f"binary_f1 is that of the label '{self.positive}' ({rule})")
+        if self.rarity.weights is not None:
+            lines.append("class weights: " + ", ".join(map(_weight, self.names, self.rarity.weights)))
+        if self.sampling != "natural":
+            found = np.array([counts[name] for name in self.names])
+            shares = zip(self.names, quotas(found, int(found.sum()), self.sampling), strict=True)
+            lines.append("rows of an epoch by label: " + ", ".join(f"{name} {share:,}" for name, share in shares))
+        if self.negative is not None:
+            lines.append(f"micro_f1 is over all labels but '{self.negative}'")
         return lines
 
     def config(self) -> dict[str, Any]:
         return config_labels(self.names)
 
     def facts(self) -> dict[str, Any]:
-        return {"pairs": self.pairs, "positive": self.positive, "window_overlap": self.overlap}
+        fitted = {"temperature": self.temperature} | ({} if self.positive is None else {"threshold": self.threshold})
+        classes = {"pairs": self.pairs, "positive": self.positive, "negative": self.negative}
+        return {**classes, **fitted, "window_overlap": self.overlap}
 
     def shown(self, record: Record) -> str:
         return class_name(str(record.label))
 
     def answers_of(self, scores: Floats, records: Sequence[Record], sequences: Sequences) -> list[Answer]:
-        """{"label", "score", "scores"} for each row: the likeliest class, its probability, and every class's."""
-        logits = row_means(scores, sequences).astype(np.float64)
-        probabilities = np.exp(logits - logits.max(1, keepdims=True))
-        probabilities /= probabilities.sum(1, keepdims=True)
+        """{"label", "score", "scores"} for each row: its class, that class's probability, and every class's."""
+        logits = row_means(scores, sequences)
         return [
             {
-                "label": self.names[row.argmax()],
-                "score": float(row.max()),
+                "label": self.names[place],
+                "score": float(row[place]),
                 "scores": {name: float(each) for name, each in zip(self.names, row, strict=True)},
             }
-            for row in probabilities
+            for place, row in zip(self._predicted(logits), probabilities(logits, self.temperature), strict=True)
         ]
 
     def cells(self, answer: Answer) -> dict[str, str]:
         return {"predicted_label": answer["label"], "predicted_score": f"{answer['score']:.6f}"}
 
 
-def config_labels(names: Sequence[str]) -> dict[str, Any]:
-    """The labels as a Hugging Face config.json has them."""
-    return {
-        "id2label": {str(place): name for place, name in enumerate(names)},
-        "label2id": {name: place for place, name in enumerate(names)},
-        "problem_type": "single_label_classification",
-    }
+def _positive(names: Sequence[str], settings: FinetuneSettings) -> str | None:
+    positive = settings.positive
+    if positive is None:
+        if settings.metric == _BINARY and len(names) != 2:
+            raise BertsmithError(f"binary_f1 with {len(names)} labels", "metric", "use macro_f1, accuracy or matthews")
+        return names[-1] if len(names) == 2 else None
+    if class_name(positive.strip()) not in names:
+        raise BertsmithError(f"no training row has the label '{positive}'", "positive", nearest(positive, names))
+    if len(names) != 2:
+        raise BertsmithError(f"a positive label with {len(names)} labels", "positive", "use it with two labels")
+    return class_name(positive.strip())
 
 
-def names_of_config(config: Mapping[str, Any]) -> list[str]:
-    """The labels of a config.json, in the order of their ids. transformers leaves them out for exactly two, which it
-    then calls LABEL_0 and LABEL_1. Raises BertsmithError where they are not numbered from 0."""
-    named = config.get("id2label")
-    if named is None:
-        return ["LABEL_0", "LABEL_1"]
-    if not isinstance(named, dict) or sorted(named) != sorted(str(place) for place in range(len(named))):
-        raise BertsmithError("the labels (id2label) are not numbered from 0", "config.json", "fine-tune again")
-    return [str(named[str(place)]) for place in range(len(named))]
+def _negative(names: Sequence[str], settings: FinetuneSettings) -> str | None:
+    """The class that `micro_f1` leaves out. Raises BertsmithError where it is not one, or is wanted and not named."""
+    if settings.negative_label is None:
+        if settings.metric == _MICRO:
+            raise BertsmithError("micro_f1 leaves one label out", "metric", "name that with --negative-label")
+        return None
+    found = class_name(settings.negative_label.strip())
+    if found not in names:
+        raise BertsmithError(f"no training row has the label '{found}'", "negative_label", nearest(found, names))
+    return found
 
 
-def truths_of(examples: Examples) -> Ints:
-    """The class of each record: int64[N]."""
-    return np.asarray(examples.targets[np.arange(len(examples.targets))], dtype=np.int64)
+def _weight(name: str, weight: Any) -> str:
+    return f"{name} {weight:.3g}"

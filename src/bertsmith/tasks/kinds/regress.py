@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -18,8 +19,10 @@ from torch import Tensor, nn
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.losses import LossSum
-from bertsmith.tasks.kinds.classify import Classifier
+from bertsmith.tasks.kinds.pooled import Classifier
 from bertsmith.tasks.reading.records import Columns, Record, Row
+from bertsmith.tasks.report.parts import about_records
+from bertsmith.tasks.report.report import report_numbers
 from bertsmith.tasks.scoring.numbers import NUMBER_METRICS
 from bertsmith.tasks.sequences import Inputs, Sequences, row_means, unit_means
 from bertsmith.tasks.settings import FinetuneSettings
@@ -85,6 +88,12 @@ class Regress(Task):
     def _metrics(self, numbers: NDArray[Any], examples: Examples) -> dict[str, float]:
         truths = np.array([record.label for record in examples.records], dtype=np.float64)
         return {name: metric(numbers.astype(np.float64), truths) for name, metric in NUMBER_METRICS.items()}
+
+    def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
+        """The report (`tasks/report`)."""
+        truths = np.array([record.label for record in examples.records], dtype=np.float64)
+        numbers = row_means(scores, examples.sequences)[:, 0].astype(np.float64)
+        report_numbers(folder, about_records(examples.part, examples.records), numbers, truths)
 
     def baseline(self, metric: str, examples: Examples) -> float:
         """That of the training rows' mean."""

@@ -25,6 +25,8 @@ def document_kind(path: Path, codec: str, suffix: str) -> str:
     be opened."""
     if suffix in ("csv", "jsonl", "ndjson", "parquet"):
         return ""
+    if suffix == CONLL:  # so that a line without a tag in it is named, and not the file refused
+        return CONLL
     encoding = encoding_of(peek(path, codec, 4))
     with open_text(str(path), codec, encoding) as file:
         head = file.read(_HEAD).removeprefix(UTF8_MARK)

@@ -5,8 +5,10 @@ What is not clear is refused, with the candidates, and never guessed.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -20,6 +22,8 @@ from bertsmith.tasks.reading.texts import LABELS, TEXTS, Found, text_and_label, 
 AUTO = "auto"
 # Whole numbers with more values than this may be classes or amounts.
 _MOST_NUMBERED = 20
+_WITH_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
+_SEPARATORS = "|;,/"
 _TAGS = ("ner_tags", "ner", "labels", "label")
 _LISTS = ("words", "numbers")
 _CHOICE = re.compile(r"(ending|choice|option|answer|alternative|candidate|response|sol)s?[_ -]?([0-9]|[a-h])")
@@ -52,7 +56,7 @@ def infer(rows: Sequence[Mapping[str, Any]], columns: Columns, where: str, kind:
         if (found := find(table)) is not None:
             return _inferred(table, name, found, [] if kind == name else [f"task: {name} ({found.what})"])
         if kind == name:
-            raise table.refusal(f"{name} needs {needs}; there are", table.shapes, *_PARTS[name])
+            raise table.refusal(f"{name} needs {needs}; there are", table.shapes, *sum(_WAYS[name], ()))
     found = text_and_label(table)
     if kind != AUTO:
         return _inferred(table, kind, found, [])
@@ -84,9 +88,7 @@ def _check_header(table: Table) -> None:
 def _tag(table: Table) -> Found | None:
     """Words with tags, or a text with spans."""
     words = table.named("tokens", ("words",), "words", "text")
-    tags = table.named("tags", _TAGS, *_LISTS, "text") if words else None
-    if words is None:
-        words, tags = _lists_of_one_length(table)
+    words, tags = _lists_of_one_length(table) if words is None else (words, _tags(table, words))
     if words is not None and tags is not None and _are_of_one_length(table, words, tags):
         what = f"as many tags as words in every row of '{words}' and '{tags}'"
         return Found({"tokens": words, "tags": tags}, dict.fromkeys(("tokens", "tags"), "of one length"), what)
@@ -99,9 +101,22 @@ def _tag(table: Table) -> Found | None:
     )
 
 
+def _tags(table: Table, words: str) -> str | None:
+    """The column with as many tags as words."""
+    own = table.own("tags")
+    usual = [name for name in table.usual(_TAGS, *_LISTS, "text") if _are_of_one_length(table, words, name)]
+    if own is None and len(usual) > 1:
+        raise table.refusal("several columns may be the tags", usual, "tags")
+    return own or next(iter(usual), None)
+
+
 def _lists_of_one_length(table: Table) -> tuple[str | None, str | None]:
+    """The only two columns of lists, if their lengths differ from row to row, as sentences' do."""
     lists = [name for name in table.shapes if table.holds(name, *_LISTS)]
-    return (lists[0], lists[1]) if len(lists) == 2 and table.holds(lists[0], "words") else (None, None)
+    if len(lists) != 2 or not table.holds(lists[0], "words"):
+        return None, None
+    lengths = {len(row.get(lists[0]) or ()) for row in table.head}
+    return (lists[0], lists[1]) if len(lengths) > 1 else (None, None)
 
 
 def _are_of_one_length(table: Table, words: str, tags: str) -> bool:
@@ -112,10 +127,19 @@ def _are_of_one_length(table: Table, words: str, tags: str) -> bool:
 
 
 def _are_spans(table: Table, name: str) -> bool:
-    values = [each for row in table.head for each in row.get(name) or ()]
+    """Whether all that a column lists, as JSON perhaps, are objects with "start" and "end", or three values each."""
+    try:
+        lists = [
+            json.loads(value) if isinstance(value, str) else value for row in table.head if (value := row.get(name))
+        ]
+    except ValueError:
+        return False
     return all(
-        {"start", "end"} <= each.keys() if isinstance(each, Mapping) else isinstance(each, Sequence) and len(each) == 3
-        for each in values
+        {"start", "end"} <= each.keys()
+        if isinstance(each, Mapping)
+        else isinstance(each, list | tuple) and len(each) == 3
+        for listed in lists
+        for each in (listed if isinstance(listed, list | tuple) else [None])
     )
 
 
@@ -134,10 +158,19 @@ def _qa(table: Table) -> Found | None:
 
 
 def _are_answers(table: Table, answers: str, context: str) -> bool:
-    if not table.holds(answers, "text"):
-        return table.holds(answers, "object", "objects", "words", "nothing")
-    rows = [row for row in table.head if row.get(answers)]
-    return sum(str(row[answers]) in str(row.get(context)) for row in rows) > len(rows) / 2
+    """Whether most rows with answers have one that their context holds."""
+    listed = [(_answer_texts(row.get(answers)), str(row.get(context))) for row in table.head]
+    answered = [any(text in whole for text in texts) for texts, whole in listed if texts]
+    return 2 * sum(answered) > len(answered) or (not answered and table.holds(answers, "nothing", *_LISTS))
+
+
+def _answer_texts(value: Any) -> list[str]:
+    """Of one text, a list of them, SQuAD's objects, or an object of lists."""
+    value = value.get("text") if isinstance(value, Mapping) else value
+    if isinstance(value, str):
+        return [value] if value else []
+    texts = value if isinstance(value, list | tuple) else []
+    return [str(each.get("text")) if isinstance(each, Mapping) else str(each) for each in texts]
 
 
 def _choice(table: Table) -> Found | None:
@@ -188,17 +221,32 @@ def _kind_of_labels(table: Table, label: str) -> tuple[str, str]:
     count = len({class_name(value) for value in shape.counts})
     if shape.holds in _LISTS:
         return "classify", f"a list of labels in every row of '{label}'"
+    if table.columns.label_separator:
+        return "classify", f"any number of labels in every row of '{label}'"
     if shape.holds in ("object", "objects", "nothing"):
         raise table.refusal("this column holds no labels", [label], "label")
+    if all(_WITH_COMMA.fullmatch(value) for value in shape.counts):
+        what = "the labels look like numbers with a decimal comma"
+        raise table.refusal(what, [label], "label", fix="write them with a point, or name the task classify")
     if shape.holds != "number":
-        return "classify", f"{count:,} different label(s) in '{label}'"
+        mark = next((each for each in _SEPARATORS if _are_joined(shape.counts, each)), None)
+        several = "" if mark is None else f"; if they are several, joined: --columns.label-separator '{mark}'"
+        return "classify", f"{count:,} different label(s) in '{label}'{several}"
     if not all(float(value).is_integer() for value in shape.counts):
         return "regress", f"numbers with fractions in '{label}'"
     if count > _MOST_NUMBERED:
         what = f"{count:,} different whole numbers may be classes, or amounts to predict"
-        raise table.refusal(what, [label], "label", fix="write classify or regress in the place of auto")
+        raise table.refusal(what, [label], "label", fix="name the task, classify or regress")
     regress = "; the task regress predicts amounts" if count > 2 else ""
     return "classify", f"{count} different whole number(s) in '{label}'{regress}"
+
+
+def _are_joined(values: Collection[str], mark: str) -> bool:
+    """Whether some values hold a mark, and all that stands between the marks is found in other values, too."""
+    parts = [{part.strip() for part in value.split(mark)} for value in values]
+    counts = Counter(part for each in parts for part in each)
+    joined = [each for each in parts if len(each) > 1]
+    return bool(joined) and all(counts[part] > 1 for each in joined for part in each)
 
 
 _KINDS: dict[str, tuple[Callable[[Table], Found | None], str]] = {
@@ -206,10 +254,21 @@ _KINDS: dict[str, tuple[Callable[[Table], Found | None], str]] = {
     "qa": (_qa, "columns of a question, of a context, and of answers that quote it"),
     "choice": (_choice, "a column that lists choices, or one for each, a text before them, and a label"),
 }
-_PARTS = {
-    "tag": ("tokens", "tags", "spans"),
-    "qa": ("question", "context", "answers"),
-    "choice": ("choices", "text", "label"),
+# What rows of each kind must have, in the fields of `Columns`; of several ways, one.
+_WAYS = {
+    "classify": (("text", "label"),),
+    "regress": (("text", "label"),),
+    "tag": (("tokens", "tags"), ("text", "spans")),
+    "qa": (("question", "context", "answers"),),
+    "choice": (("text", "choices", "label"),),
 }
-INFERRED = ("classify", "regress", *_KINDS)
-"""The kinds whose columns can be inferred."""
+
+
+def can_be_inferred(kind: str) -> bool:
+    """Whether the columns of rows for this kind of task can be inferred."""
+    return kind in _WAYS
+
+
+def has_columns(row: Mapping[str, Any], columns: Columns, kind: str) -> bool:
+    """Whether a row has all that a kind of task needs under the names in `columns`."""
+    return any(all(set(getattr(columns, part).split(",")) <= row.keys() for part in way) for way in _WAYS[kind])

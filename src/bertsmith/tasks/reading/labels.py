@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.log import warn
 
 MOST_CLASSES = 100
 # Of ASCII digits and without leading zeros: 007 and 7 may be two classes.
@@ -31,21 +32,35 @@ def label_text(value: Any) -> str:
     return text
 
 
+def several_labels(value: Any, separator: str = "") -> list[Any] | None:
+    """The labels of a row that may have any number: a list's, or the parts of a text where something separates them,
+    none for an empty cell. None where the value is a single label."""
+    value = value.tolist() if hasattr(value, "tolist") else value  # an array of numpy
+    if isinstance(value, list | tuple):
+        return list(value)
+    if not separator or not isinstance(value, str | None):
+        return None
+    return [part for part in (value or "").split(separator) if part.strip()]
+
+
 def class_name(label: str) -> str:
     """The class of a label: 1, 1.0 and +1 are one."""
     whole = _WHOLE.fullmatch(label)
     return whole["number"] if whole else label
 
 
-def class_names(labels: Iterable[str], where: str, many: bool) -> list[str]:
-    """The classes of training labels, by value if all are whole numbers, else in alphabetical order.
+def class_names(labels: Iterable[str], where: str, many: bool, given: str | None = None) -> list[str]:
+    """The classes of training labels, by value if all are whole numbers, else in alphabetical order, or as given.
 
-    many: whether the user said that many classes or numbers with fractions are meant. Raises BertsmithError where there
-    are fewer than two, and where the labels look like numbers to predict and `many` is not set.
+    many: whether the user said that many classes or numbers with fractions are meant. given: the classes in the order
+    wanted, joined by commas; one that no training row has is warned of. Raises BertsmithError where there are fewer
+    than two, where one is not `given`, and where the labels look like numbers to predict and `many` is not set.
     """
     names = {class_name(label) for label in labels}
     if len(names) < 2:
         raise BertsmithError(f"there is {len(names)} label, and a classifier needs two", where, "check --columns.label")
+    if given is not None:
+        return _ordered(names, where, given)
     fractions = sorted(name for name in names if _FRACTION.fullmatch(name))
     if not many and (fractions or len(names) > MOST_CLASSES):
         found = f"numbers with fractions, such as {fractions[0]}" if fractions else f"{len(names):,} different labels"
@@ -53,3 +68,18 @@ def class_names(labels: Iterable[str], where: str, many: bool) -> list[str]:
         raise BertsmithError(f"the labels are {found}, which do not look like classes", where, fix)
     numbers = all(_WHOLE.fullmatch(name) for name in names)
     return sorted(names, key=(lambda name: (int(name), name)) if numbers else None)
+
+
+def _ordered(names: set[str], where: str, given: str) -> list[str]:
+    ordered = [class_name(each.strip()) for each in given.split(",")]
+    if len(ordered) < 2 or len(set(ordered)) < len(ordered):
+        raise BertsmithError(
+            f"the classes '{given}' are not two or more different ones", "labels", "join them by commas"
+        )
+    stray = sorted(names - set(ordered))
+    if stray:
+        raise BertsmithError(f"the label '{stray[0]}' is not one of {given}", where, nearest(stray[0], ordered))
+    absent = [each for each in ordered if each not in names]
+    if absent:
+        warn(f"no training row has the label {', '.join(absent)}", of_all_ranks=True)
+    return ordered

@@ -135,26 +135,26 @@ class _Deal:
 
 
 def strata(labels: Sequence[Any]) -> list[Hashable]:
-    """What rows are balanced by: the label; of several labels or tags the rarest; of numbers with fractions, the fifth
-    of all rows that it falls into."""
+    """What rows are balanced by: the label; of several labels, or spans with labels, the rarest; of anything else that
+    is listed, whether there is any; of numbers with fractions, the fifth of all rows that it falls into."""
     if labels and all(isinstance(label, float) for label in labels):
         values = np.asarray(labels, dtype=np.float64)
         edges = np.quantile(values, np.arange(1, _BINS) / _BINS)
         return [f"fifth {number + 1}" for number in np.searchsorted(edges, values, side="right").tolist()]
-    listed = [set(map(str, label)) if _has_many(label) else None for label in labels]
-    counts = Counter(each for held in listed if held for each in held)
+    plain = [
+        _listed(label) if isinstance(label, Collection) and not isinstance(label, str) else label for label in labels
+    ]
+    counts = Counter(each for names in plain if isinstance(names, frozenset) for each in names)
     return [
-        min(held, key=lambda each: (counts[each], each), default="")
-        if held is not None
-        else label
-        if isinstance(label, Hashable)
-        else str(label)
-        for label, held in zip(labels, listed, strict=True)
+        min(each, key=lambda name: (counts[name], name), default="none") if isinstance(each, frozenset) else each
+        for each in plain
     ]
 
 
-def _has_many(label: Any) -> bool:
-    return isinstance(label, Collection) and not isinstance(label, str | Mapping)
+def _listed(label: Collection[Any]) -> Hashable:
+    """The different names in a label that is a list."""
+    names = [each if isinstance(each, str) else getattr(each, "label", None) for each in label]
+    return frozenset(map(str, names)) if all(names) else "some" if label else "none"
 
 
 def _refuse(rows: int, units: int, share: float, grouped: bool) -> None:

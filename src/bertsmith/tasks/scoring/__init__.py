@@ -1,1 +1,1 @@
-"""Figures from predictions and truths, in numpy alone."""
+"""What predictions are worth, in numpy alone: metrics, intervals, calibration, thresholds, and doubtful labels."""

@@ -25,6 +25,16 @@ def binary_f1(predicted: Ints, true: Ints, positive: int = 1) -> float:
     return _f1(predicted == positive, true == positive)
 
 
+def micro_f1(predicted: Ints, true: Ints, negative: int) -> float:
+    """F1 of all classes but `negative` counted together, as relations are scored; 0 where none is predicted or true.
+
+    An answer is right where it is the true class and that is not the negative one (Mehryary and others, 2018).
+    """
+    both = int(np.sum(predicted != negative)) + int(np.sum(true != negative))
+    right = int(np.sum((predicted == true) & (true != negative)))
+    return 2 * right / both if both else 0.0
+
+
 def _f1(predicted: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
     both = int(np.sum(predicted)) + int(np.sum(true))
     return 2 * int(np.sum(predicted & true)) / both if both else 0.0

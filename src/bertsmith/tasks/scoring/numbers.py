@@ -1,4 +1,5 @@
-"""The metrics of regression, in numpy; all take predictions and truths of shape [N]."""
+"""The metrics of regression, in numpy, each row counting as often as its weight says; predictions and truths are of
+shape [N]."""
 
 from __future__ import annotations
 
@@ -7,41 +8,43 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.tasks.scoring.resampling import Figures
+
+Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-def pearson(predicted: Floats, true: Floats) -> float:
+def pearson(predicted: Floats, true: Floats, weights: Floats | None = None) -> float:
     """Pearson's correlation; 0 where one side is constant."""
-    x, y = predicted - np.mean(predicted), true - np.mean(true)
-    spread = np.sqrt((x @ x) * (y @ y))
-    return float(x @ y / spread) if spread else 0.0
+    weights = _weights(true, weights)
+    x, y = (_centred(side, weights) for side in (predicted, true))
+    spread = np.sqrt((weights @ (x * x)) * (weights @ (y * y)))
+    return float(weights @ (x * y) / spread) if spread > 0 else 0.0
 
 
-def spearman(predicted: Floats, true: Floats) -> float:
+def spearman(predicted: Floats, true: Floats, weights: Floats | None = None) -> float:
     """Spearman's rank correlation, equal values sharing their mean rank."""
-    return pearson(_ranks(predicted), _ranks(true))
+    weights = _weights(true, weights)
+    x, y = (_ranks(_places(side), weights) for side in (predicted, true))
+    return pearson(x, y, weights)
 
 
-def _ranks(values: Floats) -> Floats:
-    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[index], dtype=np.float64)
+def r2(predicted: Floats, true: Floats, weights: Floats | None = None) -> float:
+    """The share of the variance that is explained; for constant truths 1 where all are met, else 0."""
+    weights = _weights(true, weights)
+    centred, missed = _centred(true, weights), true - predicted
+    spread, left = weights @ (centred * centred), weights @ (missed * missed)
+    return float(1 - left / spread) if spread > 0 else float(left == 0)
 
 
-def r2(predicted: Floats, true: Floats) -> float:
-    """The share of the truths' variance that is explained; 0 where they are all the same."""
-    spread = float(np.sum((true - np.mean(true)) ** 2))
-    return 1 - float(np.sum((predicted - true) ** 2)) / spread if spread else 0.0
+def rmse(predicted: Floats, true: Floats, weights: Floats | None = None) -> float:
+    """The root of the mean squared error, in the unit of the labels."""
+    return float(np.sqrt(np.average((predicted - true) ** 2, weights=weights)))
 
 
-def rmse(predicted: Floats, true: Floats) -> float:
-    """The root of the mean squared error."""
-    return float(np.sqrt(np.mean((predicted - true) ** 2)))
-
-
-def mae(predicted: Floats, true: Floats) -> float:
-    """The mean absolute error."""
-    return float(np.mean(np.abs(predicted - true)))
+def mae(predicted: Floats, true: Floats, weights: Floats | None = None) -> float:
+    """The mean absolute error, in the unit of the labels."""
+    return float(np.average(np.abs(predicted - true), weights=weights))
 
 
 NUMBER_METRICS: dict[str, Callable[[Floats, Floats], float]] = {
@@ -52,3 +55,36 @@ NUMBER_METRICS: dict[str, Callable[[Floats, Floats], float]] = {
     "mae": mae,
 }
 """All of them; of the last two the lowest is the best."""
+
+
+def number_figures(predicted: Floats, true: Floats) -> Figures:
+    """`NUMBER_METRICS`."""
+    x, y = (np.asarray(side, dtype=np.float64) for side in (predicted, true))
+    x_places, y_places = _places(x), _places(y)
+
+    def of(weights: Floats) -> Floats:
+        by_rank = pearson(_ranks(x_places, weights), _ranks(y_places, weights), weights)
+        return np.array([pearson(x, y, weights), by_rank, *(metric(x, y, weights) for metric in (r2, rmse, mae))])
+
+    return Figures(tuple(NUMBER_METRICS), of)
+
+
+def _weights(true: Floats, weights: Floats | None) -> Floats:
+    return np.ones(len(true)) if weights is None else weights
+
+
+def _centred(values: Floats, weights: Floats) -> Floats:
+    # From one of the values first: what is constant is then 0 exactly, and not a rounding error that correlates.
+    values = values - values[weights.argmax()]
+    return np.asarray(values - np.average(values, weights=weights), dtype=np.float64)
+
+
+def _places(values: Floats) -> Ints:
+    """The place of each value among the different ones, in ascending order: int64[N]."""
+    return np.asarray(np.unique(values, return_inverse=True)[1], dtype=np.int64)
+
+
+def _ranks(places: Ints, weights: Floats) -> Floats:
+    """Mean ranks of rows, given the places of their values in order, as if each stood there as often as it counts."""
+    counts = np.bincount(places, weights)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places], dtype=np.float64)

@@ -1,5 +1,7 @@
 """Labels, and the task model's arithmetic."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from bertsmith.tasks.reading.labels import class_names, label_text
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.sequences import Sequences, encode, pack
 from bertsmith.tasks.settings import FinetuneSettings
-from bertsmith.tasks.task import Examples, Runner
+from bertsmith.tasks.task import Examples, FolderFacts, Runner
 from bertsmith.tokens.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
@@ -192,3 +194,73 @@ def test_scores_keep_the_order_of_the_rows(classifier):
 def test_settings_out_of_range_are_named(wrong):
     with pytest.raises(BertsmithError, match=next(iter(wrong))):
         FinetuneSettings(**wrong)
+
+
+def two_classes(positives=8, rows=40):
+    """Scores of two classes, of which the rare one is told apart at 0.25 and never reaches 0.5."""
+    true = np.arange(rows) < positives
+    p = np.where(true, 0.3, 0.2)
+    logits = np.log(np.stack([p, 1 - p], axis=1)).astype(np.float32)
+    return logits, records(*np.where(true, "rare", "usual"))
+
+
+def of_dev(task, those, part="dev"):
+    counts = np.zeros(len(those), np.int64)
+    sequences = Sequences([np.arange(3)] * len(those), counts, counts, np.arange(len(those)))
+    return Examples(those, sequences, task.targets(those, sequences), sequences.row_offsets, part)
+
+
+def test_a_threshold_is_tuned_only_where_the_user_wants_it():
+    logits, those = two_classes()
+    plain = Classify.of_records(those, FinetuneSettings(positive="rare"))
+    found = plain.tuned(logits, of_dev(plain, those))
+    assert found.threshold == 0.5
+    assert found.evaluate(logits, of_dev(plain, those))["binary_f1"] == 0
+    settings = FinetuneSettings(positive="rare", thresholds="tuned", temperature=False)
+    task = Classify.of_records(those, settings)
+    tuned = task.tuned(logits, of_dev(task, those))
+    assert tuned.threshold == pytest.approx(0.25)
+    assert tuned.temperature == 1
+    assert tuned.evaluate(logits, of_dev(task, those))["binary_f1"] == 1
+    again = Classify.of_folder(FolderFacts(task.config(), tuned.facts(), None))
+    answers = again.answers_of(logits, those, of_dev(task, those).sequences)
+    assert [each["label"] for each in answers] == [each.label for each in those]
+    assert answers[0]["score"] == pytest.approx(0.3)
+
+
+def test_too_few_positive_rows_leave_the_threshold(caplog):
+    logits, those = two_classes(positives=4)
+    task = Classify.of_records(those, FinetuneSettings(positive="rare", thresholds="tuned"))
+    with caplog.at_level("INFO", "bertsmith"):
+        assert task.tuned(logits, of_dev(task, those)).threshold == 0.5
+    assert any("4 dev rows have it, too few" in message for message in caplog.messages)
+
+
+def test_the_report_of_a_tuned_threshold_is_of_other_rows_on_dev_alone(tmp_path):
+    logits, those = two_classes()
+    task = Classify.of_records(those, FinetuneSettings(positive="rare", thresholds="tuned"))
+    tuned = task.tuned(logits, of_dev(task, those))
+    for part in ("dev", "test"):
+        tuned.write(logits, of_dev(task, those, part), tmp_path / part)
+        assert ("tuned on other rows" in (tmp_path / part / "per_class.json").read_text()) == (part == "dev")
+        remark = json.loads((tmp_path / part / "calibration.json").read_text())["remark"]
+        assert ("not fitted to these rows" in remark) == (part == "test")
+
+
+@pytest.mark.parametrize("stored", [{"temperature": 0}, {"temperature": "1"}, {"threshold": -1}, {"threshold": None}])
+def test_numbers_that_cannot_be_fitted_ones_are_refused(stored):
+    with pytest.raises(BertsmithError, match=next(iter(stored))) as caught:
+        Classify.of_folder(FolderFacts(config_labels(["a", "b"]), stored, None))
+    assert caught.value.where == "task.json"
+
+
+def test_classes_are_weighed_and_drawn_by_their_rows():
+    task = task_of("a", "b", "b", "b", class_weights="balanced", sampling="balanced", focal=2.0)
+    assert task.rarity.weights == pytest.approx((2, 2 / 3))
+    assert task.rarity.gamma == 2
+    assert any("class weights: a 2, b 0.667" in line for line in task.description())
+    assert any("rows of an epoch by label: a 2, b 2" in line for line in task.description())
+    those = of_dev(task, records("a", "b", "b", "b"), "train")
+    assert sorted(task.order(those, 0, 1).tolist())[:2] == [0, 0]
+    plain = task_of("a", "b")
+    assert (plain.rarity.is_plain, plain.sampling) == (True, "natural")

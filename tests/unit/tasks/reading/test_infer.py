@@ -120,6 +120,8 @@ WORDS = [["Ann", "sleeps"], ["Rome"]]
         (table(parts=WORDS, marks=[["B-PER", "O"], ["B-LOC"]]), {"tokens": "parts", "tags": "marks"}),
         (table(text=SENTENCES, spans=[[{"start": 0, "end": 4, "label": "X"}], []]), {}),
         (table(text=SENTENCES, label=[[[0, 4, "X"]], []]), {"spans": "label"}),
+        (table(text=SENTENCES, spans=['[{"start": 0, "end": 4, "label": "X"}]', "[]"]), {}),
+        (table(tokens=WORDS, ner_tags=[[0, 1], [2]], label=LABEL), {"tags": "ner_tags"}),
         (table(content=SENTENCES, entities=[[{"start": 0, "end": 4}]]), {"text": "content", "spans": "entities"}),
     ],
 )
@@ -158,6 +160,10 @@ ENDINGS = {f"ending{number}": [f"ends so, {number} of four {word}" for word in "
         (
             table(question=SENTENCES, **{f"Option {letter}": OTHERS for letter in "BA"}, answer=["A", "B"]),
             {"text": "question", "choices": "Option A,Option B", "label": "answer"},
+        ),
+        (
+            table(context=SENTENCES, question=OTHERS, choices=[["a", "b"]], answer=["0", "1"], answers=[["zz", "yy"]]),
+            {"text": "context", "text_b": "question", "label": "answer"},
         ),
         (
             table(context=SENTENCES, question=OTHERS, options=[["a", "b", "c"]], label=[0, 2]),
@@ -225,6 +231,7 @@ def test_columns_that_the_user_named_are_kept():
             ["'label'"],
             "classify or regress",
         ),
+        (table(text=SENTENCES, label=["1,5", "2,0"]), "a decimal comma", ["'label' (1,5, 2,0)"], "with a point"),
         (table(text=SENTENCES, label=[{"a": 1}]), "holds no labels", ["'label'"], "--columns.label"),
         (table(text=SENTENCES, label=[None]), "holds no labels", ["'label' (empty)"], "--columns.label"),
     ],
@@ -256,6 +263,20 @@ def test_a_first_line_that_is_a_row_is_seen():
     assert "'good' is a value of its own column" in error.what
     assert "--columns.no-header" in error.fix
     assert inferred(table(text=SENTENCES, good=LABEL)).columns.label == "good", "a name may also be one of the classes"
+
+
+@pytest.mark.parametrize(
+    ("labels", "mark"),
+    [(["a", "b", "a|b"], "|"), (["x;y", "y; z", "x; z"], ";"), (["a/b", "c"], None), (["a", "b"], None)],
+)
+def test_labels_that_may_be_several_are_pointed_out(labels, mark):
+    (reason,) = inferred(table(text=SENTENCES, label=labels)).reasons
+    assert (f"--columns.label-separator '{mark}'" in reason) == (mark is not None)
+
+
+def test_a_separator_of_labels_makes_classes_of_numbers():
+    rows = table(text=SENTENCES, label=["1,5", "2,0", "0.5"])
+    assert inferred(rows, Columns(label_separator=",")).kind == "classify"
 
 
 def test_all_labels_count_and_not_the_first_ones_alone():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -135,10 +136,12 @@ def test_ten_rows_can_be_divided():
 def test_labels_are_balanced_by_class_by_rarest_label_and_by_fifths():
     assert strata(["a", "b", "a"]) == ["a", "b", "a"]
     assert strata([1, 2, 1]) == [1, 2, 1]
-    assert strata([("x", "y"), ("x",), (), ("x",)]) == ["y", "x", "", "x"]
+    assert strata([("x", "y"), ("x",), (), ("x",)]) == ["y", "x", "none", "x"]
     assert strata([["O", "B-place", "O"], ["O", "O"], ["O"]]) == ["B-place", "O", "O"]
+    place, person = SimpleNamespace(label="place"), SimpleNamespace(label="person")
+    assert strata([(place, person), (place,), ()]) == ["person", "place", "none"]
+    assert strata([({"text": "Rome"},), ({"text": "Oslo"}, {"text": "Rome"}), ()]) == ["some", "some", "none"]
     fifths = strata([float(number) for number in range(100)])
     assert Counter(fifths) == {f"fifth {number}": 20 for number in range(1, 6)}
     assert fifths == sorted(fifths)
     assert len(set(strata([2.5] * 10))) == 1
-    assert strata([{"text": "a"}, {"text": "a"}, None])[0] == strata([{"text": "a"}])[0]

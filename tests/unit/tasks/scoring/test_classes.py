@@ -40,6 +40,14 @@ def test_binary_f1_equals_scikit_learn(pairs):
     assert metrics.binary_f1(predicted, true) == pytest.approx(expected)
 
 
+@given(labels, st.integers(0, 4))
+def test_micro_f1_equals_scikit_learn_over_the_positive_classes(pairs, negative):
+    predicted, true = sides(pairs, np.int64)
+    positive = [each for each in range(5) if each != negative]
+    expected = sklearn.f1_score(true, predicted, labels=positive, average="micro", zero_division=0)
+    assert metrics.micro_f1(predicted, true, negative) == pytest.approx(expected)
+
+
 @given(numbers)
 def test_correlations_equal_scipy(pairs):
     x, y = sides(pairs, np.float64)

@@ -1,0 +1,125 @@
+"""A fine-tuned model on a public benchmark: its scores on every labelled part, and its answers for the GLUE server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say, warn
+from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.benchmarks.benchmark import Benchmark, benchmarks
+from bertsmith.tasks.benchmarks.glue import Predictions, add_to_submission
+from bertsmith.tasks.benchmarks.inputs import benchmark_named, figure_prefix, tell_rows
+from bertsmith.tasks.reading.records import Columns, read_rows
+from bertsmith.weights.huggingface import TASK_FILE, model_folder
+
+_ROWS_AT_ONCE = 16_384
+T = TypeVar("T")
+
+
+@dataclass
+class BenchmarkScore:
+    """rows: of each part that was measured, train excepted. figures: every metric on dev; of another part its name
+    begins with what tells the part, as in "mismatched_accuracy", "test_f1" and, by a model of MNLI, "ax_matthews".
+    missing: the files that the GLUE server still wants; None where no submission was written."""
+
+    benchmark: str
+    rows: dict[str, int] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
+    missing: list[str] | None = None
+
+
+def evaluate_benchmark(
+    model: str | Path | Predictor,
+    data: str | Path,
+    *,
+    benchmark: str | None = None,
+    submission: Path | None = None,
+    fold: int = 0,
+    device: str = "auto",
+    precision: str = "auto",
+) -> BenchmarkScore:
+    """Measures a fine-tuned model on the files of a benchmark in the folder `data`, by the benchmark's own columns.
+
+    benchmark: its name; by default the one that the model was fine-tuned on. A model of MNLI is measured on GLUE's
+    diagnostic set too, where its files are in the folder. submission: a zip that the answers for unlabelled test rows
+    are put into. fold: of a benchmark with published folds. Raises BertsmithError for files that are missing, and for a
+    model of another task.
+    """
+    folder = model_folder(Path(model)) if not isinstance(model, Predictor) else None
+    predictor = model if isinstance(model, Predictor) else Predictor(model, device, precision=precision)
+    own = benchmark_named(benchmark or _trained_on(folder))
+    followers = [each for each in benchmarks().values() if each.trained_as == own.name]
+    score = BenchmarkScore(own.name)
+    for each in (own, *followers):
+        found = each.find(data, (), fold) if each is own else each.found(data, ())
+        _measure(predictor, each, found, score, f"{each.name}_" if each is not own else "")
+        unlabelled = {part: path for part, path in found.items() if part in each.submission}
+        if submission is not None and unlabelled:
+            answers = {part: _answers(predictor, each, part, path) for part, path in unlabelled.items()}
+            score.missing = add_to_submission(submission, each, answers)
+    if submission is not None:
+        _tell_submission(own, submission, score.missing)
+    elif not score.figures:
+        fix = "name a zip with --submission to have its answers written for the server"
+        raise BertsmithError(f"no labelled rows of {own.name} are in this folder", data, fix)
+    return score
+
+
+def _measure(
+    predictor: Predictor, benchmark: Benchmark, found: dict[str, Path], score: BenchmarkScore, by: str
+) -> None:
+    rows = {}
+    for part, path in found.items():
+        if part == "train" or part not in benchmark.labelled:
+            continue
+        predictor.columns = Columns(**benchmark.columns_of(part))
+        examples = predictor.examples(path)
+        rows[part] = len(examples.records)
+        say(f"{benchmark.name} {part}: {rows[part]:,} rows, {examples.sequences.truncation()}")
+        prefix = by + figure_prefix(part)
+        score.figures |= {prefix + name: value for name, value in predictor.evaluate(examples).items()}
+        score.rows[by + part] = rows[part]
+    tell_rows(benchmark.name, rows)
+
+
+def _answers(predictor: Predictor, benchmark: Benchmark, part: str, path: Path) -> Predictions:
+    """The model's answers for the rows of a part without labels."""
+    predictor.columns = columns = Columns(**benchmark.columns_of(part))
+    ids: list[str] = []
+    answers: list[str | float] = []
+    for rows in _chunks(read_rows(path, columns, reader=predictor.reader), _ROWS_AT_ONCE):
+        ids += [str(row[columns.id]) for _, row in rows if not isinstance(row, str)]
+        answers += [each["number"] if "number" in each else each["label"] for each in predictor.predict(rows)]
+    return Predictions(ids, answers)
+
+
+def _trained_on(folder: Path | None) -> str:
+    """The benchmark that a model folder says it was fine-tuned on."""
+    path = folder / TASK_FILE if folder is not None else None
+    task = files.read_json(path) if path is not None and path.is_file() else {}
+    name = task.get("benchmark") if isinstance(task, dict) else None
+    if not isinstance(name, str):
+        what = "this model was not fine-tuned on a benchmark by its name"
+        raise BertsmithError(what, folder or "the model", "name the benchmark with --benchmark")
+    return name
+
+
+def _tell_submission(benchmark: Benchmark, path: Path, missing: list[str] | None) -> None:
+    if missing is None:
+        warn(f"{benchmark.name} has no test rows in this folder, so nothing was put into {path}")
+    elif missing:
+        say(f"{path}: the server wants {', '.join(missing)} too; run this with the models of those tasks")
+    else:
+        say(f"{path} has all files that the server wants")
+
+
+def _chunks(items: Iterable[T], most: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, most)):
+        yield chunk

@@ -1,0 +1,146 @@
+"""What a benchmark's name and a folder give a fine-tuning run: the kind of task, the files, and the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.log import say, warn
+from bertsmith.tasks.benchmarks.benchmark import Benchmark, benchmarks
+from bertsmith.tasks.reading.records import Columns, Source
+from bertsmith.tasks.settings import FinetuneSettings
+
+# Parts by the names that a run has for them, which the names of their figures begin with.
+_SHORT = {"dev_mismatched": "mismatched"}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Which rules of a benchmark a run takes. data: the folder with its files. hyper_parameters: whose, such as
+    "google" or "nvidia"; None for the first source that the benchmark has. fold: of published folds."""
+
+    data: str | Path | None
+    hyper_parameters: str | None = None
+    fold: int = 0
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """kind: of the task. sources: the rows of train and dev, and of further labelled parts that are only measured.
+    benchmark: its name, if it is one."""
+
+    kind: str
+    sources: dict[str, Source]
+    settings: FinetuneSettings
+    benchmark: str | None = None
+
+
+def benchmark_settings(name: str, hyper_parameters: str | None = None, **changes: Any) -> FinetuneSettings:
+    """The settings that a benchmark is fine-tuned with. hyper_parameters: as of `Taken`. changes: settings to use in
+    their place.
+
+    Raises BertsmithError for a name that is not a benchmark's, for one without rows to train on, and for a source that
+    it does not have.
+    """
+    benchmark = benchmark_named(name)
+    _, values = benchmark.hyper_parameters_of(hyper_parameters)
+    columns = Columns(**benchmark.columns_of("train"))
+    return FinetuneSettings(**{**_fixed(benchmark), **values, "columns": columns, **changes})
+
+
+def run_inputs(
+    task: str, taken: Taken, given: Mapping[str, Source], settings: FinetuneSettings | None = None
+) -> RunInputs:
+    """What a run is started with, by the name of a kind of task or of a benchmark; see `benchmark_inputs`."""
+    if task in benchmarks() or taken != Taken(None):
+        return benchmark_inputs(task, taken, given, settings)
+    if "train" not in given:
+        fix = "name a file of rows with --train, or a benchmark and its folder with --data"
+        raise BertsmithError("there are no rows to train on", task, fix)
+    return RunInputs(task, dict(given), settings or FinetuneSettings())
+
+
+def benchmark_inputs(
+    name: str, taken: Taken, given: Mapping[str, Source], settings: FinetuneSettings | None = None
+) -> RunInputs:
+    """The files of a benchmark in a folder, and the settings to fine-tune with, which are logged.
+
+    given: rows of train, and perhaps of dev and test, where there is no folder: the benchmark's rules on other rows.
+    settings: in place of the benchmark's; where they change its rules or hyper-parameters that is warned of, as the
+    score is then not comparable. Raises BertsmithError where files are missing.
+    """
+    benchmark = benchmark_named(name)
+    source, values = benchmark.hyper_parameters_of(taken.hyper_parameters)
+    own = benchmark_settings(name, source)
+    settings = settings or own
+    _tell(benchmark, source, values)
+    _tell_changes(benchmark, own, settings, {*_fixed(benchmark), *values, "columns"})
+    return RunInputs(benchmark.kind, _sources(benchmark, taken, given), settings, name)
+
+
+def _sources(benchmark: Benchmark, taken: Taken, given: Mapping[str, Source]) -> dict[str, Source]:
+    name = benchmark.name
+    if taken.data is not None and given:
+        what = f"the folder of {name} and files of {' and '.join(given)} rows exclude each other"
+        raise BertsmithError(what, "data", "give one of them")
+    if taken.data is None:
+        if "train" not in given:
+            raise BertsmithError(f"the files of {name} are not named", "data", "give their folder with --data")
+        return dict(given)
+    found = benchmark.find(taken.data, ("train", "dev"), taken.fold)
+    say(f"{name}: " + ", ".join(f"{part} {path}" for part, path in found.items()))
+    for part in (each for each in benchmark.labelled if each not in found and each != "test"):
+        warn(f"{name}: the files of {part} are not there, so nothing is measured on them", of_all_ranks=True)
+    return {_SHORT.get(part, part): path for part, path in found.items() if part in benchmark.labelled}
+
+
+def benchmark_named(name: str) -> Benchmark:
+    """Raises BertsmithError, with the nearest name, for one that is not known."""
+    if name not in benchmarks():
+        what = f"'{name}' is not a benchmark, so it has no files in a folder"
+        raise BertsmithError(
+            what, "task", f"{nearest(name, benchmarks())} Or give files of rows with --train and --dev"
+        )
+    return benchmarks()[name]
+
+
+def figure_prefix(part: str) -> str:
+    """What stands before the names of a part's figures: "" for dev, "test_", "mismatched_"."""
+    return "" if part == "dev" else f"{_SHORT.get(part, part)}_"
+
+
+def tell_rows(name: str, rows: Mapping[str, int]) -> None:
+    """Warns of parts that have other numbers of rows than the published benchmark. rows: of each part."""
+    for part, expected in benchmarks()[name].rows.items():
+        found = rows.get(part, rows.get(_SHORT.get(part, part)))
+        if found is not None and found != expected:
+            counts = f"{part} has {found:,} rows and the published one {expected:,}"
+            warn(f"{name}: {counts}, so scores are not comparable with published ones", of_all_ranks=True)
+
+
+def _fixed(benchmark: Benchmark) -> dict[str, Any]:
+    """The settings that are rules of a benchmark."""
+    labels = {"labels": ",".join(benchmark.labels)} if benchmark.labels else {}
+    return {"metric": benchmark.metrics[0], **labels, **benchmark.settings}
+
+
+def _tell(benchmark: Benchmark, source: str, values: Mapping[str, Any]) -> None:
+    others = [each for each in benchmark.hyper_parameters if each != source]
+    more = f" (or --hyper-parameters {' or '.join(others)})" if others else ""
+    shown = ", ".join(f"{name} {value:g}" for name, value in values.items())
+    say(f"{benchmark.name}: {benchmark.title}; hyper-parameters of {source}: {shown}{more}")
+
+
+def _tell_changes(benchmark: Benchmark, own: FinetuneSettings, given: FinetuneSettings, names: set[str]) -> None:
+    before, after = asdict(own), asdict(given)
+    changed = [
+        name if name == "columns" else f"{name} {after[name]} (not {before[name]})"
+        for name in after
+        if name in names and before[name] != after[name]
+    ]
+    if changed:
+        said = f"{benchmark.name} with {', '.join(changed)}: the score is not comparable with published ones"
+        warn(said, of_all_ranks=True)

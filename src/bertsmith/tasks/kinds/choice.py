@@ -1,0 +1,229 @@
+"""Multiple choice: which of several texts continues a context (SWAG, CODAH).
+
+Each choice is a sequence of its own, [CLS] context [SEP] start of the ending, choice [SEP], whose pooled output becomes
+one number; a softmax over the numbers of a row gives its probabilities. Rows may have different numbers of choices.
+Legend: N records, S sequences, U units, C the most choices of a row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count, takewhile
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import warn
+from bertsmith.model.config import BertConfig
+from bertsmith.model.losses import LossSum, cross_entropy_sum
+from bertsmith.tasks.kinds.classify import Classifier
+from bertsmith.tasks.reading.labels import class_name
+from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, id_of, label_of, row_of, text_of
+from bertsmith.tasks.scoring.classes import accuracy
+from bertsmith.tasks.sequences import Inputs, Sequences, encode
+from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task, check_pairs
+from bertsmith.tokens.tokenizer import Tokenizer
+
+Ints = NDArray[np.int64]
+# Columns of a choice each, numbered from 0, where no others are named.
+_NUMBERED = ("choice", "ending")
+_MOST_NUMBERED = 26
+
+
+@dataclass(frozen=True)
+class ChoiceRecord(Record):
+    """text: what all choices continue. text_b: what each of them begins with, if anything. label: the number of the
+    right one, from 0."""
+
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Choice(Task):
+    """most: C of the training rows. pairs: whether choices have a start in common. counts: training rows by the number
+    of their right choice, the most frequent first."""
+
+    kind = "choice"
+    architecture = "BertForMultipleChoice"
+    architectures = (architecture,)
+    head = "classifier"
+    metrics = ("accuracy",)
+
+    most: int = 0
+    pairs: bool | None = None
+    counts: Mapping[str, int] | None = None
+
+    @classmethod
+    def wanted(cls, columns: Columns, labelled: bool) -> dict[str, str]:
+        # Of several columns the first one: `record` names another that is not there.
+        named = {} if columns.choices == Columns.choices else {"choices": columns.choices.split(",")[0]}
+        return super().wanted(columns, labelled) | named
+
+    @classmethod
+    def used(cls, columns: Columns) -> tuple[str, ...]:
+        numbered = (f"{name}{number}" for name in _NUMBERED for number in range(_MOST_NUMBERED))
+        return *super().used(columns), *columns.choices.split(","), *numbered
+
+    @classmethod
+    def record(cls, row: Row | str, columns: Columns, labelled: bool, where: str) -> ChoiceRecord:
+        row = row_of(row, columns.text)
+        choices = _choices(row, columns)
+        plain = RowReader.record(row, columns, False, where)
+        label = _right(label_of(row, columns.label), choices) if labelled else None
+        return ChoiceRecord(plain.text, plain.text_b, label, where, id_of(row, columns), choices=choices)
+
+    @classmethod
+    def texts(cls, record: Record) -> tuple[str | None, ...]:
+        assert isinstance(record, ChoiceRecord)
+        return record.text, record.text_b, *record.choices
+
+    @classmethod
+    def unit(cls, record: Record) -> tuple[str | None, ...]:
+        """What is chosen for, whatever the choices are."""
+        return record.text, record.text_b
+
+    @classmethod
+    def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:
+        if settings.windows:
+            what = "rows of multiple choice are not read in windows"
+            raise BertsmithError(what, "windows", "leave it out; a context that is too long is cut, and counted")
+        counts = Counter(str(record.label) for record in records)
+        if len(counts) > 1 and "0" not in counts:
+            warn("the first choice is never right in the training rows; if labels count from 1, subtract 1 from them")
+        most = max(len(record.choices) for record in records if isinstance(record, ChoiceRecord))
+        return cls(most, records[0].text_b is not None, dict(counts.most_common()))
+
+    @classmethod
+    def of_folder(cls, facts: FolderFacts) -> Self:
+        return cls(facts.task.get("most_choices", 0), facts.task.get("pairs"))
+
+    def build(self, config: BertConfig, compute: torch.dtype | None) -> Classifier:
+        return Classifier(config, 1, compute)
+
+    def encode(self, records: Sequence[Record], tokenizer: Tokenizer, max_length: int) -> Sequences:
+        if self.pairs is not None:
+            check_pairs(records, self.pairs)
+        singles, rows = [], list[int]()
+        for row, record in enumerate(records):
+            assert isinstance(record, ChoiceRecord)
+            start = "" if record.text_b is None else f"{record.text_b} "
+            singles += [Record(record.text, start + choice, None, record.where) for choice in record.choices]
+            rows += [row] * len(record.choices)
+        return replace(encode(singles, tokenizer, max_length), rows=np.array(rows, dtype=np.int64))
+
+    def targets(self, records: Sequence[Record], sequences: Sequences) -> Ints:
+        return np.array([record.label for record in records], dtype=np.int64)
+
+    def loss(self, model: nn.Module, inputs: Inputs, targets: Tensor) -> LossSum:
+        scores = model(inputs)[:, 0]
+        # Sequences of a unit are one after another, so a place is counted from where its unit begins.
+        place = torch.arange(len(scores), device=scores.device) - torch.searchsorted(inputs.unit, inputs.unit)
+        table = scores.new_full((inputs.units, self.most), -torch.inf)
+        return cross_entropy_sum(table.index_put((inputs.unit, place), scores), targets)
+
+    def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
+        return {"accuracy": accuracy(_table(scores, examples.sequences).argmax(1), _truths(examples))}
+
+    def baseline(self, metric: str, examples: Examples) -> float:
+        most_frequent = int(next(iter(self.counts or {"0": 0})))
+        truths = _truths(examples)
+        return accuracy(np.full_like(truths, most_frequent), truths)
+
+    def description(self) -> list[str]:
+        counts = sorted((self.counts or {}).items(), key=lambda each: int(each[0]))
+        by_place = ", ".join(f"{place} {rows:,}" for place, rows in counts)
+        return [f"rows of up to {self.most} choices; train rows by the right choice, from 0: {by_place}"]
+
+    def config(self) -> dict[str, Any]:
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        return {"pairs": self.pairs, "most_choices": self.most}
+
+    def answers_of(self, scores: Floats, records: Sequence[Record], sequences: Sequences) -> list[Answer]:
+        """{"label", "choice", "score", "scores"} for each row: the number of the likeliest choice and its text, its
+        probability, and every choice's."""
+        offsets, found = sequences.row_offsets, []
+        for record, start, end in zip(records, offsets, offsets[1:], strict=False):
+            assert isinstance(record, ChoiceRecord)
+            logits = scores[start:end, 0].astype(np.float64)
+            powers = np.exp(logits - logits.max())
+            best, each = int(logits.argmax()), (powers / powers.sum()).tolist()
+            found.append({"label": best, "choice": record.choices[best], "score": each[best], "scores": each})
+        return found
+
+    def cells(self, answer: Answer) -> dict[str, str]:
+        return {
+            "predicted_label": str(answer["label"]),
+            "predicted_choice": answer["choice"],
+            "predicted_score": f"{answer['score']:.6f}",
+        }
+
+
+def _choices(row: Row, columns: Columns) -> tuple[str, ...]:
+    """The choices of a row. ValueError where there are not two at least."""
+    names = columns.choices.split(",")
+    if len(names) == 1 and names[0] in row:
+        listed = row[names[0]]
+        if isinstance(listed, str):
+            listed = _parsed(listed, names[0])
+        if not isinstance(listed, Sequence):
+            raise ValueError(f"column '{names[0]}' holds no list of choices")
+        row = {str(place): choice for place, choice in enumerate(listed)}
+        names = list(row)
+    elif len(names) == 1:
+        names = next(filter(None, (_numbered(row, name) for name in _NUMBERED)), [])
+        if not names:
+            raise ValueError(f"no column '{columns.choices}', nor any choice0, choice1 ... or ending0, ending1 ...")
+    if len(names) < 2:
+        raise ValueError(f"there is {len(names)} choice; two are the fewest")
+    return tuple(text_of(row, name) for name in names)
+
+
+def _numbered(row: Row, name: str) -> list[str]:
+    """The columns of a row that are called so, numbered from 0 without gaps."""
+    return list(takewhile(row.__contains__, (f"{name}{number}" for number in count())))
+
+
+def _parsed(listed: str, column: str) -> Any:
+    """A list that stands in the cell of a table, as JSON."""
+    try:
+        return json.loads(listed)
+    except ValueError:
+        raise ValueError(
+            f"column '{column}' holds no list; write one as JSON, or name a column for each choice"
+        ) from None
+
+
+def _right(label: str, choices: Sequence[str]) -> int:
+    """The number of the right choice: the label is that number, or the choice's text. ValueError where it is neither,
+    or could be two of them."""
+    number = class_name(label)
+    numbered = {int(number)} if number.isdecimal() and int(number) < len(choices) else set()
+    found = numbered | {place for place, choice in enumerate(choices) if choice.strip() == label}
+    if len(found) == 1:
+        return found.pop()
+    if found:
+        raise ValueError(f"the label '{label}' could be any of the choices {', '.join(map(str, sorted(found)))}")
+    what = f"the label '{label}' is not the number of a choice, from 0 to {len(choices) - 1}, nor the text of one"
+    raise ValueError(what)
+
+
+def _table(scores: Floats, sequences: Sequences) -> Floats:
+    """The scores of each record's choices, float32[N, C]; -inf behind its last one."""
+    counts = np.diff(sequences.row_offsets)
+    table = np.full((len(counts), int(counts.max())), -np.inf, dtype=np.float32)
+    table[np.arange(table.shape[1]) < counts[:, None]] = scores[:, 0]
+    return table
+
+
+def _truths(examples: Examples) -> Ints:
+    return np.array([record.label for record in examples.records], dtype=np.int64)

@@ -1,0 +1,90 @@
+"""Models of one linear map on the pooled output, and what their folders say: labels, and numbers fitted to dev rows.
+
+Legend: S sequences of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.model.config import BertConfig
+from bertsmith.model.encoder import Encoder
+from bertsmith.model.linear import Linear
+from bertsmith.tasks.reading.labels import class_name
+from bertsmith.tasks.sequences import Inputs
+from bertsmith.tasks.task import Examples
+
+SINGLE, SEVERAL = "single_label_classification", "multi_label_classification"
+CROSS_FITTED = "each row is decided by thresholds that were tuned on other rows, over 5 folds"
+
+
+class Classifier(nn.Module):
+    """An encoder, dropout on its pooled output, and a linear map to C numbers (Google's run_classifier.py).
+
+    The dropout is the config's `hidden_dropout_prob`, as in transformers.
+    """
+
+    def __init__(self, config: BertConfig, outputs: int, compute: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config, compute)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.classifier = Linear(config.hidden_size, outputs)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """The numbers of each sequence, of classes those before the softmax: [S, C]."""
+        hidden = self.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
+        pooled = self.encoder.pool(hidden, inputs.packed)[: inputs.asked.sequences]
+        logits: Tensor = self.classifier(self.dropout(pooled))
+        return logits
+
+
+def config_labels(names: Sequence[str], problem: str = SINGLE) -> dict[str, Any]:
+    """The labels as a Hugging Face config.json has them."""
+    return {
+        "id2label": {str(place): name for place, name in enumerate(names)},
+        "label2id": {name: place for place, name in enumerate(names)},
+        "problem_type": problem,
+    }
+
+
+def names_of_config(config: Mapping[str, Any]) -> list[str]:
+    """The labels of a config.json, in the order of their ids. transformers leaves them out for exactly two, which it
+    then calls LABEL_0 and LABEL_1. Raises BertsmithError where they are not numbered from 0."""
+    named = config.get("id2label")
+    if named is None:
+        return ["LABEL_0", "LABEL_1"]
+    if not isinstance(named, dict) or sorted(named) != sorted(str(place) for place in range(len(named))):
+        raise BertsmithError("the labels (id2label) are not numbered from 0", "config.json", "fine-tune again")
+    return [str(named[str(place)]) for place in range(len(named))]
+
+
+def place_of(label: str, places: Mapping[str, int], where: str) -> int:
+    """The number of a label's class. Raises BertsmithError at one that the training rows lack."""
+    place = places.get(class_name(label))
+    if place is None:
+        raise BertsmithError(f"the training rows have no label '{label}'", where, nearest(label, places))
+    return place
+
+
+def fitted_number(task: Mapping[str, Any], name: str, default: float, zero: bool = False) -> float:
+    """A number above 0 in task.json, or with `zero` one from 0; the default where it has none. Raises BertsmithError
+    for anything else."""
+    value = task.get(name, default)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < float("inf") or (value == 0 and not zero):
+        what = f"{name} is {value!r}, not a number {'from' if zero else 'above'} 0"
+        raise BertsmithError(what, "task.json", "fine-tune again")
+    return float(value)
+
+
+def truths_of(examples: Examples) -> NDArray[np.int64]:
+    """The class of each record, int64[N], or whether it has each label, [N, L]."""
+    return np.asarray(examples.targets[np.arange(len(examples.targets))], dtype=np.int64)

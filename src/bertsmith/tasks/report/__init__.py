@@ -1,0 +1,1 @@
+"""What a fine-tuned model does well and badly, as JSON and PNG beside it."""

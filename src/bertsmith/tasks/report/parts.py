@@ -1,0 +1,94 @@
+"""What every report has: the rows that it is about, intervals of its figures, and doubtful labels with their text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.base import files
+from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.scoring.confusion import ClassTable, f1_of
+from bertsmith.tasks.scoring.label_errors import MOST, Doubt
+from bertsmith.tasks.scoring.resampling import CONFIDENCE, RESAMPLES, Figures, Interval, intervals
+
+PER_CLASS, CONFUSION, CALIBRATION = "per_class", "confusion", "calibration"
+INTERVALS_FILE, DOUBTS_FILE = "intervals.json", "likely_label_errors.json"
+
+
+@dataclass(frozen=True)
+class About:
+    """The rows of a report.
+
+    part: "dev", "test" or "train". shown: of each row what a person sees of it: "where", "text" and others. groups: of
+    each row, where rows of a group are not independent. out_of_fold: whether the scores are those of models that did
+    not train on the row, each fold's by its own (cross-validation).
+    """
+
+    part: str
+    shown: Sequence[Mapping[str, Any]]
+    groups: Sequence[Any] | None = None
+    out_of_fold: bool = False
+
+    def head(self, note: str = "") -> dict[str, Any]:
+        """What each file begins with."""
+        found: dict[str, Any] = {"rows": self.part, "count": len(self.shown)}
+        if self.groups is not None:
+            found["groups"] = len(set(self.groups))
+        return {**found, "note": note} if note else found
+
+
+def groups_of(records: Sequence[Record]) -> list[str] | None:
+    """The group of each record, a group of its own for one without; None where there are none at all."""
+    if all(record.group is None for record in records):
+        return None
+    return [record.where if record.group is None else f"group {record.group}" for record in records]
+
+
+def about_records(part: str, records: Sequence[Record]) -> About:
+    """Records as the rows of a report."""
+    shown = [
+        {name: value for name, value in fields.items() if value is not None}
+        for fields in ({"where": r.where, "id": r.id, "text": r.text, "text_b": r.text_b} for r in records)
+    ]
+    return About(part, shown, groups_of(records))
+
+
+def write_intervals(folder: Path, about: About, figures: Figures, note: str = "") -> dict[str, Interval]:
+    """`intervals.json`: every figure with its 95% bootstrap interval."""
+    found = intervals(figures, len(about.shown), about.groups)
+    how = f"percentiles of {RESAMPLES:,} resamples of {'rows' if about.groups is None else 'groups'}"
+    values = {name: {key: finite(value) for key, value in asdict(each).items()} for name, each in found.items()}
+    head = {**about.head(note), "method": how, "confidence": CONFIDENCE}
+    files.write_json(folder / INTERVALS_FILE, {**head, "figures": values})
+    return found
+
+
+def class_rows(table: ClassTable, names: Sequence[str], found: Mapping[str, Interval]) -> list[dict[str, Any]]:
+    """The lines of a per-class table, each with the interval of its F1; null where a class does not occur."""
+    rows = table.rows(tuple(names))
+    for row in rows:
+        interval = found[f1_of(row["label"])]
+        row |= {"f1_low": finite(interval.low), "f1_high": finite(interval.high)}
+    return rows
+
+
+def write_doubts(folder: Path, about: About, doubts: Sequence[Mapping[str, Any]], how: str, note: str = "") -> None:
+    """`likely_label_errors.json`. doubts: {"row", ...}, to which the row's text and place are added."""
+    found = [
+        {**about.shown[each["row"]], **{name: finite(value) for name, value in each.items() if name != "row"}}
+        for each in doubts[:MOST]
+    ]
+    files.write_json(folder / DOUBTS_FILE, {**about.head(note), "found_by": how, "likely_label_errors": found})
+
+
+def doubt_of(doubt: Doubt, names: Sequence[str]) -> dict[str, Any]:
+    """A doubtful label with names in place of classes."""
+    return {**asdict(doubt), "given": names[doubt.given], "suggested": names[doubt.suggested]}
+
+
+def finite(value: Any) -> Any:
+    """NaN and infinity as None: JSON has neither."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,207 @@
+"""The reports of a classifier, of a classifier with any number of labels, of a regressor and of a tagger.
+
+Legend: N rows, C classes, L labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.base import files
+from bertsmith.tasks.report import plots
+from bertsmith.tasks.report.parts import (
+    CALIBRATION,
+    CONFUSION,
+    PER_CLASS,
+    About,
+    class_rows,
+    doubt_of,
+    write_doubts,
+    write_intervals,
+)
+from bertsmith.tasks.scoring.calibration import (
+    Calibration,
+    as_two_classes,
+    log_probabilities,
+    reliability,
+)
+from bertsmith.tasks.scoring.confusion import class_figures, class_table, confusion, count_figures, table_of
+from bertsmith.tasks.scoring.label_errors import MOST, Doubt, confident_doubts, worst_by_loss
+from bertsmith.tasks.scoring.multilabel import label_figures, label_table
+from bertsmith.tasks.scoring.numbers import number_figures
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+AnyFloats = NDArray[np.floating[Any]]
+
+_BY_LOSS = "the highest losses of rows that the model labels otherwise"
+_BY_CONFIDENCE = "confident learning (Northcutt et al., 2021), lowest normalised margin first"
+_ECE = "the mean over rows of |confidence - accuracy| of their bin, in bins of equal width"
+
+
+@dataclass(frozen=True)
+class Classified:
+    """names: of the C classes. logits: [N, C]. true, predicted: int64[N]. positive: the class of `binary_f1`."""
+
+    names: tuple[str, ...]
+    logits: AnyFloats
+    true: Ints
+    predicted: Ints
+    positive: int | None = None
+
+
+def report_classes(folder: Path, about: About, of: Classified, calibration: Calibration, note: str = "") -> None:
+    """Writes `per_class`, `confusion` and `calibration` as JSON and PNG, `intervals.json` and
+    `likely_label_errors.json` into the folder."""
+    figures = class_figures(of.predicted, of.true, of.names, of.positive)
+    found = write_intervals(folder, about, figures, note)
+    rows = class_rows(table_of(confusion(of.predicted, of.true, len(of.names))), of.names, found)
+    _write_table(folder, about, rows, note)
+    _write_confusion(folder, about, of, note)
+    _write_calibration(folder, about, calibration)
+    _write_class_doubts(folder, about, of)
+
+
+@dataclass(frozen=True)
+class Entities:
+    """How many entities of each of L types N sentences have: types: their names; right, predicted, true: [N, L]."""
+
+    types: tuple[str, ...]
+    right: Ints
+    predicted: Ints
+    true: Ints
+
+
+def report_tags(
+    folder: Path, words: About, of: Classified, sentences: About, entities: Entities, calibration: Calibration
+) -> None:
+    """The same for words with a tag each: the table and the intervals are those of whole entities, for which whole
+    sentences are drawn again, and the rest is that of the tags of single words."""
+    counts = (entities.right, entities.predicted, entities.true)
+    found = write_intervals(folder, sentences, count_figures(*counts, entities.types), "of whole entities")
+    table = class_table(*(np.asarray(each.sum(0), dtype=np.float64) for each in counts))
+    _write_table(folder, sentences, class_rows(table, entities.types, found), "of whole entities")
+    _write_confusion(folder, words, of, "tags of single words")
+    _write_calibration(folder, words, calibration)
+    _write_class_doubts(folder, words, of)
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """names: of the L labels. logits: [N, L]. true, predicted: bool[N, L]. thresholds: of the L labels."""
+
+    names: tuple[str, ...]
+    logits: AnyFloats
+    true: Bools
+    predicted: Bools
+    thresholds: Sequence[float]
+
+
+def report_labels(folder: Path, about: About, of: Labelled, note: str = "") -> None:
+    """The same for rows with any number of labels; `confusion` has each label by itself. Calibration is that of all
+    decisions, a row and a label each."""
+    found = write_intervals(folder, about, label_figures(of.predicted, of.true, of.names), note)
+    rows = class_rows(label_table(of.predicted, of.true), of.names, found)
+    for row, threshold in zip(rows, of.thresholds, strict=True):
+        row["threshold"] = threshold
+    _write_table(folder, about, rows, note)
+    decisions = [
+        {"label": name, "found": int(both), "missed": int(meant - both), "wrong": int(said - both)}
+        for name, both, said, meant in zip(
+            of.names,
+            *(side.sum(0) for side in (of.predicted & of.true, of.predicted, of.true)),
+            strict=True,
+        )
+    ]
+    files.write_json(folder / f"{CONFUSION}.json", {**about.head(note), "labels": decisions})
+    plots.decision_plot(folder / f"{CONFUSION}.png", decisions, _title("Labels given", about))
+    measured = reliability(as_two_classes(of.logits), of.true.reshape(-1).astype(np.int64))
+    kept = {**about.head("of all decisions, a row and a label each"), "ece_is": _ECE, **asdict(measured)}
+    files.write_json(folder / f"{CALIBRATION}.json", kept)
+    plots.calibration_plot(folder / f"{CALIBRATION}.png", measured, None, _title("Calibration of decisions", about))
+    _write_label_doubts(folder, about, of)
+
+
+def report_numbers(folder: Path, about: About, predicted: Floats, true: Floats) -> None:
+    """Writes `intervals.json`, `calibration` as JSON and PNG (is the truth as high on average as predicted?) and
+    `likely_label_errors.json`, the largest differences."""
+    predicted, true = (np.asarray(side, dtype=np.float64) for side in (predicted, true))
+    write_intervals(folder, about, number_figures(predicted, true))
+    parts = np.array_split(np.argsort(predicted, kind="stable"), min(10, len(true)))
+    tenths = [{"rows": len(p), "predicted": float(predicted[p].mean()), "true": float(true[p].mean())} for p in parts]
+    kept = {**about.head("means of the rows in order of their prediction, in ten parts"), "parts": tenths}
+    files.write_json(folder / f"{CALIBRATION}.json", kept)
+    title = _title("True and predicted numbers", about)
+    plots.number_plot(folder / f"{CALIBRATION}.png", predicted, true, tenths, title)
+    missed = true - predicted
+    spread = float(np.median(np.abs(missed - np.median(missed))) * 1.4826)
+    doubts = [
+        {
+            "row": int(row),
+            "given": float(true[row]),
+            "suggested": float(predicted[row]),
+            "difference": float(missed[row]),
+            "deviations": float(abs(missed[row]) / spread) if spread else None,
+        }
+        for row in np.argsort(-np.abs(missed), kind="stable")[:MOST]
+    ]
+    how = "the largest differences; 'deviations' of 1.4826 times their median absolute deviation"
+    write_doubts(folder, about, doubts, how)
+
+
+def _write_table(folder: Path, about: About, rows: Sequence[dict[str, Any]], note: str) -> None:
+    files.write_json(folder / f"{PER_CLASS}.json", {**about.head(note), "classes": list(rows)})
+    plots.class_plot(folder / f"{PER_CLASS}.png", rows, _title("Precision, recall and F1", about))
+
+
+def _write_confusion(folder: Path, about: About, of: Classified, note: str) -> None:
+    counts = confusion(of.predicted, of.true, len(of.names))
+    wrong = counts - np.diag(np.diag(counts))
+    pairs = np.argsort(-wrong, axis=None, kind="stable")[: np.count_nonzero(wrong)]
+    confusions = [
+        {"true": of.names[row], "predicted": of.names[column], "count": int(counts[row, column])}
+        for row, column in zip(*np.unravel_index(pairs, counts.shape), strict=True)
+    ]
+    by_true = {
+        name: {of.names[column]: int(row[column]) for column in np.flatnonzero(row)}
+        for name, row in zip(of.names, counts, strict=True)
+    }
+    kept = {**about.head(note), "confusions": confusions, "predicted_by_true_label": by_true}
+    files.write_json(folder / f"{CONFUSION}.json", kept)
+    plots.confusion_plot(folder / f"{CONFUSION}.png", counts, of.names, _title("Confusion", about))
+
+
+def _write_calibration(folder: Path, about: About, found: Calibration) -> None:
+    kept = {**about.head(), "ece_is": _ECE, **found.to_dict()}
+    files.write_json(folder / f"{CALIBRATION}.json", kept)
+    title = _title(f"Calibration, temperature {found.fitted:.3g}{'' if found.kept else ' (not used)'}", about)
+    plots.calibration_plot(folder / f"{CALIBRATION}.png", found.before, found.after, title)
+
+
+def _write_class_doubts(folder: Path, about: About, of: Classified) -> None:
+    find, how = (confident_doubts, _BY_CONFIDENCE) if about.out_of_fold else (worst_by_loss, _BY_LOSS)
+    doubts = find(log_probabilities(of.logits), of.true)
+    write_doubts(folder, about, [doubt_of(each, of.names) for each in doubts], how)
+
+
+def _write_label_doubts(folder: Path, about: About, of: Labelled) -> None:
+    """Each label of each row is a decision that may be wrong."""
+    find, how = (confident_doubts, _BY_CONFIDENCE) if about.out_of_fold else (worst_by_loss, _BY_LOSS)
+    found: list[tuple[float, Doubt, str]] = []
+    for place, name in enumerate(of.names):
+        logs = log_probabilities(as_two_classes(of.logits[:, place]))
+        doubts = find(logs, of.true[:, place].astype(np.int64))
+        found += [(each.margin if about.out_of_fold else -each.loss, each, name) for each in doubts]
+    found.sort(key=lambda one: (one[0], one[1].row))
+    write_doubts(folder, about, [{"label": name, **doubt_of(each, ("no", "yes"))} for _, each, name in found], how)
+
+
+def _title(what: str, about: About) -> str:
+    return f"{what}: {len(about.shown):,} {about.part} rows"

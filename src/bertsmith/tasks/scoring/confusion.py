@@ -1,0 +1,132 @@
+"""Everything that follows from how often each class was taken for each other: a table per class, and metrics.
+
+Legend: N rows, C classes; counts are float64[C, C], rows of the matrix the true class, columns the predicted one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.tasks.scoring.resampling import Figures
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+METRICS = ("accuracy", "macro_f1", "matthews")
+COUNT_METRICS = ("micro_f1", "macro_f1", "micro_precision", "micro_recall")
+
+
+def confusion(predicted: Ints, true: Ints, classes: int, weights: Floats | None = None) -> Floats:
+    """How often each true class was predicted as each class: float64[C, C]. weights: how often each row counts."""
+    cells = np.bincount(true * classes + predicted, weights, minlength=classes * classes)
+    return np.asarray(cells.reshape(classes, classes), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class ClassTable:
+    """float64[C] each, 0 where a share has nothing to divide by. support: true rows; predicted: predicted rows."""
+
+    precision: Floats
+    recall: Floats
+    f1: Floats
+    support: Floats
+    predicted: Floats
+
+    def rows(self, names: list[str] | tuple[str, ...]) -> list[dict[str, Any]]:
+        """A line for each class, as JSON takes it."""
+        return [
+            {
+                "label": name,
+                "precision": float(self.precision[place]),
+                "recall": float(self.recall[place]),
+                "f1": float(self.f1[place]),
+                "support": int(self.support[place]),
+                "predicted": int(self.predicted[place]),
+            }
+            for place, name in enumerate(names)
+        ]
+
+
+def class_table(right: Floats, predicted: Floats, true: Floats) -> ClassTable:
+    """Of how many rows of each class are right, predicted and true: float64[C] each."""
+    return ClassTable(
+        precision=share(right, predicted),
+        recall=share(right, true),
+        f1=share(2 * right, predicted + true),
+        support=true,
+        predicted=predicted,
+    )
+
+
+def table_of(counts: Floats) -> ClassTable:
+    """The table of a confusion matrix."""
+    return class_table(np.diag(counts), counts.sum(0), counts.sum(1))
+
+
+def share(part: Floats, whole: Floats) -> Floats:
+    """part / whole, and 0 where the whole is 0."""
+    return np.divide(part, whole, out=np.zeros_like(whole, dtype=np.float64), where=whole > 0)
+
+
+def occurring(table: ClassTable) -> NDArray[np.bool_]:
+    """Which classes are predicted or true anywhere; only they count in a macro average."""
+    return np.asarray(table.support + table.predicted > 0)
+
+
+def metrics_of(right: Floats, predicted: Floats, true: Floats) -> Floats:
+    """`METRICS` of how many rows of each class are right, predicted and true: float64[C] each.
+
+    Matthews' correlation is that of Gorodkin (2004); 0 where a side is constant.
+    """
+    rows, correct = true.sum(), right.sum()
+    here = predicted + true > 0
+    spread = (rows * rows - predicted @ predicted) * (rows * rows - true @ true)
+    matthews = (correct * rows - predicted @ true) / np.sqrt(spread) if spread > 0 else 0.0
+    return np.array([correct / rows, share(2 * right, predicted + true)[here].mean(), matthews])
+
+
+def class_figures(predicted: Ints, true: Ints, names: tuple[str, ...], positive: int | None = None) -> Figures:
+    """`METRICS`, `binary_f1` where there is a positive class, and "f1 of NAME" for each class.
+
+    The F1 of a class that no row of a resample has or is taken for is undefined (NaN).
+    """
+    binary = () if positive is None else ("binary_f1",)
+    met = np.asarray(predicted == true, dtype=np.float64)
+
+    def of(weights: Floats) -> Floats:
+        sides = ((true, weights * met), (predicted, weights), (true, weights))
+        counts = [np.bincount(side, times, minlength=len(names)).astype(np.float64) for side, times in sides]
+        table = class_table(*counts)
+        of_positive = [] if positive is None else [table.f1[positive]]
+        each = np.where(occurring(table), table.f1, np.nan)
+        return np.concatenate([metrics_of(*counts), of_positive, each])
+
+    return Figures((*METRICS, *binary, *(f1_of(name) for name in names)), of)
+
+
+def count_figures(right: NDArray[Any], predicted: NDArray[Any], true: NDArray[Any], names: tuple[str, ...]) -> Figures:
+    """`COUNT_METRICS` and "f1 of NAME" for each of L labels or types, of which a row has any number.
+
+    right, predicted, true: how many of each a row has, [N, L]. micro: of all together. macro_f1: the mean over labels
+    that are predicted or true anywhere.
+    """
+    sides = np.concatenate([right, predicted, true], axis=1).astype(np.float64)
+
+    def of(weights: Floats) -> Floats:
+        counts = np.split(weights @ sides, 3)
+        table, whole = class_table(*counts), class_table(*(each.sum(keepdims=True) for each in counts))
+        here = occurring(table)
+        macro = table.f1[here].mean() if here.any() else 0.0
+        each = np.where(here, table.f1, np.nan)[: len(names)]
+        return np.concatenate([whole.f1, [macro], whole.precision, whole.recall, each])
+
+    return Figures((*COUNT_METRICS, *(f1_of(name) for name in names)), of)
+
+
+def f1_of(name: str) -> str:
+    """What the F1 of a class is called among figures."""
+    return f"f1 of {name}"

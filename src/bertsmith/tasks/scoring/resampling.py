@@ -1,0 +1,99 @@
+"""Rows drawn again: bootstrap intervals of any metric, and folds for what is fitted on rows and measured on others.
+
+Legend: N rows, K figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.base.streams import generator, stream_key
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+RESAMPLES = 1000
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Named metrics as a function of how often each row counts.
+
+    of: float64[K] for weights float64[N], in the order of the names; NaN where a metric is undefined.
+    """
+
+    names: tuple[str, ...]
+    of: Callable[[Floats], Floats]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A metric of all rows and its bootstrap interval; undefined: the share of resamples in which it does not exist."""
+
+    value: float
+    low: float
+    high: float
+    undefined: float = 0.0
+
+
+def numbered(values: Sequence[Any] | NDArray[Any]) -> Ints:
+    """Equal values as equal numbers, from 0 in the order in which they first appear: int64[N]."""
+    places: dict[Any, int] = {}
+    return np.array([places.setdefault(value, len(places)) for value in values], dtype=np.int64)
+
+
+def intervals(
+    figures: Figures,
+    rows: int,
+    groups: Sequence[Any] | NDArray[Any] | None = None,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """The 95% percentile bootstrap interval of every figure (Efron and Tibshirani, 1993, chapter 13).
+
+    rows: N, at least 1. groups: of each row, where rows of a group are not independent; whole groups are drawn then.
+    Where a figure is biased, such as a macro F1 over many rare classes, the percentiles may lie on one side of the
+    figure itself; the interval is then widened to contain it. The same arguments give the same intervals.
+    """
+    unit = np.arange(rows) if groups is None else numbered(groups)
+    units = int(unit.max()) + 1
+    draws = generator(stream_key(seed, "bootstrap"))
+    whole = figures.of(np.ones(rows))
+    found = np.empty((resamples, len(figures.names)))
+    for number in range(resamples):
+        times = np.bincount(draws.integers(0, units, size=units), minlength=units).astype(np.float64)
+        found[number] = figures.of(times if groups is None else times[unit])
+    return {name: _interval(float(whole[place]), found[:, place]) for place, name in enumerate(figures.names)}
+
+
+def _interval(value: float, resampled: Floats) -> Interval:
+    known = resampled[~np.isnan(resampled)]
+    undefined = 1 - len(known) / len(resampled)
+    if np.isnan(value) or not len(known):
+        return Interval(value, value, value, undefined)
+    low, high = np.quantile(known, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Interval(value, min(float(low), value), max(float(high), value), undefined)
+
+
+def folds_of(rows: int, count: int, groups: Sequence[Any] | NDArray[Any] | None = None, seed: int = 0) -> Ints:
+    """A fold from 0 to `count` - 1 for each row, of even sizes in rows or, where there are groups, in groups; all rows
+    of a group are in one fold. int64[N]; fewer folds where there are fewer rows or groups."""
+    unit = np.arange(rows) if groups is None else numbered(groups)
+    units = int(unit.max()) + 1 if rows else 0
+    order = generator(stream_key(seed, "folds")).permutation(units)
+    fold = np.empty(units, dtype=np.int64)
+    fold[order] = np.arange(units) % max(1, count)
+    return np.asarray(fold[unit], dtype=np.int64)
+
+
+def mean_figures(names: Sequence[str], values: NDArray[Any]) -> Figures:
+    """Figures that are means over rows, such as the exact match of questions; values: [N, K]."""
+    table = np.asarray(values, dtype=np.float64)
+    return Figures(tuple(names), lambda weights: weights @ table / weights.sum())

@@ -1,0 +1,1 @@
+"""Entities in text: tags of words, marked spans, and how both lie on word pieces and windows."""

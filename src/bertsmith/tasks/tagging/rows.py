@@ -1,0 +1,159 @@
+"""Rows of tagged words and of texts with marked spans as records; a ValueError says what is wrong with a row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.tasks.reading.records import Columns, Record, Row, has_lone_surrogate, id_of, row_of, text_of
+from bertsmith.tasks.scoring.entities import Span
+from bertsmith.tasks.tagging.align import in_characters
+from bertsmith.tasks.tagging.schemes import first_overlap, spans_of, split_tag
+
+Ints = NDArray[np.int64]
+ENTITIES = "entities"
+"""The column of spans where rows have none of the usual name; answers call them so."""
+_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class TaggedRecord(Record):
+    """A text with the entities in it. label: tuple[Span], in characters; None where none is wanted.
+
+    words: those of a row that gives words; the text is them with a space between each two. tags: of these words, as the
+    row has them.
+    """
+
+    words: tuple[str, ...] | None = None
+    tags: tuple[str, ...] | None = None
+
+
+def tagged_record(row: Row | str, columns: Columns, labelled: bool, where: str) -> TaggedRecord:
+    """A row of words (with their tags), or of a text (with its spans); where it has both, of words if these have tags.
+
+    A bare string is a text. ValueError says what is wrong with the row.
+    """
+    row = row_of(row, columns.text)
+    if columns.tokens in row and (columns.tags in row or columns.text not in row):
+        words = words_of(row[columns.tokens], columns.tokens)
+        tags = tuple(tags_of_words(_cell(row, columns.tags, "tags"), words, columns.tags)) if labelled else None
+        label = None if tags is None else tuple(in_characters(spans_of(tags), word_offsets(words)))
+        text = " ".join(words)
+        if has_lone_surrogate(text + " ".join(tags or ())):
+            raise ValueError(f"column '{columns.tokens}' holds half of a surrogate pair, which is not a character")
+        return TaggedRecord(text, None, label, where, id_of(row, columns), words=tuple(words), tags=tags)
+    if columns.text not in row:
+        raise ValueError(f"no column '{columns.tokens}' of words and no column '{columns.text}'; {_found(row)}")
+    text = text_of(row, columns.text)
+    marked = None
+    if labelled:
+        column = spans_column(row, columns)
+        marked = tuple(marked_spans(_cell(row, column, "spans"), text, column))
+    return TaggedRecord(text, None, marked, where, id_of(row, columns))
+
+
+def spans_column(row: Row, columns: Columns) -> str:
+    """The column of a row's spans."""
+    usual = columns.spans == Columns.spans and columns.spans not in row and ENTITIES in row
+    return ENTITIES if usual else columns.spans
+
+
+def _cell(row: Row, column: str, field: str) -> Any:
+    if column not in row:
+        raise ValueError(f"no column '{column}'; {_found(row)}; name one with --columns.{field}")
+    return row[column]
+
+
+def _found(row: Row) -> str:
+    return f"found: {', '.join(map(str, row)) or 'none'}"
+
+
+def words_of(value: Any, column: str) -> list[str]:
+    """The words of a row: a list of them, or a text with white space between them, as a cell of a table has it."""
+    return _listed(value, column, "words")
+
+
+def tags_of_words(value: Any, words: Sequence[str], column: str) -> list[str]:
+    """A tag for each of the words, as `schemes` reads them; in a row as words are."""
+    tags = _listed(value, column, "tags")
+    if len(tags) != len(words):
+        raise ValueError(f"there are {len(words):,} words and {len(tags):,} tags in column '{column}'")
+    for place, (tag, word) in enumerate(zip(tags, words, strict=True), start=1):
+        try:
+            split_tag(tag)
+        except ValueError as error:
+            raise ValueError(f"word {place}, {_shown(word)}: {error}") from error
+    return tags
+
+
+def _listed(value: Any, column: str, what: str) -> list[str]:
+    parts = value.split() if isinstance(value, str) else value
+    if hasattr(parts, "tolist"):  # an array of numpy
+        parts = parts.tolist()
+    if not isinstance(parts, list | tuple):
+        raise ValueError(f"column '{column}' holds {_shown(value)}, and not a list of {what}")
+    for part in parts:
+        if not isinstance(part, str):
+            raise ValueError(f"column '{column}' has {_shown(part)} among the {what}, which is not a text")
+    if not parts:
+        raise ValueError(f"column '{column}' is empty")
+    return list(parts)
+
+
+def word_offsets(words: Sequence[str]) -> Ints:
+    """The characters of each word where they stand in one text, a space between each two: int64[W, 2]."""
+    ends = np.cumsum([len(word) + 1 for word in words], dtype=np.int64) - 1
+    return np.stack([ends - [len(word) for word in words], ends], axis=1)
+
+
+def marked_spans(value: Any, text: str, column: str) -> list[Span]:
+    """The spans of a text in characters: [{"start", "end", "label"}], or [start, end, label] each, or JSON of it.
+
+    None may be empty, or begin before or end behind the text, and no two may overlap.
+    """
+    listed = _of_json(value, column)
+    if not isinstance(listed, list | tuple):
+        raise ValueError(f"column '{column}' holds {_shown(value)}, and not a list of spans")
+    spans = [_span(each, text, column) for each in listed]
+    if both := first_overlap(spans):
+        first, second = (f"{text[span.start : span.end]!r} ({span.start} to {span.end})" for span in both)
+        raise ValueError(f"two spans overlap: {first} and {second}; a word has one tag")
+    return sorted(spans)
+
+
+def _of_json(value: Any, column: str) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"column '{column}' holds text that is not JSON ({error})") from error
+
+
+def _span(value: Any, text: str, column: str) -> Span:
+    names = ("start", "end", "label")
+    if isinstance(value, dict) and value.keys() >= set(names):
+        start, end, label = (value[name] for name in names)
+    elif isinstance(value, list | tuple) and len(value) == len(names):
+        start, end, label = value
+    else:
+        raise ValueError(f'column \'{column}\' has {_shown(value)}; a span is {{"start": 0, "end": 5, "label": ...}}')
+    if type(start) is not int or type(end) is not int or not isinstance(label, str) or not label.strip():
+        raise ValueError(f"the span {_shown(value)} needs two whole numbers and the name of a type")
+    if not 0 <= start < end <= len(text):
+        raise ValueError(f"the span from {start} to {end} does not lie in the text, which has {len(text)} characters")
+    if not text[start:end].strip():
+        raise ValueError(f"the span from {start} to {end} holds white space alone")
+    return Span(start, end, label.strip())
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 4] + " ..."

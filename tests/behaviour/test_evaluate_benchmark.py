@@ -1,0 +1,118 @@
+"""A model of a benchmark is measured on every labelled part that a folder has, and answers for the GLUE server."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zipfile
+
+import pytest
+
+import bertsmith
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from bertsmith.inference.benchmark import evaluate_benchmark
+from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.benchmarks.inputs import benchmark_settings
+from made_benchmarks import made_codah, made_mnli, made_mrpc
+from made_rows import made_model
+
+QUICK = {"learning_rate": 3e-3, "max_length": 40, "device": "cpu", "precision": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Data, an encoder, and runs of MRPC, MNLI and a fold of CODAH."""
+    folder = tmp_path_factory.mktemp("glue")
+    model = made_model(folder / "encoder")
+    made_mrpc(folder / "glue")
+    made_mnli(folder / "glue")
+    made_codah(folder / "codah", fold=1)
+    for name, data, fold, epochs in (("mrpc", "glue", 0, 4), ("mnli", "glue", 0, 4), ("codah", "codah", 1, 1)):
+        settings = benchmark_settings(name, epochs=epochs, **QUICK)
+        bertsmith.finetune(name, model, data=folder / data, fold=fold, out=folder / "runs" / name, settings=settings)
+    return folder
+
+
+def answers(path):
+    """{file: the rows behind its header}, as the server would read them."""
+    found = {}
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            rows = list(csv.reader(io.StringIO(archive.read(name).decode()), delimiter="\t"))
+            assert rows[0] == ["index", "prediction"]
+            found[name] = rows[1:]
+    return found
+
+
+def last(run, part="dev"):
+    return json.loads((run / "finetune.json").read_text())["tuned"][part]
+
+
+def test_all_parts_are_measured_and_the_server_gets_its_files(folder, tmp_path, said):
+    path = tmp_path / "submission.zip"
+    run = folder / "runs" / "mnli"
+    score = evaluate_benchmark(run, folder / "glue", submission=path, device="cpu", precision="fp32")
+    assert score.benchmark == "mnli"
+    assert score.rows == {"dev": 12, "dev_mismatched": 12, "ax_dev": 6}
+    assert score.figures["accuracy"] == pytest.approx(last(run)["accuracy"])
+    assert score.figures["mismatched_accuracy"] == pytest.approx(last(run, "mismatched")["accuracy"])
+    assert -1 <= score.figures["ax_matthews"] <= 1
+    assert "mnli: dev has 12 rows and the published one 9,815" in said.text
+    found = answers(path)
+    assert {name: len(rows) for name, rows in found.items()} == {"MNLI-m.tsv": 12, "MNLI-mm.tsv": 12, "AX.tsv": 6}
+    assert [row[0] for row in found["AX.tsv"]] == [str(number) for number in range(6)]
+    assert "STS-B.tsv" in score.missing
+    score = evaluate_benchmark(folder / "runs" / "mrpc", folder / "glue", submission=path, device="cpu")
+    assert {"MRPC.tsv", "MNLI-m.tsv"} <= set(answers(path))
+    rows = [line.split("\t") for line in (folder / "glue/MRPC/test.tsv").read_text().splitlines()[1:]]
+    texts = [{"text": row[3], "text_b": row[4]} for row in rows]
+    columns = {"text": "text", "text_b": "text_b"}
+    expected = [each["label"] for each in Predictor(folder / "runs" / "mrpc", "cpu", columns=columns)(texts)]
+    assert [row[1] for row in answers(path)["MRPC.tsv"]] == expected
+    assert score.missing is not None
+    assert "MNLI-m.tsv" not in score.missing
+
+
+def test_the_command_line_measures_a_folder(folder, tmp_path, capsys):
+    command = ["evaluate", str(folder / "runs" / "mrpc"), "--data", str(folder / "glue"), "--device", "cpu"]
+    assert main([*command, "--json", str(tmp_path / "out.json"), "--submission", str(tmp_path / "a.zip")]) == 0
+    figures = json.loads((tmp_path / "out.json").read_text())["figures"]
+    assert figures["binary_f1"] == pytest.approx(last(folder / "runs" / "mrpc")["binary_f1"])
+    captured = capsys.readouterr()
+    assert "accuracy" in captured.out
+    assert "the server wants CoLA.tsv" in captured.err
+    assert main([*command, "--columns.text", "x"]) == 2
+    file = ["evaluate", str(folder / "runs" / "mrpc"), "--data", str(folder / "glue/MRPC/dev.tsv")]
+    assert main([*file, "--benchmark", "mrpc"]) == 2
+    assert "--data is none" in capsys.readouterr().err
+    assert main([*command, "--benchmark", "mprc"]) == 2
+    assert "did you mean 'mrpc'?" in capsys.readouterr().err
+
+
+def test_test_rows_with_labels_are_measured_fold_by_fold(folder):
+    run = folder / "runs" / "codah"
+    score = evaluate_benchmark(run, folder / "codah", fold=1, device="cpu", precision="fp32")
+    assert score.rows == {"dev": 40, "test": 40}
+    assert score.figures["test_accuracy"] == pytest.approx(last(run, "test")["accuracy"])
+    with pytest.raises(BertsmithError, match=r"codah needs train\.tsv, dev\.tsv, test\.tsv"):
+        evaluate_benchmark(run, folder / "codah", device="cpu")
+
+
+def test_a_model_of_another_task_is_refused(folder, tmp_path):
+    mrpc = folder / "runs" / "mrpc"
+    with pytest.raises(BertsmithError, match="the training rows have no label"):
+        evaluate_benchmark(mrpc, folder / "glue", benchmark="mnli", device="cpu")
+    (folder / "plain" / "model").mkdir(parents=True)
+    for path in (mrpc / "model").iterdir():
+        values = path.read_bytes()
+        if path.name == "task.json":
+            values = json.dumps(
+                {key: value for key, value in json.loads(values).items() if key != "benchmark"}
+            ).encode()
+        (folder / "plain" / "model" / path.name).write_bytes(values)
+    with pytest.raises(BertsmithError, match="not fine-tuned on a benchmark by its name"):
+        evaluate_benchmark(folder / "plain", folder / "glue", device="cpu")
+    found = evaluate_benchmark(folder / "plain", folder / "glue", benchmark="mrpc", device="cpu")
+    assert found.rows == {"dev": 16}

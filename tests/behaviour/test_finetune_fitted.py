@@ -1,0 +1,276 @@
+"""Promises of what is fitted to dev rows and of rare classes: stored in the model folder, used by what reads it."""
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import bertsmith
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.reading.records import Columns
+from bertsmith.tasks.settings import FinetuneSettings
+from made_rows import QUICK, WORDS, made_model, rows
+
+# The labels of a row are decided by one word of it.
+SIGNS = {"word1": ["fruit"], "word3": ["bird", "metal"], "lovely": []}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return made_model(tmp_path_factory.mktemp("encoder"))
+
+
+def labelled(count, seed):
+    """Rows of filler with a sign among it."""
+    draw = random.Random(seed)
+    made = []
+    for _ in range(count):
+        sign = draw.choice([*SIGNS, "word1"])
+        words = [*draw.choices(WORDS[4:], k=draw.randrange(2, 7)), sign]
+        draw.shuffle(words)
+        made.append({"text": " ".join(words), "label": SIGNS[sign]})
+    return made
+
+
+TRAIN, DEV, TEST = labelled(200, 1), labelled(80, 2), labelled(40, 3)
+
+
+@pytest.fixture(scope="module")
+def several(model, tmp_path_factory):
+    """The run folder of a model of rows with several labels, and its result."""
+    out = tmp_path_factory.mktemp("several") / "run"
+    return out, bertsmith.finetune("classify", model, TRAIN, DEV, out, test=TEST, settings=replace(QUICK, epochs=16))
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_rows_with_several_labels_are_learned_and_answered(several):
+    out, result = several
+    assert result.metric == "micro_f1"
+    assert result.mean > 0.9 > 0.8 > result.baseline > 0.3
+    answers = Predictor(out, "cpu", precision="fp32")([row["text"] for row in DEV])
+    right = sum(set(each["labels"]) == set(row["label"]) for each, row in zip(answers, DEV, strict=True))
+    assert right / len(DEV) > 0.8
+
+
+def test_the_answers_follow_the_stored_thresholds(several):
+    out, _ = several
+    task = read(out / "model" / "task.json")
+    assert list(task["thresholds"]) == ["bird", "fruit", "metal"]
+    before = Predictor(out, "cpu", precision="fp32")(DEV)
+    highest = {name: max(each["scores"][name] for each in before) for name in task["thresholds"]}
+    kept = (out / "model" / "task.json").read_text()
+    try:
+        changed = {**task, "thresholds": {**task["thresholds"], "fruit": 0.999999, "metal": 0.0}}
+        (out / "model" / "task.json").write_text(json.dumps(changed))
+        after = Predictor(out, "cpu", precision="fp32")(DEV)
+    finally:
+        (out / "model" / "task.json").write_text(kept)
+    assert highest["fruit"] < 0.999999
+    assert all("fruit" not in each["labels"] and "metal" in each["labels"] for each in after)
+    assert [each["scores"] for each in after] == [each["scores"] for each in before]
+
+
+def test_transformers_reads_a_model_of_several_labels(several):
+    transformers = pytest.importorskip("transformers")
+    out, _ = several
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out / "model")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out / "model").eval()
+    assert theirs.config.problem_type == "multi_label_classification"
+    pipeline = transformers.pipeline("text-classification", model=theirs, tokenizer=tokenizer, top_k=None)
+    texts = [row["text"] for row in DEV[:20]]
+    for ours, each in zip(Predictor(out, "cpu", precision="fp32")(texts), pipeline(texts), strict=True):
+        assert {one["label"]: one["score"] for one in each} == pytest.approx(ours["scores"], abs=1e-5)
+
+
+def test_the_run_folder_has_reports_of_dev_and_test_rows(several):
+    out, _ = several
+    for part, count in (("dev", 80), ("test", 40)):
+        figures = read(out / "report" / part / "intervals.json")
+        assert (figures["rows"], figures["count"]) == (part, count)
+        micro = figures["figures"]["micro_f1"]
+        assert micro["low"] <= micro["value"] <= micro["high"]
+        assert micro["value"] > 0.8
+        names = {path.name for path in (out / "report" / part).iterdir()}
+        assert names >= {"per_class.json", "confusion.json", "calibration.json", "likely_label_errors.json"}
+    assert {"confusion.png", "calibration.png", "per_class.png"} <= names
+
+
+def test_a_planted_label_error_is_among_the_likeliest(model, tmp_path):
+    wrong = [{**DEV[0], "label": [] if DEV[0]["label"] else ["fruit"]}, *DEV[1:]]
+    bertsmith.finetune("classify", model, TRAIN, wrong, tmp_path / "run", settings=replace(QUICK, epochs=16))
+    found = read(tmp_path / "run" / "report" / "dev" / "likely_label_errors.json")["likely_label_errors"]
+    assert found[0]["where"] == "row 1"
+    assert found[0]["text"] == DEV[0]["text"]
+
+
+def test_separated_labels_on_the_command_line(model, tmp_path):
+    for name, made in (("train", TRAIN), ("dev", DEV)):
+        lines = [f"{row['text']},{'|'.join(row['label'])}\n" for row in made]
+        (tmp_path / f"{name}.csv").write_text("text,label\n" + "".join(lines))
+    command = ["finetune", "classify", "--model", str(model), "--out", str(tmp_path / "run")]
+    command += [f"--{name}={tmp_path / name}.csv" for name in ("train", "dev")]
+    flags = ["--epochs=2", "--device=cpu", "--precision=fp32", "--learning-rate=3e-3", "--columns.label-separator=|"]
+    assert main([*command, *flags, "--sampling=balanced", "--focal=2", "--class-weights=balanced"]) == 0
+    settings = replace(
+        QUICK, epochs=2, batch=32, max_length=128, sampling="balanced", focal=2.0, class_weights="balanced"
+    )
+    lists = bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "lists", settings=settings)
+    written = read(tmp_path / "run" / "finetune.json")
+    assert written["seeds"][0]["epochs"] == [
+        {"train_loss": e.train_loss, "dev": e.dev, "test": e.test} for e in (lists.seeds[0].epochs)
+    ]
+    predicted = tmp_path / "out.csv"
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "dev.csv"), "--out", str(predicted)]) == 0
+    assert predicted.read_text().splitlines()[0].endswith("predicted_labels,truncated_tokens")
+
+
+def noisy(count, seed, share=0.08, sure=0.75):
+    """Rows of two labels, one of them rare, that the sign word tells apart for only a part of the rows."""
+    draw = random.Random(seed)
+    made = []
+    for _ in range(count):
+        rare = draw.random() < share
+        sign = "awful" if (draw.random() < sure) == rare else "lovely"
+        made.append({"text": " ".join([*draw.choices(WORDS, k=6), sign]), "label": "rare" if rare else "usual"})
+    return made
+
+
+NOISY, NOISY_DEV, NOISY_TEST = noisy(500, 1), noisy(300, 2), noisy(300, 3)
+FEW = replace(QUICK, epochs=3, learning_rate=2e-3, batch=32, positive="rare", metric="binary_f1")
+
+
+def recall(result, out):
+    table = read(out / "report" / "test" / "per_class.json")["classes"]
+    return {row["label"]: row["recall"] for row in table}["rare"]
+
+
+@pytest.fixture(scope="module")
+def plain(model, tmp_path_factory):
+    out = tmp_path_factory.mktemp("plain") / "run"
+    result = bertsmith.finetune("classify", model, NOISY, NOISY_DEV, out, test=NOISY_TEST, settings=FEW)
+    return out, result
+
+
+@pytest.mark.parametrize("how", [{"class_weights": "balanced"}, {"sampling": "balanced"}, {"thresholds": "tuned"}])
+def test_a_rare_class_is_found_more_often_where_it_is_favoured(model, plain, tmp_path, how):
+    out, before = plain
+    settings = replace(FEW, **how)
+    after = bertsmith.finetune(
+        "classify", model, NOISY, NOISY_DEV, tmp_path / "run", test=NOISY_TEST, settings=settings
+    )
+    assert recall(before, out) < 0.1 < 0.25 < recall(after, tmp_path / "run")
+
+
+def test_favoured_runs_repeat_to_the_bit_and_do_not_depend_on_micro_batches(model):
+    settings = replace(
+        FEW,
+        epochs=1,
+        class_weights="balanced",
+        sampling="sqrt",
+        label_smoothing=0.1,
+        dropout=0.0,
+        attention_dropout=0.0,
+    )
+    first, again, cut = (
+        bertsmith.finetune("classify", model, NOISY, NOISY_DEV, None, settings=each).seeds[0].epochs[0].train_loss
+        for each in (settings, settings, replace(settings, micro_batch_tokens=60))
+    )
+    assert first == again
+    assert cut == pytest.approx(first, rel=1e-4)
+
+
+def test_the_temperature_is_stored_and_divides_the_scores(plain):
+    transformers = pytest.importorskip("transformers")
+    out, _ = plain
+    temperature = read(out / "model" / "task.json")["temperature"]
+    measured = read(out / "report" / "dev" / "calibration.json")
+    assert temperature == measured["temperature"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out / "model")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out / "model").eval()
+    texts = [row["text"] for row in NOISY_DEV[:20]]
+    with torch.no_grad():
+        logits = [theirs(**tokenizer(text, return_tensors="pt")).logits[0] for text in texts]
+    for ours, each in zip(Predictor(out, "cpu", precision="fp32")(texts), logits, strict=True):
+        assert list(ours["scores"].values()) == pytest.approx((each / temperature).softmax(-1).tolist(), abs=1e-5)
+        assert ours["label"] == theirs.config.id2label[int(each.argmax())]
+
+
+def test_an_overconfident_model_is_calibrated(model, tmp_path):
+    """It learns from clean labels to be sure, and a third of the dev rows is labelled otherwise."""
+    draw = random.Random(4)
+    train, held_out = rows(160, 1), rows(120, 2)
+    for row in held_out:
+        if draw.random() < 0.3:
+            row["label"] = "blame" if row["label"] == "praise" else "praise"
+    bertsmith.finetune("classify", model, train, held_out, tmp_path / "run", settings=QUICK)
+    found = read(tmp_path / "run" / "report" / "dev" / "calibration.json")
+    assert found["kept"]
+    assert found["temperature"] > 1.5
+    assert found["after"]["ece"] < found["before"]["ece"]
+    assert found["after"]["nll"] < found["before"]["nll"]
+    off = replace(QUICK, temperature=False)
+    bertsmith.finetune("classify", model, train, held_out, tmp_path / "off", settings=off)
+    assert read(tmp_path / "off" / "model" / "task.json")["temperature"] == 1
+    assert (tmp_path / "off" / "model" / "model.safetensors").read_bytes() == (
+        tmp_path / "run" / "model" / "model.safetensors"
+    ).read_bytes()
+
+
+def test_a_tuned_threshold_is_used_by_everything(model, tmp_path):
+    settings = replace(FEW, thresholds="tuned")
+    bertsmith.finetune("classify", model, NOISY, NOISY_DEV, tmp_path / "run", test=NOISY_TEST, settings=settings)
+    task = read(tmp_path / "run" / "model" / "task.json")
+    assert 0 < task["threshold"] < 0.5
+    answers = Predictor(tmp_path / "run", "cpu", precision="fp32")(NOISY_TEST)
+    for each in answers:
+        assert each["label"] == ("rare" if each["scores"]["rare"] >= task["threshold"] else "usual")
+        assert each["score"] == each["scores"][each["label"]]
+    found = np.mean([each["label"] == row["label"] for each, row in zip(answers, NOISY_TEST, strict=True)])
+    figures = read(tmp_path / "run" / "report" / "test" / "intervals.json")["figures"]
+    assert figures["accuracy"]["value"] == pytest.approx(found)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "what"),
+    [
+        ("regress", {"class_weights": "balanced"}, "regress has no class weights"),
+        ("regress", {"sampling": "sqrt"}, "regress has no sampling"),
+        ("regress", {"focal": 1.0}, "regress has no focal"),
+        ("classify", {"metric": "subset_accuracy"}, "subset_accuracy is of rows with several labels"),
+        ("classify", {"thresholds": "tuned"}, "one of 3"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(model, tmp_path, task, settings, what):
+    numbers = [{"text": "word1", "label": number} for number in range(3)] * 4
+    with pytest.raises(BertsmithError, match=what):
+        bertsmith.finetune(task, model, numbers, numbers, tmp_path / "run", settings=replace(QUICK, **settings))
+    assert not (tmp_path / "run" / "model").exists()
+
+
+@pytest.mark.parametrize("wrong", [{"focal": -1.0}, {"label_smoothing": 1.0}, {"focal": 1.0, "label_smoothing": 0.1}])
+def test_wrong_numbers_are_named(wrong):
+    with pytest.raises(BertsmithError, match=next(iter(wrong))):
+        FinetuneSettings(**wrong)
+
+
+def test_a_number_model_has_its_report(model, tmp_path):
+    numbers = [{"text": " ".join(["lovely"] * count + WORDS[:3]), "label": count} for count in range(1, 9)] * 6
+    result = bertsmith.finetune(
+        "regress", model, numbers, numbers[:40], tmp_path / "run", settings=replace(QUICK, epochs=2)
+    )
+    figures = read(tmp_path / "run" / "report" / "dev" / "intervals.json")["figures"]
+    assert figures["pearson"]["value"] == pytest.approx(result.best.score, abs=0.001)
+    assert len(read(tmp_path / "run" / "report" / "dev" / "likely_label_errors.json")["likely_label_errors"]) == 20
+
+
+def test_columns_of_an_older_folder_are_read():
+    stored = {"text": "review", "label": "opinion", "header": True, "quoted": None}
+    assert Columns.from_json(stored) == Columns(text="review", label="opinion")

@@ -1,0 +1,129 @@
+"""The file of benchmarks, and how their files are found in a folder."""
+
+from importlib import resources
+
+import pytest
+import yaml
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.recipes.loader import _UniqueKeys
+from bertsmith.tasks.benchmarks.benchmark import FILE, Benchmark, benchmarks, parse
+
+NAMES = (
+    "cola sst2 mrpc stsb qqp mnli qnli rte wnli ax squad1 squad2 swag codah wnut17 conll2003 chemprot "
+    "bc5cdr-chemical bc5cdr-disease"
+)
+SMALL = """
+toy:
+  title: A toy
+  kind: classify
+  folders: [Toy]
+  layouts: [{train: a.tsv, dev: b.tsv}]
+  metrics: [accuracy]
+"""
+
+
+def make(folder, *names):
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x\n")
+
+
+def test_every_benchmark_is_there_once():
+    text = resources.files("bertsmith.tasks.benchmarks").joinpath(FILE).read_text(encoding="utf-8")
+    assert list(yaml.load(text, Loader=_UniqueKeys)) == list(benchmarks()) == NAMES.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SMALL + "  colour: red\n", "toy has no key 'colour'"),
+        (SMALL + "  rows: 5\n", "toy: rows is 5; a dict is wanted"),
+        (SMALL + "  unlabelled: [test]\n", "unlabelled names 'test', which no layout has"),
+        (SMALL + "  trained_as: tyo\n", "trained_as is 'tyo'; did you mean 'toy'"),
+        (SMALL.replace("dev:", "devv:"), "there is no part 'devv'; did you mean 'dev'"),
+        (SMALL.replace("  kind: classify\n", ""), "toy lacks kind"),
+        ("toy: 3\n", "toy is 3, not a section"),
+    ],
+)
+def test_what_a_benchmark_cannot_say_is_refused(text, message):
+    assert parse(SMALL)["toy"].parts == ("train", "dev")
+    with pytest.raises(ValueError, match=message):
+        parse(text)
+
+
+def test_the_order_of_labels_is_the_references():
+    """PARITY of the outputs: Google's run_classifier.py and NVIDIA's processors/glue.py, biobert's run_re.py."""
+    found = {name: each.labels for name, each in benchmarks().items() if each.labels}
+    assert found["mnli"] == found["ax"] == ("contradiction", "entailment", "neutral")
+    assert found["qnli"] == found["rte"] == ("entailment", "not_entailment")
+    assert found["cola"] == found["sst2"] == found["mrpc"] == found["qqp"] == found["wnli"] == ("0", "1")
+    assert found["chemprot"] == ("CPR:3", "CPR:4", "CPR:5", "CPR:6", "CPR:9", "false")
+
+
+def test_hyper_parameters_come_from_a_source_that_is_named():
+    mrpc = benchmarks()["mrpc"]
+    assert mrpc.hyper_parameters_of() == ("google", {"batch": 32, "learning_rate": 2e-5, "epochs": 3, "warmup": 0.1})
+    assert mrpc.hyper_parameters_of("nvidia")[1]["learning_rate"] == 1.8e-5
+    assert benchmarks()["bc5cdr-disease"].hyper_parameters_of()[0] == "nvidia"
+    with pytest.raises(BertsmithError, match="'nvidia' has no hyper-parameters for rte") as caught:
+        benchmarks()["rte"].hyper_parameters_of("nvidia")
+    assert caught.value.fix == "use google"
+    with pytest.raises(BertsmithError, match="no rows to train on") as caught:
+        benchmarks()["ax"].hyper_parameters_of()
+    assert "fine-tune mnli" in caught.value.fix
+
+
+@pytest.mark.parametrize("place", [".", "MRPC", "glue/MRPC"])
+def test_files_are_found_in_every_usual_place(tmp_path, place):
+    make(tmp_path, f"{place}/train.tsv", f"{place}/dev.tsv")
+    found = benchmarks()["mrpc"].find(tmp_path, ("train", "dev"))
+    assert found == {part: tmp_path / place / f"{part}.tsv" for part in ("train", "dev")}
+
+
+def test_the_parts_come_from_one_layout(tmp_path):
+    """A subset's train rows are some of the whole dev set's, so the two must not be joined."""
+    make(tmp_path, "squad/v2.0/dev-v2.0.json", "squad/v2.0/train-subset-v2.0.json", "squad/v2.0/dev-subset-v2.0.json")
+    squad = benchmarks()["squad2"]
+    names = {part: path.name for part, path in squad.find(tmp_path, ("train", "dev")).items()}
+    assert names == {"train": "train-subset-v2.0.json", "dev": "dev-subset-v2.0.json"}
+    assert squad.find(tmp_path, ("dev",))["dev"].name == "dev-subset-v2.0.json"
+    make(tmp_path, "squad/v2.0/train-v2.0.json")
+    assert squad.find(tmp_path, ("train", "dev"))["dev"].name == "dev-v2.0.json"
+
+
+def test_a_missing_file_is_told_with_what_was_looked_for_and_found(tmp_path):
+    make(tmp_path, "glue/QNLI/dev.tsv", "glue/QNLI/test.tsv", "notes.txt")
+    qnli = benchmarks()["qnli"]
+    assert set(qnli.find(tmp_path, ("dev",))) == {"dev", "test"}
+    with pytest.raises(BertsmithError, match=r"qnli needs train\.tsv, dev\.tsv") as caught:
+        qnli.find(tmp_path, ("train", "dev"))
+    assert "looked in QNLI, glue/QNLI, ." in caught.value.what
+    assert "there is glue/QNLI/dev.tsv, glue/QNLI/test.tsv" in caught.value.what
+    assert "the folder holds glue/, notes.txt" in caught.value.what
+    with pytest.raises(BertsmithError, match="not a folder"):
+        qnli.find(tmp_path / "notes.txt", ("dev",))
+
+
+def test_a_fold_is_a_folder_of_its_own(tmp_path):
+    codah = benchmarks()["codah"]
+    make(tmp_path, "data/cv_split/fold_3/train.tsv", "data/cv_split/fold_3/dev.tsv", "data/cv_split/fold_3/test.tsv")
+    assert codah.find(tmp_path, ("train", "dev", "test"), fold=3)["test"].parent.name == "fold_3"
+    with pytest.raises(BertsmithError, match="looked in codah/fold_0"):
+        codah.find(tmp_path, ("train", "dev"))
+    with pytest.raises(BertsmithError, match="there is no fold 5 of codah") as caught:
+        codah.find(tmp_path, ("train",), fold=5)
+    assert caught.value.fix == "use 0 to 4"
+    with pytest.raises(BertsmithError, match="no fold 1 of mrpc"):
+        benchmarks()["mrpc"].find(tmp_path, ("train",), fold=1)
+
+
+def test_a_test_file_may_have_other_columns():
+    cola = benchmarks()["cola"]
+    assert cola.columns_of("train") == {"text": "4", "label": "2", "header": False, "quoted": False}
+    assert cola.columns_of("test")["text"] == "sentence"
+    assert cola.columns_of("test")["header"] is True
+    assert cola.labelled == ("train", "dev")
+    assert benchmarks()["mnli"].labelled == ("train", "dev", "dev_mismatched")
+    assert isinstance(cola, Benchmark)

@@ -1,0 +1,148 @@
+"""Multiple choice: rows, sequences, the loss and its softmax, and answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.kinds.choice import Choice
+from bertsmith.tasks.reading.records import Columns, read_records
+from bertsmith.tasks.sequences import pack
+from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tokens.tokenizer import Tokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+TOKENIZER = Tokenizer.from_vocabulary(PIECES, lowercase=True)
+CPU = torch.device("cpu")
+
+
+def record(row, columns=None, labelled=True):
+    return Choice.record(row, columns or Columns(), labelled, "rows.jsonl:1")
+
+
+def records(counts):
+    """A row for each number of choices, whose last choice is right."""
+    rows = [{"text": "a b", "choices": list("cdefgh"[:number]), "label": number - 1} for number in counts]
+    return read_records(rows, reader=Choice)
+
+
+class Given(nn.Module):
+    """A model whose numbers are given."""
+
+    def __init__(self, numbers):
+        super().__init__()
+        self.numbers = nn.Parameter(torch.tensor(numbers))
+
+    def forward(self, inputs):
+        return self.numbers[: inputs.asked.sequences, None]
+
+
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        ({"text": "a", "choices": ["b", "c"], "label": 1}, {}),
+        ({"text": "a", "choices": '["b", "c"]', "label": "1"}, {}),
+        ({"text": "a", "choice0": "b", "choice1": "c", "choice3": "x", "label": "c"}, {}),
+        ({"text": "a", "ending0": "b", "ending1": "c", "label": "1.0"}, {}),
+        ({"2": "a", "5": "b", "6": "c", "7": "1"}, {"text": "2", "choices": "5,6", "label": "7"}),
+    ],
+)
+def test_choices_stand_in_a_list_or_in_columns(row, columns):
+    found = record(row, Columns(**columns))
+    assert (found.text, found.text_b, found.choices, found.label) == ("a", None, ("b", "c"), 1)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"choices": ["b", "c"], "label": 2}, "the label '2' is not the number of a choice, from 0 to 1"),
+        ({"choices": ["b", "c"], "label": "-1"}, "'-1' is not the number of a choice"),
+        ({"choices": ["b", "c"], "label": "d"}, "nor the text of one"),
+        ({"choices": ["1", "0"], "label": "1"}, "could be any of the choices 0, 1"),
+        ({"choices": ["b", "b"], "label": "b"}, "could be any of the choices 0, 1"),
+        ({"choices": ["b"], "label": 0}, "there is 1 choice; two are the fewest"),
+        ({"choices": "b, c", "label": 0}, "holds no list; write one as JSON"),
+        ({"choices": 3, "label": 0}, "holds no list of choices"),
+        ({"choices": ["b", " "], "label": 0}, "column '1' is empty"),
+        ({"label": 0}, "no column 'choices', nor any choice0"),
+        ({"choices": ["b", "c"]}, "no label in column 'label'"),
+    ],
+)
+def test_a_bad_row_says_what_is_wrong_with_it(row, message):
+    with pytest.raises(ValueError, match=message):
+        record({"text": "a", **row})
+
+
+def test_a_column_of_choices_that_is_not_there_is_named():
+    columns = Columns(choices="ending0,ending9")
+    row = {"text": "a", "ending0": "b", "label": 0}
+    with pytest.raises(BertsmithError, match="no column 'ending9'"):
+        read_records([row], columns, reader=Choice)
+    with pytest.raises(BertsmithError, match="there is no column 'ending0'") as caught:
+        read_records([{"text": "a", "label": 0}], columns, reader=Choice)
+    assert "--columns.choices" in caught.value.fix
+
+
+def test_each_choice_is_a_sequence_behind_the_start_that_it_continues():
+    rows = [{"text": "a", "text_b": "b", "choices": ["c", "d"], "label": 0}]
+    task = Choice.of_records(read_records(rows, reader=Choice), FinetuneSettings())
+    sequences = task.encode(read_records(rows, reader=Choice), TOKENIZER, 16)
+    pieces = [[PIECES[piece] for piece in ids] for ids in sequences.ids]
+    assert pieces == [["[CLS]", "a", "[SEP]", "b", last, "[SEP]"] for last in "cd"]
+    assert sequences.rows.tolist() == [0, 0]
+    assert sequences.first_segments.tolist() == [3, 3]
+    with pytest.raises(BertsmithError, match="this row has one text"):
+        task.encode(read_records([{**rows[0], "text_b": ""}], reader=Choice), TOKENIZER, 16)
+
+
+@given(st.lists(st.integers(2, 6), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_the_loss_is_a_softmax_over_the_choices_of_each_row(counts, draw):
+    task = Choice.of_records(records(counts), FinetuneSettings())
+    examples = task.examples(records(counts), TOKENIZER, 16)
+    numbers = [draw.uniform(-5, 5) for _ in range(sum(counts))]
+    model = Given(numbers)
+    members, unit = examples.members(np.arange(len(counts)))
+    inputs = pack(examples.sequences, members, CPU, unit)
+    found = task.loss(model, inputs, torch.from_numpy(np.asarray(examples.targets[np.arange(len(counts))])))
+    found.loss.backward()
+    other = torch.tensor(numbers, requires_grad=True)
+    rows = torch.split(other, counts)
+    expected = sum(-torch.log_softmax(row, 0)[-1] for row in rows)
+    expected.backward()
+    assert found.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert int(found.count) == len(counts)
+    assert torch.allclose(model.numbers.grad, other.grad, atol=1e-6)
+    right = sum(int(row.argmax()) == len(row) - 1 for row in rows)
+    assert int(found.right) == right
+    scores = np.array(numbers, dtype=np.float32)[:, None]
+    assert task.evaluate(scores, examples)["accuracy"] == pytest.approx(right / len(counts))
+    answers = task.answers_of(scores, examples.records, examples.sequences)
+    assert [answer["label"] for answer in answers] == [int(row.argmax()) for row in rows]
+    for answer, row in zip(answers, rows, strict=True):
+        assert answer["scores"] == pytest.approx(torch.softmax(row, 0).tolist(), abs=1e-6)
+        assert answer["score"] == max(answer["scores"])
+        assert answer["choice"] == "cdefgh"[answer["label"]]
+
+
+def test_labels_that_count_from_one_are_warned_of(said):
+    rows = [{"text": "a", "choices": ["b", "c", "d"], "label": label} for label in (1, 2, 1)]
+    Choice.of_records(read_records(rows, reader=Choice), FinetuneSettings())
+    assert "if labels count from 1" in said.text
+
+
+def test_windows_are_refused():
+    with pytest.raises(BertsmithError, match="not read in windows"):
+        Choice.of_records(records([2]), FinetuneSettings(windows=True))
+
+
+def test_the_baseline_is_the_most_frequent_place():
+    rows = [{"text": "a", "choices": ["b", "c"], "label": label} for label in (1, 1, 0)]
+    task = Choice.of_records(read_records(rows, reader=Choice), FinetuneSettings())
+    assert task.counts == {"1": 2, "0": 1}
+    assert task.baseline("accuracy", task.examples(read_records(rows, reader=Choice), TOKENIZER, 16)) == 2 / 3
+    assert task.description() == ["rows of up to 2 choices; train rows by the right choice, from 0: 0 1, 1 2"]

@@ -1,0 +1,183 @@
+"""Rows with any number of labels: how they are read, encoded, drawn, tuned and answered."""
+
+import numpy as np
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.many_labels import ManyLabels
+from bertsmith.tasks.reading.records import Columns, Record, read_records
+from bertsmith.tasks.sequences import Sequences
+from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tasks.task import Examples, FolderFacts
+
+SEPARATED = Columns(label_separator=";")
+
+
+def records(*labels):
+    return [Record("a", None, label, f"rows.csv:{line}") for line, label in enumerate(labels, start=2)]
+
+
+def task_of(*labels, **settings):
+    return Classify.of_records(records(*labels), FinetuneSettings(**settings))
+
+
+def examples(task, those, part="dev"):
+    counts = np.zeros(len(those), np.int64)
+    sequences = Sequences([np.arange(3)] * len(those), counts + 3, counts, np.arange(len(those)))
+    return Examples(those, sequences, task.targets(those, sequences), sequences.row_offsets, part)
+
+
+def logits(p):
+    p = np.asarray(p, dtype=np.float64)
+    return np.log(p / (1 - p)).astype(np.float32)
+
+
+def test_labels_are_read_from_lists_and_from_separated_cells(tmp_path):
+    rows = [{"text": "a", "label": ["x", " y", 3, "x"]}, {"text": "b", "label": []}, {"text": "c", "label": ["y"]}]
+    assert [each.label for each in read_records(rows, reader=Classify)] == [("x", "y", "3"), (), ("y",)]
+    path = tmp_path / "rows.csv"
+    path.write_text('text,label\na,"x; y;"\nb,\nc,y\n')
+    assert [each.label for each in read_records(path, SEPARATED, reader=Classify)] == [("x", "y"), (), ("y",)]
+
+
+def test_labels_are_read_from_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"text": ["a", "b"], "label": [["x", "y"], []]}), tmp_path / "rows.parquet")
+    found = read_records(tmp_path / "rows.parquet", reader=Classify)
+    assert [each.label for each in found] == [("x", "y"), ()]
+
+
+def test_single_labels_stay_what_they_were():
+    assert [each.label for each in read_records([{"text": "a", "label": "x;y"}], reader=Classify)] == ["x;y"]
+    assert isinstance(task_of("a", "b"), Classify)
+    for label in ("", None):
+        with pytest.raises(BertsmithError, match="no label in column 'label'"):
+            read_records([{"text": "a", "label": label}], reader=Classify)
+
+
+@pytest.mark.parametrize("label", [["x", ["y"]], [float("nan")], [""], ["x", {"y": 1}], ["\ud800"]])
+def test_what_is_no_label_in_a_list_is_named_by_its_row(label):
+    with pytest.raises(BertsmithError, match="row 1"):
+        read_records([{"text": "a", "label": label}], reader=Classify)
+
+
+def test_the_task_of_rows_with_lists():
+    task = task_of(("b", "a"), (), ("b", "1"), ("b", "1.0"))
+    assert isinstance(task, ManyLabels)
+    assert task.names == ("1", "a", "b")
+    assert task.counts == {"b": 3, "1": 2, "a": 1}
+    assert task.targets(records(("b", "+1"), (), "a"), None).tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    assert task.labels(np.zeros((4, 3))) == 12
+    assert task.config()["problem_type"] == "multi_label_classification"
+    with pytest.raises(BertsmithError) as caught:
+        task.targets(records(("b",), ("bb",)), None)
+    assert (caught.value.where, caught.value.fix) == ("rows.csv:3", "did you mean 'b'?")
+
+
+def test_lists_among_dev_rows_of_a_task_with_one_label_are_refused():
+    with pytest.raises(BertsmithError, match=r"list of 2 label\(s\)") as caught:
+        task_of("a", "b").targets(records("a", ("a", "b")), None)
+    assert caught.value.where == "rows.csv:3"
+
+
+def test_metrics_that_the_rows_do_not_have_are_refused():
+    with pytest.raises(BertsmithError, match="subset_accuracy is of rows with several labels"):
+        task_of("a", "b", metric="subset_accuracy")
+    with pytest.raises(BertsmithError, match="metric 'accuracy' is not one of"):
+        task_of(("a", "b"), ("b",), metric="accuracy")
+    several = task_of(("a", "b"), ("b",))
+    assert several.metric_of(FinetuneSettings()) == "micro_f1"
+    assert Classify.metric_of(FinetuneSettings(metric="subset_accuracy")) == "subset_accuracy"
+    with pytest.raises(BertsmithError, match="positive"):
+        task_of(("a", "b"), ("b",), positive="a")
+
+
+def test_an_epoch_counts_a_row_as_one_of_its_rarest_label():
+    labels = [("often",)] * 60 + [("often", "rare")] * 6 + [()] * 24
+    task = task_of(*labels, sampling="balanced")
+    made = examples(task, records(*labels), "train")
+    rows = task.order(made, 1, 1)
+    assert np.array_equal(rows, task.order(made, 1, 1))
+    kinds = [sum(low <= row < high for row in rows) for low, high in ((0, 60), (60, 66), (66, 90))]
+    assert kinds == [30, 30, 30]
+    natural = task_of(*labels).order(made, 1, 1)
+    assert sorted(natural.tolist()) == list(range(90))
+
+
+def test_weights_are_those_of_each_labels_two_sides():
+    task = task_of(*[("a", "b")] * 3, ("a",), (), (), class_weights="balanced")
+    assert task.rarity.weights == (pytest.approx((6 / 4, 6 / 8)), (1.0, 1.0))
+    assert any("absence/presence" in line for line in task.description())
+
+
+def tuned_task():
+    """Label a is told apart at 0.2, b at 0.5 anyway, and c has too few rows."""
+    truths = [("a", "b")] * 6 + [("b",)] * 6 + [()] * 8 + [("c",)] * 2
+    task = task_of(*truths)
+    p = np.full((22, 3), 0.1)
+    p[:6, 0] = 0.3
+    p[:12, 1] = 0.9
+    p[20:, 2] = 0.4
+    those = examples(task, records(*truths))
+    return task, those, logits(p)
+
+
+def test_thresholds_are_tuned_stored_and_used(caplog):
+    task, those, scores = tuned_task()
+    with caplog.at_level("INFO", "bertsmith"):
+        tuned = task.tuned(scores, those)
+    assert tuned.thresholds == pytest.approx((0.2, 0.5, 0.5))
+    assert task.evaluate(scores, those)["micro_f1"] < tuned.evaluate(scores, those)["micro_f1"]
+    assert any("0.5 stays for 1 of 3 labels" in message and message.endswith(": c") for message in caplog.messages)
+    stored = {"columns": {"label_separator": "|"}, **tuned.facts()}
+    again = ManyLabels.of_folder(FolderFacts(tuned.config(), stored, None))
+    assert again.thresholds == tuned.thresholds
+    first, *_, last = again.answers_of(scores, those.records, those.sequences)
+    assert first["labels"] == ["a", "b"]
+    assert first["scores"] == pytest.approx({"a": 0.3, "b": 0.9, "c": 0.1}, abs=1e-6)
+    assert last["labels"] == []
+    assert again.cells(first) == {"predicted_labels": "a|b"}
+    assert task.cells(first) == {"predicted_labels": '["a", "b"]'}
+    assert task_of(("a",), ("b",), thresholds="half").tuned(scores, those).thresholds == (0.5, 0.5)
+
+
+def test_thresholds_that_lower_the_metric_are_taken_only_on_demand(caplog):
+    # At 0.5 nothing is given for b; its best F1 is that of giving it to everyone, which ruins the others' decisions.
+    truths = [("a",)] * 20 + [("a", "b")] * 5 + [()] * 20
+    p = np.array([[0.9, 0.4]] * 25 + [[0.1, 0.4]] * 20)
+    for fits, expected in (("auto", (0.5, 0.5)), ("tuned", (0.5, 0.2)), ("half", (0.5, 0.5))):
+        task = task_of(*truths, thresholds=fits)
+        with caplog.at_level("INFO", "bertsmith"):
+            found = task.tuned(logits(p), examples(task, records(*truths)))
+        assert found.thresholds == pytest.approx(expected)
+    assert sum("do not raise micro_f1" in message for message in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("stored", [[0.5], {"z": 0.5}, {"a": "high"}, {"a": -1}, {"a": True}, {"a": float("nan")}])
+def test_thresholds_that_cannot_be_are_refused(stored):
+    config = task_of(("a",), ("b",)).config()
+    with pytest.raises(BertsmithError) as caught:
+        ManyLabels.of_folder(FolderFacts(config, {"thresholds": stored}, None))
+    assert caught.value.where == "task.json"
+
+
+def test_the_baseline_gives_every_row_the_most_frequent_labels():
+    truths = [("a", "b")] * 3 + [("a",)] * 3 + [("c",)]
+    task = task_of(*truths)
+    those = examples(task, records(*truths))
+    # Giving a and b: 9 of 14 given and 10 meant. Giving a alone: 6 of 7 and 10.
+    assert task.baseline("micro_f1", those) == pytest.approx(2 * 9 / 24)
+    assert task.baseline("subset_accuracy", those) == pytest.approx(3 / 7)
+
+
+def test_the_report_of_dev_rows_is_of_cross_fitted_thresholds(tmp_path):
+    task, those, scores = tuned_task()
+    assert set(task.thresholds) == {0.5}
+    task.tuned(scores, those).write(scores, those, tmp_path / "dev")
+    text = (tmp_path / "dev" / "per_class.json").read_text()
+    assert "tuned on other rows" in text
+    other = examples(task, those.records, "test")
+    task.write(scores, other, tmp_path / "test")
+    assert "tuned on other rows" not in (tmp_path / "test" / "per_class.json").read_text()

@@ -1,0 +1,230 @@
+"""The files of a report: figures worked out again from the rows, pictures of any size, and any label's name."""
+
+import json
+import logging
+import sys
+
+import numpy as np
+import pytest
+
+from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.report import plots
+from bertsmith.tasks.report.parts import About, about_records
+from bertsmith.tasks.report.report import (
+    Classified,
+    Entities,
+    Labelled,
+    report_classes,
+    report_labels,
+    report_numbers,
+    report_tags,
+)
+from bertsmith.tasks.scoring.calibration import calibrate, probabilities, yes_probabilities
+
+sklearn = pytest.importorskip("sklearn.metrics")
+NAMES = ("costs $5 and $6", "line\nbreak", "退款", "d" * 80, "never")
+
+
+def classified(rows=120, seed=0):
+    """Scores of five classes, the last of which no row has or is taken for."""
+    draw = np.random.default_rng(seed)
+    true = draw.integers(0, 4, rows)
+    logits = draw.normal(size=(rows, 5)) * 2 + 3 * np.eye(5)[true]
+    logits[:, 4] = -20
+    return Classified(NAMES, logits.astype(np.float32), true, logits.argmax(1))
+
+
+def about(rows, part="dev", groups=None, out_of_fold=False):
+    shown = [{"where": f"dev.csv:{row + 2}", "text": f"text {row}"} for row in range(rows)]
+    return About(part, shown, groups, out_of_fold)
+
+
+def read(folder, name):
+    # NaN and infinity are no JSON.
+    return json.loads((folder / name).read_text(encoding="utf-8"), parse_constant=lambda found: pytest.fail(found))
+
+
+def is_png(path):
+    data = path.read_bytes()
+    return data.startswith(b"\x89PNG") and data.endswith(b"IEND\xaeB`\x82") and len(data) > 5000
+
+
+FILES = {
+    "per_class.json", "per_class.png", "confusion.json", "confusion.png", "calibration.json", "calibration.png",
+    "intervals.json", "likely_label_errors.json",
+}  # fmt: skip
+
+
+def test_a_classifiers_report(tmp_path):
+    of = classified()
+    report_classes(tmp_path, about(120), of, calibrate(of.logits, of.true))
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+    assert all(is_png(path) for path in tmp_path.glob("*.png"))
+    rows = read(tmp_path, "per_class.json")["classes"]
+    assert [row["label"] for row in rows] == list(NAMES)
+    expected = sklearn.f1_score(of.true, of.predicted, labels=range(5), average=None, zero_division=0)
+    assert [row["f1"] for row in rows] == pytest.approx(list(expected))
+    assert all(row["f1_low"] <= row["f1"] <= row["f1_high"] for row in rows[:4])
+    assert (rows[4]["f1_low"], rows[4]["support"]) == (None, 0)
+    matrix = read(tmp_path, "confusion.json")
+    found = matrix["predicted_by_true_label"]
+    counts = sklearn.confusion_matrix(of.true, of.predicted, labels=range(5))
+    assert [[found[a].get(b, 0) for b in NAMES] for a in NAMES] == counts.tolist()
+    wrong = [each["count"] for each in matrix["confusions"]]
+    assert wrong == sorted(wrong, reverse=True)
+    assert sum(wrong) == int((of.true != of.predicted).sum())
+    figures = read(tmp_path, "intervals.json")
+    assert (figures["rows"], figures["count"], figures["confidence"]) == ("dev", 120, 0.95)
+    accuracy = figures["figures"]["accuracy"]
+    assert accuracy["value"] == pytest.approx(np.mean(of.true == of.predicted))
+    assert accuracy["low"] < accuracy["value"] < accuracy["high"]
+    assert figures["figures"]["f1 of never"]["value"] is None
+    measured = read(tmp_path, "calibration.json")
+    assert measured["cross_fitted"]
+    assert sum(each["rows"] for each in measured["before"]["bins"]) == 120
+
+
+def test_the_likeliest_label_errors_have_text_place_and_both_labels(tmp_path):
+    of = classified()
+    report_classes(tmp_path, about(120), of, calibrate(of.logits, of.true))
+    found = read(tmp_path, "likely_label_errors.json")
+    losses = -np.log(probabilities(of.logits)[np.arange(120), of.true])
+    losses[of.true == of.predicted] = -1
+    worst = np.argsort(-losses)[:20]
+    assert [each["where"] for each in found["likely_label_errors"]] == [f"dev.csv:{row + 2}" for row in worst]
+    for row, each in zip(worst, found["likely_label_errors"], strict=True):
+        assert each["text"] == f"text {row}"
+        assert (each["given"], each["suggested"]) == (NAMES[of.true[row]], NAMES[of.predicted[row]])
+        assert each["loss"] == pytest.approx(losses[row], rel=1e-5)
+    assert "highest losses" in found["found_by"]
+    folds = tmp_path / "folds"
+    report_classes(folds, about(120, "train", out_of_fold=True), of, calibrate(of.logits, of.true))
+    assert "confident learning" in read(folds, "likely_label_errors.json")["found_by"]
+
+
+def test_a_report_over_groups_says_so_and_is_wider(tmp_path):
+    of = classified()
+    twice = Classified(NAMES, *(np.repeat(each, 2, axis=0) for each in (of.logits, of.true, of.predicted)))
+    calibration = calibrate(of.logits, of.true)
+    report_classes(tmp_path / "rows", about(240), twice, calibration)
+    report_classes(tmp_path / "groups", about(240, groups=np.repeat(range(120), 2).tolist()), twice, calibration)
+    widths = {}
+    for name in ("rows", "groups"):
+        found = read(tmp_path / name, "intervals.json")
+        widths[name] = found["figures"]["accuracy"]["high"] - found["figures"]["accuracy"]["low"]
+        assert f"resamples of {name}" in found["method"]
+    assert found["groups"] == 120
+    assert widths["groups"] > 1.2 * widths["rows"]
+
+
+def test_the_report_of_rows_with_several_labels(tmp_path):
+    draw = np.random.default_rng(0)
+    true = draw.random((150, 3)) < [0.5, 0.2, 0.1]
+    logits = (draw.normal(size=(150, 3)) + 3 * true - 1.5).astype(np.float32)
+    thresholds = (0.3, 0.5, 0.8)
+    predicted = yes_probabilities(logits) >= np.array(thresholds)
+    report_labels(tmp_path, about(150), Labelled(("a", "b", "c"), logits, true, predicted, thresholds))
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+    rows = read(tmp_path, "per_class.json")["classes"]
+    assert [row["f1"] for row in rows] == pytest.approx(sklearn.f1_score(true, predicted, average=None).tolist())
+    assert [row["threshold"] for row in rows] == list(thresholds)
+    decisions = read(tmp_path, "confusion.json")["labels"]
+    for place, each in enumerate(decisions):
+        matrix = sklearn.confusion_matrix(true[:, place], predicted[:, place])
+        assert (each["found"], each["missed"], each["wrong"]) == (matrix[1, 1], matrix[1, 0], matrix[0, 1])
+    micro = read(tmp_path, "intervals.json")["figures"]["micro_f1"]
+    assert micro["value"] == pytest.approx(sklearn.f1_score(true, predicted, average="micro"))
+    assert sum(each["rows"] for each in read(tmp_path, "calibration.json")["bins"]) == 450
+    doubts = read(tmp_path, "likely_label_errors.json")["likely_label_errors"]
+    assert [each["loss"] for each in doubts] == sorted((each["loss"] for each in doubts), reverse=True)
+    for each in doubts:
+        row, place = int(each["text"].split()[1]), "abc".index(each["label"])
+        assert each["given"] == ("yes" if true[row, place] else "no") != each["suggested"]
+
+
+def test_the_report_of_numbers(tmp_path):
+    draw = np.random.default_rng(1)
+    true = draw.random(200) * 5
+    predicted = true + draw.normal(size=200) * 0.1
+    true[17] += 4
+    report_numbers(tmp_path, about(200), predicted, true)
+    assert is_png(tmp_path / "calibration.png")
+    worst = read(tmp_path, "likely_label_errors.json")["likely_label_errors"][0]
+    assert worst["where"] == "dev.csv:19"
+    assert worst["deviations"] > 20
+    assert worst["difference"] == pytest.approx(worst["given"] - worst["suggested"])
+    parts = read(tmp_path, "calibration.json")["parts"]
+    assert [each["rows"] for each in parts] == [20] * 10
+    assert [each["predicted"] for each in parts] == sorted(each["predicted"] for each in parts)
+    assert np.mean([each["true"] for each in parts]) == pytest.approx(true.mean())
+
+
+def test_the_report_of_a_tagger_draws_sentences_again(tmp_path):
+    words = classified(90)
+    sentence = np.repeat(range(30), 3).tolist()
+    right, predicted, true = (np.full((30, 2), count) for count in ([1, 0], [1, 1], [2, 0]))
+    entities = Entities(("PER", "LOC"), right, predicted, true)
+    report_tags(
+        tmp_path, about(90, groups=sentence), words, about(30), entities, calibrate(words.logits, words.true, sentence)
+    )
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+    table = read(tmp_path, "per_class.json")
+    assert table["count"] == 30
+    assert [row["f1"] for row in table["classes"]] == pytest.approx([2 / 3, 0])
+    figures = read(tmp_path, "intervals.json")["figures"]
+    assert figures["micro_precision"]["value"] == pytest.approx(0.5)
+    assert read(tmp_path, "confusion.json")["count"] == 90
+
+
+@pytest.mark.parametrize("classes", [2, 40, 130])
+def test_pictures_of_few_and_of_many_classes(tmp_path, classes):
+    draw = np.random.default_rng(0)
+    names = tuple(f"class {number} with a name that is long" for number in range(classes))
+    true = draw.integers(0, classes, 600)
+    logits = draw.normal(size=(600, classes)) + 4 * np.eye(classes)[true]
+    report_classes(tmp_path, about(600), Classified(names, logits, true, logits.argmax(1)), calibrate(logits, true))
+    assert all(is_png(path) for path in tmp_path.glob("*.png"))
+    assert len(read(tmp_path, "confusion.json")["predicted_by_true_label"]) == classes
+
+
+def test_of_many_classes_those_with_the_most_mistakes_are_drawn():
+    mistakes = np.zeros(130)
+    mistakes[120] = 3
+    assert plots._most(mistakes, 130) == [*range(99), 120]
+    assert plots._most(mistakes[:100], 100) == list(range(100))
+
+
+def test_long_names_lose_their_middle():
+    assert plots._short("a\tb\nc") == "a b c"
+    assert plots._short("x" * 10 + "y" * 10 + "z" * 10, 11) == "xxxxx…zzzzz"
+    assert len(plots._short("w" * 99, 26)) == 26
+
+
+def test_missing_glyphs_are_reported_and_formulas_are_not_set(tmp_path, caplog):
+    of = classified()
+    with caplog.at_level(logging.INFO, "bertsmith"):
+        report_classes(tmp_path, about(120), of, calibrate(of.logits, of.true))
+    assert any("no glyphs" in message for message in caplog.messages)
+
+
+def test_without_matplotlib_there_is_json_and_one_line(tmp_path, caplog, monkeypatch):
+    for name in [each for each in sys.modules if each.split(".")[0] == "matplotlib"] or ["matplotlib"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr("bertsmith.base.log._said", set())
+    of = classified()
+    (tmp_path / "confusion.png").write_bytes(b"of an earlier report")
+    with caplog.at_level(logging.INFO, "bertsmith"):
+        report_classes(tmp_path, about(120), of, calibrate(of.logits, of.true))
+    assert {path.name for path in tmp_path.iterdir()} == {name for name in FILES if name.endswith(".json")}
+    (message,) = (each for each in caplog.messages if "matplotlib" in each)
+    assert "bertsmith[plots]" in message
+
+
+def test_records_as_rows_of_a_report():
+    plain = [Record("a", None, "x", "f:2"), Record("a", "b", "x", "f:3", "7")]
+    found = about_records("test", plain)
+    assert found.shown == [{"where": "f:2", "text": "a"}, {"where": "f:3", "id": "7", "text": "a", "text_b": "b"}]
+    assert found.groups is None
+    grouped = [Record("a", None, "x", f"f:{line}", group=group) for line, group in enumerate(("g", None, "g"), 2)]
+    first, alone, again = about_records("test", grouped).groups
+    assert first == again != alone

@@ -1,0 +1,137 @@
+"""Entity scores against nervaluate, against conlleval's rule of pairs of tags, and by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.tasks.scoring.entities import Agreement, Span, agreement_by_type, entity_metrics, overall, table
+from bertsmith.tasks.tagging.schemes import spans_of
+
+TAGS = ["O", "B-per", "I-per", "B-loc", "I-loc"]
+Sides = list[list[tuple[str, str]]]
+
+
+def files(tags: list[str]) -> st.SearchStrategy[Sides]:
+    """Sentences of (true tag, predicted tag)."""
+    pair = st.tuples(st.sampled_from(tags), st.sampled_from(tags))
+    return st.lists(st.lists(pair, min_size=1, max_size=9), min_size=1, max_size=4)
+
+
+def scored(sentences: Sides) -> dict[str, Agreement]:
+    true, predicted = ([spans_of([pair[side] for pair in each]) for each in sentences] for side in (0, 1))
+    return agreement_by_type(predicted, true)
+
+
+@given(files(TAGS))
+def test_scores_equal_those_of_nervaluate_in_strict_mode(sentences: Sides) -> None:
+    nervaluate = pytest.importorskip("nervaluate")
+    true, predicted = ([[pair[side] for pair in each] for each in sentences] for side in (0, 1))
+    theirs = nervaluate.Evaluator(true, predicted, tags=["per", "loc"], loader="list").evaluate()
+    by_type = scored(sentences)
+    ours = entity_metrics(by_type)
+    strict = theirs["overall"]["strict"]
+    assert (ours["precision"], ours["recall"], ours["entity_f1"]) == pytest.approx(
+        (strict.precision, strict.recall, strict.f1)
+    )
+    assert by_type.keys() == theirs["entities"].keys()
+    for name, each in by_type.items():
+        those = theirs["entities"][name]["strict"]
+        assert (each.right, each.predicted, each.true) == (those.correct, those.actual, those.possible)
+        assert each.f1 == pytest.approx(those.f1)
+
+
+# conlleval walks through pairs of tags, with O before and behind each sentence: a phrase ends or begins between
+# two tags of one type at these pairs, and at every change of type.
+CUTS = {("B", "B"), ("I", "B"), ("E", "B"), ("S", "B"), ("E", "E"), ("E", "I"), ("S", "E"), ("S", "I")}
+CUTS |= {(letter, "S") for letter in "BIES"}
+
+
+def walked(sentences: Sides) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """conlleval's counts of correct, found and true phrases of each type: one walk over both columns at once."""
+    right: dict[str, int] = {}
+    found: dict[str, int] = {}
+    wanted: dict[str, int] = {}
+    for sentence in sentences:
+        both = ""  # the type of a phrase that has begun on both sides at once and has not ended on either
+        before = ("O", "O")
+        for tags in [*sentence, ("O", "O")]:
+            (ends_true, begins_true), (ends_found, begins_found) = map(border, before, tags)
+            if both and (ends_true or ends_found):
+                if ends_true and ends_found:
+                    right[both] = right.get(both, 0) + 1
+                both = ""
+            if begins_true and begins_found and tags[0][2:] == tags[1][2:]:
+                both = tags[0][2:]
+            for begins, tag, counts in ((begins_true, tags[0], wanted), (begins_found, tags[1], found)):
+                if begins:
+                    counts[tag[2:]] = counts.get(tag[2:], 0) + 1
+            before = tags
+    return right, found, wanted
+
+
+def border(before: str, tag: str) -> tuple[bool, bool]:
+    """Whether a phrase ends between two tags, and whether one begins."""
+    apart = before[2:] != tag[2:] or (before[0], tag[0]) in CUTS
+    return apart and before != "O", apart and tag != "O"
+
+
+@given(files([*TAGS, "E-per", "S-per", "E-loc", "S-loc"]))
+def test_counts_equal_conllevals_walk_over_pairs_of_tags(sentences: Sides) -> None:
+    right, found, wanted = walked(sentences)
+    by_type = scored(sentences)
+    assert by_type.keys() == found.keys() | wanted.keys()
+    for name, each in by_type.items():
+        assert (each.right, each.predicted, each.true) == (right.get(name, 0), found.get(name, 0), wanted.get(name, 0))
+
+
+@pytest.mark.parametrize(
+    ("true", "predicted", "counts"),
+    [
+        # The example in seqeval's README: F1 0.5.
+        (
+            "O O O B-MISC I-MISC I-MISC O | B-PER I-PER O",
+            "O O B-MISC I-MISC I-MISC I-MISC O | B-PER I-PER O",
+            (1, 2, 2),
+        ),
+        ("B-per I-per O", "I-per I-per O", (1, 1, 1)),  # a B that is missing costs nothing where nothing stands before
+        ("B-per B-per", "B-per I-per", (0, 1, 2)),
+        ("I-per B-per I-per", "I-per B-per I-per", (2, 2, 2)),  # IOB1
+        ("B-per I-per I-per", "B-per I-loc I-per", (0, 3, 1)),  # a chunk that changes its type is three
+        ("B-per I-per | I-per O", "B-per I-per | I-per O", (2, 2, 2)),  # none crosses a sentence's end
+        ("B-per I-per I-per", "B-per I-per O", (0, 1, 1)),  # a part is worth nothing
+        ("B-per I-per", "B-loc I-loc", (0, 1, 1)),  # nor is the right span of another type
+        ("O O", "O O", (0, 0, 0)),
+        ("O O", "B-per O", (0, 1, 0)),
+        ("B-per O", "O O", (0, 0, 1)),
+    ],
+)
+def test_cases_by_hand(true: str, predicted: str, counts: tuple[int, int, int]) -> None:
+    sentences = [
+        list(zip(ours.split(), theirs.split(), strict=True))
+        for ours, theirs in zip(true.split("|"), predicted.split("|"), strict=True)
+    ]
+    assert overall(scored(sentences)) == Agreement(*counts)
+
+
+def test_metrics_of_all_entities_and_of_the_mean_type() -> None:
+    by_type = {"loc": Agreement(3, 4, 5), "per": Agreement(0, 0, 2), "none": Agreement(0, 1, 0)}
+    found = entity_metrics(by_type)
+    assert found["precision"] == pytest.approx(3 / 5)
+    assert found["recall"] == pytest.approx(3 / 7)
+    assert found["entity_f1"] == pytest.approx(2 * 3 / (5 + 7))
+    assert found["macro_f1"] == pytest.approx(2 * 3 / 9 / 3)
+    assert entity_metrics({}) == {"entity_f1": 0, "precision": 0, "recall": 0, "macro_f1": 0}
+
+
+def test_the_table_has_a_line_for_each_type_and_for_all() -> None:
+    lines = table(agreement_by_type([[Span(0, 1, "per"), Span(2, 3, "loc")]], [[Span(0, 1, "per")]]))
+    assert [line.split()[0] for line in lines] == ["type", "loc", "per", "all"]
+    assert lines[2].split() == ["per", "1.0000", "1.0000", "1.0000", "1", "1"]
+    assert lines[3].split() == ["all", "0.5000", "1.0000", "0.6667", "1", "2"]
+
+
+def test_texts_that_are_not_as_many_as_truths_are_our_bug() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        agreement_by_type([[]], [[], []])

@@ -1,0 +1,46 @@
+"""The metrics of numbers against scikit-learn and scipy, with rows counted several times or not at all."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.tasks.scoring import numbers
+
+sklearn = pytest.importorskip("sklearn.metrics")
+stats = pytest.importorskip("scipy.stats")
+
+pairs = st.lists(
+    st.tuples(st.integers(-9, 9), st.floats(-100, 100).map(lambda x: round(x, 2)), st.integers(0, 3)),
+    min_size=3,
+    max_size=40,
+).filter(lambda rows: sum(times for _, _, times in rows) > 2)
+
+
+@given(pairs)
+def test_equal_scikit_learn_and_scipy_on_repeated_rows(rows):
+    x, y, times = (np.array(column) for column in zip(*rows, strict=True))
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    figures = numbers.number_figures(x, y)
+    found = dict(zip(figures.names, figures.of(times.astype(np.float64)), strict=True))
+    x, y = np.repeat(x, times), np.repeat(y, times)
+    assert found["rmse"] == pytest.approx(sklearn.root_mean_squared_error(y, x), abs=1e-9)
+    assert found["mae"] == pytest.approx(sklearn.mean_absolute_error(y, x), abs=1e-9)
+    if len(set(y)) > 1:
+        assert found["r2"] == pytest.approx(sklearn.r2_score(y, x), rel=1e-9)
+    if len(set(x)) > 1 and len(set(y)) > 1:
+        assert found["pearson"] == pytest.approx(stats.pearsonr(x, y)[0], abs=1e-9)
+        assert found["spearman"] == pytest.approx(stats.spearmanr(x, y)[0], abs=1e-9)
+    else:
+        assert found["pearson"] == found["spearman"] == 0
+    metrics = ("pearson", "spearman", "r2", "rmse", "mae")
+    assert [getattr(numbers, name)(x, y) for name in metrics] == pytest.approx([found[name] for name in metrics])
+
+
+@pytest.mark.parametrize("constant", [0.1, 0.3, 1 / 3, 1e9 + 0.1])
+def test_constants_correlate_with_nothing_and_explain_nothing(constant):
+    # Their mean is not exactly the constant, so that rounding errors would correlate with each other.
+    x, y = np.full(3, 0.1), np.full(3, constant)
+    assert numbers.pearson(x, y) == numbers.spearman(x, y) == 0
+    assert numbers.r2(np.arange(3.0), y) == 0
+    assert numbers.r2(y, y) == 1
