@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class Windows(Sequences):
     passages: list[Passage]
     answers: list[tuple[int, int] | None]
 
-    @property
+    @cached_property
     def counts(self) -> Ints:
         """How many pieces of the context are in each window: int64[S]."""
         return self.lengths - self.first_segments - 1

@@ -120,12 +120,12 @@ class Qa(Task):
             raise BertsmithError(what, records[0].where if records else "train", "check --columns.answers")
         if counts[UNANSWERABLE] and not unanswerable:
             what = (
-                f"{counts[UNANSWERABLE]:,} training rows have no answer, and --no-unanswerable says that all have one"
+                f"{counts[UNANSWERABLE]:,} training rows have no answer, and unanswerable is False, so that all must have one"
             )
-            raise BertsmithError(what, "unanswerable", "remove these rows, or the flag")
+            raise BertsmithError(what, "unanswerable", "remove these rows, or set it to True")
         if settings.metric.startswith("best_") and not unanswerable:
             what = f"{settings.metric} is of questions that may have no answer"
-            raise BertsmithError(what, "metric", "use f1, exact_match or --unanswerable")
+            raise BertsmithError(what, "metric", "use f1 or exact_match, or set unanswerable to True")
         rules = {name: getattr(settings, name) for name in _WHOLE}
         tunes = unanswerable and settings.null_threshold is None
         return cls(unanswerable, settings.null_threshold or 0.0, tunes, **rules, counts=dict(counts))
