@@ -285,3 +285,36 @@ def test_empty_answers_are_no_fault(run: Path) -> None:
     assert answers[2]["tags"] == ["O", "O"]
     with pytest.raises(BertsmithError, match="column 'tokens' is empty"):
         predictor(run)({"tokens": []})
+
+
+def test_the_report_is_of_the_answers(run: Path) -> None:
+    """Its figures are those of the run, its table has every type, and a doubtful tag has its word and sentence."""
+    report = run / "report" / "dev"
+    figures = json.loads((report / "intervals.json").read_text())
+    tuned = json.loads((run / "finetune.json").read_text())["tuned"]["dev"]
+    assert figures["count"] == len(DEV)
+    assert figures["figures"]["micro_f1"]["value"] == pytest.approx(tuned["entity_f1"])
+    assert figures["figures"]["macro_f1"]["value"] == pytest.approx(tuned["macro_f1"])
+    answers = predictor(run)([{"tokens": row["tokens"]} for row in DEV])
+    assert figures["figures"]["micro_f1"]["value"] == pytest.approx(score(answers, DEV))
+    table = json.loads((report / "per_class.json").read_text())["classes"]
+    found = json.loads((report / "entities.json").read_text())
+    assert {row["label"]: row["f1"] for row in table} == pytest.approx(
+        {name: each["f1"] for name, each in found.items()}
+    )
+    words = json.loads((report / "confusion.json").read_text())
+    assert words["count"] == sum(len(row["tokens"]) for row in DEV)
+    right = sum(row.get(name, 0) for name, row in words["predicted_by_true_label"].items())
+    assert right / words["count"] == pytest.approx(tuned["tag_accuracy"])
+
+
+def test_a_planted_wrong_tag_is_the_likeliest_error(encoder: Path, tmp_path: Path) -> None:
+    wrong = [dict(row) for row in DEV]
+    number = next(number for number, row in enumerate(DEV) if set(row["tags"]) != {"O"})
+    wrong[number]["tags"] = ["O" if tag != "O" else tag for tag in DEV[number]["tags"]]
+    bertsmith.finetune("tag", encoder, TRAIN, wrong, tmp_path / "run", settings=QUICK)
+    found = json.loads((tmp_path / "run" / "report" / "dev" / "likely_label_errors.json").read_text())
+    first = found["likely_label_errors"][0]
+    assert (first["where"], first["given"]) == (f"row {number + 1}", "O")
+    assert first["word"] in DEV[number]["tokens"]
+    assert first["suggested"] in DEV[number]["tags"]

@@ -65,10 +65,10 @@ SUB_ROOMS = {
     "tasks": (
         "reading",
         "scoring",
-        "report",
         "losses",
         "sampling",
         "tagging",
+        "report",
         "sequences",
         "answering",
         "settings",

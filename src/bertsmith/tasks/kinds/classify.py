@@ -190,7 +190,9 @@ class Classify(Task):
         logits, true = row_means(scores, examples.sequences), truths_of(examples)
         about = about_records(examples.part, examples.records)
         predicted, note = self._predicted(logits), ""
-        positive = None if self.positive is None else self.names.index(self.positive)
+        positive, negative = (
+            None if each is None else self.names.index(each) for each in (self.positive, self.negative)
+        )
         if about.part != "dev" or not self.fits_temperature:
             calibration = calibrated_elsewhere(logits, true, self.temperature)
         else:
@@ -200,7 +202,8 @@ class Classify(Task):
             p = probabilities(logits, self.temperature)[:, [positive]]
             decided = cross_fitted(p, true[:, None] == positive, fold)[:, 0]
             predicted, note = np.where(decided, positive, 1 - positive), CROSS_FITTED
-        report_classes(folder, about, Classified(self.names, logits, true, predicted, positive), calibration, note)
+        found = Classified(self.names, logits, true, predicted, positive, negative)
+        report_classes(folder, about, found, calibration, note)
 
     def baseline(self, metric: str, examples: Examples) -> float:
         most_frequent = self.names.index(next(iter(self.counts or self.names)))

@@ -30,7 +30,8 @@ from bertsmith.model.linear import Linear
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.tasks.kinds.classify import names_of_config
 from bertsmith.tasks.reading.records import Columns, Record, Row
-from bertsmith.tasks.scoring.entities import Agreement, agreement_by_type, entity_metrics, table
+from bertsmith.tasks.report.tags import Tagged, write_tag_report
+from bertsmith.tasks.scoring.entities import Agreement, Span, agreement_by_type, entity_metrics, table
 from bertsmith.tasks.sequences import Inputs, Ragged, Sequences
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.tagging.align import NO_PIECE, Words, align_text, align_words, in_characters
@@ -251,14 +252,27 @@ class Tag(Task):
             for name, each in by_type.items()
         }
         files.write_json(folder / ENTITIES_FILE, figures)
+        sequences = examples.sequences
+        assert isinstance(sequences, WordSequences)
+        slots = np.concatenate(sequences.slots)
+        records, words, tags = list(map(_tagged, examples.records)), sequences.words, self._tags(scores, examples)
+        true = [true_tags(record, those) for record, those in zip(records, words, strict=True)]
+        spans = list(zip(*_spans(tags, examples), strict=True))
+        found = Tagged(self.names, records, words, scores[slots], slots != NO_PIECE, tags, true, spans)
+        write_tag_report(folder, examples.part, found)
 
 
 def _by_type(tags: Sequence[Sequence[str]], examples: Examples) -> dict[str, Agreement]:
     """How far the entities that these tags of each record's words stand for are the true ones."""
+    return agreement_by_type(*_spans(tags, examples))
+
+
+def _spans(tags: Sequence[Sequence[str]], examples: Examples) -> tuple[list[list[Span]], list[list[Span]]]:
+    """The entities that these tags stand for and the true ones, of each record, in characters."""
     words = _words_of(examples)
-    predicted = (in_characters(spans_of(each), those.offsets) for each, those in zip(tags, words, strict=True))
-    true = (true_spans(_tagged(record), those) for record, those in zip(examples.records, words, strict=True))
-    return agreement_by_type(predicted, true)
+    predicted = [in_characters(spans_of(each), those.offsets) for each, those in zip(tags, words, strict=True)]
+    true = [true_spans(_tagged(record), those) for record, those in zip(examples.records, words, strict=True)]
+    return predicted, true
 
 
 def _metrics(tags: Sequence[Sequence[str]], examples: Examples) -> dict[str, float]:

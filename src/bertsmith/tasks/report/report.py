@@ -27,6 +27,7 @@ from bertsmith.tasks.report.parts import (
 )
 from bertsmith.tasks.scoring.calibration import (
     Calibration,
+    Reliability,
     as_two_classes,
     log_probabilities,
     reliability,
@@ -48,19 +49,21 @@ _ECE = "the mean over rows of |confidence - accuracy| of their bin, in bins of e
 
 @dataclass(frozen=True)
 class Classified:
-    """names: of the C classes. logits: [N, C]. true, predicted: int64[N]. positive: the class of `binary_f1`."""
+    """names: of the C classes. logits: [N, C]. true, predicted: int64[N]. positive: the class of `binary_f1`. negative:
+    the one that `micro_f1` leaves out."""
 
     names: tuple[str, ...]
     logits: AnyFloats
     true: Ints
     predicted: Ints
     positive: int | None = None
+    negative: int | None = None
 
 
 def report_classes(folder: Path, about: About, of: Classified, calibration: Calibration, note: str = "") -> None:
     """Writes `per_class`, `confusion` and `calibration` as JSON and PNG, `intervals.json` and
     `likely_label_errors.json` into the folder."""
-    figures = class_figures(of.predicted, of.true, of.names, of.positive)
+    figures = class_figures(of.predicted, of.true, of.names, of.positive, of.negative)
     found = write_intervals(folder, about, figures, note)
     rows = class_rows(table_of(confusion(of.predicted, of.true, len(of.names))), of.names, found)
     _write_table(folder, about, rows, note)
@@ -79,9 +82,7 @@ class Entities:
     true: Ints
 
 
-def report_tags(
-    folder: Path, words: About, of: Classified, sentences: About, entities: Entities, calibration: Calibration
-) -> None:
+def report_tags(folder: Path, words: About, of: Classified, sentences: About, entities: Entities) -> None:
     """The same for words with a tag each: the table and the intervals are those of whole entities, for which whole
     sentences are drawn again, and the rest is that of the tags of single words."""
     counts = (entities.right, entities.predicted, entities.true)
@@ -89,7 +90,7 @@ def report_tags(
     table = class_table(*(np.asarray(each.sum(0), dtype=np.float64) for each in counts))
     _write_table(folder, sentences, class_rows(table, entities.types, found), "of whole entities")
     _write_confusion(folder, words, of, "tags of single words")
-    _write_calibration(folder, words, calibration)
+    _write_measured(folder, words, reliability(of.logits, of.true), "of the tags of single words")
     _write_class_doubts(folder, words, of)
 
 
@@ -123,9 +124,7 @@ def report_labels(folder: Path, about: About, of: Labelled, note: str = "") -> N
     files.write_json(folder / f"{CONFUSION}.json", {**about.head(note), "labels": decisions})
     plots.decision_plot(folder / f"{CONFUSION}.png", decisions, _title("Labels given", about))
     measured = reliability(as_two_classes(of.logits), of.true.reshape(-1).astype(np.int64))
-    kept = {**about.head("of all decisions, a row and a label each"), "ece_is": _ECE, **asdict(measured)}
-    files.write_json(folder / f"{CALIBRATION}.json", kept)
-    plots.calibration_plot(folder / f"{CALIBRATION}.png", measured, None, _title("Calibration of decisions", about))
+    _write_measured(folder, about, measured, "of all decisions, a row and a label each")
     _write_label_doubts(folder, about, of)
 
 
@@ -183,6 +182,11 @@ def _write_calibration(folder: Path, about: About, found: Calibration) -> None:
     files.write_json(folder / f"{CALIBRATION}.json", kept)
     title = _title(f"Calibration, temperature {found.fitted:.3g}{'' if found.kept else ' (not used)'}", about)
     plots.calibration_plot(folder / f"{CALIBRATION}.png", found.before, found.after, title)
+
+
+def _write_measured(folder: Path, about: About, found: Reliability, note: str) -> None:
+    files.write_json(folder / f"{CALIBRATION}.json", {**about.head(note), "ece_is": _ECE, **asdict(found)})
+    plots.calibration_plot(folder / f"{CALIBRATION}.png", found, None, _title("Calibration", about))
 
 
 def _write_class_doubts(folder: Path, about: About, of: Classified) -> None:

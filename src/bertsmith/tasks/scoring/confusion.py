@@ -89,23 +89,30 @@ def metrics_of(right: Floats, predicted: Floats, true: Floats) -> Floats:
     return np.array([correct / rows, share(2 * right, predicted + true)[here].mean(), matthews])
 
 
-def class_figures(predicted: Ints, true: Ints, names: tuple[str, ...], positive: int | None = None) -> Figures:
-    """`METRICS`, `binary_f1` where there is a positive class, and "f1 of NAME" for each class.
+def class_figures(
+    predicted: Ints, true: Ints, names: tuple[str, ...], positive: int | None = None, negative: int | None = None
+) -> Figures:
+    """`METRICS`, `binary_f1` where there is a positive class, `micro_f1` of all classes but a negative one where there
+    is one, and "f1 of NAME" for each class.
 
     The F1 of a class that no row of a resample has or is taken for is undefined (NaN).
     """
-    binary = () if positive is None else ("binary_f1",)
+    some = [name for name, each in (("binary_f1", positive), ("micro_f1", negative)) if each is not None]
+    others = [place for place in range(len(names)) if place != negative]
     met = np.asarray(predicted == true, dtype=np.float64)
 
     def of(weights: Floats) -> Floats:
         sides = ((true, weights * met), (predicted, weights), (true, weights))
         counts = [np.bincount(side, times, minlength=len(names)).astype(np.float64) for side, times in sides]
         table = class_table(*counts)
-        of_positive = [] if positive is None else [table.f1[positive]]
+        of_some = [] if positive is None else [table.f1[positive]]
+        if negative is not None:
+            right, said, meant = (each[others].sum(keepdims=True) for each in counts)
+            of_some.append(share(2 * right, said + meant)[0])
         each = np.where(occurring(table), table.f1, np.nan)
-        return np.concatenate([metrics_of(*counts), of_positive, each])
+        return np.concatenate([metrics_of(*counts), of_some, each])
 
-    return Figures((*METRICS, *binary, *(f1_of(name) for name in names)), of)
+    return Figures((*METRICS, *some, *(f1_of(name) for name in names)), of)
 
 
 def count_figures(right: NDArray[Any], predicted: NDArray[Any], true: NDArray[Any], names: tuple[str, ...]) -> Figures:

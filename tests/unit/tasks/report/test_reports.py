@@ -164,9 +164,7 @@ def test_the_report_of_a_tagger_draws_sentences_again(tmp_path):
     sentence = np.repeat(range(30), 3).tolist()
     right, predicted, true = (np.full((30, 2), count) for count in ([1, 0], [1, 1], [2, 0]))
     entities = Entities(("PER", "LOC"), right, predicted, true)
-    report_tags(
-        tmp_path, about(90, groups=sentence), words, about(30), entities, calibrate(words.logits, words.true, sentence)
-    )
+    report_tags(tmp_path, about(90, groups=sentence), words, about(30), entities)
     assert {path.name for path in tmp_path.iterdir()} == FILES
     table = read(tmp_path, "per_class.json")
     assert table["count"] == 30
@@ -174,6 +172,7 @@ def test_the_report_of_a_tagger_draws_sentences_again(tmp_path):
     figures = read(tmp_path, "intervals.json")["figures"]
     assert figures["micro_precision"]["value"] == pytest.approx(0.5)
     assert read(tmp_path, "confusion.json")["count"] == 90
+    assert sum(each["rows"] for each in read(tmp_path, "calibration.json")["bins"]) == 90
 
 
 @pytest.mark.parametrize("classes", [2, 40, 130])

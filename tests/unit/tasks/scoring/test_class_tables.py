@@ -47,10 +47,11 @@ def test_figures_are_the_metrics_of_the_rows(drawn):
     classes, pairs = drawn
     predicted, true = columns(pairs)
     names = tuple(f"class {number}" for number in range(classes))
-    figures = confusion.class_figures(predicted, true, names, positive=1)
+    figures = confusion.class_figures(predicted, true, names, positive=1, negative=0)
     found = dict(zip(figures.names, figures.of(np.ones(len(true))), strict=True))
     for name, metric in metrics.CLASS_METRICS.items():
         assert found[name] == pytest.approx(metric(predicted, true), abs=1e-12)
+    assert found["micro_f1"] == pytest.approx(metrics.micro_f1(predicted, true, 0))
     assert found["binary_f1"] == pytest.approx(metrics.binary_f1(predicted, true, 1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
