@@ -25,7 +25,7 @@ from made_rows import QUICK, made_model
 
 TRAIN, DEV = tagged_rows(120, 1), tagged_rows(40, 2)
 LONG = tagged_rows(20, 3, words=70)
-SHORT = replace(QUICK, epochs=1, dropout=0.0, attention_dropout=0.0)
+SHORT = replace(QUICK, epochs=1, dropout=0.0, attention_dropout=0.0, report=True)
 
 
 @pytest.fixture(scope="module")
