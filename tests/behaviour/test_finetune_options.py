@@ -183,6 +183,19 @@ def test_folds_measure_every_row_once_and_shares_lie_within_one_another(
     assert "10% " in result.line()
 
 
+def test_likely_label_errors_are_found_by_models_that_did_not_train_on_them(model: Path, tmp_path: Path) -> None:
+    wrong = {3, 50, 77}
+    other = {"praise": "blame", "blame": "praise"}
+    train = [{**row, "label": other[row["label"]]} if place in wrong else row for place, row in enumerate(TRAIN)]
+    settings = replace(QUICK, folds=4, report=True, epochs=14)
+    bertsmith.finetune("classify", model, train, DEV, tmp_path / "run", settings=settings)
+    report = json.loads((tmp_path / "run" / "report" / "folds" / "likely_label_errors.json").read_text())
+    assert report["count"] == 160
+    found = [each["where"] for each in report["likely_label_errors"]]
+    assert {f"row {place + 1}" for place in wrong} <= set(found[:5])
+    assert not (tmp_path / "run" / "folds").exists()
+
+
 def test_a_run_of_folds_resumes_to_the_bit(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"epochs": 1, "folds": 3, "save_every": 2, "dropout": 0.2}
     unbroken = tune(model, tmp_path / "unbroken", **settings)

@@ -21,6 +21,7 @@ from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs, tell_rows
 from bertsmith.tasks.chosen import chosen
 from bertsmith.tasks.examples import check_sources, checksums, encode_sources
 from bertsmith.tasks.finetuning.finish import finish
+from bertsmith.tasks.finetuning.folds import keeper
 from bertsmith.tasks.finetuning.model import build_model, optimizer_of
 from bertsmith.tasks.finetuning.trials import trials
 from bertsmith.tasks.finetuning.work import Work
@@ -174,6 +175,7 @@ def _train(work: Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResul
         model,
         work.metric,
         Runner(device.torch_device, settings.micro_batch_tokens, over_ranks=True),
+        keeper(run.folder),
     )
     cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep, settings.keep_every)
     stages = trials(work)

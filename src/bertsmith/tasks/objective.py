@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
@@ -19,7 +19,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import step_flop
 from bertsmith.model.losses import Forward
 from bertsmith.tasks.sequences import pack
-from bertsmith.tasks.task import Examples, Runner, Task
+from bertsmith.tasks.task import Examples, Floats, Runner, Task
 
 _SHOWN = 8
 
@@ -34,13 +34,15 @@ class Units:
 
 @dataclass(frozen=True)
 class TaskObjective:
-    """An `Objective`. metric: the one in log lines."""
+    """An `Objective`. metric: the one in log lines. keep: is given the name and the scores of rows that are measured,
+    on the first rank."""
 
     task: Task
     config: BertConfig
     model: nn.Module
     metric: str
     runner: Runner
+    keep: Callable[[str, Floats], None] = lambda part, scores: None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,6 +70,8 @@ class TaskObjective:
         figures: dict[str, float] = {}
         for part, examples in held_out.items():
             scores = self.runner.scores(self.model, examples.sequences, self.task.per_token)
+            if ranks.is_first():
+                self.keep(examples.part, scores)
             found = self.task.evaluate(scores, examples)
             figures |= {("" if part == "dev" else f"{part}_") + name: value for name, value in found.items()}
         self.model.train(training)

@@ -11,9 +11,11 @@ from torch import nn
 
 from bertsmith.base import files
 from bertsmith.base.log import say
+from bertsmith.tasks.finetuning.folds import drop_scores, out_of_fold
 from bertsmith.tasks.finetuning.trials import FOLD, SHARE, trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.nvidia_results import NVIDIA_FILE, nvidia_results
+from bertsmith.tasks.report.parts import OUT_OF_FOLD
 from bertsmith.tasks.results import LAST, FinetuneResult, kept_seed, last_figures, results_of
 from bertsmith.tasks.task import Runner
 from bertsmith.training.checkpoints import Best, drop_checkpoints, load_best
@@ -42,6 +44,7 @@ def finish(work: Work, run: Run, model: nn.Module, bests: Sequence[Best], second
     files.write_json(run.folder / FINETUNE_FILE, result.to_dict())
     _save(model, work, result, run.model)
     drop_checkpoints(run.folder, work.settings.keep_every)
+    drop_scores(run.folder)
     return result
 
 
@@ -50,8 +53,12 @@ def _tuned(work: Work, model: nn.Module, runner: Runner, report: Path) -> tuple[
     held_out = work.held_out
     scores = {part: runner.scores(model, rows.sequences, work.task.per_token) for part, rows in held_out.items()}
     task = work.task.tuned(scores["dev"], work.parts["dev"])
-    for part, rows in held_out.items() if work.settings.report else ():
-        task.write(scores[part], rows, report / part)
+    if work.settings.report:
+        for part, rows in held_out.items():
+            task.write(scores[part], rows, report / part)
+        folds = out_of_fold(report.parent, trials(work))
+        if folds is not None:
+            task.write(*folds, report / OUT_OF_FOLD)
     figures = {part: task.evaluate(scores[part], rows) for part, rows in held_out.items()}
     return replace(work, task=task), figures
 

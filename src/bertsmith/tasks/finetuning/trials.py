@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -57,7 +57,13 @@ class Trial:
         if self.fold is None:
             return self.work.held_out
         records = self.work.parts["train"].records
-        return {"dev": self.work.examples([records[row] for row in self.fold])}
+        rows = self.work.examples([records[row] for row in self.fold])
+        return {"dev": replace(rows, part=self.name)}
+
+    @property
+    def name(self) -> str:
+        """Such as "fold-1"."""
+        return f"{self.kind}-{self.label}"
 
     @cached_property
     def epoch_steps(self) -> int:

@@ -15,6 +15,8 @@ from bertsmith.tasks.scoring.label_errors import MOST, Doubt
 from bertsmith.tasks.scoring.resampling import CONFIDENCE, RESAMPLES, Figures, Interval, intervals
 
 PER_CLASS, CONFUSION, CALIBRATION = "per_class", "confusion", "calibration"
+OUT_OF_FOLD = "folds"
+"""The name of the training rows with scores of models that did not train on them."""
 INTERVALS_FILE, DOUBTS_FILE = "intervals.json", "likely_label_errors.json"
 
 
@@ -22,9 +24,9 @@ INTERVALS_FILE, DOUBTS_FILE = "intervals.json", "likely_label_errors.json"
 class About:
     """The rows of a report.
 
-    part: "dev", "test" or "train". shown: of each row what a person sees of it: "where", "text" and others. groups: of
-    each row, where rows of a group are not independent. out_of_fold: whether the scores are those of models that did
-    not train on the row, each fold's by its own (cross-validation).
+    part: "dev", "test" or `OUT_OF_FOLD`. shown: of each row what a person sees of it: "where", "text" and others.
+    groups: of each row, where rows of a group are not independent. out_of_fold: whether the scores are those of models
+    that did not train on the row, each fold's by its own (cross-validation), as those of `OUT_OF_FOLD` are.
     """
 
     part: str
@@ -53,7 +55,7 @@ def about_records(part: str, records: Sequence[Record]) -> About:
         {name: value for name, value in fields.items() if value is not None}
         for fields in ({"where": r.where, "id": r.id, "text": r.text, "text_b": r.text_b} for r in records)
     ]
-    return About(part, shown, groups_of(records))
+    return About(part, shown, groups_of(records), part == OUT_OF_FOLD)
 
 
 def write_intervals(folder: Path, about: About, figures: Figures, note: str = "") -> dict[str, Interval]:
