@@ -148,6 +148,10 @@ class Choice(Task):
     def facts(self) -> dict[str, Any]:
         return {"pairs": self.pairs, "most_choices": self.most}
 
+    def shown(self, record: Record) -> str:
+        assert isinstance(record, ChoiceRecord)
+        return f"{record.label}: {record.choices[record.label]}"
+
     def answers_of(self, scores: Floats, records: Sequence[Record], sequences: Sequences) -> list[Answer]:
         """{"label", "choice", "score", "scores"} for each row: the number of the likeliest choice and its text, its
         probability, and every choice's."""

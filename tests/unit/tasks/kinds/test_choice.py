@@ -152,5 +152,6 @@ def test_the_baseline_is_the_most_frequent_place():
     rows = [{"text": "a", "choices": ["b", "c"], "label": label} for label in (1, 1, 0)]
     task = Choice.of_records(read_records(rows, reader=Choice), FinetuneSettings())
     assert task.counts == {"1": 2, "0": 1}
+    assert task.shown(read_records(rows, reader=Choice)[0]) == "1: c"
     assert task.baseline("accuracy", task.examples(read_records(rows, reader=Choice), TOKENIZER, 16)) == 2 / 3
     assert task.description() == ["rows of up to 2 choices; train rows by the right choice, from 0: 0 1, 1 2"]
