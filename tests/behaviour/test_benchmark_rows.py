@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields
 
 import pytest
 
 from bertsmith.tasks.benchmarks.benchmark import benchmarks
-from bertsmith.tasks.reading.records import Columns, read_rows
+from bertsmith.tasks.reading.records import Columns, read_records, read_rows
 from bertsmith.tasks.registry import TASKS
 
 WHOLE = [
@@ -34,12 +33,13 @@ PARTLY = {
 
 
 def rows_of(data_folder, name, part):
+    """The rows as they stand in the file; the task reads all of them too, with their labels where they have any."""
     benchmark = benchmarks()[name]
-    path = benchmark.find(data_folder, (part,))[part]
-    columns = benchmark.columns_of(part)
-    known = {each.name for each in fields(Columns)}
-    rows = [row for _, row in read_rows(path, Columns(**{key: columns[key] for key in columns if key in known}))]
-    return benchmark, columns, rows
+    path, columns = benchmark.find(data_folder, (part,))[part], Columns(**benchmark.columns_of(part))
+    rows = [row for _, row in read_rows(path, columns)]
+    records = read_records(path, columns, part in benchmark.labelled, TASKS[benchmark.kind])
+    assert len(records) == len(rows)
+    return benchmark, benchmark.columns_of(part), rows
 
 
 @pytest.mark.parametrize(("name", "part"), [*WHOLE, *PARTLY])

@@ -95,10 +95,10 @@ class Choice(Task):
         if settings.windows:
             what = "rows of multiple choice are not read in windows"
             raise BertsmithError(what, "windows", "leave it out; a context that is too long is cut, and counted")
-        counts = Counter(str(record.label) for record in records)
-        if len(counts) > 1 and "0" not in counts:
-            warn("the first choice is never right in the training rows; if labels count from 1, subtract 1 from them")
-        most = max(len(record.choices) for record in records if isinstance(record, ChoiceRecord))
+        rows = [record for record in records if isinstance(record, ChoiceRecord)]
+        _warn_of_numbers(rows)
+        counts = Counter(str(record.label) for record in rows)
+        most = max(len(record.choices) for record in rows)
         return cls(most, records[0].text_b is not None, dict(counts.most_common()))
 
     @classmethod
@@ -147,6 +147,10 @@ class Choice(Task):
 
     def facts(self) -> dict[str, Any]:
         return {"pairs": self.pairs, "most_choices": self.most}
+
+    def shown(self, record: Record) -> str:
+        assert isinstance(record, ChoiceRecord)
+        return f"{record.label}: {record.choices[record.label]}"
 
     def answers_of(self, scores: Floats, records: Sequence[Record], sequences: Sequences) -> list[Answer]:
         """{"label", "choice", "score", "scores"} for each row: the number of the likeliest choice and its text, its
@@ -204,17 +208,33 @@ def _parsed(listed: str, column: str) -> Any:
 
 
 def _right(label: str, choices: Sequence[str]) -> int:
-    """The number of the right choice: the label is that number, or the choice's text. ValueError where it is neither,
-    or could be two of them."""
+    """The number of the right choice: the label is that number, or else the choice's text. ValueError where it is
+    neither, or the text of two of them."""
     number = class_name(label)
-    numbered = {int(number)} if number.isdecimal() and int(number) < len(choices) else set()
-    found = numbered | {place for place, choice in enumerate(choices) if choice.strip() == label}
+    if number.isdecimal() and int(number) < len(choices):
+        return int(number)
+    found = _places(label, choices)
     if len(found) == 1:
-        return found.pop()
+        return found[0]
     if found:
-        raise ValueError(f"the label '{label}' could be any of the choices {', '.join(map(str, sorted(found)))}")
+        raise ValueError(f"the label '{label}' is the text of the choices {', '.join(map(str, found))}")
     what = f"the label '{label}' is not the number of a choice, from 0 to {len(choices) - 1}, nor the text of one"
     raise ValueError(what)
+
+
+def _places(text: str, choices: Sequence[str]) -> list[int]:
+    """The numbers of the choices that are this text."""
+    return [place for place, choice in enumerate(choices) if choice.strip() == text]
+
+
+def _warn_of_numbers(records: Sequence[ChoiceRecord]) -> None:
+    """Warns of what labels that are numbers may be meant for."""
+    if len(records) > 1 and 0 not in {record.label for record in records}:
+        warn("the first choice is never right in the training rows; if labels count from 1, subtract 1 from them")
+    unclear = [each for each in records if set(_places(str(each.label), each.choices)) - {each.label}]
+    if unclear:
+        what = f"in {len(unclear):,} training rows the label is the number of a choice and the text of another"
+        warn(f"{what}, such as {unclear[0].where}; the number is taken", of_all_ranks=True)
 
 
 def _table(scores: Floats, sequences: Sequences) -> Floats:

@@ -63,8 +63,7 @@ def test_choices_stand_in_a_list_or_in_columns(row, columns):
         ({"choices": ["b", "c"], "label": 2}, "the label '2' is not the number of a choice, from 0 to 1"),
         ({"choices": ["b", "c"], "label": "-1"}, "'-1' is not the number of a choice"),
         ({"choices": ["b", "c"], "label": "d"}, "nor the text of one"),
-        ({"choices": ["1", "0"], "label": "1"}, "could be any of the choices 0, 1"),
-        ({"choices": ["b", "b"], "label": "b"}, "could be any of the choices 0, 1"),
+        ({"choices": ["b", "b"], "label": "b"}, "'b' is the text of the choices 0, 1"),
         ({"choices": ["b"], "label": 0}, "there is 1 choice; two are the fewest"),
         ({"choices": "b, c", "label": 0}, "holds no list; write one as JSON"),
         ({"choices": 3, "label": 0}, "holds no list of choices"),
@@ -135,6 +134,15 @@ def test_labels_that_count_from_one_are_warned_of(said):
     assert "if labels count from 1" in said.text
 
 
+def test_a_number_is_the_choices_place_and_where_it_may_be_its_text_is_warned_of(said):
+    rows = [{"text": "a", "choices": ["2", "b", "c"], "label": 2}, {"text": "a", "choices": ["b", "1"], "label": "1"}]
+    rows += [{"text": "a", "choices": ["b", "2004"], "label": "2004"}, {"text": "a", "choices": ["0", "b"], "label": 0}]
+    found = read_records(rows, reader=Choice)
+    assert [each.label for each in found] == [2, 1, 1, 0]
+    Choice.of_records(found, FinetuneSettings())
+    assert "in 1 training rows the label is the number of a choice and the text of another, such as row 1" in said.text
+
+
 def test_windows_are_refused():
     with pytest.raises(BertsmithError, match="not read in windows"):
         Choice.of_records(records([2]), FinetuneSettings(windows=True))
@@ -144,5 +152,6 @@ def test_the_baseline_is_the_most_frequent_place():
     rows = [{"text": "a", "choices": ["b", "c"], "label": label} for label in (1, 1, 0)]
     task = Choice.of_records(read_records(rows, reader=Choice), FinetuneSettings())
     assert task.counts == {"1": 2, "0": 1}
+    assert task.shown(read_records(rows, reader=Choice)[0]) == "1: c"
     assert task.baseline("accuracy", task.examples(read_records(rows, reader=Choice), TOKENIZER, 16)) == 2 / 3
     assert task.description() == ["rows of up to 2 choices; train rows by the right choice, from 0: 0 1, 1 2"]
