@@ -221,7 +221,9 @@ def test_files_in_conlls_columns(encoder: Path, tmp_path: Path, capsys: pytest.C
     files = {part: tmp_path / f"{part}.conll" for part in ("train", "dev")}
     for part, rows in (("train", TRAIN), ("dev", DEV)):
         files[part].write_text(conll(rows))
-    result = bertsmith.finetune("tag", encoder, files["train"], files["dev"], tmp_path / "run", settings=SHORT)
+    result = bertsmith.finetune(
+        "tag", encoder, files["train"], files["dev"], tmp_path / "run", settings=replace(SHORT, report=True)
+    )
     assert [each.train_loss for each in result.seeds[0].epochs] == losses(encoder, TRAIN)
     figures = json.loads((tmp_path / "run" / "report" / "dev" / "entities.json").read_text())
     assert sum(each["true"] for each in figures.values()) == sum(len(spans_of(row["tags"])) for row in DEV)

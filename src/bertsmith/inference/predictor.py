@@ -26,9 +26,10 @@ TRUNCATED = "truncated_tokens"
 class Predictor:
     """Answers rows of text with the model of a folder, or of a run's folder.
 
-    A fine-tuned classifier gives {"label", "score", "scores"} for each row; a pre-trained folder gives {"guesses"}: for
-    each [MASK] of the row the `top` likeliest pieces, as {"piece", "probability"}. Each answer also has
-    "truncated_tokens", how many tokens of the row the model did not read. columns: where the texts stand in a row; the
+    A fine-tuned classifier gives {"label", "score", "scores"} for each row, a tagger {"entities"}, and "tags" where the
+    row has words; a pre-trained folder gives {"guesses"}: for each [MASK] of the row the `top` likeliest pieces, as
+    {"piece", "probability"}. Each answer also has "truncated_tokens", how many tokens of the row the model did not
+    read. columns: where the texts stand in a row; the
     columns that the model was fine-tuned on, or these with the fields of a mapping in their place. At most
     `budget_tokens` go through the model at once. Raises BertsmithError for a folder that predicts nothing.
     """
