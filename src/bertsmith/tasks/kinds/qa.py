@@ -119,9 +119,7 @@ class Qa(Task):
             what = "no training row has an answer that can be learned"
             raise BertsmithError(what, records[0].where if records else "train", "check --columns.answers")
         if counts[UNANSWERABLE] and not unanswerable:
-            what = (
-                f"{counts[UNANSWERABLE]:,} training rows have no answer, and unanswerable is False, so that all must have one"
-            )
+            what = f"{counts[UNANSWERABLE]:,} training rows have no answer, and unanswerable is False"
             raise BertsmithError(what, "unanswerable", "remove these rows, or set it to True")
         if settings.metric.startswith("best_") and not unanswerable:
             what = f"{settings.metric} is of questions that may have no answer"
