@@ -16,6 +16,10 @@ from bertsmith.cli import main
 from bertsmith.inference.evaluate import evaluate
 from bertsmith.inference.interactive import converse
 from bertsmith.tasks.finetune import finetune
+from bertsmith.tasks.kinds.choice import Choice
+from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.tag import Tag
+from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.scoring.squad import scores_1_1, scores_2_0
 from made_questions import QUICK, questions, squad
 from made_rows import made_model
@@ -202,6 +206,22 @@ def test_a_conversation_names_a_row_that_cannot_be_used_and_continues(answered, 
     printed = capsys.readouterr()
     assert "column 'context' is empty" in printed.err
     assert json.loads(printed.out)["answer"] == rows[0]["answers"][0]["text"]
+
+
+def test_a_conversation_asks_for_what_the_rows_of_each_kind_have(encoder, capsys):
+    prompts = []
+
+    def read(prompt):
+        prompts.append(prompt)
+        return "word1 [MASK] word2" if len(prompts) == 1 else ""
+
+    assert converse(Predictor(encoder, "cpu"), read) == 1
+    assert len(json.loads(capsys.readouterr().out)["guesses"]) == 1
+    assert prompts == ["text: ", "text: "]
+    assert Choice.prompts(Columns(choices="a,b")) == ["text", "a", "b"]
+    assert Choice.prompts(Columns()) == ["text", "choices"]
+    assert Tag.prompts(Columns(text="words")) == ["words"]
+    assert Classify.prompts(Columns(text_b="other")) == ["text", "other"]
 
 
 def test_a_conversation_over_a_pipe(answered, capsys, monkeypatch):

@@ -118,9 +118,9 @@ class Predictor:
     @property
     def prompts(self) -> list[str]:
         """The columns that a row must have, in the order in which a person is asked for them."""
-        names = list(self.reader.wanted(self.columns, False).values()) or [self.columns.text]
-        second = [self.columns.text_b] if self._task.pairs and names == [self.columns.text] else []
-        return names + second
+        first, *others = self.reader.prompts(self.columns)
+        second = [self.columns.text_b] if self._task.pairs and first == self.columns.text else []
+        return [first, *second, *(name for name in others if name not in second)]
 
     def cells(self, prediction: Prediction) -> dict[str, str]:
         """A prediction as named cells of a table."""

@@ -197,4 +197,5 @@ def _train(work: Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResul
         trainer.write("end", {"tokens": trainer.position.tokens})
         trainer.saver.wait()  # for the best weights
         bests = trainer.position.bests
-    return ranks.by_first(lambda: finish(work, run, model, bests, time.monotonic() - start))
+        # With the kernels of training, without which the last bits of the figures would be others.
+        return ranks.by_first(lambda: finish(work, run, model, bests, time.monotonic() - start))

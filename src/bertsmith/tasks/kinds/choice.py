@@ -68,6 +68,11 @@ class Choice(Task):
         return super().wanted(columns, labelled) | named
 
     @classmethod
+    def prompts(cls, columns: Columns) -> list[str]:
+        """Choices in one column are a list as JSON."""
+        return [columns.text, *columns.choices.split(",")]
+
+    @classmethod
     def used(cls, columns: Columns) -> tuple[str, ...]:
         numbered = (f"{name}{number}" for name in _NUMBERED for number in range(_MOST_NUMBERED))
         return *super().used(columns), *columns.choices.split(","), *numbered

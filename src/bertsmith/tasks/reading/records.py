@@ -94,6 +94,11 @@ class RowReader:
         return wanted | ({"label": columns.label} if labelled else {})
 
     @classmethod
+    def prompts(cls, columns: Columns) -> list[str]:
+        """The columns of a row that a person is asked for one by one."""
+        return list(cls.wanted(columns, labelled=False).values()) or [columns.text]
+
+    @classmethod
     def used(cls, columns: Columns) -> tuple[str, ...]:
         """All columns that records are made of, whether a row must have them or not."""
         return columns.text, columns.text_b, columns.label, columns.id, columns.group
