@@ -136,9 +136,10 @@ def _prepare(
     """All rows, read and encoded; and all that decides what a run comes to."""
     config = read_config(folder)
     tokenizer = load_tokenizer(folder, config)
-    max_length = min(settings.max_length, config.max_position_embeddings)
-    if max_length < settings.max_length:
-        say(f"sequences have at most {max_length} tokens, not {settings.max_length}: the model has no more positions")
+    wanted = settings.max_length or kind.usual_length
+    max_length = min(wanted, config.max_position_embeddings)
+    if max_length < wanted:
+        say(f"sequences have at most {max_length} tokens, not {wanted}: the model has no more positions")
     kind.metric_of(settings)
     kind.check(settings)
     task, parts = encode_sources(kind, sources, tokenizer, max_length, settings)

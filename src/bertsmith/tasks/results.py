@@ -12,6 +12,9 @@ import numpy as np
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.sequences import Truncated
 
+# Of a score between measuring and tuning, of which a line tells.
+_SHOWN_CHANGE = 5e-5
+
 BEST, MEDIAN, LAST = "best", "median", "last"
 
 TEST = "test_"
@@ -160,6 +163,9 @@ class FinetuneResult:
             *([f"test {self.metric} {_spread(self.test_scores)}"] if self.test_scores else []),
             f"kept seed {kept.seed}{why if len(self.seeds) > 1 else ''}, epoch {self.kept_epoch.epoch:g}: {score:.4f}",
         ]
+        tuned = self.tuned["dev"].get(self.metric, score)
+        if abs(tuned - score) > _SHOWN_CHANGE:
+            found.append(f"{tuned:.4f} with what was tuned on dev")
         if self.folds:
             scores = [each[self.metric] for each in self.folds.values()]
             found.insert(

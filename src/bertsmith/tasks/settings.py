@@ -44,8 +44,9 @@ class FinetuneSettings:
     """On hidden states and the pooled output, whatever the pre-training had."""
     attention_dropout: float = 0.1
     """On attention probabilities; on a CPU a step without it is some 10% faster."""
-    max_length: int = 128
-    """The most tokens of a row, [CLS] and [SEP] included; longer texts are cut at their end, or read in windows."""
+    max_length: int = 0
+    """The most tokens of a row, [CLS] and [SEP] included; longer texts are cut at their end, or read in windows. 0 is
+    the task's own: 384 for qa, 128 for all others."""
     windows: bool = False
     """Read texts that are longer in windows, in training and in prediction, and take the mean of their scores."""
     window_overlap: int = 32
@@ -145,7 +146,7 @@ class FinetuneSettings:
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a whole number from 0")
         _demand(self.folds == 0 or self.folds >= 2, "folds", self.folds, "0, or a whole number from 2")
         _demand(0 < self.layer_decay <= 1, "layer_decay", self.layer_decay, "a number above 0, at most 1")
-        _demand(self.max_length >= 8, "max_length", self.max_length, "a whole number from 8")
+        _demand(self.max_length == 0 or self.max_length >= 8, "max_length", self.max_length, "a whole number from 8")
         _demand(self.learning_rate > 0, "learning_rate", self.learning_rate, "a number above 0")
         _demand(0 <= self.warmup <= 1, "warmup", self.warmup, "a share from 0 to 1")
         share = self.dev_share

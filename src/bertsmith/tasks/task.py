@@ -161,8 +161,9 @@ class Task(Answering):
     module of its model that is fresh. metrics: the figures that may select the best weights, the task's own choice
     first; the highest is the best. per_token: the model gives scores for every token, not for every sequence.
     unit_is_sequence: a step of training counts sequences, not records. favours_rare: whether there are class weights,
-    a focal loss, label smoothing and sampling. baseline_name: the best answer that does not look at the text. counts:
-    training rows of each label, the most frequent first.
+    a focal loss, label smoothing and sampling. baseline_name: the best answer that does not look at the text.
+    usual_length: the most tokens of a sequence, where the user does not say. counts: training rows of each label, the
+    most frequent first.
     """
 
     kind: ClassVar[str]
@@ -173,6 +174,7 @@ class Task(Answering):
     unit_is_sequence: ClassVar[bool] = False
     favours_rare: ClassVar[bool] = False
     baseline_name: ClassVar[str] = "most frequent label"
+    usual_length: ClassVar[int] = 128
     counts: Mapping[str, int] | None = None
 
     @classmethod

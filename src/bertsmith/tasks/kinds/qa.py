@@ -70,6 +70,7 @@ class Qa(Task):
     architectures = (architecture,)
     head = "qa_outputs"
     metrics = ("f1", "exact_match", "best_f1", "best_exact")
+    usual_length = 384
     per_token = True
     unit_is_sequence = True
     pairs = True
