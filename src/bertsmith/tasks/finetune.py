@@ -198,5 +198,5 @@ def _train(work: Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResul
         trainer.write("end", {"tokens": trainer.position.tokens})
         trainer.saver.wait()  # for the best weights
         bests = trainer.position.bests
-        # With the kernels of training, without which the last bits of the figures would be others.
-        return ranks.by_first(lambda: finish(work, run, model, bests, time.monotonic() - start))
+    # Without the kernels of training, as `predict` and `evaluate` run the model: to the bit what they will find.
+    return ranks.by_first(lambda: finish(work, run, model, bests, time.monotonic() - start))
