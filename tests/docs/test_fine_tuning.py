@@ -1,4 +1,4 @@
-"""The commands of docs/fine-tuning.md, run as they stand."""
+"""The commands of docs/finetuning.md, run as they stand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from made_rows import made_model, rows
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "fine-tuning.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "finetuning.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
