@@ -61,8 +61,18 @@ class PredictColumns:
         return found | named
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeviceFlags:
+    """Where and how a model is run."""
+
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    """The dtype of matrix products."""
+
+
 @dataclass(frozen=True)
-class PredictFlags:
+class PredictFlags(DeviceFlags):
     """Flags of `predict`."""
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -79,10 +89,6 @@ class PredictFlags:
     """How many answers to a question are listed, or pieces for a [MASK]."""
     out: str = "-"
     """Where predictions go, in the order of the rows: .jsonl or .csv; - is JSON lines on standard output."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    """The dtype of matrix products."""
     columns: PredictColumns = field(default_factory=PredictColumns)
     """Where the texts stand, if not where they stood in the rows that the model was trained on."""
 
@@ -125,7 +131,7 @@ def _check(flags: PredictFlags, prog: str) -> None:
 
 
 @dataclass(frozen=True)
-class EvaluateFlags:
+class EvaluateFlags(DeviceFlags):
     """Flags of `evaluate`."""
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -142,10 +148,6 @@ class EvaluateFlags:
     """A file for the figures."""
     report: Path | None = None
     """A folder for what the task has to tell of the rows, such as tables and pictures."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    """The dtype of matrix products."""
     columns: PredictColumns = field(default_factory=PredictColumns)
     """Where texts and labels stand, if not where they stood in the rows that the model was trained on."""
 
