@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from safetensors.torch import load_file
 import bertsmith
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.training.run_folder import Run
+from made_entities import tagged_rows
 from made_kills import Moment, drawing, ran
+from made_questions import questions
 from made_rows import QUICK, made_model, rows
 from made_runs import OF_THE_CLOCK, figures, weights
 
@@ -59,24 +63,25 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(run)
 
 
-def check_same(found: Run, alone: Run) -> None:
-    """The records and the weights, up to the rounding of fp32."""
+def check_same(found: Run, alone: Run, shares: bool = True) -> None:
+    """The records and the weights, up to the rounding of fp32. shares: whether scores are shares of rows."""
     assert [each["kind"] for each in found.metrics()] == [each["kind"] for each in alone.metrics()]
     for ours, theirs in zip(found.metrics(), alone.metrics(), strict=True):
         assert ours.keys() == theirs.keys()
         for name in theirs.keys() - OF_THE_CLOCK - {"kind", "fill", "padding_share"}:
             assert ours[name] == pytest.approx(theirs[name], rel=CLOSE), (theirs["kind"], theirs["step"], name)
-    for ours, theirs in zip(found.metrics("evaluation"), alone.metrics("evaluation"), strict=True):
+    for ours, theirs in zip(found.metrics("evaluation"), alone.metrics("evaluation"), strict=True) if shares else ():
         assert ours == theirs, "scores are shares of rows, which rounding does not move"
     ours, theirs = (load_file(run.model / "model.safetensors") for run in (found, alone))
     assert ours.keys() == theirs.keys()
     for name, each in theirs.items():
-        # A key's bias has no gradient in exact arithmetic: it is rounding alone, held to the matrix that it belongs to.
-        of = name.replace("key.bias", "key.weight")
+        # A bias that all scores of a softmax share (of keys, of the heads of questions and choices) has no gradient in
+        # exact arithmetic: it is rounding alone, held to the matrix that it belongs to.
+        of = re.sub(r"(key|qa_outputs|classifier)\.bias$", r"\1.weight", name)
         assert float((ours[name] - each).norm()) < CLOSE * float(theirs[of].norm()), name
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_give_the_scores_and_weights_of_one(alone: Run, model: Path, tmp_path: Path, ranks: int) -> None:
     ran(tune, ranks, model, tmp_path / "run", SETTINGS, tmp_path)
     check_same(Run(tmp_path / "run"), alone)
@@ -89,6 +94,44 @@ def test_ranks_give_the_scores_and_weights_of_one(alone: Run, model: Path, tmp_p
     ran(tune, ranks, model, tmp_path / "run", SETTINGS, tmp_path)
     again = json.loads((tmp_path / f"{ranks - 1}-of-{ranks}.json").read_text(encoding="utf-8"))
     assert again == given[0], "a finished run is not trained again, and all ranks are given its result"
+
+
+def chosen(count: int, seed: int) -> list[dict[str, Any]]:
+    """Rows of multiple choice, of which the one with a word of praise is right."""
+    draw = random.Random(seed)
+    made = []
+    for _ in range(count):
+        right, several = draw.randrange(2), draw.randrange(2, 4)
+        endings = [f"{'lovely' if place == right else 'awful'} word{draw.randrange(9)}" for place in range(several)]
+        made.append({"text": "word1 word2", "choices": endings, "label": right})
+    return made
+
+
+def other_rows(kind: str, count: int, seed: int) -> list[dict[str, Any]]:
+    if kind == "several labels":
+        return [{**row, "label": [row["label"]] if len(row["text"]) % 3 else []} for row in rows(count, seed)]
+    if kind == "regress":
+        return [{**row, "label": len(row["text"]) / 40 + (row["label"] == "praise")} for row in rows(count, seed)]
+    return {"tag": tagged_rows, "qa": questions, "choice": chosen}[kind](count, seed)
+
+
+OTHER_KINDS = ("several labels", "regress", "tag", "qa", "choice")
+
+
+def tune_others(model: Path, folder: Path) -> None:
+    """What every rank does: a run of each kind of task."""
+    for kind in OTHER_KINDS:
+        train, dev = other_rows(kind, 41, 1), other_rows(kind, 12, 2)
+        settings = replace(SETTINGS, seeds=1, doc_stride=8, thresholds="half", micro_batch_tokens=60)
+        name = "classify" if kind == "several labels" else kind
+        bertsmith.finetune(name, model, train, dev, folder / kind, settings=settings)
+
+
+def test_ranks_give_the_losses_and_weights_of_one_for_every_kind_of_task(model: Path, tmp_path: Path) -> None:
+    tune_others(model, tmp_path / "alone")
+    ran(tune_others, 2, model, tmp_path / "two")
+    for kind in OTHER_KINDS:
+        check_same(Run(tmp_path / "two" / kind), Run(tmp_path / "alone" / kind), kind not in ("regress", "qa"))
 
 
 def test_the_identity_of_a_run_is_that_of_one_process(alone: Run, model: Path, tmp_path: Path) -> None:
