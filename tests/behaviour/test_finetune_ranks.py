@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 import bertsmith
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.training.run_folder import Run
 from made_entities import tagged_rows
@@ -165,6 +167,34 @@ def test_two_ranks_killed_in_both_seeds_and_resumed_are_unbroken(model: Path, tm
 @pytest.mark.slow
 def test_two_ranks_killed_again_and_again_and_resumed_are_unbroken(model: Path, tmp_path: Path) -> None:
     check_killed_and_resumed(model, tmp_path, kills=4)
+
+
+def stopped_in_evaluation(model: Path, run: Path, settings: Any) -> None:
+    """What every rank does: rank 1 alone is sent a signal in the first batch of the second evaluation."""
+    from bertsmith.base import ranks
+    from bertsmith.tasks.objective import TaskObjective
+
+    evaluate, calls = TaskObjective.evaluate, [0]
+
+    def signalled(self: TaskObjective, held_out: Any, between: Any) -> Any:
+        calls[0] += 1
+        if ranks.rank() == 1 and calls[0] == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return evaluate(self, held_out, between)
+
+    TaskObjective.evaluate = signalled  # type: ignore[method-assign]
+    with pytest.raises(StoppedAfterSaving, match=f"stopped at step {STEPS_OF_A_SEED};"):
+        tune(model, run, settings)
+
+
+def test_a_signal_to_one_rank_in_an_evaluation_ends_it_and_it_is_done_again(model: Path, tmp_path: Path) -> None:
+    settings = replace(DROPPING, patience=1)
+    ran(tune, 2, model, tmp_path / "unbroken", settings)
+    ran(stopped_in_evaluation, 2, model, tmp_path / "run", settings)
+    assert len(Run(tmp_path / "run").metrics("evaluation")) == 1
+    ran(tune, 2, model, tmp_path / "run", settings)
+    assert figures(Run(tmp_path / "run")) == figures(Run(tmp_path / "unbroken"))
+    assert weights(Run(tmp_path / "run")) == weights(Run(tmp_path / "unbroken"))
 
 
 def test_a_run_moves_from_three_ranks_to_two_to_one(alone: Run, model: Path, tmp_path: Path) -> None:

@@ -179,9 +179,16 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[:-1] if line]
 
 
-def forget_after(path: Path, step: int) -> None:
-    """Drops the records of later steps, which will be taken again, so that no step stands twice in `metrics.jsonl`."""
+def forget_after(path: Path, step: int, unmeasured: bool = False) -> None:
+    """Drops the records of later steps, which will be taken again, so that no step stands twice in `metrics.jsonl`.
+
+    unmeasured: the evaluation after the step itself will be done again, too.
+    """
     if path.exists():
-        known = [record for record in read_metrics(path) if record["step"] <= step]
-        kept = [record for record in known if record["kind"] not in ("final", "end")]
+        last = step - unmeasured
+        kept = [
+            each
+            for each in read_metrics(path)
+            if each["step"] <= (last if each["kind"] == "evaluation" else step) and each["kind"] not in ("final", "end")
+        ]
         write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
