@@ -66,9 +66,9 @@ class FinetuneFlags(RankFlags):
     out: Path
     """The run folder; the fine-tuned model lies in its `model`."""
     task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "auto"
-    """A kind (classify, regress, tag, qa, choice), or a benchmark, which has columns, labels and settings of its own
-    (cola sst2 mrpc stsb qqp mnli qnli rte wnli squad1 squad2 swag codah wnut17 conll2003 chemprot bc5cdr-chemical
-    bc5cdr-disease); auto infers the kind from the rows."""
+    """A kind (classify, regress, tag, qa, choice, embed), or a benchmark, which has columns, labels and settings of its
+    own (cola sst2 mrpc stsb qqp mnli qnli rte wnli squad1 squad2 swag codah wnut17 conll2003 chemprot bc5cdr-chemical
+    bc5cdr-disease); auto infers the kind from the rows, embed excepted."""
     train: Path | None = None
     """Labelled rows to learn from: .csv, .tsv, .jsonl, .json, .parquet or CoNLL's columns, compressed or not."""
     dev: Path | None = None
