@@ -215,9 +215,9 @@ def _write_header(file: BinaryIO, rows: int, width: int) -> None:
     np.lib.format.write_array_header_1_0(file, head)
 
 
-def _length(wanted: int, told: int | None, positions: int) -> int:
+def _length(wanted: int, usual: int | None, positions: int) -> int:
     """The most tokens of a text."""
     if wanted and not _SHORTEST <= wanted <= positions:
         what = f"max_length is {wanted}, and the model reads from {_SHORTEST} to {positions} tokens"
         raise BertsmithError(what, "max_length", "use a number between these, or leave it out")
-    return wanted or min(told or positions, positions)
+    return wanted or min(usual or positions, positions)

@@ -1,9 +1,9 @@
 """The objective of embeddings: a loss of the whole step, whatever micro-batches and ranks it was dealt to.
 
-Every row of a step is told from all others, so no micro-batch has a loss by itself. A step of one micro-batch goes
-through whole. Else the vectors of all micro-batches and ranks are computed first; the loss of the step, its gradient
-with respect to these vectors, and then each micro-batch again, whose share of the loss is its vectors times that
-gradient (Gao et al., 2021, "Scaling deep contrastive learning batch size under memory limited setup").
+The negatives of a row are all other rows of its step, so no micro-batch has a loss by itself. A step of one micro-batch
+goes through whole. Else the vectors of all micro-batches and ranks are computed first; the loss of the step, its
+gradient with respect to these vectors, and then each micro-batch again, whose share of the loss is its vectors times
+that gradient (Gao et al., 2021, "Scaling deep contrastive learning batch size under memory limited setup").
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How pairs of like texts are told from all other pairs: the loss of training, and the ranks that measure it.
+"""Finding the text that is like another among those of many rows: the loss of training, and the ranks that measure it.
 
 Every row is an anchor, a text that is like it, and perhaps one that is not. The loss is the cross entropy of finding
 the own text among those of all rows, by 20 times the cosine (Henderson et al., 2017, "Efficient natural language
@@ -16,7 +16,7 @@ from torch import Tensor
 SCALE = 20.0
 """What cosines are multiplied by, the usual one of sentence-transformers."""
 NO_TEXT = -1
-_ROWS_AT_ONCE = 1024
+_COSINES_AT_ONCE = 1 << 24
 
 
 def candidates_of(table: Tensor) -> Tensor:
@@ -58,8 +58,9 @@ def ranks_of_like(vectors: NDArray[np.float32], texts: NDArray[np.int64]) -> NDA
     """
     table, numbers = torch.from_numpy(vectors), torch.from_numpy(texts)
     candidates, found = candidates_of(table), []
-    for start in range(0, len(table), _ROWS_AT_ONCE):
-        rows = torch.arange(start, min(start + _ROWS_AT_ONCE, len(table)))
+    at_once = max(1, _COSINES_AT_ONCE // len(candidates))
+    for start in range(0, len(table), at_once):
+        rows = torch.arange(start, min(start + at_once, len(table)))
         scores = table[rows, 0] @ candidates.T
         own = scores.gather(1, rows[:, None])
         found.append(((scores >= own) & ~barred(numbers, rows)).sum(1))

@@ -141,7 +141,7 @@ def test_vectors_that_are_all_alike_find_nothing():
 def test_ranks_are_the_same_in_several_blocks(monkeypatch):
     vectors, texts = drawn(10, 3, width=2).float().numpy(), numbered(10, 3).numpy()
     expected = ranks_of_like(vectors, texts).tolist()
-    monkeypatch.setattr("bertsmith.tasks.embedding.ranking._ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("bertsmith.tasks.embedding.ranking._COSINES_AT_ONCE", 3 * 20)
     assert ranks_of_like(vectors, texts).tolist() == expected
     assert len(set(expected)) > 2
 
