@@ -59,9 +59,9 @@ def _pretrain_flags(call: Call) -> tuple[PretrainFlags, Recipe]:
 
 # One line: tyro keeps the breaks of a field's string.
 _TASK = (
-    "A kind: classify, regress, tag, qa, choice; auto infers it from the rows. Or a benchmark, which has columns, "
-    "labels and settings of its own: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, swag, codah, "
-    "wnut17, conll2003, chemprot, bc5cdr-chemical, bc5cdr-disease."
+    "A kind: classify, regress, tag, qa, choice, embed; auto infers it from the rows, but for embed. Or a benchmark, "
+    "which has columns, labels and settings of its own: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, "
+    "squad2, swag, codah, wnut17, conll2003, chemprot, bc5cdr-chemical, bc5cdr-disease."
 )
 
 

@@ -55,10 +55,10 @@ class Predictor:
         self._tokenizer = load_tokenizer(folder, shape)
         config = files.read_json(folder / CONFIG_FILE)
         architecture = _architecture(config)
-        kind = answering(architecture, config)
+        kind = answering(architecture, trained.values | config)
         if kind is None:
             what = f"this folder holds {architecture}, which predicts nothing by itself"
-            raise BertsmithError(what, folder, "fine-tune it first")
+            raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
         self._task = kind.of_folder(FolderFacts(config, trained.values, self._tokenizer, top))
         chosen = choose_device(device, precision)
         model = load_model(lambda config: self._task.build(config, chosen.compute), folder, kind.may_be_fresh)

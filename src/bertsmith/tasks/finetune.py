@@ -19,12 +19,14 @@ from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.recipes.loader import as_yaml
 from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs, tell_rows
 from bertsmith.tasks.chosen import chosen
+from bertsmith.tasks.contrastive import RankingObjective
 from bertsmith.tasks.examples import check_sources, checksums, encode_sources
 from bertsmith.tasks.finetuning.finish import finish
 from bertsmith.tasks.finetuning.folds import keeper
 from bertsmith.tasks.finetuning.model import build_model, optimizer_of
 from bertsmith.tasks.finetuning.trials import trials
 from bertsmith.tasks.finetuning.work import Work
+from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.objective import TaskObjective
 from bertsmith.tasks.reading.records import Source
 from bertsmith.tasks.results import FinetuneResult
@@ -143,7 +145,7 @@ def _prepare(
     kind.metric_of(settings)
     kind.check(settings)
     task, parts = encode_sources(kind, sources, tokenizer, max_length, settings)
-    work = Work(folder, task, tokenizer, settings, max_length, parts)
+    work = Work(folder, task.settled(folder, parts, settings), tokenizer, settings, max_length, parts)
     return work, _identity(work, sources)
 
 
@@ -170,7 +172,7 @@ def _train(work: Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResul
     position = resume_position(checkpoint, model, optimizer)
     drops = settings.dropout > 0 or settings.attention_dropout > 0
     started_on |= cut_of_run(facts.started_on, position, {"micro_batch_tokens": settings.micro_batch_tokens}, drops)
-    objective = TaskObjective(
+    objective = (RankingObjective if isinstance(work.task, Embed) else TaskObjective)(
         work.task,
         read_config(work.folder),
         model,

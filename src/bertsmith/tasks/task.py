@@ -164,8 +164,9 @@ class Task(Answering):
     """A kind of model that is fine-tuned on labelled rows.
 
     kind: its name on the command line. architecture: the class of `transformers` that reads its folder. head: the
-    module of its model that is fresh. metrics: the figures that may select the best weights, the task's own choice
-    first; the highest is the best. per_token: the model gives scores for every token, not for every sequence.
+    module of its model that is fresh, "" for none. metrics: the figures that may select the best weights, the task's
+    own choice first; the highest is the best. per_token: the model gives scores for every token, not for every
+    sequence.
     unit_is_sequence: a step of training counts sequences, not records. favours_rare: whether there are class weights,
     a focal loss, label smoothing and sampling. baseline_name: the best answer that does not look at the text.
     usual_length: the most tokens of a sequence, where the user does not say. counts: training rows of each label, the
@@ -211,6 +212,15 @@ class Task(Answering):
             what = f"metric '{settings.metric}' is not one of {cls.kind}"
             raise BertsmithError(what, "metric", nearest(settings.metric, cls.metrics))
         return settings.metric
+
+    def settled(self, folder: Path, parts: Mapping[str, Examples], settings: FinetuneSettings) -> Self:
+        """The task as it is for a run from this model folder, with all its rows. Raises BertsmithError for rows to
+        measure on that do not fit the others."""
+        return self
+
+    def selecting(self, settings: FinetuneSettings) -> str:
+        """The metric that selects the best weights of a run."""
+        return self.metric_of(settings)
 
     def examples(self, records: Sequence[Record], tokenizer: Tokenizer, max_length: int) -> Examples:
         """Labelled records, encoded. Raises BertsmithError at what cannot be used, and at a label that the training
@@ -258,6 +268,10 @@ class Task(Answering):
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Keys of task.json."""
+
+    def folder_files(self, config: BertConfig, max_length: int) -> dict[str, Any]:
+        """Further files of the model folder, as JSON, by name. max_length: the most tokens of a sequence."""
+        return {}
 
     def shown(self, record: Record) -> str:
         """The truth of a record, for a person."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +73,14 @@ class Objective(Protocol):
 
     def evaluation_line(self, when: str, figures: Mapping[str, float]) -> str:
         """What `evaluate` gave, as a line. when: such as "after step 500"."""
+
+
+@runtime_checkable
+class SeesSteps(Protocol):
+    """An objective whose loss is not the sum of those of its micro-batches: it is shown all of a step first."""
+
+    def begin_step(self, micro_batches: Sequence[Any], device: torch.device) -> None:
+        """Called by all ranks before the first forward pass of a step, with the micro-batches of this rank."""
 
 
 def figures_of(losses: Mapping[str, LossSum] | Sequence[LossSum]) -> Tensor:
