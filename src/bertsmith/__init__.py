@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bertsmith.corpus.prepare import prepare
     from bertsmith.inference.predictor import Predictor
+    from bertsmith.tasks.distill import distill
     from bertsmith.tasks.finetune import finetune
     from bertsmith.training.pretrain import pretrain
     from bertsmith.weights.convert import import_checkpoint
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Predictor",
+    "distill",
     "finetune",
     "import_checkpoint",
     "load_encoder",
@@ -52,6 +54,7 @@ _HOMES = {
     "prepare": "bertsmith.corpus.prepare",
     "pretrain": "bertsmith.training.pretrain",
     "finetune": "bertsmith.tasks.finetune",
+    "distill": "bertsmith.tasks.distill",
     "import_checkpoint": "bertsmith.weights.convert",
     "load_encoder": "bertsmith.weights.huggingface",
     "load_pretraining_model": "bertsmith.weights.huggingface",

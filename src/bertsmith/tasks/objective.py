@@ -11,14 +11,14 @@ from typing import Self
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertsmith.base import ranks
 from bertsmith.base.layout import Ints, deal_within
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import step_flop
-from bertsmith.model.losses import Forward
-from bertsmith.tasks.sequences import pack
+from bertsmith.model.losses import Forward, LossSum
+from bertsmith.tasks.sequences import Inputs, pack
 from bertsmith.tasks.task import Examples, Floats, Runner, Task
 
 _SHOWN = 8
@@ -30,6 +30,14 @@ class Units:
 
     examples: Examples
     numbers: Ints
+
+
+Counted = Callable[[Task, Units], dict[str, int]]
+
+
+def label_counts(task: Task, units: Units) -> dict[str, int]:
+    """The labels of some units, by the name of the task's loss."""
+    return {task.kind: task.labels(units.examples.targets[units.numbers])}
 
 
 @dataclass(frozen=True)
@@ -54,11 +62,19 @@ class TaskObjective:
         members, unit = train.members(batch.numbers)
         inputs = pack(train.sequences, members, device, unit)
         targets = torch.from_numpy(train.targets[batch.numbers]).to(device)
-        loss = self.task.loss(self.model, inputs, targets)
+        losses = self.losses(inputs, targets, batch)
         lengths = train.sequences.lengths[members]
         tokens, squared = int(lengths.sum()), float((lengths.astype(np.float64) ** 2).sum())
-        flop = step_flop(self.config, tokens, squared, sequences=len(lengths))
-        return Forward({self.task.kind: loss}, tokens, inputs.packed.tokens, inputs.packed.attended_slots, flop)
+        flop = self.flop(tokens, squared, len(lengths))
+        return Forward(losses, tokens, inputs.packed.tokens, inputs.packed.attended_slots, flop)
+
+    def losses(self, inputs: Inputs, targets: Tensor, batch: Units) -> Mapping[str, LossSum]:
+        """The summed losses by name. inputs, targets: those of `batch`, on the device."""
+        return {self.task.kind: self.task.loss(self.model, inputs, targets)}
+
+    def flop(self, tokens: int, squared_lengths: float, sequences: int) -> float:
+        """Floating-point operations of a batch: `step_flop`."""
+        return step_flop(self.config, tokens, squared_lengths, sequences=sequences)
 
     def evaluate(self, held_out: Mapping[str, Examples]) -> dict[str, float]:
         """Every metric on the rows "dev" and, on those of another part, its name before the metric's ("test_f1").
@@ -104,7 +120,7 @@ class Order:
     """In which order units are taken: drawn anew for each epoch.
 
     seed: of the run. batch: units of a step, over all ranks. budget_tokens: the most that go through the model at once.
-    rank: the one, of `ranks`, whose share of a step is built.
+    rank: the one, of `ranks`, whose share of a step is built. counted: the labels of each loss of some units.
     """
 
     examples: Examples
@@ -115,6 +131,7 @@ class Order:
     budget_tokens: int
     rank: int = 0
     ranks: int = 1
+    counted: Counted = label_counts
 
     @property
     def epoch_steps(self) -> int:
@@ -148,7 +165,7 @@ class Order:
         return RowStep(
             number,
             micro,
-            {self.task.kind: self.task.labels(self.examples.targets[members])},
+            self.counted(self.task, Units(self.examples, members)),
             int(lengths.sum()),
             f"rows {shown}{more}",
         )

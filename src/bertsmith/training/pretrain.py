@@ -216,9 +216,13 @@ def _tell_unused(shape: ModelShape, folder: Path) -> None:
 
 
 def _config(recipe: Recipe, corpus: Corpus) -> BertConfig:
-    shape = recipe.model
+    return config_of(recipe.model, corpus.special.vocabulary_size, corpus.special.pad)
+
+
+def config_of(shape: ModelShape, vocabulary_size: int, pad: int) -> BertConfig:
+    """The shape of a recipe as a config. vocabulary_size: in pieces. pad: the id of [PAD]."""
     return BertConfig(
-        vocab_size=corpus.special.vocabulary_size,
+        vocab_size=vocabulary_size,
         hidden_size=shape.hidden,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
@@ -227,7 +231,7 @@ def _config(recipe: Recipe, corpus: Corpus) -> BertConfig:
         hidden_dropout_prob=shape.hidden_dropout,
         attention_probs_dropout_prob=shape.attention_dropout,
         max_position_embeddings=shape.max_positions,
-        pad_token_id=corpus.special.pad,
+        pad_token_id=pad,
     )
 
 
