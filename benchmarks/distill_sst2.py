@@ -67,8 +67,10 @@ def main() -> None:
         return
     train, dev = rows_of(given.data)
     model = given.data / "weights/all-MiniLM-L6-v2"
-    teacher, words = teacher_of(given.work, model, train, dev), words_of(given.work, given.data, model)
+    teacher = teacher_of(given.work, model, train, dev)
     _keep(given.out, {"cell": "teacher", "seed": 0, "settings": asdict(TEACHER), **teacher})
+    made = any(CELLS[cell][1] for cell in given.cells)
+    words = words_of(given.work, given.data, model) if made else given.work / "mlm"
     for seed in given.seeds:  # all cells of a seed, so that a run that is cut off has whole seeds
         for cell in given.cells:
             _one(given.out, cell, seed, (train, dev), model, given.work / "teacher", words)

@@ -112,7 +112,7 @@ ROOTS = {
     "training.pretrain": {*SEES["training"], "recipes", "training.pretraining.phases"},
     "training.pretraining.phases": {*SEES["training"], "recipes"},
     "tasks.finetune": {*SEES["tasks"], "recipes", "weights", "optim", "training", *FINETUNING},
-    "tasks.distill": {*SEES["tasks"], "recipes", "weights", "training.pretrain", "tasks.finetune"},
+    "tasks.distill": {*SEES["tasks"], "corpus", "recipes", "weights", "training.pretrain", "tasks.finetune"},
     **{name: {*SEES["tasks"], "weights", "optim", "training", *FINETUNING} for name in FINETUNING},
     "__main__": {"cli"},
     "__init__": {"corpus", "training", "tasks", "weights", "inference"},

@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.recipes.loader import load_recipe, presets
 from bertsmith.recipes.schema import Recipe
@@ -16,7 +17,7 @@ from bertsmith.tasks.reading.records import Source
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
 from bertsmith.tokens.tokenizer import Tokenizer
-from bertsmith.training.pretrain import config_of
+from bertsmith.training.pretrain import Run, config_of, pretrain
 from bertsmith.weights.huggingface import model_folder, read_config
 
 
@@ -25,6 +26,7 @@ def distill(
     student: Recipe | str | Path | None = None,
     out: str | Path | None = None,
     *,
+    corpus: Corpus | str | Path | None = None,
     task: str = "auto",
     train: Source | None = None,
     dev: Source | None = None,
@@ -32,15 +34,23 @@ def distill(
     data: str | Path | None = None,
     settings: DistillSettings | None = None,
     resume: bool = False,
-) -> FinetuneResult:
-    """Trains a student on labelled rows and on what a teacher shows of them; otherwise as `bertsmith.finetune`.
+) -> FinetuneResult | Run:
+    """Trains a student on labelled rows, or on a corpus, and on what a teacher shows of them; otherwise as
+    `bertsmith.finetune`, or as `bertsmith.pretrain`.
 
-    teacher: the folder or run of a model that is fine-tuned for the same task with the same labels. student: a model
-    folder or run with the teacher's tokenizer; a recipe (a preset's name, a YAML file or a Recipe), whose shape gets
-    random weights; None for the teacher itself, whose layers are taken. `settings.student_layers` takes some of the
-    layers of a folder.
-    Raises BertsmithError where teacher and student do not fit each other or the rows, before any training.
+    On a corpus: teacher is any BERT folder or run with the corpus's vocabulary, student a recipe, whose `distillation`
+    says what is compared, and nothing else but `resume` is given. It returns the run.
+
+    On rows: teacher is the folder or run of a model that is fine-tuned for the same task with the same labels. student:
+    a model folder or run with the teacher's tokenizer; a recipe (a preset's name, a YAML file or a Recipe), whose shape
+    gets random weights; None for the teacher itself, whose layers are taken. `settings.student_layers` takes some of
+    the layers of a folder.
+    Raises BertsmithError where teacher and student do not fit each other or the text, before any training.
     """
+    if corpus is not None:
+        of_rows = (("train", train), ("dev", dev), ("test", test), ("data", data), ("settings", settings))
+        _check_corpus(student, out, [name for name, each in of_rows if each is not None])
+        return pretrain(student, corpus, out, resume=resume, teacher=teacher)  # type: ignore[arg-type]
     given = {part: rows for part, rows in (("train", train), ("dev", dev), ("test", test)) if rows is not None}
     teacher = Path(teacher)
     shape = None if student is None else recipe_shape(student, teacher)
@@ -49,6 +59,17 @@ def distill(
     settings = settings or distill_settings(task)
     asked = Asked(task, model, given, Taken(data), settings, teacher, shape, named)
     return tune(asked, None if out is None else Path(out), resume)
+
+
+def _check_corpus(student: Recipe | str | Path | None, out: str | Path | None, given: list[str]) -> None:
+    if given:
+        what = f"a corpus and {' and '.join(given)} exclude each other"
+        raise BertsmithError(what, "corpus", "give a corpus and a recipe, or a task with its rows")
+    if student is None or (not isinstance(student, Recipe) and Path(student).is_dir()):
+        what = "on a corpus the student is a recipe, which says what it learns from and for how long"
+        raise BertsmithError(what, "student", f"give a YAML file, or one of: {', '.join(presets())}")
+    if out is None:
+        raise BertsmithError("there is no run folder", "out", "name one")
 
 
 def distill_settings(task: str) -> DistillSettings:
