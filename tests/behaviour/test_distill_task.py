@@ -16,6 +16,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.checkpoints.folders import STATE_FILE
 from bertsmith.training.run_folder import Run
 from made_kills import Moment, ran
 from made_runs import figures, weights
@@ -25,7 +26,7 @@ TRAIN, DEV = rows(70, 1), rows(24, 2)
 STILL = replace(QUICK, dropout=0.0, attention_dropout=0.0)
 LABELS_ALONE: dict[str, Any] = {"label_weight": 1.0, "logits_weight": 0.0, "hidden_weight": 0.0}
 # 70 rows and as many made ones, in steps of 16; maps from a width of 24 to the teacher's 32; dropout.
-ALL = replace(QUICK, augment=1, dropout=0.2, seeds=2, epochs=1)
+ALL = replace(QUICK, dropout=0.2, seeds=2, epochs=1)
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +147,7 @@ def test_made_rows_may_keep_the_label_of_their_row(teacher: Path, bert: Path, tm
 
 
 def student(teacher: Path, narrow: Path, words: Path, out: Path) -> None:
-    distil(teacher, narrow, out, settings=replace(ALL, augment_model=str(words)), resume=True)
+    distil(teacher, narrow, out, settings=replace(ALL, augment=1, augment_model=str(words)), resume=True)
 
 
 def test_killed_and_resumed_is_unbroken_with_maps_made_rows_and_dropout(
@@ -157,7 +158,7 @@ def test_killed_and_resumed_is_unbroken_with_maps_made_rows_and_dropout(
     steps = Run(tmp_path / "unbroken").metrics("train")[-1]["step"] // 2
     for step in (3, steps + 3):  # of the first seed, and of the second
         ran(student, 1, *given, tmp_path / "run", kill=Moment(step, 0.0, saved=True))
-        state = load_file(step_folders(tmp_path / "run")[-1] / "state.safetensors")
+        state = load_file(step_folders(tmp_path / "run")[-1] / STATE_FILE)
         assert "model.hidden_maps.0.weight" in state
     ran(student, 1, *given, tmp_path / "run")
     resumed, unbroken = Run(tmp_path / "run"), Run(tmp_path / "unbroken")

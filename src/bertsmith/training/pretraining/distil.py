@@ -100,13 +100,13 @@ class DistilledPretraining(Pretraining):
     @torch.no_grad()
     def evaluate(self, held_out: Sequence[PretrainBatch]) -> dict[str, float]:
         """What heads predict, where they are trained, and the teacher's losses, each with its weight."""
-        names = [name for name in self.names if name not in PretrainLosses._fields]
+        names = self._of_teacher
         training = self.model.training
         self.model.eval()
         sums = torch.zeros(3 * len(names), device=self.device, dtype=torch.float64)
         for batch in held_out[rank() :: world_size()]:
             found = self._losses(to_inputs(batch, self.device), batch)
-            sums += figures_of([found[name] for name in names])
+            sums += figures_of([found[name] for name in names]) if names else 0
         self.model.train(training)
         losses, counts = sum_over_ranks(sums).view(-1, 3).T[:2].tolist()
         figures = {f"{name}_loss": loss / max(n, 1) for name, loss, n in zip(names, losses, counts, strict=True)}
@@ -114,15 +114,20 @@ class DistilledPretraining(Pretraining):
 
     def training_line(self, record: Mapping[str, float]) -> str:
         own = super().training_line(record) if self.predicts else f"loss {record['loss']:.3f}"
-        return f"{own}, {self._words(record)}"
+        return ", ".join((own, *self._words(record if len(self.names) > 1 else {})))
 
     def evaluation_line(self, when: str, figures: Mapping[str, float]) -> str:
         own = super().evaluation_line(when, figures) if self.predicts else f"held out, {when}"
-        return f"{own}; from the teacher: {self._words(figures)}"
+        return f"{own}; from the teacher: {', '.join(self._words(figures)) or 'nothing'}"
 
-    def _words(self, figures: Mapping[str, float]) -> str:
-        names = (name for name in self.names if name not in PretrainLosses._fields)
-        return ", ".join(f"{name} {figures[f'{name}_loss']:.4f}" for name in names)
+    @property
+    def _of_teacher(self) -> list[str]:
+        """The losses that are not the student's own."""
+        return [name for name in self.names if name not in PretrainLosses._fields]
+
+    def _words(self, figures: Mapping[str, float]) -> list[str]:
+        found = {name: figures.get(f"{name}_loss") for name in self._of_teacher}
+        return [f"{name} {loss:.4f}" for name, loss in found.items() if loss is not None]
 
 
 def freeze_unlabelled(model: nn.Module) -> None:
