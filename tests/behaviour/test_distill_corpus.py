@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
-from bertsmith.corpus.shards import Corpus
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.recipes.loader import save_recipe
@@ -99,18 +98,17 @@ def test_layers_of_the_teacher_are_taken(teacher: Path, tmp_path: Path, said: py
         assert torch.allclose(each, theirs[name.replace("layer.0.", "layer.1.")], atol=1e-6), name
 
 
-def work(teacher: Path, out: Path) -> None:
-    recipe = student(save_every=2, phase1__global_batch=8)
-    bertsmith.distill(teacher, recipe, out, corpus=Corpus.open(small_corpus()), resume=True)
+def work(teacher: Path, folder: Path, out: Path) -> None:
+    bertsmith.distill(teacher, student(save_every=2), out, corpus=folder, resume=True)
 
 
 def test_killed_in_both_phases_and_resumed_is_unbroken(teacher: Path, tmp_path: Path) -> None:
-    small_corpus()
-    ran(work, 1, teacher, tmp_path / "unbroken")
+    given = (teacher, small_corpus())
+    ran(work, 1, *given, tmp_path / "unbroken")
     for step in (3, 6):  # of the first phase, and of the second
-        ran(work, 1, teacher, tmp_path / "run", kill=Moment(step, 0.0, saved=True))
+        ran(work, 1, *given, tmp_path / "run", kill=Moment(step, 0.0, saved=True))
         assert "model.hidden_maps.0.weight" in load_file(step_folders(tmp_path / "run")[-1] / STATE_FILE)
-    ran(work, 1, teacher, tmp_path / "run")
+    ran(work, 1, *given, tmp_path / "run")
     resumed, unbroken = Run(tmp_path / "run"), Run(tmp_path / "unbroken")
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
