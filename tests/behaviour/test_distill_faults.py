@@ -44,10 +44,13 @@ def test_a_teacher_of_other_labels(bert: Path, teacher: Path, tmp_path: Path) ->
 def test_a_teacher_of_another_task(bert: Path, teacher: Path, tmp_path: Path) -> None:
     numbers = [{**row, "label": str(place / 7)} for place, row in enumerate(TRAIN)]
     error = refused(teacher, bert, tmp_path, task="regress", train=numbers, dev=numbers)
-    assert error.what == "the teacher is fine-tuned for classify, and the rows are of regress"
+    assert error.what == "the teacher is fine-tuned for single_label_classification, and the rows are of regression"
     several = [{**row, "label": [row["label"]]} for row in TRAIN]
     error = refused(teacher, bert, tmp_path, train=several, dev=several)
-    assert error.what == "the teacher is fine-tuned for Classify, and the rows are of ManyLabels"
+    assert (
+        error.what
+        == "the teacher is fine-tuned for single_label_classification, and the rows are of multi_label_classification"
+    )
 
 
 def test_a_teacher_of_pairs(bert: Path, teacher: Path, tmp_path: Path) -> None:

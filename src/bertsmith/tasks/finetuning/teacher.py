@@ -63,9 +63,7 @@ def check_teacher(work: Work) -> None:
 
 def _check_same(task: Task, teacher: Task, where: str) -> None:
     if type(task) is not type(teacher):
-        names = [
-            type(each).__name__ if each.kind == task.kind == teacher.kind else each.kind for each in (teacher, task)
-        ]
+        names = [each.config().get("problem_type", each.kind) for each in (teacher, task)]
         raise BertsmithError(f"the teacher is fine-tuned for {names[0]}, and the rows are of {names[1]}", where, _FIX)
     theirs, ours = (list(each.config().get("id2label", {}).values()) for each in (teacher, task))
     if theirs != ours:
@@ -79,8 +77,8 @@ def _check_same(task: Task, teacher: Task, where: str) -> None:
 def _tell(work: Work, pairs: tuple[tuple[int, int], ...]) -> None:
     assert work.distilled is not None
     settings, shape, of = work.distilled.settings, work.config, work.distilled.teacher
-    if work.distilled.shape is not None:
-        begins = f"random weights, {shape.num_hidden_layers} layers of {shape.hidden_size}"
+    if work.distilled.shape is not None or work.settings.from_scratch:
+        begins = f"random weights, {len(work.layers)} layers of {shape.hidden_size}"
     else:
         every = shape.num_hidden_layers
         some = f"layers {', '.join(map(str, work.layers))} of {every}" if len(work.layers) < every else "all layers"
