@@ -21,10 +21,10 @@ STILL = replace(QUICK, dropout=0.0, attention_dropout=0.0, windows=True, window_
 
 
 def several(count: int) -> Rows:
-    return [
-        {**row, "label": sorted({row["label"], "long" if len(row["text"]) > 25 else row["label"]})}
-        for row in rows(count, 3)
-    ]
+    def labels(row: dict[str, Any]) -> list[str]:
+        return [row["label"], *(["long"] if len(row["text"]) > 25 else [])]
+
+    return [{**row, "label": labels(row)} for row in rows(count, 3)]
 
 
 def numbers(count: int) -> Rows:
