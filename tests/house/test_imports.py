@@ -47,7 +47,22 @@ SUB_ROOMS = {
         "filters",
     ),
     "weights": ("names", "foreign", "tensorflow"),
-    "model": ("config", "checks", "activations", "triton", "cpu", "attention"),
+    "model": (
+        "config",
+        "checks",
+        "activations",
+        "triton",
+        "cpu",
+        "attention",
+        "copies",
+        "rows",
+        "linear",
+        "residual",
+        "layers",
+        "encoder",
+        "losses",
+        "distillation",
+    ),
     "bench": (
         "child",
         "process",
@@ -82,6 +97,7 @@ SUB_ROOMS = {
         "results",
         "objective",
         "contrastive",
+        "distilling",
         "nvidia_results",
         "finetuning",
     ),
@@ -91,11 +107,14 @@ MOST_FILES = 16
 # Rooms that are still too large.
 TOO_LARGE: set[str] = set()
 # Composition roots: they join the stages, and they alone see a recipe.
-FINETUNING = [f"tasks.finetuning.{name}" for name in ("work", "model", "trials", "folds", "finish")]
+FINETUNING = [
+    f"tasks.finetuning.{name}" for name in ("work", "teacher", "augmented", "model", "trials", "folds", "finish")
+]
 ROOTS = {
     "training.pretrain": {*SEES["training"], "recipes", "training.pretraining.phases"},
     "training.pretraining.phases": {*SEES["training"], "recipes"},
     "tasks.finetune": {*SEES["tasks"], "recipes", "weights", "optim", "training", *FINETUNING},
+    "tasks.distill": {*SEES["tasks"], "corpus", "recipes", "weights", "training.pretrain", "tasks.finetune"},
     **{name: {*SEES["tasks"], "weights", "optim", "training", *FINETUNING} for name in FINETUNING},
     "__main__": {"cli"},
     "__init__": {"corpus", "training", "tasks", "weights", "inference"},

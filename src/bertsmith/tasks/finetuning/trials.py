@@ -94,7 +94,8 @@ class Trial:
         """The stage of this number, from 1, of a run; it starts afresh from the model folder's weights."""
         settings = self.work.settings
         size = (settings.epochs, settings.batch, settings.micro_batch_tokens)
-        order = Order(self.train(), self.work.task, self.seed, *size, ranks.rank(), ranks.world_size())
+        place = (ranks.rank(), ranks.world_size())
+        order = Order(self.train(), self.work.task, self.seed, *size, *place, self.work.counted)
 
         def begin(trainer: Trainer) -> None:
             if number > 1:  # the first stage's weights are there already
