@@ -41,6 +41,16 @@ class TextColumns:
         return found | named
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeviceFlags:
+    """Where and how a model is run."""
+
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    """The dtype of matrix products."""
+
+
 @dataclass(frozen=True)
 class PredictColumns(TextColumns):
     """With those of all kinds of rows."""
@@ -70,7 +80,7 @@ class PredictColumns(TextColumns):
 
 
 @dataclass(frozen=True)
-class PredictFlags:
+class PredictFlags(DeviceFlags):
     """Flags of `predict`."""
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -87,10 +97,6 @@ class PredictFlags:
     """How many answers to a question are listed, or pieces for a [MASK]."""
     out: str = "-"
     """Where predictions go, in the order of the rows: .jsonl or .csv; - is JSON lines on standard output."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    """The dtype of matrix products."""
     columns: PredictColumns = field(default_factory=PredictColumns)
     """Where the texts stand, if not where they stood in the rows that the model was trained on."""
 
@@ -133,7 +139,7 @@ def _check(flags: PredictFlags, prog: str) -> None:
 
 
 @dataclass(frozen=True)
-class EmbedFlags:
+class EmbedFlags(DeviceFlags):
     """Flags of `embed`."""
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -145,10 +151,6 @@ class EmbedFlags:
     "embedding"); - is JSON lines on standard output."""
     max_length: int = 0
     """The most tokens of a text, longer ones are cut at their end; 0 is the folder's own."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    """The dtype of matrix products."""
     columns: TextColumns = field(default_factory=TextColumns)
     """Where the texts stand, if not in a column "text"."""
 
@@ -165,7 +167,7 @@ def _embed(call: Call) -> None:
 
 
 @dataclass(frozen=True)
-class EvaluateFlags:
+class EvaluateFlags(DeviceFlags):
     """Flags of `evaluate`."""
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -182,10 +184,6 @@ class EvaluateFlags:
     """A file for the figures."""
     report: Path | None = None
     """A folder for what the task has to tell of the rows, such as tables and pictures."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    """The dtype of matrix products."""
     columns: PredictColumns = field(default_factory=PredictColumns)
     """Where texts and labels stand, if not where they stood in the rows that the model was trained on."""
 

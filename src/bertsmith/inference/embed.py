@@ -16,7 +16,7 @@ from bertsmith.base import files
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import Progress, log_choice, say
-from bertsmith.inference.predict_file import chunks
+from bertsmith.inference.predict_file import chunks_of
 from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
 from bertsmith.tasks.embedding.pooling import VectorModel
 from bertsmith.tasks.kinds.embed import short_numbers
@@ -161,7 +161,7 @@ _Rows = list[tuple[str, Row | str]]
 def _parts(
     embedder: Embedder, source: str | Path, columns: Columns, progress: Progress, done: Embedded
 ) -> Iterator[tuple[_Rows, Vectors]]:
-    for rows in chunks(read_rows(source, columns), _ROWS_AT_ONCE):
+    for rows in chunks_of(read_rows(source, columns), _ROWS_AT_ONCE):
         vectors, sequences = embedder.embed(rows, columns.text)
         done.rows += len(rows)
         done.truncated_rows += sequences.truncated.rows

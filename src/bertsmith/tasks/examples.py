@@ -110,7 +110,8 @@ def _checksum(source: Source) -> str:
 
 def _show(examples: Examples, task: Task, tokenizer: Tokenizer) -> None:
     """The first rows; of one in several sequences the first sequence."""
-    for record, first in zip(examples.records[:_SHOWN_ROWS], examples.sequences.row_offsets, strict=False):
-        text = " ".join(tokenizer.pieces[piece] for piece in examples.sequences.ids[first])
+    for number, record in enumerate(examples.records[:_SHOWN_ROWS]):
+        first = examples.sequences.ids[examples.sequences.row_offsets[number]]
+        text = " ".join(tokenizer.pieces[piece] for piece in first)
         cut = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 4] + " ..."
         say(f"  {record.where}: {cut} -> {task.shown(record)}")

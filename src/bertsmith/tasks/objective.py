@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import TracebackType
 from typing import Self
@@ -71,21 +71,25 @@ class TaskObjective:
         """The summed loss of what `inputs` gave."""
         return self.task.loss(self.model, inputs, targets)
 
-    def evaluate(self, held_out: Mapping[str, Examples]) -> dict[str, float]:
+    def evaluate(
+        self, held_out: Mapping[str, Examples], between: Callable[[], None] = lambda: None
+    ) -> dict[str, float]:
         """Every metric on the rows "dev" and, on those of another part, its name before the metric's ("test_f1").
 
         All ranks get the figures of the first one, so that all decide alike which weights are the best.
         """
-        training = self.model.training
+        training, runner = self.model.training, replace(self.runner, between=between)
         self.model.eval()
         figures: dict[str, float] = {}
-        for part, examples in held_out.items():
-            scores = self.runner.scores(self.model, examples.sequences, self.task.per_token)
-            if ranks.is_first():
-                self.keep(examples.part, scores)
-            found = self.task.evaluate(scores, examples)
-            figures |= {("" if part == "dev" else f"{part}_") + name: value for name, value in found.items()}
-        self.model.train(training)
+        try:
+            for part, examples in held_out.items():
+                scores = runner.scores(self.model, examples.sequences, self.task.per_token)
+                if ranks.is_first():
+                    self.keep(examples.part, scores)
+                found = self.task.evaluate(scores, examples)
+                figures |= {("" if part == "dev" else f"{part}_") + name: value for name, value in found.items()}
+        finally:
+            self.model.train(training)
         return ranks.by_first(lambda: figures)
 
     def training_line(self, record: Mapping[str, float]) -> str:

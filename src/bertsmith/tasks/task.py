@@ -8,7 +8,7 @@ token slots, U units of training, C classes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -93,20 +93,26 @@ class Runner:
     """How a model is run over many rows.
 
     budget_tokens: the most that go through it at once. over_ranks: every rank runs a share of them, and all get all
-    scores; then all must call it alike.
+    scores; then all must call it alike. between: called before each batch, equally often on all ranks; it may raise.
     """
 
     device: torch.device
     budget_tokens: int
     over_ranks: bool = False
+    between: Callable[[], None] = lambda: None
 
     @torch.no_grad()
     def scores(self, model: nn.Module, sequences: Sequences, per_token: bool = False) -> Floats:
         """The model's scores in the order of the sequences: float32[S, C], or with `per_token` those of the tokens of
         all sequences, one after the other: float32[T, C]. The model must be in evaluation mode."""
         order = list(by_length(sequences, self.budget_tokens))
-        ours = order[ranks.rank() :: ranks.world_size()] if self.over_ranks else order
-        rows = [model(pack(sequences, members, self.device)).float().cpu().numpy() for members in ours]
+        rank, world = (ranks.rank(), ranks.world_size()) if self.over_ranks else (0, 1)
+        rows = []
+        for first in range(0, len(order), world):
+            self.between()
+            if first + rank < len(order):
+                inputs = pack(sequences, order[first + rank], self.device)
+                rows.append(model(inputs).float().cpu().numpy())
         if self.over_ranks:
             everyone = ranks.gathered(rows)
             rows = [everyone[place % len(everyone)][place // len(everyone)] for place in range(len(order))]

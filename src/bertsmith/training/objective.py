@@ -6,7 +6,7 @@ Step, loop, meter, checkpoints and compiled steps know losses by these names, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -14,6 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.model.losses import Forward, LossSum
+
+
+def nothing() -> None:
+    """For who wants nothing to happen between batches."""
 
 
 class Step(Protocol):
@@ -58,8 +62,11 @@ class Objective(Protocol):
     def forward(self, batch: Any, device: torch.device) -> Forward:
         """Runs one micro-batch through the model, with the graph that `backward` needs."""
 
-    def evaluate(self, held_out: Any) -> dict[str, float]:
-        """Figures of the model on what is held out, over all ranks; the training mode is left as it was."""
+    def evaluate(self, held_out: Any, between: Callable[[], None] = nothing) -> dict[str, float]:
+        """Figures of the model on what is held out, over all ranks; the training mode is left as it was.
+
+        between: called before each batch, equally often on all ranks; it may raise, which ends the evaluation.
+        """
 
     def training_line(self, record: Mapping[str, float]) -> str:
         """A record of the meter in a few words."""

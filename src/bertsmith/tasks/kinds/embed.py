@@ -226,7 +226,7 @@ class Embed(Task):
         """{"embedding"} for a row with one text, the H numbers of its vector; {"similarity"} for one with two, their
         cosine."""
         found: list[Answer] = []
-        for record, start in zip(records, sequences.row_offsets, strict=False):
+        for record, start in zip(records, sequences.row_offsets[:-1], strict=True):
             if record.text_b is None:
                 found.append({"embedding": short_numbers(scores[start])})
             else:
