@@ -76,7 +76,7 @@ def test_the_second_pass_drops_what_the_first_one_dropped(model, both_ways):
     (losses.sum() / BATCH).backward()
     expected = {name: each.grad for name, each in objective.model.named_parameters() if each.grad is not None}
     assert farthest(found, expected) < CLOSE
-    assert figures == pytest.approx([float(losses.sum()), BATCH, float(right.sum())], rel=CLOSE)
+    assert figures == pytest.approx([losses.sum().item(), BATCH, right.sum().item()], rel=CLOSE)
     other, _ = stepped(objective, step, seed=8)
     assert farthest(other, expected) > 0.01, "other dropout is seen"
 

@@ -149,6 +149,16 @@ def test_wrong_input_is_named_before_any_training(model, tmp_path, train, dev, c
     assert not (tmp_path / "run").exists()
 
 
+def test_scores_under_another_name_are_not_passed_over_in_silence(model: Path, said: Any) -> None:
+    dev = [{"text": row["text"], "text_b": row["text_b"], "likeness": row["label"]} for row in SCORED]
+    settings = replace(EXACT, max_steps=1)
+    assert bertsmith.finetune("embed", model, TRAIN, dev, None, settings=settings).metric == "mrr"
+    assert "columns of the dev rows that are not used: likeness" in said.text
+    assert "measured without scores" in said.text
+    named = replace(settings, columns=Columns(label="likeness"))
+    assert bertsmith.finetune("embed", model, TRAIN, dev, None, settings=named).metric == "spearman"
+
+
 def test_a_plain_bert_folder_predicts_nothing_and_says_what_does(tmp_path: Path, model: Path) -> None:
     from bertsmith.weights.huggingface import load_encoder, save_encoder
 

@@ -28,10 +28,10 @@ class Predictor:
     """Answers rows of text with the model of a folder, or of a run's folder.
 
     What it gives for each row is its task's: {"label", "score", "scores"} of a classifier, {"labels", "scores"} of one
-    with several labels a row, {"number"}, {"entities"}, {"answer", ...}, {"choice", ...}, as `answers_of` of
-    `tasks/kinds` says; a pre-trained folder gives {"guesses"}: for each [MASK] of the row the `top` likeliest pieces,
-    as {"piece", "probability"}. Each answer also has "truncated_tokens", how many tokens of the row the model did not
-    read.
+    with several labels a row, {"number"}, {"entities"}, {"answer", ...}, {"choice", ...}, {"embedding"}, or
+    {"similarity"} of two texts, as `answers_of` of `tasks/kinds` says; a pre-trained folder gives {"guesses"}: for each
+    [MASK] of the row the `top` likeliest pieces, as {"piece", "probability"}. Each answer also has "truncated_tokens",
+    how many tokens of the row the model did not read.
     columns: where the texts stand in a row; the columns that the model was fine-tuned on, or these with the fields of a
     mapping in their place. At most `budget_tokens` go through the model at once. Raises BertsmithError for a folder
     that predicts nothing.
