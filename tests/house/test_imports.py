@@ -89,7 +89,7 @@ MOST_FILES = 16
 # Rooms that are still too large.
 TOO_LARGE: set[str] = set()
 # Composition roots: they join the stages, and they alone see a recipe.
-FINETUNING = [f"tasks.finetuning.{name}" for name in ("work", "model", "trials", "folds", "finish")]
+FINETUNING = [f"tasks.finetuning.{name}" for name in ("work", "model", "trials", "folds", "start", "finish")]
 ROOTS = {
     "training.pretrain": {*SEES["training"], "recipes", "training.pretraining.phases"},
     "training.pretraining.phases": {*SEES["training"], "recipes"},

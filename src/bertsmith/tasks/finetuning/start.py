@@ -1,0 +1,67 @@
+"""A fine-tuning run that is ready to take steps: its model, optimizer and objective, and its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from bertsmith.base.ranks.together import together
+from bertsmith.tasks.finetuning.folds import keeper
+from bertsmith.tasks.finetuning.model import build_model, optimizer_of
+from bertsmith.tasks.finetuning.trials import trials
+from bertsmith.tasks.finetuning.work import Work
+from bertsmith.tasks.objective import TaskObjective
+from bertsmith.tasks.task import Runner
+from bertsmith.training.agreement import agree, checksum
+from bertsmith.training.loop import Cadence, Stage, Trainer
+from bertsmith.training.run import (
+    TrainerSettings,
+    cut_of_run,
+    newest_checkpoint,
+    resume_position,
+    start_device,
+    trainer_of,
+)
+from bertsmith.training.run_folder import Run, RunFacts
+from bertsmith.weights.huggingface import read_config
+
+
+@contextmanager
+def started(
+    work: Work, run: Run, facts: RunFacts, resume: bool = False
+) -> Iterator[tuple[Trainer, Mapping[int, Callable[[], Stage]]]]:
+    """The trainer of a run, at its newest checkpoint with `resume`, and the stages as `run_stages` takes them.
+
+    Random states of torch are as before when the block ends. Raises BertsmithError as `trainer_of` does, and where
+    ranks start from different weights.
+    """
+    settings, config = work.settings, read_config(work.folder)
+    device, started_on = start_device(settings.device, settings.precision, True, facts.started_on, run.folder)
+    checkpoint = newest_checkpoint(run.folder, resume)
+    model = together(lambda: build_model(work, device, settings.seed))
+    if checkpoint is None:
+        agree(lambda: {"weights": checksum(model.state_dict())})
+    optimizer = optimizer_of(model, settings, config.num_hidden_layers, device)
+    position = resume_position(checkpoint, model, optimizer)
+    drops = settings.dropout > 0 or settings.attention_dropout > 0
+    started_on |= cut_of_run(facts.started_on, position, {"micro_batch_tokens": settings.micro_batch_tokens}, drops)
+    runner = Runner(device.torch_device, settings.micro_batch_tokens, over_ranks=True)
+    objective = TaskObjective(work.task, config, model, work.metric, runner, keeper(run.folder))
+    cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep, settings.keep_every)
+    stages = trials(work)
+    steps = sum(each.steps for each in stages)
+    with (
+        torch.random.fork_rng([] if device.is_cpu else [device.torch_device]),
+        trainer_of(
+            run.folder,
+            replace(facts, started_on=started_on),
+            objective,
+            optimizer,
+            TrainerSettings(device, cadence, position, resume, steps, keeps_best=True),
+        ) as trainer,
+    ):
+        yield trainer, {number: partial(each.stage, number, device) for number, each in enumerate(stages, start=1)}
