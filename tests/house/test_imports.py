@@ -28,7 +28,7 @@ SEES = {
     "tasks": {"base", "rows", "tokens", "model"},
     "inference": {"base", "rows", "tokens", "model", "weights", "tasks"},
 }
-SEES["bench"] = {"base", "tokens", "corpus", "batches", "model", "optim", "training"}
+SEES["bench"] = {"base", "tokens", "corpus", "batches", "model", "optim", "weights", "training", "tasks"}
 SEES["quickstart"] = set(SEES) - {"bench"}
 SEES["cli"] = set(SEES)
 # Within a room that has rooms of its own: its sub-rooms, and those of its own files that they import, in an order in
@@ -60,6 +60,7 @@ SUB_ROOMS = {
         "batches",
         "prepare",
         "step",
+        "finetune",
         "scaling",
     ),
     "tasks": (
@@ -95,6 +96,7 @@ ROOTS = {
     "training.pretraining.phases": {*SEES["training"], "recipes"},
     "tasks.finetune": {*SEES["tasks"], "recipes", "weights", "optim", "training", *FINETUNING},
     **{name: {*SEES["tasks"], "weights", "optim", "training", *FINETUNING} for name in FINETUNING},
+    "bench.finetune.ours": {*SEES["bench"], *FINETUNING},
     "__main__": {"cli"},
     "__init__": {"corpus", "training", "tasks", "weights", "inference"},
 }
@@ -109,7 +111,7 @@ BANNED_OUTSIDE = {
 }
 BANNED_EVERYWHERE = {"transformers", "cloudpickle", "dill", "joblib"}
 # What a bench measures ours against, loaded in a process of its own.
-PEERS = {f"bench.{name}": {"transformers"} for name in ("prepare.sides", "batches.cases", "step.peer")}
+PEERS = {f"bench.{name}": {"transformers"} for name in ("prepare.sides", "batches.cases", "step.peer", "finetune.peer")}
 
 
 def modules() -> dict[str, Path]:

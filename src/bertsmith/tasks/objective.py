@@ -18,6 +18,7 @@ from bertsmith.base.layout import Ints, deal_within
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import step_flop
 from bertsmith.model.losses import Forward
+from bertsmith.tasks.kinds.pooled import Classifier
 from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.task import Examples, Floats, Runner, Task
 
@@ -57,7 +58,8 @@ class TaskObjective:
         loss = self.task.loss(self.model, inputs, targets)
         lengths = train.sequences.lengths[members]
         tokens, squared = int(lengths.sum()), float((lengths.astype(np.float64) ** 2).sum())
-        flop = step_flop(self.config, tokens, squared, sequences=len(lengths))
+        pooled = isinstance(self.model, Classifier)
+        flop = step_flop(self.config, tokens, squared, sequences=len(lengths), pooled=pooled)
         return Forward({self.task.kind: loss}, tokens, inputs.packed.tokens, inputs.packed.attended_slots, flop)
 
     def evaluate(self, held_out: Mapping[str, Examples]) -> dict[str, float]:
@@ -165,7 +167,8 @@ class RowSteps:
 
     def __iter__(self) -> Iterator[RowStep]:
         order = self._order
-        for epoch in range(1 + self._done // order.epoch_steps, 1 + order.epochs):
+        last = min(order.epochs, -(-self._steps // order.epoch_steps))  # no order is drawn that nothing is taken of
+        for epoch in range(1 + self._done // order.epoch_steps, 1 + last):
             units = order.units(epoch)
             first = (epoch - 1) * order.epoch_steps
             for number in range(max(first, self._done), min(first + order.epoch_steps, self._steps)):
