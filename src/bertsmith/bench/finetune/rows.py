@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -49,9 +48,9 @@ class BenchTask:
 
 
 TASKS = (
-    BenchTask("MRPC", "mrpc", None, 8),
-    BenchTask("SST-2", "sst2", 10_000, 24),
-    BenchTask("SQuAD", "squad1", 2_000, 6),
+    BenchTask("MRPC", "mrpc", None, 5),
+    BenchTask("SST-2", "sst2", 10_000, 16),
+    BenchTask("SQuAD", "squad1", 2_000, 4),
 )
 
 
@@ -100,7 +99,8 @@ def prepare_task(task: BenchTask, model: Path, folder: Path) -> Prepared:
     rows that cannot be used; `task.files` must be there."""
     folder.mkdir(parents=True)
     paths, rows = (folder / "train.jsonl", folder / "features.npz"), _drawn(task)
-    paths[0].write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    for path, some in ((paths[0], rows[:-DEV_ROWS]), (_dev(paths[0]), rows[-DEV_ROWS:])):
+        path.write_text("".join(json.dumps(row) + "\n" for row in some), encoding="utf-8")
     settings = Prepared(task, *paths, 0, 0, 0, 0, 0).settings
     made, parts = encode(task, paths[0], model, settings)
     train = parts["train"]
@@ -110,27 +110,30 @@ def prepare_task(task: BenchTask, model: Path, folder: Path) -> Prepared:
 
 
 def encode(task: BenchTask, rows: Path, model: Path, settings: FinetuneSettings) -> tuple[Task, dict[str, Examples]]:
-    """The rows as `bertsmith finetune` encodes them; some of them are also "dev", which a run must have."""
+    """The rows as `bertsmith finetune` encodes them, and a few as "dev", which a run must have."""
     kind, config = task_named(benchmarks()[task.benchmark].kind), read_config(model)
-    with open(rows, encoding="utf-8") as file:
-        dev = [json.loads(line) for line in islice(file, DEV_ROWS)]
     length = min(settings.max_length or kind.usual_length, config.max_position_embeddings)
     with as_details():
-        return encode_sources(kind, {"train": rows, "dev": dev}, load_tokenizer(model, config), length, settings)
+        sources = {"train": rows, "dev": _dev(rows)}
+        return encode_sources(kind, sources, load_tokenizer(model, config), length, settings)
+
+
+def _dev(rows: Path) -> Path:
+    """The file of the dev rows, beside that of the others."""
+    return rows.with_name("dev.jsonl")
 
 
 def _drawn(task: BenchTask) -> list[dict[str, Any]]:
-    """The rows of the training file, or so many of them, drawn with seed 0 and left in their order."""
+    """The rows of the training file, or so many and a few for dev, drawn with seed 0 and left in their order."""
     benchmark = benchmarks()[task.benchmark]
     path = task.files()["train"]
     columns = benchmark.columns_of("train")
     rows = rows_of(path, Form(columns.get("header", True), columns.get("quoted")), raise_at_once)
     found = [dict(row) for _, row in rows if isinstance(row, Mapping)]
-    if not found:
-        raise BertsmithError("this file has no rows", path, "use the benchmark's own file")
-    if task.rows is None or task.rows >= len(found):
-        return found
-    places = np.random.default_rng(0).choice(len(found), task.rows, replace=False)
+    if len(found) <= DEV_ROWS:
+        raise BertsmithError(f"this file has {len(found)} rows", path, "use the benchmark's own file")
+    count = min(len(found), (task.rows or len(found)) + DEV_ROWS)
+    places = np.random.default_rng(0).choice(len(found), count, replace=False)
     return [found[place] for place in sorted(places)]
 
 
