@@ -41,7 +41,7 @@ def main() -> None:
     run.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
     run.add_argument("--sides", nargs="*", default=[OURS, THEIRS], choices=[OURS, THEIRS])
     run.add_argument("--seeds", nargs="*", type=int, help="as many as the table says, from 1")
-    run.add_argument("--precision", default="fp32", help="of ours; the other side's is fp32")
+    run.add_argument("--precision", default="auto", help="of ours; the other side's is fp32, as shipped")
     run.add_argument("--slice", type=int, help="at most so many rows of train and dev, and one epoch: to try it out")
     table = verbs.add_parser("table")
     table.add_argument("scores", type=Path)
@@ -49,13 +49,16 @@ def main() -> None:
     if given.verb == "table":
         print("\n".join(table_of(files.read_json(given.scores))))
         return
-    for name in given.tasks:
-        task = TASKS[name] if given.slice is None else replace(TASKS[name], epochs=1)
-        train, dev = rows_of(name, given.data, given.slice)
-        seeds = given.seeds or range(1, task.seeds + 1)
-        settings = asdict(task) | {"rows": [len(train), len(dev)], "sha256": _checksum(train, dev)}
-        for seed in seeds:
-            for side in given.sides:  # in turns, so that a run that is cut off has both
+    rows = {name: rows_of(name, given.data, given.slice) for name in given.tasks}
+    tasks = {name: TASKS[name] if given.slice is None else replace(TASKS[name], epochs=1) for name in given.tasks}
+    # In turns, so that a run that is cut off has both sides of most tasks.
+    for seed in given.seeds or range(1, 1 + max(task.seeds for task in tasks.values())):
+        for name, task in tasks.items():
+            if not given.seeds and seed > task.seeds:
+                continue
+            train, dev = rows[name]
+            settings = asdict(task) | {"rows": [len(train), len(dev)], "sha256": checksum(train, dev)}
+            for side in given.sides:
                 key = {"task": name, "side": side, "seed": seed, "settings": settings, "precision": given.precision}
                 _one(given.out, key, task, train, dev, given.data / MODEL)
 
@@ -72,17 +75,22 @@ def _one(out: Path, key: dict[str, Any], task: PeerTask, train: Rows, dev: Rows,
     start = time.perf_counter()
     metrics = _RUNS[key["side"]](task, train, dev, key["seed"], model, key["precision"])
     seconds = time.perf_counter() - start
-    row = {**key, "score": metrics[task.metric], "metrics": metrics, "seconds": round(seconds, 1), **_machine()}
+    row = {**key, "score": metrics[task.metric], "metrics": metrics, "seconds": round(seconds, 1), **machine()}
     files.write_json(out, [*rows, row])
     print(f"{name}: {task.metric} {row['score']:.4f} in {seconds:.0f} s", flush=True)
 
 
-def _ours(task: PeerTask, train: Rows, dev: Rows, seed: int, model: Path, precision: str) -> dict[str, float]:
+def ours(
+    task: PeerTask, train: Rows, dev: Rows, seed: int, model: Path, precision: str, **changes: Any
+) -> dict[str, float]:
+    """Every metric on the dev rows after the last epoch. changes: to the settings."""
     import bertsmith
     from bertsmith.tasks.settings import FinetuneSettings
 
     same = ("epochs", "batch", "learning_rate", "warmup", "weight_decay", "max_gradient_norm", "max_length", "metric")
-    settings = FinetuneSettings(**{name: getattr(task, name) for name in same}, seed=seed, precision=precision)
+    settings = FinetuneSettings(
+        **{name: getattr(task, name) for name in same}, seed=seed, precision=precision, **changes
+    )
     result = bertsmith.finetune(task.kind, model, train, dev, None, settings=settings)
     # Of questions figures are percent, as SQuAD's are.
     return {name: value / (100 if task.kind == "qa" else 1) for name, value in result.seeds[0].epochs[-1].dev.items()}
@@ -95,14 +103,16 @@ def _theirs(task: PeerTask, train: Rows, dev: Rows, seed: int, model: Path, prec
     return {name: float(value) for name, value in peer_loop.run(task, train, dev, seed, model).items()}
 
 
-_RUNS = {OURS: _ours, THEIRS: _theirs}
+_RUNS = {OURS: ours, THEIRS: _theirs}
 
 
-def _checksum(train: Rows, dev: Rows) -> str:
+def checksum(train: Rows, dev: Rows) -> str:
+    """Of all rows."""
     return hashlib.sha256(json.dumps([train, dev], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """What a run was made with."""
     names = (line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name"))
     versions = {name: version(name) for name in ("bertsmith", "torch", "transformers", "tokenizers", "numpy")}
     return {"versions": versions, "cpu": next(names, "unknown"), "cores": os.cpu_count()}

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 from bertsmith.base.ranks import is_first
 from bertsmith.training.loop import Trainer
@@ -46,7 +46,8 @@ def ran(work: Callable[..., None], ranks: int, *args: object, kill: Moment | Non
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bertsmith.training.pretrain", "bertsmith.tasks.finetune"])
-    meeting = Path(mkdtemp(prefix="bertsmith-ranks-"))
+    folder = TemporaryDirectory(prefix="bertsmith-ranks-")
+    meeting = Path(folder.name)
     processes = [context.Process(target=_rank, args=(rank, ranks, meeting, kill, work, args)) for rank in range(ranks)]
     for process in processes:
         process.start()
@@ -62,6 +63,7 @@ def ran(work: Callable[..., None], ranks: int, *args: object, kill: Moment | Non
         for process in processes:
             process.kill()
             process.join()
+        folder.cleanup()
     if kill is not None:
         assert -signal.SIGKILL in {process.exitcode for process in processes}
 

@@ -17,7 +17,7 @@ The folders, in the order in which text flows through them:
     optim/       NVLAMB, AdamW, parameter groups, learning-rate schedules
     training/    the step, the loop, evaluation, meters, checkpoints, and the pre-training run that joins them
     tasks/       what an encoder is fine-tuned for, and the fine-tuning run
-    inference/   predictions from a model folder
+    inference/   predictions and vectors from a model folder
     bench/       benchmarks against other libraries
     quickstart/  the whole river in minutes, on a CPU
     cli/         the verbs of the command line, a small file per group
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertsmith.corpus.prepare import prepare
+    from bertsmith.inference.embed import Embedder
     from bertsmith.inference.predictor import Predictor
     from bertsmith.tasks.finetune import finetune
     from bertsmith.training.pretrain import pretrain
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Embedder",
     "Predictor",
     "finetune",
     "import_checkpoint",
@@ -55,6 +57,7 @@ _HOMES = {
     "import_checkpoint": "bertsmith.weights.convert",
     "load_encoder": "bertsmith.weights.huggingface",
     "load_pretraining_model": "bertsmith.weights.huggingface",
+    "Embedder": "bertsmith.inference.embed",
     "Predictor": "bertsmith.inference.predictor",
 }
 

@@ -12,6 +12,7 @@ import yaml
 import bertsmith
 from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.benchmarks.benchmark import benchmarks
 from bertsmith.tasks.benchmarks.inputs import benchmark_settings
 from bertsmith.tasks.reading.records import read_rows
 from made_benchmarks import made_chemprot, made_codah, made_mnli, made_mrpc, made_swag
@@ -76,6 +77,8 @@ def test_help_shows_the_numbers_of_the_benchmark(capsys):
     text = capsys.readouterr().out
     assert "2e-05" in text
     assert "sentence" in text
+    words = {word.strip(",.") for word in text.split()}
+    assert {name for name, each in benchmarks().items() if each.trained_as is None} <= words
 
 
 def test_mnli_is_measured_on_both_dev_sets(model, tmp_path):

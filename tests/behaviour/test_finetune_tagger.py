@@ -227,8 +227,8 @@ def test_files_in_conlls_columns(encoder: Path, tmp_path: Path, capsys: pytest.C
         "tag", encoder, files["train"], files["dev"], tmp_path / "run", settings=replace(SHORT, report=True)
     )
     assert [each.train_loss for each in result.seeds[0].epochs] == losses(encoder, TRAIN)
-    figures = json.loads((tmp_path / "run" / "report" / "dev" / "entities.json").read_text())
-    assert sum(each["true"] for each in figures.values()) == sum(len(spans_of(row["tags"])) for row in DEV)
+    figures = json.loads((tmp_path / "run" / "report" / "dev" / "per_class.json").read_text())["classes"]
+    assert sum(each["support"] for each in figures) == sum(len(spans_of(row["tags"])) for row in DEV)
     assert main(["predict", str(tmp_path / "run"), str(files["dev"]), "--out", str(tmp_path / "out.jsonl")]) == 0
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["tokens"] for line in lines] == [row["tokens"] for row in DEV]
@@ -271,14 +271,14 @@ def test_answers_are_the_same_from_one_sentence_and_from_many(run: Path) -> None
         assert entities_of(alone) == entities_of(expected)
 
 
-def test_files_of_the_kind_stand_beside_the_model(encoder: Path, tmp_path: Path) -> None:
+def test_the_report_counts_what_no_answer_finds(encoder: Path, tmp_path: Path) -> None:
     rows = [Tag.record(row, FinetuneSettings().columns, True, "row") for row in DEV]
     task = Tag.of_records(rows, QUICK)
     examples = task.examples(rows, Tokenizer.load(encoder), 32)
     scores = torch.zeros(int(examples.sequences.lengths.sum()), len(task.names)).numpy()
     task.write(scores, examples, tmp_path)
-    figures = json.loads((tmp_path / "entities.json").read_text())
-    assert figures["blame"]["true"] == sum(tag == "B-blame" for row in DEV for tag in row["tags"])
+    figures = {each["label"]: each for each in json.loads((tmp_path / "per_class.json").read_text())["classes"]}
+    assert figures["blame"]["support"] == sum(tag == "B-blame" for row in DEV for tag in row["tags"])
     assert figures["blame"]["f1"] == 0
 
 
@@ -302,10 +302,8 @@ def test_the_report_is_of_the_answers(run: Path) -> None:
     answers = predictor(run)([{"tokens": row["tokens"]} for row in DEV])
     assert figures["figures"]["micro_f1"]["value"] == pytest.approx(score(answers, DEV))
     table = json.loads((report / "per_class.json").read_text())["classes"]
-    found = json.loads((report / "entities.json").read_text())
-    assert {row["label"]: row["f1"] for row in table} == pytest.approx(
-        {name: each["f1"] for name, each in found.items()}
-    )
+    assert sum(row["f1"] for row in table) / len(table) == pytest.approx(tuned["macro_f1"])
+    assert sum(row["predicted"] for row in table) == sum(len(each["entities"]) for each in answers)
     words = json.loads((report / "confusion.json").read_text())
     assert words["count"] == sum(len(row["tokens"]) for row in DEV)
     right = sum(row.get(name, 0) for name, row in words["predicted_by_true_label"].items())

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,10 @@ from bertsmith.batches.loader import Loader
 from bertsmith.recipes.loader import load_recipe, save_recipe
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.checkpoints.position import read_position
+from bertsmith.training.loop import Trainer
 from bertsmith.training.pretrain import pretrain
+from bertsmith.training.pretraining import evaluate
 from made_runs import corpus, figures, signalled_after, small_corpus, small_recipe, weights
 
 RECIPE = small_recipe(phase1__steps=40, phase2__steps=2, phase1__global_batch=48, evaluate_every=1000)
@@ -71,6 +75,43 @@ def test_a_signal_in_the_middle_of_a_long_step_drops_it_and_nothing_is_lost(tmp_
     unbroken = pretrain(long, corpus(), tmp_path / "unbroken")
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
+
+
+@pytest.mark.parametrize("step", [2, 4])
+def test_a_signal_in_an_evaluation_ends_it_and_it_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Evaluations of a large model take longer than a machine waits before it kills; 4: the last step of the phase."""
+    recipe = small_recipe(phase1__steps=4, phase2__steps=0, evaluate_every=2, evaluate_instances=64)
+    measured: list[int] = []
+    figures_of = evaluate.held_out_figures
+
+    def counted(*rest: Any) -> Any:
+        measured.append(1)
+        return figures_of(*rest)
+
+    monkeypatch.setattr(evaluate, "held_out_figures", counted)
+    unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken")
+    every, advance = len(measured), Trainer._advance
+
+    def signalled(trainer: Trainer, taken: Any) -> None:
+        advance(trainer, taken)
+        if trainer.position.step == step:  # the evaluation after it has begun when the signal comes
+            monkeypatch.setattr(
+                evaluate, "held_out_figures", lambda *rest: (signal.raise_signal(15), counted(*rest))[1]
+            )
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_advance", signalled)
+        with pytest.raises(StoppedAfterSaving, match=f"stopped at step {step}"):
+            pretrain(recipe, corpus(), tmp_path / "run")
+    assert (saved := read_position(step_folders(tmp_path / "run")[-1])).unmeasured
+    assert saved.step == step
+    monkeypatch.setattr(evaluate, "held_out_figures", counted)
+    resumed = pretrain(recipe, corpus(), tmp_path / "run", resume=True)
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+    assert every < len(measured) - every < 2 * every, "one batch of the evaluation that the signal ended"
 
 
 def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:

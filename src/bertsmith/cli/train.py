@@ -57,6 +57,14 @@ def _pretrain_flags(call: Call) -> tuple[PretrainFlags, Recipe]:
     return flags, load_recipe(flags.recipe, [f"--{name}={value}" for name, value in overrides.items()])
 
 
+# One line: tyro keeps the breaks of a field's string.
+_TASK = (
+    "A kind: classify, regress, tag, qa, choice, embed; auto infers it from the rows, but for embed. Or a benchmark, "
+    "which has columns, labels and settings of its own: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, "
+    "squad2, swag, codah, wnut17, conll2003, chemprot, bc5cdr-chemical, bc5cdr-disease."
+)
+
+
 @dataclass(frozen=True)
 class FinetuneFlags(RankFlags):
     """Flags of `finetune`, beside those of FinetuneSettings."""
@@ -65,10 +73,7 @@ class FinetuneFlags(RankFlags):
     """The folder of a pre-trained model, or a run that has one."""
     out: Path
     """The run folder; the fine-tuned model lies in its `model`."""
-    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "auto"
-    """A kind (classify, regress, tag, qa, choice), or a benchmark, which has columns, labels and settings of its own
-    (cola sst2 mrpc stsb qqp mnli qnli rte wnli squad1 squad2 swag codah wnut17 conll2003 chemprot bc5cdr-chemical
-    bc5cdr-disease); auto infers the kind from the rows."""
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK", help=_TASK)] = "auto"
     train: Path | None = None
     """Labelled rows to learn from: .csv, .tsv, .jsonl, .json, .parquet or CoNLL's columns, compressed or not."""
     dev: Path | None = None
@@ -109,6 +114,8 @@ def _finetune_flags(call: Call) -> tuple[FinetuneFlags, FinetuneSettings]:
 
     if wants_help(call.args):
         named = next((token for token in call.args if token in benchmarks()), "")
+        # Without the name: tyro leaves out of its help what is given.
+        call = replace(call, args=["--help"])
         return call.read_with(FinetuneFlags, benchmark_settings(named) if named else FinetuneSettings())
     flags, settings = call.read_with(FinetuneFlags, FinetuneSettings())
     if flags.task not in benchmarks():

@@ -1,4 +1,4 @@
-"""The verbs that use a model: predict, evaluate, import."""
+"""The verbs that use a model: predict, embed, evaluate, import."""
 
 from __future__ import annotations
 
@@ -14,31 +14,11 @@ from bertsmith.cli.verb import Call, Verb
 
 
 @dataclass(frozen=True)
-class PredictColumns:
+class TextColumns:
     """As `finetune` takes them; what is not given is as in training."""
 
     text: str | None = None
     """The column of the text, or of the first of two."""
-    text_b: str | None = None
-    """The column of the second text."""
-    label: str | None = None
-    """The column of the label (evaluate)."""
-    question: str | None = None
-    """The column of the question (qa)."""
-    context: str | None = None
-    """The column of the text that answers it (qa)."""
-    answers: str | None = None
-    """The column of the answers (qa, evaluate)."""
-    id: str | None = None
-    """The column that names a row."""
-    tokens: str | None = None
-    """The column of the words (tag)."""
-    tags: str | None = None
-    """The column of the words' tags (tag, evaluate)."""
-    spans: str | None = None
-    """The column of the marked spans (tag, evaluate)."""
-    choices: str | None = None
-    """The column, or the columns, of the choices (choice)."""
     header: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """The first line of a csv or tsv file names its columns."""
     no_header: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -61,8 +41,46 @@ class PredictColumns:
         return found | named
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeviceFlags:
+    """Where and how a model is run."""
+
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    """The dtype of matrix products."""
+
+
 @dataclass(frozen=True)
-class PredictFlags:
+class PredictColumns(TextColumns):
+    """With those of all kinds of rows."""
+
+    text_b: str | None = None
+    """The column of the second text."""
+    label: str | None = None
+    """The column of the label (evaluate)."""
+    question: str | None = None
+    """The column of the question (qa)."""
+    context: str | None = None
+    """The column of the text that answers it (qa)."""
+    answers: str | None = None
+    """The column of the answers (qa, evaluate)."""
+    id: str | None = None
+    """The column that names a row."""
+    tokens: str | None = None
+    """The column of the words (tag)."""
+    tags: str | None = None
+    """The column of the words' tags (tag, evaluate)."""
+    spans: str | None = None
+    """The column of the marked spans (tag, evaluate)."""
+    choices: str | None = None
+    """The column, or the columns, of the choices (choice)."""
+    negative: str | None = None
+    """The column of a text that is unlike the first one (embed, evaluate)."""
+
+
+@dataclass(frozen=True)
+class PredictFlags(DeviceFlags):
     """Flags of `predict`."""
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -79,10 +97,6 @@ class PredictFlags:
     """How many answers to a question are listed, or pieces for a [MASK]."""
     out: str = "-"
     """Where predictions go, in the order of the rows: .jsonl or .csv; - is JSON lines on standard output."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    """The dtype of matrix products."""
     columns: PredictColumns = field(default_factory=PredictColumns)
     """Where the texts stand, if not where they stood in the rows that the model was trained on."""
 
@@ -125,7 +139,35 @@ def _check(flags: PredictFlags, prog: str) -> None:
 
 
 @dataclass(frozen=True)
-class EvaluateFlags:
+class EmbedFlags(DeviceFlags):
+    """Flags of `embed`."""
+
+    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """A run, or the folder of a model: of sentence-transformers, or of any BERT (then the mean of all tokens)."""
+    input: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
+    """Texts as .csv, .tsv, .jsonl or .parquet, compressed or not; - is standard input."""
+    out: str
+    """Where the vectors go, in the order of the rows: .npy (fp32, a row for each), or .jsonl (each row with its
+    "embedding"); - is JSON lines on standard output."""
+    max_length: int = 0
+    """The most tokens of a text, longer ones are cut at their end; 0 is the folder's own."""
+    columns: TextColumns = field(default_factory=TextColumns)
+    """Where the texts stand, if not in a column "text"."""
+
+
+def _embed(call: Call) -> None:
+    flags = call.read(EmbedFlags)
+    from bertsmith.inference.embed import Embedder, check_embedding_file, embed_file
+    from bertsmith.tasks.reading.records import Columns
+
+    check_embedding_file(flags.out)
+    columns: dict[str, Any] = flags.columns.given(call.prog)
+    embedder = Embedder(flags.model, flags.device, precision=flags.precision, max_length=flags.max_length)
+    embed_file(embedder, flags.input, flags.out, columns=Columns(**columns))
+
+
+@dataclass(frozen=True)
+class EvaluateFlags(DeviceFlags):
     """Flags of `evaluate`."""
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -142,10 +184,6 @@ class EvaluateFlags:
     """A file for the figures."""
     report: Path | None = None
     """A folder for what the task has to tell of the rows, such as tables and pictures."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    """The dtype of matrix products."""
     columns: PredictColumns = field(default_factory=PredictColumns)
     """Where texts and labels stand, if not where they stood in the rows that the model was trained on."""
 
@@ -218,6 +256,12 @@ VERBS = {
         '  bertsmith predict runs/squad --question "Who asked?" --context "Ann asked Bob." --n-best 3\n'
         "  bertsmith predict runs/labels --interactive",
         _predict,
+    ),
+    "embed": Verb(
+        "Give a vector for each text, such that like texts have like vectors.",
+        "  bertsmith embed runs/embed texts.csv --out vectors.npy\n"
+        "  bertsmith embed runs/embed texts.jsonl --columns.text body --out vectors.jsonl",
+        _embed,
     ),
     "evaluate": Verb(
         "Measure a fine-tuned model on labelled rows.",

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
+from bertsmith.inference.predict_file import ROWS_AT_ONCE, chunks_of
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.benchmarks.benchmark import Benchmark, benchmarks
 from bertsmith.tasks.benchmarks.glue import Predictions, add_to_submission
 from bertsmith.tasks.benchmarks.inputs import benchmark_named, figure_prefix, tell_rows
 from bertsmith.tasks.reading.records import Columns, read_rows
 from bertsmith.weights.huggingface import TASK_FILE, model_folder
-
-_ROWS_AT_ONCE = 16_384
-T = TypeVar("T")
 
 
 @dataclass
@@ -78,7 +73,7 @@ def _measure(
     for part, path in found.items():
         if part == "train" or part not in benchmark.labelled:
             continue
-        predictor.columns = Columns(**benchmark.columns_of(part))
+        predictor = predictor.with_columns(Columns(**benchmark.columns_of(part)))
         examples = predictor.examples(path)
         rows[part] = len(examples.records)
         say(f"{benchmark.name} {part}: {rows[part]:,} rows, {examples.sequences.truncation()}")
@@ -90,10 +85,11 @@ def _measure(
 
 def _answers(predictor: Predictor, benchmark: Benchmark, part: str, path: Path) -> Predictions:
     """The model's answers for the rows of a part without labels."""
-    predictor.columns = columns = Columns(**benchmark.columns_of(part))
+    columns = Columns(**benchmark.columns_of(part))
+    predictor = predictor.with_columns(columns)
     ids: list[str] = []
     answers: list[str | float] = []
-    for rows in _chunks(read_rows(path, columns, reader=predictor.reader), _ROWS_AT_ONCE):
+    for rows in chunks_of(read_rows(path, columns, reader=predictor.reader), ROWS_AT_ONCE):
         ids += [str(row[columns.id]) for _, row in rows if not isinstance(row, str)]
         answers += [each["number"] if "number" in each else each["label"] for each in predictor.predict(rows)]
     return Predictions(ids, answers)
@@ -117,9 +113,3 @@ def _tell_submission(benchmark: Benchmark, path: Path, missing: list[str] | None
         say(f"{path}: the server wants {', '.join(missing)} too; run this with the models of those tasks")
     else:
         say(f"{path} has all files that the server wants")
-
-
-def _chunks(items: Iterable[T], most: int) -> Iterator[list[T]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, most)):
-        yield chunk

@@ -20,7 +20,7 @@ from bertsmith.base.log import Progress, say
 from bertsmith.inference.predictor import TRUNCATED, Prediction, Predictor
 from bertsmith.tasks.reading.records import Columns, Row, has_lone_surrogate, read_rows
 
-_ROWS_AT_ONCE = 16_384
+ROWS_AT_ONCE = 16_384
 _Formatter = Callable[[str, Row, Prediction], str]
 _Named = tuple[str, Row | str]
 T = TypeVar("T")
@@ -91,7 +91,7 @@ def _lines(
 ) -> Iterator[list[str]]:
     rows = read_rows(source, predictor.columns, reader=predictor.reader)
     streams = str(source) == "-"
-    for chunk in _as_they_come(rows, _ROWS_AT_ONCE) if streams else _chunks(rows, _ROWS_AT_ONCE):
+    for chunk in _as_they_come(rows, ROWS_AT_ONCE) if streams else chunks_of(rows, ROWS_AT_ONCE):
         answered: Iterable[list[str]]
         try:
             answered = [_answered(predictor, chunk, form, done)]
@@ -118,7 +118,8 @@ def _answered(predictor: Predictor, rows: list[_Named], form: _Formatter, done: 
     return lines
 
 
-def _chunks(items: Iterable[T], most: int) -> Iterator[list[T]]:
+def chunks_of(items: Iterable[T], most: int) -> Iterator[list[T]]:
+    """The items in lists of `most`, the last of what is left."""
     iterator = iter(items)
     while chunk := list(itertools.islice(iterator, most)):
         yield chunk

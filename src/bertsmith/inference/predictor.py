@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from bertsmith.base import files
 from bertsmith.base.device import choose_device
@@ -26,12 +27,14 @@ TRUNCATED = "truncated_tokens"
 class Predictor:
     """Answers rows of text with the model of a folder, or of a run's folder.
 
-    A fine-tuned classifier gives {"label", "score", "scores"} for each row, a tagger {"entities"}, and "tags" where the
-    row has words; a pre-trained folder gives {"guesses"}: for each [MASK] of the row the `top` likeliest pieces, as
-    {"piece", "probability"}. Each answer also has "truncated_tokens", how many tokens of the row the model did not
-    read. columns: where the texts stand in a row; the
-    columns that the model was fine-tuned on, or these with the fields of a mapping in their place. At most
-    `budget_tokens` go through the model at once. Raises BertsmithError for a folder that predicts nothing.
+    What it gives for each row is its task's: {"label", "score", "scores"} of a classifier, {"labels", "scores"} of one
+    with several labels a row, {"number"}, {"entities"}, {"answer", ...}, {"choice", ...}, as `answers_of` of
+    `tasks/kinds` says; a pre-trained folder gives {"guesses"}: for each [MASK] of the row the `top` likeliest pieces,
+    as {"piece", "probability"}. Each answer also has "truncated_tokens", how many tokens of the row the model did not
+    read.
+    columns: where the texts stand in a row; the columns that the model was fine-tuned on, or these with the fields of a
+    mapping in their place. At most `budget_tokens` go through the model at once. Raises BertsmithError for a folder
+    that predicts nothing.
     """
 
     def __init__(
@@ -52,10 +55,10 @@ class Predictor:
         self._tokenizer = load_tokenizer(folder, shape)
         config = files.read_json(folder / CONFIG_FILE)
         architecture = _architecture(config)
-        kind = answering(architecture, config)
+        kind = answering(architecture, trained.values | config)
         if kind is None:
             what = f"this folder holds {architecture}, which predicts nothing by itself"
-            raise BertsmithError(what, folder, "fine-tune it first")
+            raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
         self._task = kind.of_folder(FolderFacts(config, trained.values, self._tokenizer, top))
         chosen = choose_device(device, precision)
         model = load_model(lambda config: self._task.build(config, chosen.compute), folder, kind.may_be_fresh)
@@ -104,6 +107,12 @@ class Predictor:
         if report is not None:
             self._task.write(scores, examples, report)
         return self._task.evaluate(scores, examples)
+
+    def with_columns(self, columns: Columns) -> Self:
+        """The same model for rows with other columns."""
+        other = copy.copy(self)
+        other.columns = columns
+        return other
 
     @property
     def kind(self) -> str:

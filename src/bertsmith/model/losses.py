@@ -24,7 +24,10 @@ _CHUNK_ELEMENTS = 1 << 19
 
 @dataclass
 class LossSum:
-    """A summed loss, how many labels it sums over, and how many of them were predicted right; scalars on the device."""
+    """A summed loss, how many labels it sums over, and how many of them were predicted right; scalars on the device.
+
+    right: minus the count for a loss of numbers, which no prediction meets exactly; records then have no accuracy.
+    """
 
     loss: Tensor
     count: Tensor

@@ -72,10 +72,13 @@ def _read(kind: type[Task], sources: Mapping[str, Source], settings: FinetuneSet
             skipped.write(Path(settings.skip_bad_rows))
         if skipped.rows:
             warn(f"{len(skipped.rows):,} bad rows left out: {settings.skip_bad_rows}", of_all_ranks=True)
-    unused = unused_columns(sources["train"], settings.columns, kind, raise_at_once if skipped is None else pass_over)
-    if unused:
-        name = sources["train"] if isinstance(sources["train"], str | Path) else "the training rows"
-        say(f"columns of {name} that are not used: {', '.join(unused)}")
+    told: list[str] = []
+    for part, source in sources.items():
+        unused = unused_columns(source, settings.columns, kind, raise_at_once if skipped is None else pass_over)
+        if unused and unused != told:
+            name = source if isinstance(source, str | Path) else f"the {'training' if part == 'train' else part} rows"
+            say(f"columns of {name} that are not used: {', '.join(unused)}")
+        told = told or unused
     if "dev" not in sources and settings.dev_share is not None:
         records = hold_out(records, settings.columns, kind, settings.dev_share, settings.seed)
     warn_of_copies(records, kind)
@@ -107,7 +110,8 @@ def _checksum(source: Source) -> str:
 
 def _show(examples: Examples, task: Task, tokenizer: Tokenizer) -> None:
     """The first rows; of one in several sequences the first sequence."""
-    for record, first in zip(examples.records[:_SHOWN_ROWS], examples.sequences.row_offsets, strict=False):
-        text = " ".join(tokenizer.pieces[piece] for piece in examples.sequences.ids[first])
+    for number, record in enumerate(examples.records[:_SHOWN_ROWS]):
+        first = examples.sequences.ids[examples.sequences.row_offsets[number]]
+        text = " ".join(tokenizer.pieces[piece] for piece in first)
         cut = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 4] + " ..."
         say(f"  {record.where}: {cut} -> {task.shown(record)}")

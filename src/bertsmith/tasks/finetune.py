@@ -130,7 +130,7 @@ def _prepare(
     kind.metric_of(settings)
     kind.check(settings)
     task, parts = encode_sources(kind, sources, tokenizer, max_length, settings)
-    work = Work(folder, task, tokenizer, settings, max_length, parts)
+    work = Work(folder, task.settled(folder, parts, settings), tokenizer, settings, max_length, parts)
     return work, _identity(work, sources)
 
 

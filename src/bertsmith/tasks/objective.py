@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertsmith.base import ranks
 from bertsmith.base.layout import Ints, deal_within
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import step_flop
-from bertsmith.model.losses import Forward
+from bertsmith.model.losses import Forward, LossSum
 from bertsmith.tasks.kinds.pooled import Classifier
-from bertsmith.tasks.sequences import pack
+from bertsmith.tasks.sequences import Inputs, pack
 from bertsmith.tasks.task import Examples, Floats, Runner, Task
 
 _SHOWN = 8
@@ -27,10 +27,13 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Units:
-    """Some units of the training rows: numbers, int64[U]."""
+    """Some units of the training rows: numbers, int64[U]. step: the numbers of all units of their step, over all ranks;
+    places: int64[U], where these stand among them."""
 
     examples: Examples
     numbers: Ints
+    step: Ints
+    places: Ints
 
 
 @dataclass(frozen=True)
@@ -51,32 +54,44 @@ class TaskObjective:
 
     def forward(self, batch: Units, device: torch.device) -> Forward:
         """The summed loss of some training units."""
-        train = batch.examples
-        members, unit = train.members(batch.numbers)
-        inputs = pack(train.sequences, members, device, unit)
-        targets = torch.from_numpy(train.targets[batch.numbers]).to(device)
-        loss = self.task.loss(self.model, inputs, targets)
-        lengths = train.sequences.lengths[members]
+        inputs, targets = self.inputs(batch, device)
+        loss = self.loss(batch, inputs, targets)
+        lengths = inputs.asked.lengths
         tokens, squared = int(lengths.sum()), float((lengths.astype(np.float64) ** 2).sum())
         pooled = isinstance(self.model, Classifier)
         flop = step_flop(self.config, tokens, squared, sequences=len(lengths), pooled=pooled)
         return Forward({self.task.kind: loss}, tokens, inputs.packed.tokens, inputs.packed.attended_slots, flop)
 
-    def evaluate(self, held_out: Mapping[str, Examples]) -> dict[str, float]:
+    def inputs(self, batch: Units, device: torch.device) -> tuple[Inputs, Tensor]:
+        """The sequences of some training units, and their targets."""
+        train = batch.examples
+        members, unit = train.members(batch.numbers)
+        inputs = pack(train.sequences, members, device, unit)
+        return inputs, torch.from_numpy(train.targets[batch.numbers]).to(device)
+
+    def loss(self, batch: Units, inputs: Inputs, targets: Tensor) -> LossSum:
+        """The summed loss of what `inputs` gave."""
+        return self.task.loss(self.model, inputs, targets)
+
+    def evaluate(
+        self, held_out: Mapping[str, Examples], between: Callable[[], None] = lambda: None
+    ) -> dict[str, float]:
         """Every metric on the rows "dev" and, on those of another part, its name before the metric's ("test_f1").
 
         All ranks get the figures of the first one, so that all decide alike which weights are the best.
         """
-        training = self.model.training
+        training, runner = self.model.training, replace(self.runner, between=between)
         self.model.eval()
         figures: dict[str, float] = {}
-        for part, examples in held_out.items():
-            scores = self.runner.scores(self.model, examples.sequences, self.task.per_token)
-            if ranks.is_first():
-                self.keep(examples.part, scores)
-            found = self.task.evaluate(scores, examples)
-            figures |= {("" if part == "dev" else f"{part}_") + name: value for name, value in found.items()}
-        self.model.train(training)
+        try:
+            for part, examples in held_out.items():
+                scores = runner.scores(self.model, examples.sequences, self.task.per_token)
+                if ranks.is_first():
+                    self.keep(examples.part, scores)
+                found = self.task.evaluate(scores, examples)
+                figures |= {("" if part == "dev" else f"{part}_") + name: value for name, value in found.items()}
+        finally:
+            self.model.train(training)
         return ranks.by_first(lambda: figures)
 
     def training_line(self, record: Mapping[str, float]) -> str:
@@ -144,7 +159,8 @@ class Order:
         lengths = self.lengths[members]
         bins = deal_within(lengths, self.ranks, self.budget_tokens)
         each = len(bins) // self.ranks
-        micro = tuple(Units(self.examples, members[one]) for one in bins[self.rank * each : (self.rank + 1) * each])
+        ours = bins[self.rank * each : (self.rank + 1) * each]
+        micro = tuple(Units(self.examples, members[places], members, places) for places in ours)
         shown = ", ".join(map(self.examples.where, members[:_SHOWN]))
         more = f" and {len(members) - _SHOWN} more rows" if len(members) > _SHOWN else ""
         return RowStep(

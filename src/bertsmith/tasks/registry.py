@@ -9,6 +9,7 @@ from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.tasks.benchmarks.benchmark import benchmarks
 from bertsmith.tasks.kinds.choice import Choice
 from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.kinds.many_labels import ManyLabels
 from bertsmith.tasks.kinds.masked_words import MaskedWords
 from bertsmith.tasks.kinds.qa import Qa
@@ -16,7 +17,7 @@ from bertsmith.tasks.kinds.regress import Regress
 from bertsmith.tasks.kinds.tag import Tag
 from bertsmith.tasks.task import Answering, Task
 
-TASKS: dict[str, type[Task]] = {each.kind: each for each in (Classify, Regress, Tag, Qa, Choice)}
+TASKS: dict[str, type[Task]] = {each.kind: each for each in (Classify, Regress, Tag, Qa, Choice, Embed)}
 _ANSWERING: tuple[type[Answering], ...] = (*TASKS.values(), ManyLabels, MaskedWords)
 
 
@@ -28,5 +29,6 @@ def task_named(name: str) -> type[Task]:
 
 
 def answering(architecture: str, config: Mapping[str, Any]) -> type[Answering] | None:
-    """What answers with a model of this class of `transformers` and this config.json; None where nothing does."""
+    """What answers with a model of this class of `transformers` and this config.json, with the task.json beside it;
+    None where nothing does."""
     return next((each for each in _ANSWERING if architecture in each.architectures and each.reads(config)), None)

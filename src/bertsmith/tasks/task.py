@@ -8,7 +8,7 @@ token slots, U units of training, C classes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -93,20 +93,26 @@ class Runner:
     """How a model is run over many rows.
 
     budget_tokens: the most that go through it at once. over_ranks: every rank runs a share of them, and all get all
-    scores; then all must call it alike.
+    scores; then all must call it alike. between: called before each batch, equally often on all ranks; it may raise.
     """
 
     device: torch.device
     budget_tokens: int
     over_ranks: bool = False
+    between: Callable[[], None] = lambda: None
 
     @torch.no_grad()
     def scores(self, model: nn.Module, sequences: Sequences, per_token: bool = False) -> Floats:
         """The model's scores in the order of the sequences: float32[S, C], or with `per_token` those of the tokens of
         all sequences, one after the other: float32[T, C]. The model must be in evaluation mode."""
         order = list(by_length(sequences, self.budget_tokens))
-        ours = order[ranks.rank() :: ranks.world_size()] if self.over_ranks else order
-        rows = [model(pack(sequences, members, self.device)).float().cpu().numpy() for members in ours]
+        rank, world = (ranks.rank(), ranks.world_size()) if self.over_ranks else (0, 1)
+        rows = []
+        for first in range(0, len(order), world):
+            self.between()
+            if first + rank < len(order):
+                inputs = pack(sequences, order[first + rank], self.device)
+                rows.append(model(inputs).float().cpu().numpy())
         if self.over_ranks:
             everyone = ranks.gathered(rows)
             rows = [everyone[place % len(everyone)][place // len(everyone)] for place in range(len(order))]
@@ -158,8 +164,9 @@ class Task(Answering):
     """A kind of model that is fine-tuned on labelled rows.
 
     kind: its name on the command line. architecture: the class of `transformers` that reads its folder. head: the
-    module of its model that is fresh. metrics: the figures that may select the best weights, the task's own choice
-    first; the highest is the best. per_token: the model gives scores for every token, not for every sequence.
+    module of its model that is fresh, "" for none. metrics: the figures that may select the best weights, the task's
+    own choice first; the highest is the best. per_token: the model gives scores for every token, not for every
+    sequence.
     unit_is_sequence: a step of training counts sequences, not records. favours_rare: whether there are class weights,
     a focal loss, label smoothing and sampling. baseline_name: the best answer that does not look at the text.
     usual_length: the most tokens of a sequence, where the user does not say. counts: training rows of each label, the
@@ -205,6 +212,15 @@ class Task(Answering):
             what = f"metric '{settings.metric}' is not one of {cls.kind}"
             raise BertsmithError(what, "metric", nearest(settings.metric, cls.metrics))
         return settings.metric
+
+    def settled(self, folder: Path, parts: Mapping[str, Examples], settings: FinetuneSettings) -> Self:
+        """The task as it is for a run from this model folder, with all its rows. Raises BertsmithError for rows to
+        measure on that do not fit the others."""
+        return self
+
+    def selecting(self, settings: FinetuneSettings) -> str:
+        """The metric that selects the best weights of a run."""
+        return self.metric_of(settings)
 
     def examples(self, records: Sequence[Record], tokenizer: Tokenizer, max_length: int) -> Examples:
         """Labelled records, encoded. Raises BertsmithError at what cannot be used, and at a label that the training
@@ -252,6 +268,10 @@ class Task(Answering):
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Keys of task.json."""
+
+    def folder_files(self, config: BertConfig, max_length: int) -> dict[str, Any]:
+        """Further files of the model folder, as JSON, by name. max_length: the most tokens of a sequence."""
+        return {}
 
     def shown(self, record: Record) -> str:
         """The truth of a record, for a person."""

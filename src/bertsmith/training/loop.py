@@ -20,11 +20,15 @@ from bertsmith.training.checkpoints import Best, Position
 from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.late import LateReading
 from bertsmith.training.meters import Meter, MetricsFile
-from bertsmith.training.objective import Objective, Step, Steps
+from bertsmith.training.objective import Objective, Step, Steps, nothing
 from bertsmith.training.step import Compiled, train_step
 
 # Compiled micro-batches have room for steps with more tokens than most; an empty twentieth is worth a warning.
 _LEAST_FILL = 0.95
+
+
+class _EvaluationEnded(Exception):
+    """A stop came between two batches of an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,9 @@ class Trainer:
             Progress(stage.name, stage.steps, "steps") as progress,
         ):
             progress.skip(self.position.stage_step)
-            for step in loader:
+            if self.position.unmeasured:
+                meter.pause(self._evaluate_and_save(stage, None, lambda: meter.state(loader.waited_seconds)))
+            for step in () if self._ends(stage) else loader:
                 rate = stage.learning_rate(step.number + 1)
                 verdict = self._step(stage, step, meter, rate)
                 # Reading the flag of the step before this one never waits for the device.
@@ -142,8 +148,7 @@ class Trainer:
                         note = self._log(stage, meter, rate, loader.waited_seconds)
                     progress.advance(1, note)
                 meter.pause(self._evaluate_and_save(stage, previous, lambda: meter.state(loader.waited_seconds)))
-                if self._out_of_patience(stage):
-                    say(f"{stage.name}: no better {stage.select} in {stage.patience} evaluations, so it ends here")
+                if self._ends(stage):
                     break
         self._refuse_non_finite(stage, previous)
 
@@ -180,11 +185,10 @@ class Trainer:
     ) -> float:
         start = time.perf_counter()
         dropped = self.stop.requested
-        if stage.held_out and not dropped and self._due(self.cadence.evaluate_every, stage):
+        due = self.position.unmeasured or self._due(self.cadence.evaluate_every, stage)
+        if stage.held_out and not dropped and due:
             self._refuse_non_finite(stage, last)
-            figures = self.measure("evaluation", self._when(stage), stage.held_out)
-            if stage.select:
-                self._keep_best(figures[stage.select])
+            self._evaluate(stage)
         stopping = dropped or self.stop.look()
         if not (dropped and self.saver.has_taken(self.position)) and (self._save_due(stage) or stopping):
             self._refuse_non_finite(stage, last)
@@ -196,6 +200,21 @@ class Trainer:
             self.mark_stopped(why)
             raise StoppedAfterSaving(why, self.stop.interrupted)
         return time.perf_counter() - start
+
+    def _evaluate(self, stage: Stage) -> None:
+        """Measures; a stop ends that, and it is done again when the run is resumed."""
+        self.position = replace(self.position, unmeasured=True)
+        try:
+            figures = self.measure("evaluation", self._when(stage), stage.held_out, self._end_if_stopped)
+        except _EvaluationEnded:
+            return
+        self.position = replace(self.position, unmeasured=False)
+        if stage.select:
+            self._keep_best(figures[stage.select])
+
+    def _end_if_stopped(self) -> None:
+        if self.stop.look():
+            raise _EvaluationEnded
 
     def _when(self, stage: Stage) -> str:
         if stage.epoch_steps:
@@ -209,6 +228,12 @@ class Trainer:
             self.position = replace(done, best=Best(score, done.step, done.stage), stale=0)
         else:
             self.position = replace(done, stale=done.stale + 1)
+
+    def _ends(self, stage: Stage) -> bool:
+        """Whether the stage ends before its last step; says so."""
+        if self._out_of_patience(stage):
+            say(f"{stage.name}: no better {stage.select} in {stage.patience} evaluations, so it ends here")
+        return self._out_of_patience(stage)
 
     def _out_of_patience(self, stage: Stage) -> bool:
         return 0 < stage.patience <= self.position.stale
@@ -250,9 +275,12 @@ class Trainer:
                 "sequences, or another micro_batch_tokens, fill them better"
             )
 
-    def measure(self, kind: str, when: str, held_out: Any, **values: int) -> dict[str, float]:
-        """Evaluates, writes the figures as a record of this kind with `values`, and says them."""
-        figures = self.objective.evaluate(held_out)
+    def measure(
+        self, kind: str, when: str, held_out: Any, between: Callable[[], None] = nothing, **values: int
+    ) -> dict[str, float]:
+        """Evaluates, writes the figures as a record of this kind with `values`, and says them. between: as of
+        `Objective.evaluate`."""
+        figures = self.objective.evaluate(held_out, between)
         self.write(kind, {**values, **figures})
         say(self.objective.evaluation_line(when, figures))
         return figures

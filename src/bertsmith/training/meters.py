@@ -73,7 +73,8 @@ class Meter:
         """The record of the steps since the last reading, over all ranks. waited_seconds: for data, since the start.
 
         A single loss is "loss" with "accuracy" and "count"; of several, "loss" is their sum, and each has its own under
-        its name. The gradient norm is the last step's, and left out where it was not finite.
+        its name. A loss of numbers has no accuracy (`LossSum`). The gradient norm is that of the last step, and left
+        out where it was not finite.
         """
         seconds = time.perf_counter() - self._start
         *figures, tokens, places, filled, flop = sum_over_ranks(self._sums).tolist()
@@ -102,7 +103,11 @@ class Meter:
         return {
             "loss": sum(means),
             **{f"{prefix}loss": mean for prefix, mean in zip(prefixes, means, strict=True)},
-            **{f"{each}accuracy": right / max(n, 1) for each, right, n in zip(prefixes, rights, counts, strict=True)},
+            **{
+                f"{prefix}accuracy": right / max(count, 1)
+                for prefix, right, count in zip(prefixes, rights, counts, strict=True)
+                if right >= 0
+            },
             **{f"{prefix}count": count for prefix, count in zip(prefixes, counts, strict=True)},
         }
 
@@ -174,9 +179,16 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[:-1] if line]
 
 
-def forget_after(path: Path, step: int) -> None:
-    """Drops the records of later steps, which will be taken again, so that no step stands twice in `metrics.jsonl`."""
+def forget_after(path: Path, step: int, unmeasured: bool = False) -> None:
+    """Drops the records of later steps, which will be taken again, so that no step stands twice in `metrics.jsonl`.
+
+    unmeasured: the evaluation after the step itself will be done again, too.
+    """
     if path.exists():
-        known = [record for record in read_metrics(path) if record["step"] <= step]
-        kept = [record for record in known if record["kind"] not in ("final", "end")]
+        last = step - unmeasured
+        kept = [
+            each
+            for each in read_metrics(path)
+            if each["step"] <= (last if each["kind"] == "evaluation" else step) and each["kind"] not in ("final", "end")
+        ]
         write_text(path, "".join(json.dumps(record) + "\n" for record in kept))

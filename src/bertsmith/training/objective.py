@@ -6,14 +6,18 @@ Step, loop, meter, checkpoints and compiled steps know losses by these names, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from bertsmith.model.losses import Forward, LossSum
+
+
+def nothing() -> None:
+    """For who wants nothing to happen between batches."""
 
 
 class Step(Protocol):
@@ -58,14 +62,25 @@ class Objective(Protocol):
     def forward(self, batch: Any, device: torch.device) -> Forward:
         """Runs one micro-batch through the model, with the graph that `backward` needs."""
 
-    def evaluate(self, held_out: Any) -> dict[str, float]:
-        """Figures of the model on what is held out, over all ranks; the training mode is left as it was."""
+    def evaluate(self, held_out: Any, between: Callable[[], None] = nothing) -> dict[str, float]:
+        """Figures of the model on what is held out, over all ranks; the training mode is left as it was.
+
+        between: called before each batch, equally often on all ranks; it may raise, which ends the evaluation.
+        """
 
     def training_line(self, record: Mapping[str, float]) -> str:
         """A record of the meter in a few words."""
 
     def evaluation_line(self, when: str, figures: Mapping[str, float]) -> str:
         """What `evaluate` gave, as a line. when: such as "after step 500"."""
+
+
+@runtime_checkable
+class SeesSteps(Protocol):
+    """An objective whose loss is not the sum of those of its micro-batches: it is shown all of a step first."""
+
+    def begin_step(self, micro_batches: Sequence[Any], device: torch.device) -> None:
+        """Called by all ranks before the first forward pass of a step, with the micro-batches of this rank."""
 
 
 def figures_of(losses: Mapping[str, LossSum] | Sequence[LossSum]) -> Tensor:

@@ -130,7 +130,7 @@ def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
             leftover.unlink(missing_ok=True)
     files.write_json(folder / _RUN_FILE, {**facts.identity, _STARTED_ON: dict(facts.started_on)})
     files.write_text(folder / RECIPE_FILE, facts.recipe)
-    forget_after(folder / METRICS_FILE, position.step if position else -1)
+    forget_after(folder / METRICS_FILE, position.step if position else -1, position is not None and position.unmeasured)
 
 
 def mark_stopped(folder: Path, why: str) -> None:

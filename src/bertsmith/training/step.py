@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertsmith.model.losses import Forward
 from bertsmith.optim.clipped import ClippedOptimizer
-from bertsmith.training.objective import Objective, figures_of, mean_loss
+from bertsmith.training.objective import Objective, SeesSteps, figures_of, mean_loss
 from bertsmith.training.parallel import gradients_of
 
 
@@ -81,6 +81,8 @@ def train_step(
     gradients = gradients_of(objective.model)
     gradients.begin()
     sums = StepSums.zero(len(counts), device)
+    if isinstance(objective, SeesSteps):
+        objective.begin_step(micro_batches, device)
     for number, batch in enumerate(micro_batches, start=1):
         if number > 1 and should_stop():
             gradients.drop()

@@ -31,8 +31,18 @@ from bertsmith.weights.strict import Fit, fit, own_parameters
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 TASK_FILE, FINETUNE_FILE = "task.json", "finetune.json"
 _OPTIONAL_FILES = ("special_tokens_map.json",)
+# What sentence-transformers reads beside the model (`tasks/embedding/folders.py`), the last one a folder.
+_SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "1_Pooling")
 # All that a folder of ours may hold.
-_WRITTEN_FILES = (CONFIG_FILE, *WEIGHTS_FILES, *TOKENIZER_FILES, *_OPTIONAL_FILES, TASK_FILE, FINETUNE_FILE)
+_WRITTEN_FILES = (
+    CONFIG_FILE,
+    *WEIGHTS_FILES,
+    *TOKENIZER_FILES,
+    *_OPTIONAL_FILES,
+    TASK_FILE,
+    FINETUNE_FILE,
+    *_SENTENCE_FILES,
+)
 # What no tensor's shape would show to be another.
 _UNSEEN = ("num_attention_heads", "hidden_act", "layer_norm_eps")
 _SHOWN = 5
@@ -228,7 +238,11 @@ def check_replaceable(out: Path) -> bool:
             "this is there already and is not a model folder", out, "choose another folder, or empty this one first"
         )
     known = (*_WRITTEN_FILES, LOCK_FILE)
-    extra = sorted(each.name for each in out.iterdir() if each.name not in known or not each.is_file())
+    extra = sorted(
+        each.name
+        for each in out.iterdir()
+        if each.name not in known or each.is_dir() != (each.name == _SENTENCE_FILES[-1])
+    )
     if extra:
         more = f" and {len(extra) - _SHOWN} more" if len(extra) > _SHOWN else ""
         raise BertsmithError(

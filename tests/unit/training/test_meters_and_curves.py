@@ -46,6 +46,14 @@ def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(each.step, each.value) for each in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
+def test_a_loss_of_numbers_has_no_accuracy() -> None:
+    meter = Meter(CPU, ("words", "numbers"))
+    meter.add(StepSums(torch.tensor([4.0, 2.0, 1.0, 9.0, 3.0, -3.0])), torch.zeros(()))
+    record = meter.read(0.0)
+    assert (record["words_accuracy"], record["words_loss"], record["numbers_loss"]) == (0.5, 2, 3)
+    assert "numbers_accuracy" not in record
+
+
 def test_lines_and_tensorboard_say_the_same(tmp_path: Path) -> None:
     metrics = MetricsFile(tmp_path)
     for each in RECORDS:

@@ -32,13 +32,19 @@ def figures(best: Sequence[Best], records: Sequence[Record], threshold: float) -
 
 
 def tuned_threshold(best: Sequence[Best], records: Sequence[Record]) -> tuple[float, float]:
-    """The threshold on null scores whose F1 is best, and that F1 in percent."""
+    """The threshold on null scores whose F1 is best, and that F1 in percent.
+
+    It is in the middle between two questions' null scores, so that rounding moves neither to its other side; the
+    official script's is the lower one of the two.
+    """
     spans, null_scores = _spans(best)
     found = best_threshold(_questions(records), spans, null_scores)
-    if found.answered:
-        return found.threshold, found.score
-    # Best is to answer nothing. The official script calls that 0, above which the surest spans may be.
-    return min(null_scores.values()) - 1.0, found.score
+    scores = sorted(set(null_scores.values()))
+    # Where it is best to answer nothing the official script says 0, below which there may be questions.
+    answered = scores.index(found.threshold) + 1 if found.answered else 0
+    low = scores[answered - 1] if answered else scores[0] - 2.0
+    high = scores[answered] if answered < len(scores) else scores[-1] + 2.0
+    return (low + high) / 2, found.score
 
 
 def prediction_files(best: Sequence[Best], records: Sequence[Record], threshold: float) -> dict[str, dict[str, Any]]:

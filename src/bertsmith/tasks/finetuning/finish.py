@@ -20,7 +20,7 @@ from bertsmith.tasks.results import LAST, FinetuneResult, kept_seed, last_figure
 from bertsmith.tasks.task import Runner
 from bertsmith.training.checkpoints import Best, drop_checkpoints, load_best
 from bertsmith.training.run_folder import Run
-from bertsmith.weights.huggingface import FINETUNE_FILE, TASK_FILE, FolderContents, save_model
+from bertsmith.weights.huggingface import FINETUNE_FILE, TASK_FILE, FolderContents, read_config, save_model
 
 REPORT = "report"
 """The folder of a run for what its task writes of the dev and the test rows."""
@@ -97,6 +97,10 @@ def _save(model: nn.Module, work: Work, result: FinetuneResult, out: Path) -> No
         work.task.architecture,
         work.tokenizer.save,
         config=work.task.config(),
-        json_files={TASK_FILE: task, FINETUNE_FILE: {**result.to_dict(), "settings": asdict(work.settings)}},
+        json_files={
+            TASK_FILE: task,
+            FINETUNE_FILE: {**result.to_dict(), "settings": asdict(work.settings)},
+            **work.task.folder_files(read_config(work.folder), work.max_length),
+        },
     )
     save_model(model, contents, out)

@@ -36,8 +36,8 @@ def build_model(work: Work, device: Device, seed: int) -> nn.Module:
         model = build(config)
         initialise(model, config.initializer_range, stream_key(seed, "from scratch"))
     else:
-        head = work.task.head
-        model = load_model(build, work.folder, may_be_fresh=(POOLER, head), leave_out=(head,), seed=seed)
+        heads = [work.task.head] if work.task.head else []
+        model = load_model(build, work.folder, may_be_fresh=(POOLER, *heads), leave_out=heads, seed=seed)
     _set_layers(model, work.settings, seed)
     return model.to(device.torch_device)
 

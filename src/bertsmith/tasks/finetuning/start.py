@@ -10,10 +10,12 @@ from functools import partial
 import torch
 
 from bertsmith.base.ranks.together import together
+from bertsmith.tasks.contrastive import RankingObjective
 from bertsmith.tasks.finetuning.folds import keeper
 from bertsmith.tasks.finetuning.model import build_model, optimizer_of
 from bertsmith.tasks.finetuning.trials import trials
 from bertsmith.tasks.finetuning.work import Work
+from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.objective import TaskObjective
 from bertsmith.tasks.task import Runner
 from bertsmith.training.agreement import agree, checksum
@@ -50,7 +52,8 @@ def started(
     drops = settings.dropout > 0 or settings.attention_dropout > 0
     started_on |= cut_of_run(facts.started_on, position, {"micro_batch_tokens": settings.micro_batch_tokens}, drops)
     runner = Runner(device.torch_device, settings.micro_batch_tokens, over_ranks=True)
-    objective = TaskObjective(work.task, config, model, work.metric, runner, keeper(run.folder))
+    kind = RankingObjective if isinstance(work.task, Embed) else TaskObjective
+    objective = kind(work.task, config, model, work.metric, runner, keeper(run.folder))
     cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep, settings.keep_every)
     stages = trials(work)
     steps = sum(each.steps for each in stages)

@@ -28,7 +28,7 @@ class Work:
     @property
     def metric(self) -> str:
         """What selects the best weights."""
-        return self.task.metric_of(self.settings)
+        return self.task.selecting(self.settings)
 
     @property
     def held_out(self) -> dict[str, Examples]:

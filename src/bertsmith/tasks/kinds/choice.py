@@ -161,7 +161,7 @@ class Choice(Task):
         """{"label", "choice", "score", "scores"} for each row: the number of the likeliest choice and its text, its
         probability, and every choice's."""
         offsets, found = sequences.row_offsets, []
-        for record, start, end in zip(records, offsets, offsets[1:], strict=False):
+        for record, start, end in zip(records, offsets[:-1], offsets[1:], strict=True):
             assert isinstance(record, ChoiceRecord)
             logits = scores[start:end, 0].astype(np.float64)
             powers = np.exp(logits - logits.max())

@@ -32,7 +32,7 @@ from bertsmith.tasks.report.parts import about_records, groups_of
 from bertsmith.tasks.report.report import Classified, report_classes
 from bertsmith.tasks.sampling import Sampling, quotas, rows_of_epoch
 from bertsmith.tasks.scoring.calibration import FOLDS, calibrate, calibrated_elsewhere, probabilities
-from bertsmith.tasks.scoring.classes import CLASS_METRICS, binary_f1, micro_f1
+from bertsmith.tasks.scoring.classes import class_metrics
 from bertsmith.tasks.scoring.resampling import folds_of
 from bertsmith.tasks.scoring.thresholds import HALF, best_threshold, cross_fitted
 from bertsmith.tasks.sequences import Inputs, Sequences, row_means, unit_means
@@ -160,13 +160,16 @@ class Classify(Task):
         place = self.names.index(self.positive)
         return np.where(probabilities(logits, self.temperature)[:, place] >= self.threshold, place, 1 - place)
 
+    @property
+    def _sides(self) -> tuple[int | None, int | None]:
+        """The places of the positive and of the negative class."""
+        positive, negative = (
+            None if each is None else self.names.index(each) for each in (self.positive, self.negative)
+        )
+        return positive, negative
+
     def _metrics(self, predicted: Ints, targets: Ints) -> dict[str, float]:
-        found = {name: metric(predicted, targets) for name, metric in CLASS_METRICS.items()}
-        if self.positive is not None:
-            found[_BINARY] = binary_f1(predicted, targets, self.names.index(self.positive))
-        if self.negative is not None:
-            found[_MICRO] = micro_f1(predicted, targets, self.names.index(self.negative))
-        return found
+        return class_metrics(predicted, targets, len(self.names), *self._sides)
 
     def tuned(self, scores: Floats, examples: Examples) -> Self:
         """With the temperature, and the threshold where the user wants one, that suit the dev rows."""
@@ -190,9 +193,7 @@ class Classify(Task):
         logits, true = row_means(scores, examples.sequences), truths_of(examples)
         about = about_records(examples.part, examples.records)
         predicted, note = self._predicted(logits), ""
-        positive, negative = (
-            None if each is None else self.names.index(each) for each in (self.positive, self.negative)
-        )
+        positive, negative = self._sides
         if about.part != "dev" or not self.fits_temperature:
             calibration = calibrated_elsewhere(logits, true, self.temperature)
         else:

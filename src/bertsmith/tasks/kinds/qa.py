@@ -163,7 +163,7 @@ class Qa(Task):
         padded = scores.new_full((2, layout.sequences * layout.longest), _NEVER)
         padded[:, torch.from_numpy(slots).to(scores.device)] = scores
         found = cross_entropy_sum(padded.reshape(-1, layout.longest), targets.T.reshape(-1))
-        return LossSum(found.loss / 2, found.count // 2, found.right // 2)
+        return LossSum(found.loss / 2, found.count // 2, found.right / 2)
 
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
         """As `figures`, in percent."""

@@ -79,8 +79,8 @@ class Regress(Task):
 
     def loss(self, model: nn.Module, inputs: Inputs, targets: Tensor) -> LossSum:
         numbers = unit_means(model(inputs), inputs)[:, 0].float()
-        none = torch.zeros((), dtype=torch.int64, device=numbers.device)
-        return LossSum(((numbers - targets) ** 2).sum(), none + len(targets), none)
+        count = torch.full((), len(targets), device=numbers.device)
+        return LossSum(((numbers - targets) ** 2).sum(), count, -count)
 
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
         return self._metrics(row_means(scores, examples.sequences)[:, 0], examples)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.base.log import say, warn
@@ -43,7 +42,6 @@ from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 from bertsmith.tokens.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
-ENTITIES_FILE = "entities.json"
 
 
 class Tagger(nn.Module):
@@ -243,19 +241,14 @@ class Tag(Task):
         return cells | ({"predicted_tags": " ".join(answer["tags"])} if "tags" in answer else {})
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
-        """Precision, recall and F1 of each type, as a table in the log and as `ENTITIES_FILE`."""
-        by_type = _by_type(self._tags(scores, examples), examples)
-        for line in (f"entities of the {folder.name} rows by type:", *table(by_type)):
+        """The report (`tasks/report`), and precision, recall and F1 of each type as a table in the log."""
+        tags = self._tags(scores, examples)
+        for line in (f"entities of the {examples.part} rows by type:", *table(_by_type(tags, examples))):
             say(line)
-        figures = {
-            name: {**asdict(each), "precision": each.precision, "recall": each.recall, "f1": each.f1}
-            for name, each in by_type.items()
-        }
-        files.write_json(folder / ENTITIES_FILE, figures)
         sequences = examples.sequences
         assert isinstance(sequences, WordSequences)
         slots = np.concatenate(sequences.slots)
-        records, words, tags = list(map(_tagged, examples.records)), sequences.words, self._tags(scores, examples)
+        records, words = list(map(_tagged, examples.records)), sequences.words
         true = [true_tags(record, those) for record, those in zip(records, words, strict=True)]
         spans = list(zip(*_spans(tags, examples), strict=True))
         found = Tagged(self.names, records, words, scores[slots], slots != NO_PIECE, tags, true, spans)

@@ -17,7 +17,7 @@ from bertsmith.tasks.reading.labels import class_name
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.reading.shapes import shapes_of
 from bertsmith.tasks.reading.table import Table
-from bertsmith.tasks.reading.texts import LABELS, TEXTS, Found, text_and_label, the_text
+from bertsmith.tasks.reading.texts import LABELS, TEXTS, Found, text_and_label, the_text, two_texts
 
 AUTO = "auto"
 # Whole numbers with more values than this may be classes or amounts.
@@ -26,6 +26,7 @@ _WITH_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _SEPARATORS = "|;,/"
 _TAGS = ("ner_tags", "ner", "labels", "label")
 _LISTS = ("words", "numbers")
+_EMBED = "embed"
 _CHOICE = re.compile(r"(ending|choice|option|answer|alternative|candidate|response|sol)s?[_ -]?([0-9]|[a-h])")
 _BEGINNINGS = (("sent1", "sent2"), ("context", "question"), ("passage", "question"), ("article", "question"))
 _BEFORE_CHOICES = ("context", "ctx", "prompt", "premise", "question", "startphrase", "stem", "goal", "query")
@@ -57,6 +58,8 @@ def infer(rows: Sequence[Mapping[str, Any]], columns: Columns, where: str, kind:
             return _inferred(table, name, found, [] if kind == name else [f"task: {name} ({found.what})"])
         if kind == name:
             raise table.refusal(f"{name} needs {needs}; there are", table.shapes, *sum(_WAYS[name], ()))
+    if kind == _EMBED:
+        return _inferred(table, kind, two_texts(table), [])
     found = text_and_label(table)
     if kind != AUTO:
         return _inferred(table, kind, found, [])
@@ -261,6 +264,7 @@ _WAYS = {
     "tag": (("tokens", "tags"), ("text", "spans")),
     "qa": (("question", "context", "answers"),),
     "choice": (("text", "choices", "label"),),
+    _EMBED: (("text", "text_b"),),
 }
 
 

@@ -16,6 +16,7 @@ TEXTS = (
 _PAIRS = (
     ("premise", "hypothesis"), ("question", "sentence"), ("question", "context"), ("question", "passage"),
     ("question", "answer"), ("query", "passage"), ("query", "document"), ("claim", "evidence"),
+    ("anchor", "positive"), ("query", "positive"),
 )  # fmt: skip
 LABELS = (
     "labels", "gold_label", "class", "category", "target", "sentiment", "intent", "emotion", "topic", "polarity",
@@ -45,6 +46,15 @@ def text_and_label(table: Table) -> Found:
     elif label in columns.values():
         raise table.refusal("one column may be a text or the label", [label], "text", "label")
     return Found(columns | {"label": label}, {"label": _USUAL} | why)
+
+
+def two_texts(table: Table) -> Found:
+    """The two texts of rows that need no label. Raises BertsmithError where there are not two, or several may be one of
+    them."""
+    columns, why = _texts(table, (*table.usual(LABELS, "number"), table.columns.negative))
+    if "text_b" not in columns:
+        raise table.refusal("no two columns look like a pair of texts; there are", table.shapes, "text", "text_b")
+    return Found(columns, why)
 
 
 def the_text(table: Table, but: Collection[str]) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from bertsmith.base import files
 from bertsmith.tasks.reading.records import Record
-from bertsmith.tasks.scoring.confusion import ClassTable, f1_of
+from bertsmith.tasks.scoring.classes import ClassTable, f1_of
 from bertsmith.tasks.scoring.label_errors import MOST, Doubt
 from bertsmith.tasks.scoring.resampling import CONFIDENCE, RESAMPLES, Figures, Interval, intervals
 

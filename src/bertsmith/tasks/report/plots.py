@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bertsmith.base.figures import INSTALL, new_figure, save_figure
 from bertsmith.base.log import log_choice, say
 from bertsmith.tasks.scoring.calibration import Reliability
-from bertsmith.tasks.scoring.confusion import share
+from bertsmith.tasks.scoring.classes import share
 
 Floats = NDArray[np.float64]
 

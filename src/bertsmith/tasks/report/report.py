@@ -32,7 +32,7 @@ from bertsmith.tasks.scoring.calibration import (
     log_probabilities,
     reliability,
 )
-from bertsmith.tasks.scoring.confusion import class_figures, class_table, confusion, count_figures, table_of
+from bertsmith.tasks.scoring.classes import class_figures, class_table, confusion, count_figures, table_of
 from bertsmith.tasks.scoring.label_errors import MOST, Doubt, confident_doubts, worst_by_loss
 from bertsmith.tasks.scoring.multilabel import label_figures, label_table
 from bertsmith.tasks.scoring.numbers import number_figures

@@ -1,13 +1,129 @@
-"""The metrics of classification, in numpy; all take predictions and truths of shape [N]."""
+"""The metrics of classes: all that follows from how often each was taken for each other.
+
+Legend: N rows, C classes; counts are float64[C, C], rows of the matrix the true class, columns the predicted one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.tasks.scoring.resampling import Figures
+
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+METRICS = ("accuracy", "macro_f1", "matthews")
+"""Those of any classes; `binary_f1` wants to know which one is positive, `micro_f1` which one is negative."""
+COUNT_METRICS = ("micro_f1", "macro_f1", "micro_precision", "micro_recall")
+
+
+def confusion(predicted: Ints, true: Ints, classes: int, weights: Floats | None = None) -> Floats:
+    """How often each true class was predicted as each class: float64[C, C]. weights: how often each row counts."""
+    cells = np.bincount(true * classes + predicted, weights, minlength=classes * classes)
+    return np.asarray(cells.reshape(classes, classes), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class ClassTable:
+    """float64[C] each, 0 where a share has nothing to divide by. support: true rows; predicted: predicted rows."""
+
+    precision: Floats
+    recall: Floats
+    f1: Floats
+    support: Floats
+    predicted: Floats
+
+    def rows(self, names: list[str] | tuple[str, ...]) -> list[dict[str, Any]]:
+        """A line for each class, as JSON takes it."""
+        return [
+            {
+                "label": name,
+                "precision": float(self.precision[place]),
+                "recall": float(self.recall[place]),
+                "f1": float(self.f1[place]),
+                "support": int(self.support[place]),
+                "predicted": int(self.predicted[place]),
+            }
+            for place, name in enumerate(names)
+        ]
+
+
+def class_table(right: Floats, predicted: Floats, true: Floats) -> ClassTable:
+    """Of how many rows of each class are right, predicted and true: float64[C] each."""
+    return ClassTable(
+        precision=share(right, predicted),
+        recall=share(right, true),
+        f1=share(2 * right, predicted + true),
+        support=true,
+        predicted=predicted,
+    )
+
+
+def table_of(counts: Floats) -> ClassTable:
+    """The table of a confusion matrix."""
+    return class_table(np.diag(counts), counts.sum(0), counts.sum(1))
+
+
+def share(part: Floats, whole: Floats) -> Floats:
+    """part / whole, and 0 where the whole is 0."""
+    return np.divide(part, whole, out=np.zeros_like(whole, dtype=np.float64), where=whole > 0)
+
+
+def occurring(table: ClassTable) -> NDArray[np.bool_]:
+    """Which classes are predicted or true anywhere; only they count in a macro average."""
+    return np.asarray(table.support + table.predicted > 0)
+
+
+def metrics_of(right: Floats, predicted: Floats, true: Floats) -> Floats:
+    """`METRICS` of how many rows of each class are right, predicted and true: float64[C] each.
+
+    Matthews' correlation is that of Gorodkin (2004); 0 where a side is constant.
+    """
+    rows, correct = true.sum(), right.sum()
+    here = predicted + true > 0
+    spread = (rows * rows - predicted @ predicted) * (rows * rows - true @ true)
+    matthews = (correct * rows - predicted @ true) / np.sqrt(spread) if spread > 0 else 0.0
+    return np.array([correct / rows, share(2 * right, predicted + true)[here].mean(), matthews])
+
+
+def class_figures(
+    predicted: Ints, true: Ints, names: tuple[str, ...], positive: int | None = None, negative: int | None = None
+) -> Figures:
+    """`METRICS`, `binary_f1` where there is a positive class, `micro_f1` of all classes but a negative one where there
+    is one, and "f1 of NAME" for each class.
+
+    An answer counts for `micro_f1` where it is the true class and that is not the negative one, as relations are scored
+    (Mehryary and others, 2018). The F1 of a class that no row of a resample has or is taken for is undefined (NaN).
+    """
+    some = [name for name, each in (("binary_f1", positive), ("micro_f1", negative)) if each is not None]
+    others = [place for place in range(len(names)) if place != negative]
+    met = np.asarray(predicted == true, dtype=np.float64)
+
+    def of(weights: Floats) -> Floats:
+        sides = ((true, weights * met), (predicted, weights), (true, weights))
+        counts = [np.bincount(side, times, minlength=len(names)).astype(np.float64) for side, times in sides]
+        table = class_table(*counts)
+        of_some = [] if positive is None else [table.f1[positive]]
+        if negative is not None:
+            right, said, meant = (each[others].sum(keepdims=True) for each in counts)
+            of_some.append(share(2 * right, said + meant)[0])
+        each = np.where(occurring(table), table.f1, np.nan)
+        return np.concatenate([metrics_of(*counts), of_some, each])
+
+    return Figures((*METRICS, *some, *(f1_of(name) for name in names)), of)
+
+
+def class_metrics(
+    predicted: Ints, true: Ints, classes: int, positive: int | None = None, negative: int | None = None
+) -> dict[str, float]:
+    """Those of `class_figures` that are not of a class, over all rows."""
+    figures = class_figures(predicted, true, tuple(map(str, range(classes))), positive, negative)
+    found = dict(zip(figures.names, figures.of(np.ones(len(true))).tolist(), strict=True))
+    return {name: value for name, value in found.items() if not name.startswith(f1_of(""))}
 
 
 def accuracy(predicted: Ints, true: Ints) -> float:
@@ -15,43 +131,25 @@ def accuracy(predicted: Ints, true: Ints) -> float:
     return float(np.mean(predicted == true))
 
 
-def macro_f1(predicted: Ints, true: Ints) -> float:
-    """The mean of the F1 of every class that is predicted or true anywhere."""
-    return float(np.mean([_f1(predicted == each, true == each) for each in np.union1d(predicted, true)]))
+def count_figures(right: NDArray[Any], predicted: NDArray[Any], true: NDArray[Any], names: tuple[str, ...]) -> Figures:
+    """`COUNT_METRICS` and "f1 of NAME" for each of L labels or types, of which a row has any number.
 
-
-def binary_f1(predicted: Ints, true: Ints, positive: int = 1) -> float:
-    """The F1 of the class `positive`; 0 where it is neither predicted nor true."""
-    return _f1(predicted == positive, true == positive)
-
-
-def micro_f1(predicted: Ints, true: Ints, negative: int) -> float:
-    """F1 of all classes but `negative` counted together, as relations are scored; 0 where none is predicted or true.
-
-    An answer is right where it is the true class and that is not the negative one (Mehryary and others, 2018).
+    right, predicted, true: how many of each a row has, [N, L]. micro: of all together. macro_f1: the mean over labels
+    that are predicted or true anywhere.
     """
-    both = int(np.sum(predicted != negative)) + int(np.sum(true != negative))
-    right = int(np.sum((predicted == true) & (true != negative)))
-    return 2 * right / both if both else 0.0
+    sides = np.concatenate([right, predicted, true], axis=1).astype(np.float64)
+
+    def of(weights: Floats) -> Floats:
+        counts = np.split(weights @ sides, 3)
+        table, whole = class_table(*counts), class_table(*(each.sum(keepdims=True) for each in counts))
+        here = occurring(table)
+        macro = table.f1[here].mean() if here.any() else 0.0
+        each = np.where(here, table.f1, np.nan)[: len(names)]
+        return np.concatenate([whole.f1, [macro], whole.precision, whole.recall, each])
+
+    return Figures((*COUNT_METRICS, *(f1_of(name) for name in names)), of)
 
 
-def _f1(predicted: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
-    both = int(np.sum(predicted)) + int(np.sum(true))
-    return 2 * int(np.sum(predicted & true)) / both if both else 0.0
-
-
-def matthews(predicted: Ints, true: Ints) -> float:
-    """Matthews' correlation, for any number of classes (Gorodkin, 2004); 0 where one side is constant."""
-    classes = np.union1d(predicted, true)
-    p, t = (np.array([np.sum(side == each) for each in classes], dtype=np.float64) for side in (predicted, true))
-    n, right = len(true), float(np.sum(predicted == true))
-    spread = (n * n - p @ p) * (n * n - t @ t)
-    return float((right * n - p @ t) / np.sqrt(spread)) if spread else 0.0
-
-
-CLASS_METRICS: dict[str, Callable[[Ints, Ints], float]] = {
-    "accuracy": accuracy,
-    "macro_f1": macro_f1,
-    "matthews": matthews,
-}
-"""Those for any number of classes; `binary_f1` wants to know which one is positive."""
+def f1_of(name: str) -> str:
+    """What the F1 of a class is called among figures."""
+    return f"f1 of {name}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.tasks.scoring.confusion import share
+from bertsmith.tasks.scoring.classes import share
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

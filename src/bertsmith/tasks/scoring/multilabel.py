@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.tasks.scoring.confusion import COUNT_METRICS, ClassTable, class_table, count_figures, f1_of
+from bertsmith.tasks.scoring.classes import COUNT_METRICS, ClassTable, class_table, count_figures, f1_of
 from bertsmith.tasks.scoring.resampling import Figures
 
 Bools = NDArray[np.bool_]

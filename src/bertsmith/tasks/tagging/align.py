@@ -53,8 +53,8 @@ def align_text(text: str, tokenizer: Tokenizer) -> Words:
     first = np.flatnonzero(~tokenizer.is_continuation[pieces])
     last = np.append(first[1:], len(pieces))[: len(first)] - 1
     starts = offsets[first, 0].tolist()
-    limits = [*starts[1:], len(text)]
-    ends = [_with_marks(text, *each) for each in zip(offsets[last, 1].tolist(), limits, strict=False)]
+    limits = [*starts[1:], len(text)][: len(starts)]
+    ends = [_with_marks(text, *each) for each in zip(offsets[last, 1].tolist(), limits, strict=True)]
     return Words(np.array([starts, ends], dtype=np.int64).T, first, pieces)
 
 

@@ -36,6 +36,7 @@ class Position:
 
     since_log: a `Meter`'s state, of the steps that no line of metrics holds yet. best: of the present stage, None where
     there are none yet. kept: of earlier stages. stale: evaluations since the one that was best in the present stage.
+    unmeasured: an evaluation is due here that a stop has ended.
     """
 
     step: int = 0
@@ -46,6 +47,7 @@ class Position:
     best: Best | None = None
     kept: list[Best] = field(default_factory=list)
     stale: int = 0
+    unmeasured: bool = False
 
     @property
     def bests(self) -> list[Best]:

@@ -6,7 +6,7 @@ distribution) and always guessing the most frequent piece, among all pieces and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from bertsmith.base.ranks import rank, sum_over_ranks, world_size
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.losses import cross_entropy_sum
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
+from bertsmith.training.objective import nothing
 from bertsmith.training.parallel import is_sharded, reshard
 from bertsmith.training.pretraining.inputs import to_inputs
 
@@ -91,27 +92,31 @@ def evaluate(
     alphabetic: NDArray[np.bool_],
     device: torch.device,
     compiled: Compiled | None = None,
+    between: Callable[[], None] = nothing,
 ) -> Evaluation:
     """Runs the model over held-out batches, each rank over its share of them; the figures are of all ranks.
 
     batches: all of them, on every rank. alphabetic: bool[V], the pieces that are letters only. compiled: runs `model`,
-    where it is compiled. The model's training mode is left as it was.
+    where it is compiled. between: as of `Objective.evaluate`. The model's training mode is left as it was.
     """
     training = model.training
     model.eval()
     letters = torch.from_numpy(alphabetic).to(device)
     sums = torch.zeros(8, device=device, dtype=torch.float64)
-    ours = batches[rank() :: world_size()]
-    for batch in ours:
-        if compiled is None:
-            sums += held_out_figures(model, to_inputs(batch, device), letters)
-        else:
-            sums += compiled.held_out(batch, letters)
-    if is_sharded(model) and len(ours) * world_size() < len(batches):
-        # Others have one batch more, for which all gather; what this rank computes meanwhile does not count.
-        held_out_figures(model, to_inputs(batches[0], device), letters)
-    reshard(model)
-    model.train(training)
+    try:
+        for first in range(0, len(batches), world_size()):
+            between()
+            place = first + rank()
+            if place < len(batches):
+                batch = batches[place]
+                held = compiled.held_out(batch, letters) if compiled else None
+                sums += held_out_figures(model, to_inputs(batch, device), letters) if held is None else held
+            elif is_sharded(model):
+                # Others have one batch more, for which all gather; what this rank computes meanwhile does not count.
+                held_out_figures(model, to_inputs(batches[0], device), letters)
+    finally:
+        reshard(model)
+        model.train(training)
     return _means(sum_over_ranks(sums).tolist())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.losses import Forward
 from bertsmith.model.pretraining import PretrainingModel, PretrainLosses
+from bertsmith.training.objective import nothing
 from bertsmith.training.pretraining.compiled import CompiledStep
 from bertsmith.training.pretraining.evaluate import Evaluation, baselines, evaluate
 from bertsmith.training.pretraining.inputs import flop_of, to_inputs
@@ -41,14 +42,14 @@ class Pretraining:
         flop = flop_of(self.model.config, batch)
         return Forward(losses._asdict(), batch.tokens, batch.layout.tokens, inputs.packed.attended_slots, flop)
 
-    def measure(self, held_out: Sequence[PretrainBatch]) -> Evaluation:
+    def measure(self, held_out: Sequence[PretrainBatch], between: Callable[[], None] = nothing) -> Evaluation:
         """Means over held-out batches, without baselines."""
-        return evaluate(self.model, held_out, self.alphabetic, self.device, self.compiled)
+        return evaluate(self.model, held_out, self.alphabetic, self.device, self.compiled, between)
 
-    def evaluate(self, held_out: Sequence[PretrainBatch]) -> dict[str, float]:
+    def evaluate(self, held_out: Sequence[PretrainBatch], between: Callable[[], None] = nothing) -> dict[str, float]:
         """`Evaluation` and `Baselines` as one record."""
         beside = baselines(held_out, self.unigrams, self.alphabetic)
-        return {**self.measure(held_out).as_record(), **beside.as_record()}
+        return {**self.measure(held_out, between).as_record(), **beside.as_record()}
 
     def training_line(self, record: Mapping[str, float]) -> str:
         """The loss and the share of masked words that are predicted right."""

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.tasks.scoring.confusion import class_figures
+from bertsmith.tasks.scoring.classes import class_figures
 from bertsmith.tasks.scoring.multilabel import label_figures
 from bertsmith.tasks.scoring.numbers import number_figures
 from bertsmith.tasks.scoring.resampling import Figures, folds_of, intervals, mean_figures, numbered

@@ -1,0 +1,111 @@
+"""The objective of embeddings: a loss of the whole step, whatever micro-batches and ranks it was dealt to.
+
+The negatives of a row are all other rows of its step, so no micro-batch has a loss by itself. A step of one micro-batch
+goes through whole. Else the vectors of all micro-batches and ranks are computed first; the loss of the step, its
+gradient with respect to these vectors, and then each micro-batch again, whose share of the loss is its vectors times
+that gradient (Gao et al., 2021, "Scaling deep contrastive learning batch size under memory limited setup").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from bertsmith.base import ranks
+from bertsmith.model.losses import LossSum
+from bertsmith.tasks.embedding.ranking import ranking_losses
+from bertsmith.tasks.kinds.embed import by_row
+from bertsmith.tasks.objective import TaskObjective, Units
+from bertsmith.tasks.sequences import Inputs
+
+_RandomState = tuple[Tensor, Tensor | None]
+
+
+@dataclass
+class _MicroBatch:
+    """What is kept of a micro-batch until its backward pass. random: the state before its dropout was drawn. vectors:
+    with their graph, where it is the only one of this rank and need not be computed again."""
+
+    inputs: Inputs
+    targets: Tensor
+    random: _RandomState
+    vectors: Tensor | None
+
+
+@dataclass
+class _Step:
+    """losses, right: of each row of the step. gradient: of the sum of the losses, with respect to all vectors."""
+
+    losses: Tensor
+    right: Tensor
+    gradient: Tensor
+
+
+@dataclass
+class _Kept:
+    """Of the present step; nothing where it goes through whole."""
+
+    micro_batches: dict[int, _MicroBatch] = field(default_factory=dict)
+    step: _Step | None = None
+
+
+@dataclass(frozen=True)
+class RankingObjective(TaskObjective):
+    """The objective of `Embed`."""
+
+    kept: _Kept = field(default_factory=_Kept)
+
+    def begin_step(self, micro_batches: Sequence[Units], device: torch.device) -> None:
+        """Computes the vectors of the whole step and the gradient of its loss, where it was cut up. All ranks call it
+        at once."""
+        self.kept.micro_batches, self.kept.step = {}, None
+        if len(micro_batches) == 1 and ranks.world_size() == 1:
+            return
+        first = micro_batches[0]
+        texts = torch.from_numpy(first.examples.targets[first.step]).to(device)
+        every = torch.zeros(*texts.shape, self.config.hidden_size, device=device)
+        for batch in micro_batches:
+            random = _random_state(device)
+            inputs, targets = super().inputs(batch, device)
+            # With a graph, although it may be dropped at once: without one other kernels may draw other dropout.
+            vectors = by_row(self.model(inputs), inputs, targets)
+            every[torch.from_numpy(batch.places).to(device)] = vectors.detach()
+            only = vectors if len(micro_batches) == 1 else None
+            self.kept.micro_batches[id(batch)] = _MicroBatch(inputs, targets, random, only)
+        ranks.sum_over_ranks(every)  # each row is on one rank and zero on all others, so this is exact
+        every.requires_grad_()
+        losses, right = ranking_losses(every, texts)
+        (gradient,) = torch.autograd.grad(losses.sum(), every)
+        self.kept.step = _Step(losses.detach(), right, gradient)
+
+    def inputs(self, batch: Units, device: torch.device) -> tuple[Inputs, Tensor]:
+        known = self.kept.micro_batches.get(id(batch))
+        return super().inputs(batch, device) if known is None else (known.inputs, known.targets)
+
+    def loss(self, batch: Units, inputs: Inputs, targets: Tensor) -> LossSum:
+        """The losses of the micro-batch's rows within the step, with the gradient that they all together give it."""
+        known, step = self.kept.micro_batches.get(id(batch)), self.kept.step
+        if known is None or step is None:
+            return super().loss(batch, inputs, targets)
+        vectors = known.vectors
+        if vectors is None:
+            _set_random_state(known.random, targets.device)
+            vectors = by_row(self.model(inputs), inputs, targets)
+        places = torch.from_numpy(batch.places).to(targets.device)
+        share = (vectors * step.gradient[places]).sum()
+        loss, right = step.losses[places].sum(), step.right[places].sum()
+        return LossSum(share + (loss - share.detach()), torch.zeros_like(right) + len(places), right)
+
+
+def _random_state(device: torch.device) -> _RandomState:
+    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return torch.get_rng_state(), on_device
+
+
+def _set_random_state(state: _RandomState, device: torch.device) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)

@@ -1,0 +1,1 @@
+"""What embeddings of texts need: pooling, the ranking of pairs, and folders as sentence-transformers has them."""

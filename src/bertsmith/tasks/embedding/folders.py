@@ -1,0 +1,135 @@
+"""What sentence-transformers reads of a model folder beside the model: how vectors are made of hidden states.
+
+modules.json                the parts, in their order: the encoder, pooling, and perhaps scaling to length 1
+1_Pooling/config.json       which pooling
+sentence_bert_config.json   the most tokens of a text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.embedding.pooling import POOLINGS, Pooling
+
+MODULES_FILE = "modules.json"
+_SETTINGS_FILE, _PROMPTS_FILE = "sentence_bert_config.json", "config_sentence_transformers.json"
+_POOLING_FOLDER = "1_Pooling"
+# The flags of earlier versions, and what later ones call them.
+_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_FIX = "use sentence-transformers for this model, or fine-tune another one"
+
+
+@dataclass(frozen=True)
+class SentenceRules:
+    """pooling, unit: as of `VectorModel`. max_length: the most tokens of a text; None where the folder does not say.
+    lowercase: whether texts are lower-cased before the tokenizer sees them."""
+
+    pooling: Pooling = "mean"
+    unit: bool = True
+    max_length: int | None = None
+    lowercase: bool = False
+
+
+def read_rules(folder: Path) -> SentenceRules | None:
+    """What a folder of sentence-transformers says; None for a folder without modules.json.
+
+    Raises BertsmithError, with its name, for what is not computed here: other parts, other ways of pooling, and a
+    prompt before every text.
+    """
+    path = folder / MODULES_FILE
+    if not path.is_file():
+        return None
+    kinds = [(_kind(each), _place(each)) for each in _listed(path)]
+    names = [kind for kind, _ in kinds]
+    if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        what = f"its parts are {', '.join(names)}; read here are Transformer, Pooling and perhaps Normalize"
+        raise BertsmithError(what, path, _FIX)
+    if kinds[0][1]:
+        raise BertsmithError(f"its encoder is in '{kinds[0][1]}', not beside this file", path, _FIX)
+    _check_prompt(folder / _PROMPTS_FILE)
+    settings = _object(folder / _SETTINGS_FILE) if (folder / _SETTINGS_FILE).is_file() else {}
+    return SentenceRules(
+        pooling=_pooling(folder / kinds[1][1] / "config.json"),
+        unit=len(names) == 3,
+        max_length=_max_length(settings, folder),
+        lowercase=settings.get("do_lower_case") is True,
+    )
+
+
+def folder_files(rules: SentenceRules, width: int) -> dict[str, Any]:
+    """The files of a folder, by name. width: of the vectors."""
+    prefix = "sentence_transformers.models."
+    parts = [("", "Transformer"), (_POOLING_FOLDER, "Pooling"), *([("2_Normalize", "Normalize")] * rules.unit)]
+    modules = [
+        {"idx": place, "name": str(place), "path": path, "type": prefix + kind}
+        for place, (path, kind) in enumerate(parts)
+    ]
+    flags = {flag: mode == rules.pooling for flag, mode in _FLAGS.items()}
+    found: dict[str, Any] = {
+        MODULES_FILE: modules,
+        _SETTINGS_FILE: {"max_seq_length": rules.max_length, "do_lower_case": rules.lowercase},
+        f"{_POOLING_FOLDER}/config.json": {"word_embedding_dimension": width, **flags},
+    }
+    return found
+
+
+def _listed(path: Path) -> list[Mapping[str, Any]]:
+    modules = files.read_json(path, _FIX)
+    if not isinstance(modules, list) or not all(isinstance(each, Mapping) for each in modules):
+        raise BertsmithError("this file does not list the parts of a model", path, _FIX)
+    return modules
+
+
+def _kind(module: Mapping[str, Any]) -> str:
+    return str(module.get("type")).rpartition(".")[2]
+
+
+def _place(module: Mapping[str, Any]) -> str:
+    return str(module.get("path", ""))
+
+
+def _object(path: Path) -> Mapping[str, Any]:
+    found = files.read_json(path, _FIX)
+    if not isinstance(found, Mapping):
+        raise BertsmithError("this file holds no JSON object", path, _FIX)
+    return found
+
+
+def _pooling(path: Path) -> Pooling:
+    config = _object(path)
+    named = config.get("pooling_mode", [mode for flag, mode in _FLAGS.items() if config.get(flag)] or ["mean"])
+    modes = [named] if isinstance(named, str) else list(named)
+    if len(modes) != 1 or modes[0] not in POOLINGS:
+        what = f"its pooling is {' with '.join(map(str, modes))}; read here is one of {', '.join(POOLINGS)}"
+        raise BertsmithError(what, path, _FIX)
+    return cast(Pooling, modes[0])
+
+
+def _max_length(settings: Mapping[str, Any], folder: Path) -> int | None:
+    """sentence-transformers asks the tokenizer where its own file does not say."""
+    length = settings.get("max_seq_length")
+    if length is None and (folder / "tokenizer_config.json").is_file():
+        length = _object(folder / "tokenizer_config.json").get("model_max_length")
+    if length is None:
+        return None
+    if isinstance(length, bool) or not isinstance(length, int | float) or length < 3:
+        raise BertsmithError(f"its max_seq_length is {length!r}, not a number from 3", folder / _SETTINGS_FILE, _FIX)
+    return int(length)
+
+
+def _check_prompt(path: Path) -> None:
+    default = _object(path).get("default_prompt_name") if path.is_file() else None
+    if default is not None:
+        raise BertsmithError(f"it puts the prompt '{default}' before every text, which is not done here", path, _FIX)

@@ -1,0 +1,54 @@
+"""A model that gives one vector for each sequence, out of the hidden states of its tokens.
+
+Legend: T token slots, S sequences, H hidden width.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.model.config import BertConfig
+from bertsmith.model.encoder import Encoder
+from bertsmith.tasks.sequences import Inputs
+
+Pooling = Literal["mean", "cls", "max"]
+POOLINGS: tuple[str, ...] = get_args(Pooling)
+
+
+class VectorModel(nn.Module):
+    """An encoder whose last hidden states become one vector for each sequence.
+
+    pooling: mean is over all tokens, [CLS] and [SEP] included, as in sentence-transformers; cls takes the first one's;
+    max the highest of each number. unit: vectors are scaled to length 1. BERT's own pooler, which has no part in this,
+    stays as it is, because transformers' BertModel has one.
+    """
+
+    def __init__(
+        self, config: BertConfig, pooling: Pooling = "mean", compute: torch.dtype | None = None, unit: bool = True
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.pooling = pooling
+        self.unit = unit
+        self.encoder = Encoder(config, compute)
+        self.encoder.pooler.requires_grad_(False)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """The vectors of the sequences asked for, fp32[S, H]."""
+        hidden = self.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
+        offsets = inputs.packed.offsets[: inputs.asked.sequences + 1].long()
+        vectors = pooled(hidden[: inputs.asked.tokens].float(), offsets, self.pooling)
+        return nn.functional.normalize(vectors) if self.unit else vectors
+
+
+def pooled(hidden: Tensor, offsets: Tensor, pooling: Pooling) -> Tensor:
+    """[T, H] -> [S, H]. offsets: int64[S + 1], where each sequence begins; none is empty."""
+    if pooling == "cls":
+        return hidden[offsets[:-1]]
+    # Not by adding at an index, which has no fixed order on a GPU. `unsafe` leaves out a check that would wait for it.
+    reduce = "max" if pooling == "max" else "sum"
+    found = torch.segment_reduce(hidden, reduce, offsets=offsets, axis=0, unsafe=True)
+    return found if pooling == "max" else found / offsets.diff()[:, None]

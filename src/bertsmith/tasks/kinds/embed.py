@@ -1,0 +1,268 @@
+"""Vectors of texts, so that like texts have like vectors: learned from pairs, with the other rows for unlike texts.
+
+A row has a text, one that is like it, and perhaps one that is not; each is a sequence of its own. Rows to measure on
+may have a score for each pair instead. Legend: N records, S sequences, K texts of a row, H width of a vector.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import log_choice, say
+from bertsmith.model.config import BertConfig
+from bertsmith.model.losses import LossSum
+from bertsmith.tasks.embedding.folders import SentenceRules, folder_files, read_rules
+from bertsmith.tasks.embedding.pooling import POOLINGS, Pooling, VectorModel
+from bertsmith.tasks.embedding.ranking import NO_TEXT, ranking_losses, ranks_of_like, rows_with_shared_texts
+from bertsmith.tasks.embedding.rows import PairRecord, are_scored, check_alike, pair_of, text_numbers
+from bertsmith.tasks.reading.records import Columns, Record, Row
+from bertsmith.tasks.report.parts import about_records, write_doubts, write_intervals
+from bertsmith.tasks.scoring.numbers import number_figures
+from bertsmith.tasks.scoring.resampling import Figures, mean_figures
+from bertsmith.tasks.sequences import Inputs, Sequences, encode
+from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
+from bertsmith.tokens.tokenizer import Tokenizer
+
+Ints = NDArray[np.int64]
+SCORED, RANKED = ("spearman", "pearson"), ("mrr", "accuracy")
+
+
+@dataclass(frozen=True)
+class Embed(Task):
+    """pooling: of `VectorModel`. scored: whether the rows to measure on have scores. rows: to learn from. triplets: of
+    these with an unlike text. shared: of these with a text that another one has, too."""
+
+    kind = "embed"
+    architecture = "BertModel"
+    architectures = (architecture,)
+    head = ""
+    metrics = (*SCORED, *RANKED)
+    baseline_name = "vectors at random"
+
+    pooling: Pooling = "mean"
+    scored: bool = False
+    rows: int = 0
+    triplets: int = 0
+    shared: int = 0
+
+    @classmethod
+    def reads(cls, config: Mapping[str, Any]) -> bool:
+        return config.get("task") == cls.kind
+
+    @classmethod
+    def wanted(cls, columns: Columns, labelled: bool) -> dict[str, str]:
+        if not labelled:
+            return {"text": columns.text}
+        negative = {"negative": columns.negative} if columns.negative != Columns.negative else {}
+        return {"text": columns.text, "text_b": columns.text_b, **negative}
+
+    @classmethod
+    def used(cls, columns: Columns) -> tuple[str, ...]:
+        return *super().used(columns), columns.negative
+
+    @classmethod
+    def record(cls, row: Row | str, columns: Columns, labelled: bool, where: str) -> PairRecord:
+        return pair_of(row, columns, labelled, where)
+
+    @classmethod
+    def texts(cls, record: Record) -> tuple[str | None, ...]:
+        assert isinstance(record, PairRecord)
+        return record.every_text
+
+    @classmethod
+    def unit(cls, record: Record) -> tuple[str | None, ...]:
+        """A text stays on one side with all that is like it."""
+        return (record.text,)
+
+    @classmethod
+    def check(cls, settings: FinetuneSettings) -> None:
+        super().check(settings)
+        if settings.windows:
+            what = "texts of embed are not read in windows"
+            raise BertsmithError(what, "windows", "leave it out; a text that is too long is cut, and counted")
+        if settings.batch < 2:
+            what = "in a step of 1 row there is no text of another row to tell it from"
+            raise BertsmithError(what, "batch", "use at least 2; more are better")
+
+    @classmethod
+    def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:
+        check_alike(records)
+        texts = text_numbers(records)
+        for place, name in ((0, "text"), (1, "text_b")):
+            if texts.shape[1] == 2 and len(np.unique(texts[:, place])) == 1:
+                what = f"all training rows have the same {name}, so there is nothing to tell it from"
+                raise BertsmithError(what, records[0].where, f"give rows with different texts, or name {name} anew")
+        triplets = int(np.count_nonzero(texts[:, 2:] != NO_TEXT))
+        return cls(rows=len(records), triplets=triplets, shared=rows_with_shared_texts(texts))
+
+    @classmethod
+    def of_folder(cls, facts: FolderFacts) -> Self:
+        pooling = facts.task.get("pooling", "mean")
+        if pooling not in POOLINGS:
+            raise BertsmithError(f"its pooling is {pooling!r}", "task.json", f"use one of {', '.join(POOLINGS)}")
+        return cls(pooling=pooling)
+
+    def settled(self, folder: Path, parts: Mapping[str, Examples], settings: FinetuneSettings) -> Self:
+        """With the pooling that the folder says, and the figures that the rows to measure on give."""
+        rules = read_rules(folder)
+        if rules is not None and rules.pooling != self.pooling:
+            log_choice("pooling", rules.pooling, f"{folder} says so")
+        scored = {part: are_scored(rows.records) for part, rows in parts.items() if part != "train"}
+        if len(set(scored.values())) > 1:
+            named = [next(part for part, found in scored.items() if found is wanted) for wanted in (True, False)]
+            what = f"the {named[0]} rows have scores and the {named[1]} rows have none"
+            raise BertsmithError(what, settings.columns.label, "give both scores, or neither")
+        if not scored["dev"] and settings.columns.label != Columns.label:
+            what = f"no dev row has a score in column '{settings.columns.label}'"
+            raise BertsmithError(what, "columns.label", "name the column of the scores, or leave it out")
+        if scored["dev"] and settings.folds:
+            what = "the dev rows have scores and the training rows have none, so folds of these measure something else"
+            raise BertsmithError(what, "folds", "leave out --folds, or give dev rows without scores")
+        found = replace(self, pooling=self.pooling if rules is None else rules.pooling, scored=scored["dev"])
+        how = "by their scores" if found.scored else "without scores: does each text find its own pair among all?"
+        say(f"dev rows are measured {how} ({', '.join(found._measures)}; {found.selecting(settings)} selects)")
+        return found
+
+    @property
+    def _measures(self) -> tuple[str, ...]:
+        return SCORED if self.scored else RANKED
+
+    def selecting(self, settings: FinetuneSettings) -> str:
+        metric = self._measures[0] if settings.metric == "auto" else settings.metric
+        if metric not in self._measures:
+            what = f"metric '{metric}' is for rows {'without' if self.scored else 'with'} scores"
+            raise BertsmithError(what, "metric", f"these dev rows give {' and '.join(self._measures)}")
+        return metric
+
+    def build(self, config: BertConfig, compute: torch.dtype | None) -> VectorModel:
+        return VectorModel(config, self.pooling, compute)
+
+    def encode(self, records: Sequence[Record], tokenizer: Tokenizer, max_length: int) -> Sequences:
+        singles, rows = [], list[int]()
+        for row, record in enumerate(records):
+            own = [text for text in self.texts(record) if text is not None]
+            singles += [Record(text, None, None, record.where) for text in own]
+            rows += [row] * len(own)
+        return replace(encode(singles, tokenizer, max_length), rows=np.array(rows, dtype=np.int64))
+
+    def targets(self, records: Sequence[Record], sequences: Sequences) -> Ints:
+        """A number for each text of a record, int64[N, K]: equal where texts are, but for case and white space."""
+        are_scored(records)
+        return text_numbers(records)
+
+    def loss(self, model: nn.Module, inputs: Inputs, targets: Tensor) -> LossSum:
+        """Of a batch that is a whole step (`tasks/contrastive.py` has it for others)."""
+        table = by_row(model(inputs), inputs, targets)
+        losses, right = ranking_losses(table, targets)
+        return LossSum(losses.sum(), torch.zeros_like(right.sum()) + len(losses), right.sum())
+
+    def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
+        figures = self._figures(scores, examples)
+        return dict(zip(figures.names, figures.of(np.ones(len(examples.records))).tolist(), strict=True))
+
+    def _figures(self, scores: Floats, examples: Examples) -> Figures:
+        if not are_scored(examples.records):
+            ranks = _ranks(scores, examples)
+            return mean_figures(RANKED, np.stack([1 / ranks, ranks == 1], 1))
+        every = number_figures(_cosines(scores, examples.sequences), _scores(examples.records))
+        places = [every.names.index(name) for name in SCORED]
+        return Figures(SCORED, lambda weights: every.of(weights)[places])
+
+    def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
+        """The figures with their intervals, and rows that may be wrong."""
+        about = about_records(examples.part, examples.records)
+        write_intervals(folder, about, self._figures(scores, examples))
+        if are_scored(examples.records):
+            return
+        ranks = _ranks(scores, examples)
+        worst = np.argsort(-ranks, kind="stable")[: np.count_nonzero(ranks > 1)]
+        doubts = [{"row": int(row), "rank": int(ranks[row])} for row in worst]
+        write_doubts(
+            folder, about, doubts, "text_b comes late among the texts of all rows; 'rank' is its place, from 1"
+        )
+
+    def baseline(self, metric: str, examples: Examples) -> float:
+        """What is expected of cosines at random."""
+        if metric in SCORED:
+            return 0.0
+        candidates = int(np.count_nonzero(examples.targets[np.arange(len(examples.targets))][:, 1:] != NO_TEXT))
+        return float((1 / np.arange(1, candidates + 1)).mean()) if metric == "mrr" else 1 / candidates
+
+    def description(self) -> list[str]:
+        found = [f"{self.rows:,} pairs of like texts, {self.triplets:,} of them with an unlike one"]
+        if self.shared:
+            found.append(
+                f"{self.shared:,} training rows have a text that stands in another row, too (but for case and white "
+                "space); such texts are not taken for unlike ones"
+            )
+        return found
+
+    def config(self) -> dict[str, Any]:
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        return {"pooling": self.pooling}
+
+    def folder_files(self, config: BertConfig, max_length: int) -> dict[str, Any]:
+        return folder_files(SentenceRules(self.pooling, max_length=max_length), config.hidden_size)
+
+    def shown(self, record: Record) -> str:
+        assert isinstance(record, PairRecord)
+        score = "" if record.label is None else f" ({record.label:g})"
+        return f"{record.text_b}{score}" + ("" if record.negative is None else f"; not: {record.negative}")
+
+    def answers_of(self, scores: Floats, records: Sequence[Record], sequences: Sequences) -> list[Answer]:
+        """{"embedding"} for a row with one text, the H numbers of its vector; {"similarity"} for one with two, their
+        cosine."""
+        found: list[Answer] = []
+        for record, start in zip(records, sequences.row_offsets[:-1], strict=True):
+            if record.text_b is None:
+                found.append({"embedding": short_numbers(scores[start])})
+            else:
+                found.append({"similarity": float(scores[start].astype(np.float64) @ scores[start + 1])})
+        return found
+
+    def cells(self, answer: Answer) -> dict[str, str]:
+        similarity = f"{answer['similarity']:.6f}" if "similarity" in answer else ""
+        embedding = json.dumps(answer["embedding"]) if "embedding" in answer else ""
+        return {"predicted_similarity": similarity, "predicted_embedding": embedding}
+
+
+def by_row(vectors: Tensor, inputs: Inputs, targets: Tensor) -> Tensor:
+    """The vectors of a batch, [S, H], as ranking takes them: [N, K, H], zeros for a missing text. targets: [N, K]."""
+    place = torch.arange(len(vectors), device=vectors.device) - torch.searchsorted(inputs.unit, inputs.unit)
+    rows, texts = targets.shape
+    table = vectors.new_zeros(rows * texts, vectors.shape[1])
+    return table.index_copy(0, inputs.unit * texts + place, vectors).view(rows, texts, vectors.shape[1])
+
+
+def short_numbers(vector: Floats) -> list[float]:
+    """The numbers of a vector in as few digits as give the same fp32 again."""
+    return [float(f"{number:.9g}") for number in vector.tolist()]
+
+
+def _ranks(scores: Floats, examples: Examples) -> Ints:
+    targets = np.asarray(examples.targets[np.arange(len(examples.targets))])
+    table = np.zeros((*targets.shape, scores.shape[1]), dtype=np.float32)
+    table[targets != NO_TEXT] = scores
+    return ranks_of_like(table, targets)
+
+
+def _cosines(scores: Floats, sequences: Sequences) -> NDArray[np.float64]:
+    first = scores[sequences.row_offsets[:-1]].astype(np.float64)
+    return np.asarray((first * scores[sequences.row_offsets[:-1] + 1]).sum(1))
+
+
+def _scores(records: Sequence[Record]) -> NDArray[np.float64]:
+    return np.array([record.label for record in records], dtype=np.float64)

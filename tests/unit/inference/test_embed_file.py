@@ -1,0 +1,123 @@
+"""Vectors of the rows of a file: their order, what was cut, what is refused, and that a file is whole or not there."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bertsmith import Embedder
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from bertsmith.inference import embed
+from bertsmith.inference.embed import embed_file
+from bertsmith.tasks.reading.records import Columns
+from bertsmith.weights.huggingface import load_encoder
+from made_rows import CONFIG, PIECES, WORDS, made_model
+
+TEXTS = [" ".join(WORDS[place % 30] for place in range(number, number + 1 + number % 6)) for number in range(25)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_model(tmp_path_factory.mktemp("encoder"))
+
+
+@pytest.fixture(scope="module")
+def embedder(model: Path) -> Embedder:
+    return Embedder(model, "cpu", precision="fp32", budget_tokens=64)
+
+
+def rows_file(path: Path, texts: list[str]) -> Path:
+    lines = [json.dumps({"number": number, "text": text}) + "\n" for number, text in enumerate(texts)]
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def test_any_bert_gives_the_mean_over_its_tokens(model, embedder):
+    encoder = load_encoder(model)
+    for text, vector in zip(TEXTS[:5], embedder(TEXTS[:5]), strict=True):
+        ids = torch.tensor([[2, *map(PIECES.index, text.split()), 3]])
+        expected = encoder.encode_padded(ids)[0].mean(0)
+        assert np.allclose(vector, expected.detach().numpy(), atol=1e-6)
+
+
+def test_vectors_come_in_the_order_of_the_texts(embedder):
+    vectors = embedder(TEXTS)
+    assert vectors.shape == (25, CONFIG.hidden_size)
+    assert vectors.dtype == np.float32
+    assert np.allclose(embedder(TEXTS[::-1]), vectors[::-1], atol=1e-6)
+    assert np.allclose(embedder(TEXTS[7])[0], vectors[7], atol=1e-6)
+    assert embedder([]).shape == (0, CONFIG.hidden_size)
+
+
+@pytest.mark.parametrize("at_once", [4, 1000])
+def test_both_kinds_of_files_hold_the_same_vectors(embedder, tmp_path, monkeypatch, at_once):
+    monkeypatch.setattr(embed, "_ROWS_AT_ONCE", at_once)
+    source = rows_file(tmp_path / "texts.jsonl", TEXTS)
+    for name in ("vectors.npy", "vectors.jsonl"):
+        done = embed_file(embedder, source, tmp_path / name)
+        assert (done.rows, done.width, done.truncated_rows) == (25, 32, 0)
+    array = np.load(tmp_path / "vectors.npy", allow_pickle=False)
+    assert (array.shape, array.dtype) == ((25, 32), np.float32)
+    assert np.allclose(array, embedder(TEXTS), atol=1e-6)
+    lines = [json.loads(line) for line in (tmp_path / "vectors.jsonl").read_text().splitlines()]
+    assert [line["number"] for line in lines] == list(range(25))
+    assert np.array_equal(np.float32([line["embedding"] for line in lines]), array)
+
+
+def test_what_was_cut_is_counted(embedder, tmp_path, said):
+    source = rows_file(tmp_path / "texts.jsonl", [TEXTS[0], " ".join(WORDS * 2), " ".join(WORDS[:29] * 3)])
+    done = embed_file(embedder, source, tmp_path / "vectors.npy")
+    assert embedder.max_length == 40
+    assert (done.truncated_rows, done.truncated_tokens) == (2, 60 - 38 + 87 - 38)
+    assert "2 texts truncated to 40 tokens, 71 not read" in said.text
+    assert "have no part in the vectors: number" in said.text
+
+
+@pytest.mark.parametrize(("text", "what"), [("", "column 'text' is empty"), (None, "holds no text")])
+def test_a_bad_row_is_named_and_no_file_is_written(embedder, tmp_path, monkeypatch, text, what):
+    monkeypatch.setattr(embed, "_ROWS_AT_ONCE", 2)
+    source = rows_file(tmp_path / "texts.jsonl", [*TEXTS[:4], text, TEXTS[5]])
+    with pytest.raises(BertsmithError, match=what) as caught:
+        embed_file(embedder, source, tmp_path / "vectors.npy")
+    assert caught.value.where == f"{source}:5"
+    assert [each.name for each in tmp_path.iterdir()] == ["texts.jsonl"]
+
+
+def test_a_missing_column_a_taken_name_and_an_empty_file_are_refused(embedder, tmp_path):
+    source = rows_file(tmp_path / "texts.jsonl", TEXTS)
+    with pytest.raises(BertsmithError, match="no column 'body'"):
+        embed_file(embedder, source, tmp_path / "out.npy", columns=Columns(text="body"))
+    (tmp_path / "taken.jsonl").write_text('{"text": "word1", "embedding": 1}\n')
+    with pytest.raises(BertsmithError, match="has a column 'embedding' already"):
+        embed_file(embedder, tmp_path / "taken.jsonl", tmp_path / "out.jsonl")
+    (tmp_path / "empty.csv").write_text("text\n")
+    with pytest.raises(BertsmithError, match="no rows found"):
+        embed_file(embedder, tmp_path / "empty.csv", tmp_path / "out.npy")
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_the_command_reads_a_pipe_and_names_what_it_cannot_write(model, tmp_path, monkeypatch, capsys):
+    fp32 = ["--device", "cpu", "--precision", "fp32"]
+    assert main(["embed", str(model), "x.csv", "--out", str(tmp_path / "x.txt"), *fp32]) == 2
+    assert "'.txt' is not a kind of file" in capsys.readouterr().err
+    assert main(["embed", str(model), "-", "--out", "-", "--max-length", "41", *fp32]) == 2
+    assert "max_length is 41" in capsys.readouterr().err
+
+    class Pipe(io.StringIO):
+        buffer = io.BytesIO(b"body\nword1 word2\nword3 word4 word5\n")
+
+    monkeypatch.setattr("sys.stdin", Pipe())
+    assert main(["embed", str(model), "-", "--out", "-", "--columns.text", "body", "--max-length", "4", *fp32]) == 0
+    captured = capsys.readouterr()
+    lines = [json.loads(line) for line in captured.out.splitlines()]
+    assert [(line["body"], len(line["embedding"])) for line in lines] == [
+        ("word1 word2", 32),
+        ("word3 word4 word5", 32),
+    ]
+    assert "1 texts truncated to 4 tokens, 1 not read" in captured.err
