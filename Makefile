@@ -12,6 +12,9 @@ FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 .PHONY: setup check test test-slow quickstart bench gpu-check
 .DELETE_ON_ERROR:
 
+# Many containers set it, and every start of the tests would then compile all of them again.
+unexport PYTHONDONTWRITEBYTECODE
+
 setup: $(READY)
 
 # Torch comes first and capped: a later `pip install` then finds it there, and takes no other wheel of several GB.
@@ -38,9 +41,10 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# In two processes, each file in one of them; JOBS= runs all in one.
+# In two processes, each file in one of them, in the order of the folders: the long files of tests/behaviour come first,
+# and none is left for one process alone at the end. JOBS= runs all in one.
 test: setup
-	$(BIN)/python -m pytest $(if $(JOBS),-n $(JOBS) --dist loadfile) $(ARGS)
+	$(BIN)/python -m pytest $(if $(JOBS),-n $(JOBS) --dist loadfile --no-loadscope-reorder) $(ARGS)
 
 # The tests of more than 30 seconds each.
 test-slow: setup

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from bertsmith.base.ranks import is_first
 from bertsmith.training.loop import Trainer
 from bertsmith.training.objective import Step
-from made_runs import join_ranks, leave_ranks
+from made_runs import fork_server, join_ranks, leave_ranks
 
 # Minutes: a machine that does other things too must not fail a test.
 PATIENCE_SECONDS = 240
@@ -44,8 +44,7 @@ def ran(work: Callable[..., None], ranks: int, *args: object, kill: Moment | Non
 
     kill: when each rank kills itself; the first one to die takes the others with it. Without it all must succeed.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bertsmith.training.pretrain", "bertsmith.tasks.finetune"])
+    context = fork_server()
     folder = TemporaryDirectory(prefix="bertsmith-ranks-")
     meeting = Path(folder.name)
     processes = [context.Process(target=_rank, args=(rank, ranks, meeting, kill, work, args)) for rank in range(ranks)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing.context
 import os
 import pydoc_data.topics
 import shutil
@@ -114,8 +115,17 @@ def weights(run: Run) -> bytes:
 
 def ran_by_ranks(work: Callable[[int, Path, Path], None], ranks: int, folder: Path) -> Path:
     """The folder, when `work` (rank, folder, where the small corpus lies) is done in so many processes."""
-    mp.spawn(work, (folder, small_corpus()), nprocs=ranks)
+    fork_server()
+    mp.start_processes(work, (folder, small_corpus()), nprocs=ranks, start_method="forkserver")
     return folder
+
+
+def fork_server() -> multiprocessing.context.ForkServerContext:
+    """Starts processes from one that has imported what they need: each would take seconds for that. They see the
+    environment as it was when the first of them was started."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pytest", "bertsmith.training.pretrain", "bertsmith.tasks.finetune"])
+    return context
 
 
 def join_ranks(rank: int, ranks: int, folder: Path) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bertsmith.corpus.prepare import prepare
     from bertsmith.inference.embed import Embedder
     from bertsmith.inference.predictor import Predictor
+    from bertsmith.tasks.distill import distill
     from bertsmith.tasks.finetune import finetune
     from bertsmith.training.pretrain import pretrain
     from bertsmith.weights.convert import import_checkpoint
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Embedder",
     "Predictor",
+    "distill",
     "finetune",
     "import_checkpoint",
     "load_encoder",
@@ -54,6 +56,7 @@ _HOMES = {
     "prepare": "bertsmith.corpus.prepare",
     "pretrain": "bertsmith.training.pretrain",
     "finetune": "bertsmith.tasks.finetune",
+    "distill": "bertsmith.tasks.distill",
     "import_checkpoint": "bertsmith.weights.convert",
     "load_encoder": "bertsmith.weights.huggingface",
     "load_pretraining_model": "bertsmith.weights.huggingface",

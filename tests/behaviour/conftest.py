@@ -1,7 +1,9 @@
-"""A source that is prepared in seconds, and the corpus that a calm preparation makes of it."""
+"""A source that is prepared in seconds, the corpus that a calm preparation makes of it, and reports without figures."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,14 @@ import pytest
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from made_corpora import OPTIONS, contents, made_text
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_figures() -> Iterator[None]:
+    """As where matplotlib is not installed: to draw the figures of its report takes longer than a small run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+        yield
 
 
 @pytest.fixture(scope="session")

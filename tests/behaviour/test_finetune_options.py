@@ -161,7 +161,7 @@ def test_folds_measure_every_row_once_and_shares_lie_within_one_another(
         return found
 
     monkeypatch.setattr("bertsmith.tasks.finetuning.start.trials", noting)
-    result = tune(model, tmp_path / "run", folds=4, learning_curve=True)
+    result = tune(model, tmp_path / "run", folds=4, learning_curve=True, epochs=8, learning_rate=5e-3)
     (made,) = held
     assert [(each.kind, each.label) for each in made] == [
         ("share", 10), ("share", 30), *(("fold", number) for number in range(1, 5)), ("seed", 42),
@@ -178,7 +178,9 @@ def test_folds_measure_every_row_once_and_shares_lie_within_one_another(
     assert set(result.folds) == {"1", "2", "3", "4"}
     assert set(result.shares) == {"10", "30"}
     assert np.mean([each["accuracy"] for each in result.folds.values()]) > 0.8
-    assert tune(model, None).seeds == result.seeds, "they change nothing in what comes after them"
+    assert tune(model, None, epochs=8, learning_rate=5e-3).seeds == result.seeds, (
+        "they change nothing in what comes after them"
+    )
     assert "4 folds" in result.line()
     assert "10% " in result.line()
 
@@ -187,7 +189,7 @@ def test_likely_label_errors_are_found_by_models_that_did_not_train_on_them(mode
     wrong = {3, 50, 77}
     other = {"praise": "blame", "blame": "praise"}
     train = [{**row, "label": other[row["label"]]} if place in wrong else row for place, row in enumerate(TRAIN)]
-    settings = replace(QUICK, folds=4, report=True, epochs=14)
+    settings = replace(QUICK, folds=4, report=True, epochs=10, learning_rate=5e-3)
     bertsmith.finetune("classify", model, train, DEV, tmp_path / "run", settings=settings)
     report = json.loads((tmp_path / "run" / "report" / "folds" / "likely_label_errors.json").read_text())
     assert report["count"] == 160

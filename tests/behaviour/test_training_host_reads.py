@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertsmith.base.ranks.shared_stop import SharedStop
 from bertsmith.corpus.shards import Corpus
+from bertsmith.model.pretraining import PretrainLosses
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
@@ -107,7 +108,7 @@ def reads_of_steps(mode: str, parts: list[list[int]]) -> tuple[int, bool]:
     """
     model = model_for(mode, compute=torch.bfloat16)
     optimizer = Lamb(parameter_groups(model, 0.01), loss_scale=LossScale(initial=2.0))
-    meter = Meter(CPU, Pretraining.names)
+    meter = Meter(CPU, PretrainLosses._fields)
     take_step(model, optimizer, parts)
     with Reads() as reads:
         for _ in range(STEPS):

@@ -47,7 +47,22 @@ SUB_ROOMS = {
         "filters",
     ),
     "weights": ("names", "foreign", "tensorflow"),
-    "model": ("config", "checks", "activations", "triton", "cpu", "attention"),
+    "model": (
+        "config",
+        "checks",
+        "activations",
+        "triton",
+        "cpu",
+        "attention",
+        "copies",
+        "rows",
+        "linear",
+        "residual",
+        "layers",
+        "encoder",
+        "losses",
+        "distillation",
+    ),
     "bench": (
         "child",
         "process",
@@ -83,6 +98,7 @@ SUB_ROOMS = {
         "results",
         "objective",
         "contrastive",
+        "distilling",
         "nvidia_results",
         "finetuning",
     ),
@@ -92,11 +108,15 @@ MOST_FILES = 16
 # Rooms that are still too large.
 TOO_LARGE: set[str] = set()
 # Composition roots: they join the stages, and they alone see a recipe.
-FINETUNING = [f"tasks.finetuning.{name}" for name in ("work", "model", "trials", "folds", "start", "finish")]
+FINETUNING = [
+    f"tasks.finetuning.{name}"
+    for name in ("work", "teacher", "augmented", "model", "trials", "folds", "start", "finish")
+]
 ROOTS = {
     "training.pretrain": {*SEES["training"], "recipes", "training.pretraining.phases"},
     "training.pretraining.phases": {*SEES["training"], "recipes"},
     "tasks.finetune": {*SEES["tasks"], "recipes", "weights", "optim", "training", *FINETUNING},
+    "tasks.distill": {*SEES["tasks"], "corpus", "recipes", "weights", "training.pretrain", "tasks.finetune"},
     **{name: {*SEES["tasks"], "weights", "optim", "training", *FINETUNING} for name in FINETUNING},
     "bench.finetune.ours": {*SEES["bench"], *FINETUNING},
     "__main__": {"cli"},

@@ -15,7 +15,7 @@ CODE = [*SOURCES, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "benc
 MOST_FILE_LINES, MOST_FUNCTION_LINES, MOST_PARAMETERS, MOST_README_LINES = 400, 60, 7, 150
 
 # What users call from Python names its options one by one.
-PUBLIC_CALLS = {"finetune"}
+PUBLIC_CALLS = {"finetune", "distill"}
 
 # Written in pieces, so that this file does not hold what it looks for.
 _FOLDERS = "|".join(("work", "opt", "root"))

@@ -70,9 +70,10 @@ class Encoder(nn.Module):
 
     def pooled(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, packed: Offsets) -> Tensor:
         """What `pool` makes of what `forward` gives, [S, H], for a model that reads nothing else: of the last layer's
-        maps only [CLS] passes those behind attention, which are an eighth of the products of 6 layers."""
+        maps only [CLS] passes those behind attention, which are an eighth of the products of 6 layers. A hook of the
+        last layer gets all of it."""
         ids = (input_ids, token_type_ids, position_ids)
-        if not packed.tokens:
+        if not packed.tokens or self.layers[-1]._forward_hooks:
             return self.pool(self(*ids, packed), packed)
         return self._pooled(self(*ids, packed, rows=packed.first_slots))
 

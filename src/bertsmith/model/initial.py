@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from bertsmith.base.streams import stream_key
 
@@ -33,3 +38,22 @@ def initialise(
                     fresh = torch.empty(parameter.shape)
                     nn.init.trunc_normal_(fresh, 0.0, deviation, -2 * deviation, 2 * deviation, generator=generator)
                     parameter.copy_(fresh)
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Modules that are built inside have the shapes of their parameters and no values, on the device "meta"."""
+    with torch.device("meta"), _NothingDrawn():
+        yield
+
+
+class _NothingDrawn(TorchFunctionMode):
+    """Leaves out the draws of `nn.Embedding`, for which PyTorch imports its compiler on "meta": that takes seconds."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func is nn.init.normal_:
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)

@@ -5,6 +5,8 @@ Legend: T token slots, H hidden width, F feed-forward width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -41,17 +43,20 @@ class Embeddings(nn.Module):
 
 class Attention(nn.Module):
     """Multi-head self-attention within each sequence: [T, H] -> [T, H]. What comes out is for `output` to map, which
-    the block applies together with sum and norm."""
+    the block applies together with sum and norm. record: is given queries, keys and values, [T, 3, H]."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         width = config.hidden_size
+        self.record: Callable[[Tensor], None] | None = None
         self.heads, self.dropout = config.num_attention_heads, config.attention_probs_dropout_prob
         self.query, self.key, self.value = Linear(width, width), Linear(width, width), Linear(width, width)
         self.output = Linear(width, width)
 
     def forward(self, x: Tensor, packed: Offsets) -> Tensor:
         qkv = joined_linear(x, self.query, self.key, self.value).view(x.shape[0], 3, x.shape[1])
+        if self.record is not None:
+            self.record(qkv)
         return attend(qkv, self.heads, packed, self.dropout if self.training else 0.0)
 
 

@@ -9,14 +9,20 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from inspect import unwrap
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.optim.norms import global_norm, local_part
 from bertsmith.optim.plain_adam import AdamSettings, plain_adam
+
+# PyTorch wraps these to hide them from its compiler, which it imports at their first call: seconds of every start.
+_add_param_group = unwrap(Optimizer.add_param_group)
+_state_dict, _load_state_dict = unwrap(Optimizer.state_dict), unwrap(Optimizer.load_state_dict)
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class Clip:
     finite: Tensor
 
 
-class ClippedOptimizer(torch.optim.Optimizer):
+class ClippedOptimizer(Optimizer):
     """Clips by global norm, skips a non-finite update, and leaves the update itself to `_update`.
 
     The gradients must already be divided by the counts of the whole step, and come from `scaled` losses. `step` divides
@@ -65,7 +71,7 @@ class ClippedOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group; its learning rate and step count become tensors on the device of its parameters."""
-        super().add_param_group(param_group)
+        _add_param_group(self, param_group)
         group = self.param_groups[-1]
         for parameter in group["params"]:
             if parameter.dtype in (torch.float16, torch.bfloat16):
@@ -94,6 +100,12 @@ class ClippedOptimizer(torch.optim.Optimizer):
         if self.loss_scale is not None:
             self.loss_scale.reset()
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops all gradients; none is kept to be filled with zeros."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
     def begin_step(self, labels: int) -> None:
         """Drops the gradients of the step before. labels: of the step's rarest loss, over all ranks."""
         self.zero_grad(set_to_none=True)
@@ -107,7 +119,7 @@ class ClippedOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """PyTorch's, plus "loss_scale" if there is one."""
         scale = {} if self.loss_scale is None else {"loss_scale": self.loss_scale.state_dict()}
-        return {**super().state_dict(), **scale}
+        return {**_state_dict(self), **scale}
 
     def make_moments(self) -> None:
         """Creates all moments that the first step would create, so that a compiled step finds them at its first run."""
@@ -117,7 +129,7 @@ class ClippedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a state, onto the device of the parameters. KeyError if the loss scale is missing."""
-        super().load_state_dict(state_dict)
+        _load_state_dict(self, state_dict)
         if self.loss_scale is not None:
             self.loss_scale.load_state_dict(state_dict["loss_scale"])
         for group in self.param_groups:

@@ -67,6 +67,9 @@ RANGES: Mapping[str, Range] = {
     "optimizer.epsilon": Range(0, 1, above=True),
     "optimizer.weight_decay": _ZERO_UP,
     "optimizer.max_gradient_norm": _ZERO_UP,
+    **{f"distillation.{name}": _ZERO_UP for name in ("labels", "hidden", "attention", "values")},
+    "distillation.relation_heads": _ZERO_UP,
+    "distillation.teacher_layers": _ZERO_UP,
     "seed": Range(0, 2**63 - 1),
     "micro_batch_tokens": _ONE_UP,
     "loader_workers": _ZERO_UP,
@@ -107,6 +110,9 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     if model.hidden % model.heads:
         what = f"model.hidden {model.hidden} is not a multiple of model.heads {model.heads}"
         yield "model.heads", what, "choose a number of heads that divides the width"
+    taught = recipe.distillation
+    if not any((taught.labels, taught.hidden, taught.attention, taught.values)):
+        yield "distillation.labels", "no loss has a weight above 0", "set one of labels, hidden, attention, values"
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", recipe.device):
         yield "device", f"device '{recipe.device}' is not known", "use auto, cpu, cuda or cuda:N"
     masking = recipe.masking

@@ -94,6 +94,28 @@ class Optimizer:
 
 
 @dataclass(frozen=True)
+class Distillation:
+    """What a student learns from its teacher (`bertsmith distill`): each loss is a mean times its weight, and one of
+    weight 0 is not computed. A run without a teacher has none of it."""
+
+    labels: float = 1.0
+    """The weight of masked words and next sentences; with 0 the finished model is an encoder without heads."""
+    hidden: float = 1.0
+    """The weight of the squared difference of hidden states, between the layers of `layer_map`."""
+    attention: float = 1.0
+    """The weight of the divergence of query-key relations in the last layer."""
+    values: float = 1.0
+    """The weight of the divergence of value-value relations in the last layer."""
+    layer_map: str = "auto"
+    """Which layer of the student learns from which of the teacher, such as 0:0,2:3,4:6, 0 being the embeddings; auto
+    takes the embeddings and all layers of the student, evenly spaced over the teacher's."""
+    relation_heads: int = 0
+    """The heads that relations are compared by, whatever each model attends with; 0 takes the teacher's."""
+    teacher_layers: int = 0
+    """Begin with so many evenly spaced layers of the teacher, the last one among them; 0 begins as other runs do."""
+
+
+@dataclass(frozen=True)
 class Recipe:
     """A pre-training run: the model, one or two phases, and everything that changes its result."""
 
@@ -103,6 +125,7 @@ class Recipe:
     masking: Masking = field(default_factory=Masking)
     pairs: Pairs = field(default_factory=Pairs)
     optimizer: Optimizer = field(default_factory=Optimizer)
+    distillation: Distillation = field(default_factory=Distillation)
     seed: int = 42
     """Seed of every random stream: order, pairs, masks, weights, dropout."""
     device: str = "auto"

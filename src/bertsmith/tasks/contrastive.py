@@ -8,7 +8,7 @@ that gradient (Gao et al., 2021, "Scaling deep contrastive learning batch size u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -85,11 +85,11 @@ class RankingObjective(TaskObjective):
         known = self.kept.micro_batches.get(id(batch))
         return super().inputs(batch, device) if known is None else (known.inputs, known.targets)
 
-    def loss(self, batch: Units, inputs: Inputs, targets: Tensor) -> LossSum:
+    def losses(self, inputs: Inputs, targets: Tensor, batch: Units) -> Mapping[str, LossSum]:
         """The losses of the micro-batch's rows within the step, with the gradient that they all together give it."""
         known, step = self.kept.micro_batches.get(id(batch)), self.kept.step
         if known is None or step is None:
-            return super().loss(batch, inputs, targets)
+            return super().losses(inputs, targets, batch)
         vectors = known.vectors
         if vectors is None:
             _set_random_state(known.random, targets.device)
@@ -97,7 +97,8 @@ class RankingObjective(TaskObjective):
         places = torch.from_numpy(batch.places).to(targets.device)
         share = (vectors * step.gradient[places]).sum()
         loss, right = step.losses[places].sum(), step.right[places].sum()
-        return LossSum(share + (loss - share.detach()), torch.zeros_like(right) + len(places), right)
+        found = LossSum(share + (loss - share.detach()), torch.zeros_like(right) + len(places), right)
+        return {self.task.kind: found}
 
 
 def _random_state(device: torch.device) -> _RandomState:

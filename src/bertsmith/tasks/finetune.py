@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,20 @@ from bertsmith.base import files, ranks
 from bertsmith.base.log import say
 from bertsmith.base.ranks.together import together
 from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.model.config import BertConfig
 from bertsmith.recipes.loader import as_yaml
 from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs, tell_rows
 from bertsmith.tasks.chosen import chosen
 from bertsmith.tasks.examples import check_sources, checksums, encode_sources
+from bertsmith.tasks.finetuning.augmented import check_augmented
 from bertsmith.tasks.finetuning.finish import finish
 from bertsmith.tasks.finetuning.start import started
-from bertsmith.tasks.finetuning.work import Work
+from bertsmith.tasks.finetuning.teacher import check_teacher, distilled_identity
+from bertsmith.tasks.finetuning.work import Distilled, Work
 from bertsmith.tasks.reading.records import Source
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.tasks.sequences import load_tokenizer
-from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
 from bertsmith.tasks.task import Task
 from bertsmith.training.agreement import agree, code_facts
 from bertsmith.training.checkpoints import drop_checkpoints
@@ -40,7 +44,7 @@ from bertsmith.weights.huggingface import (
 # them.
 _FREE_SETTINGS = (
     *("device", "micro_batch_tokens", "log_every", "save_every", "keep", "keep_every"),
-    *("report", "nvidia_results", "skip_bad_rows"),
+    *("report", "nvidia_results", "skip_bad_rows", "augment_model"),
 )
 # Of these, the ones that ranks need not have alike.
 _OF_A_RANK = ("device",)
@@ -75,23 +79,45 @@ def finetune(
     Raises BertsmithError for rows, columns, labels, settings or a folder that cannot be used, before any training,
     and for a gradient that is not finite; StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
-    ranks.check_joined()
     given = {part: rows for part, rows in (("train", train), ("dev", dev), ("test", test)) if rows is not None}
-    check_sources(given)
-    inputs = together(lambda: run_inputs(task, Taken(data, hyper_parameters, fold), given, settings))
+    taken = Taken(data, hyper_parameters, fold)
+    return tune(Asked(task, Path(model), given, taken, settings), None if out is None else Path(out), resume)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run is asked for, beside its folder. model: the folder that it starts from. given: rows by part.
+    teacher: the folder of a model to learn from; then `settings` are a `DistillSettings`. shape: of random weights in
+    place of the model's. named: what `recipe.yaml` says of teacher and student."""
+
+    task: str
+    model: Path
+    given: dict[str, Source]
+    taken: Taken
+    settings: FinetuneSettings | None
+    teacher: Path | None = None
+    shape: BertConfig | None = None
+    named: Mapping[str, str] = field(default_factory=dict)
+
+
+def tune(asked: Asked, out: Path | None, resume: bool) -> FinetuneResult:
+    """The run of `finetune`, with a teacher or without one. Raises as that."""
+    ranks.check_joined()
+    check_sources(asked.given)
+    inputs = together(lambda: run_inputs(asked.task, asked.taken, asked.given, asked.settings))
     sources = inputs.sources
     with nullcontext(out) if out is not None else tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         run = Run(Path(folder))
         ranks.by_first(lambda: check_free(run.folder, resume))
         kind, settings = together(partial(chosen, inputs.kind, sources, inputs.settings))
-        work, identity = together(lambda: _prepare(kind, model_folder(Path(model)), sources, settings))
+        work, identity = together(lambda: _prepare(kind, asked, sources, settings))
         if inputs.benchmark is not None:
             tell_rows(inputs.benchmark, {part: len(each.records) for part, each in work.parts.items()})
             work = replace(work, benchmark=inputs.benchmark)
         alike = settings_identity(asdict(settings), "settings", _OF_A_RANK)
         agree(lambda: {**alike, **identity, "resume": resume, **code_facts()})
-        named = {name: _named(each) for name, each in sources.items()}
-        recipe = {"task": work.benchmark or kind.kind, "model": str(model), **named}
+        files_of_rows = {name: _named(each) for name, each in sources.items()}
+        recipe = {"task": work.benchmark or kind.kind, "model": str(asked.model), **asked.named, **files_of_rows}
         with opened(run.folder, identity, resume) as started_on:
             if resume and ranks.by_first(run.is_finished):
                 return _finished(run, settings.keep_every)
@@ -118,10 +144,11 @@ def _finished(run: Run, keep_every: int) -> FinetuneResult:
 
 
 def _prepare(
-    kind: type[Task], folder: Path, sources: dict[str, Source], settings: FinetuneSettings
+    kind: type[Task], asked: Asked, sources: dict[str, Source], settings: FinetuneSettings
 ) -> tuple[Work, dict[str, Any]]:
     """All rows, read and encoded; and all that decides what a run comes to."""
-    config = read_config(folder)
+    folder = model_folder(asked.model)
+    config = asked.shape or read_config(folder)
     tokenizer = load_tokenizer(folder, config)
     wanted = settings.max_length or kind.usual_length
     max_length = min(wanted, config.max_position_embeddings)
@@ -130,7 +157,15 @@ def _prepare(
     kind.metric_of(settings)
     kind.check(settings)
     task, parts = encode_sources(kind, sources, tokenizer, max_length, settings)
-    work = Work(folder, task.settled(folder, parts, settings), tokenizer, settings, max_length, parts)
+    distilled = None
+    if asked.teacher is not None:
+        assert isinstance(settings, DistillSettings)
+        distilled = Distilled(model_folder(asked.teacher), settings, asked.shape)
+    work = Work(
+        folder, task.settled(folder, parts, settings), tokenizer, settings, max_length, parts, distilled=distilled
+    )
+    check_teacher(work)
+    check_augmented(work)
     return work, _identity(work, sources)
 
 
@@ -138,7 +173,8 @@ def _identity(work: Work, sources: dict[str, Source]) -> dict[str, Any]:
     settings = settings_identity(asdict(work.settings), "settings", _FREE_SETTINGS)
     rows = {f"{part}_rows": checksum for part, checksum in checksums(sources, work.parts).items()}
     model = model_identity(work.folder, "model")
-    return {"task": work.task.kind, **settings, **rows, **model, "tokenizer": work.tokenizer.sha256}
+    taught = {} if work.distilled is None else distilled_identity(work.distilled)
+    return {"task": work.task.kind, **settings, **rows, **model, **taught, "tokenizer": work.tokenizer.sha256}
 
 
 def _named(source: Source) -> str:
@@ -148,7 +184,7 @@ def _named(source: Source) -> str:
 def _train(work: Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResult:
     """All seeds, and the best one's model."""
     start = time.monotonic()
-    with started(work, run, facts, resume) as (trainer, stages):
+    with started(work, run, facts, resume) as (work, trainer, stages):
         run_stages(trainer, stages)
         trainer.write("end", {"tokens": trainer.position.tokens})
         trainer.saver.wait()  # for the best weights

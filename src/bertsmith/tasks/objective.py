@@ -36,6 +36,14 @@ class Units:
     places: Ints
 
 
+Counted = Callable[[Task, Units], dict[str, int]]
+
+
+def label_counts(task: Task, units: Units) -> dict[str, int]:
+    """The labels of some units, by the name of the task's loss."""
+    return {task.kind: task.labels(units.examples.targets[units.numbers])}
+
+
 @dataclass(frozen=True)
 class TaskObjective:
     """An `Objective`. metric: the one in log lines. keep: is given the name and the scores of rows that are measured,
@@ -55,12 +63,24 @@ class TaskObjective:
     def forward(self, batch: Units, device: torch.device) -> Forward:
         """The summed loss of some training units."""
         inputs, targets = self.inputs(batch, device)
-        loss = self.loss(batch, inputs, targets)
+        losses = self.losses(inputs, targets, batch)
         lengths = inputs.asked.lengths
         tokens, squared = int(lengths.sum()), float((lengths.astype(np.float64) ** 2).sum())
-        pooled = isinstance(self.model, Classifier)
-        flop = step_flop(self.config, tokens, squared, sequences=len(lengths), pooled=pooled)
-        return Forward({self.task.kind: loss}, tokens, inputs.packed.tokens, inputs.packed.attended_slots, flop)
+        flop = self.flop(tokens, squared, len(lengths))
+        return Forward(losses, tokens, inputs.packed.tokens, inputs.packed.attended_slots, flop)
+
+    def losses(self, inputs: Inputs, targets: Tensor, batch: Units) -> Mapping[str, LossSum]:
+        """The summed losses by name. inputs, targets: of `batch`, as `inputs` gave them."""
+        return {self.task.kind: self.task.loss(self.model, inputs, targets)}
+
+    def flop(self, tokens: int, squared_lengths: float, sequences: int) -> float:
+        """Floating-point operations of a batch: `step_flop`."""
+        return step_flop(self.config, tokens, squared_lengths, sequences=sequences, pooled=self.pooled)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether of the last layer only [CLS] is computed behind attention (`Encoder.pooled`)."""
+        return isinstance(self.model, Classifier)
 
     def inputs(self, batch: Units, device: torch.device) -> tuple[Inputs, Tensor]:
         """The sequences of some training units, and their targets."""
@@ -68,10 +88,6 @@ class TaskObjective:
         members, unit = train.members(batch.numbers)
         inputs = pack(train.sequences, members, device, unit)
         return inputs, torch.from_numpy(train.targets[batch.numbers]).to(device)
-
-    def loss(self, batch: Units, inputs: Inputs, targets: Tensor) -> LossSum:
-        """The summed loss of what `inputs` gave."""
-        return self.task.loss(self.model, inputs, targets)
 
     def evaluate(
         self, held_out: Mapping[str, Examples], between: Callable[[], None] = lambda: None
@@ -121,7 +137,7 @@ class Order:
     """In which order units are taken: drawn anew for each epoch.
 
     seed: of the run. batch: units of a step, over all ranks. budget_tokens: the most that go through the model at once.
-    rank: the one, of `ranks`, whose share of a step is built.
+    rank: the one, of `ranks`, whose share of a step is built. counted: the labels of each loss of some units.
     """
 
     examples: Examples
@@ -132,6 +148,7 @@ class Order:
     budget_tokens: int
     rank: int = 0
     ranks: int = 1
+    counted: Counted = label_counts
 
     @property
     def epoch_steps(self) -> int:
@@ -160,13 +177,14 @@ class Order:
         bins = deal_within(lengths, self.ranks, self.budget_tokens)
         each = len(bins) // self.ranks
         ours = bins[self.rank * each : (self.rank + 1) * each]
+        whole = Units(self.examples, members, members, np.arange(len(members)))
         micro = tuple(Units(self.examples, members[places], members, places) for places in ours)
         shown = ", ".join(map(self.examples.where, members[:_SHOWN]))
         more = f" and {len(members) - _SHOWN} more rows" if len(members) > _SHOWN else ""
         return RowStep(
             number,
             micro,
-            {self.task.kind: self.task.labels(self.examples.targets[members])},
+            self.counted(self.task, whole),
             int(lengths.sum()),
             f"rows {shown}{more}",
         )

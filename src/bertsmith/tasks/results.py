@@ -236,10 +236,15 @@ def _mean_loss(records: Sequence[Mapping[str, Any]], seed: int, begin: int, end:
         for each in records
         if each["kind"] == "train" and each.get("seed") == seed and begin < each["seed_step"] <= end
     ]
-    labels = sum(each["count"] for each in inside)
+    labels = sum(map(_weight, inside))
     if not labels:
         raise _lost_records()
-    return float(sum(each["loss"] * each["count"] for each in inside) / labels)
+    return float(sum(each["loss"] * _weight(each) for each in inside) / labels)
+
+
+def _weight(record: Mapping[str, Any]) -> float:
+    """Of the mean loss of some steps: its labels, or where it is a sum of several losses its steps."""
+    return float(record.get("count", record["steps"]))
 
 
 def _deviation(scores: Sequence[float]) -> float:

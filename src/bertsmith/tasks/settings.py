@@ -160,6 +160,63 @@ class FinetuneSettings:
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a number from 0")
 
 
+@dataclass(frozen=True)
+class DistillSettings(FinetuneSettings):
+    """Fine-tuning of a student that learns from a teacher too: the sum of three losses, each a mean times its weight;
+    one of weight 0 is not computed."""
+
+    label_weight: float = 0.5
+    """The weight of the loss of the rows' own labels."""
+    logits_weight: float = 1.0
+    """The weight of how far the student's scores are from the teacher's: the divergence of probabilities, of numbers
+    the squared difference."""
+    hidden_weight: float = 1.0
+    """The weight of the squared difference of hidden states, between the layers of --layer-map."""
+    soft_temperature: float = 2.0
+    """What both sides' scores are divided by before they are compared as probabilities."""
+    layer_map: str = "auto"
+    """Which layer of the student learns from which of the teacher, such as 0:0,2:3,4:6, 0 being the embeddings; auto
+    takes the embeddings and all layers of the student, evenly spaced over the teacher's."""
+    student_layers: int = 0
+    """Take so many evenly spaced layers of the student's folder, the last one among them; 0 takes all."""
+    augment: int = 0
+    """Rows made of each training row, by replacing words with proposals of --augment-model; 0 for none."""
+    augment_model: str | None = None
+    """The folder of a pre-trained model with a masked-word head, or a run that has one."""
+    augment_share: float = 0.3
+    """The probability that a word of a row is replaced."""
+    augment_top: int = 15
+    """A word is replaced by one of so many likeliest proposals."""
+    label_augmented: bool = False
+    """Made rows keep the label of the row that they are made of in the loss of labels. By default they have the
+    teacher's scores alone, since a replaced word may change what the row says."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        weights = ("label_weight", "logits_weight", "hidden_weight")
+        for name in weights:
+            _demand(getattr(self, name) >= 0, name, getattr(self, name), "a number from 0")
+        _demand(any(getattr(self, name) for name in weights), weights[0], 0, "a weight above 0, or another one of them")
+        _demand(self.soft_temperature > 0, "soft_temperature", self.soft_temperature, "a number above 0")
+        for name in ("student_layers", "augment"):
+            _demand(getattr(self, name) >= 0, name, getattr(self, name), "a whole number from 0")
+        _demand(0 < self.augment_share <= 1, "augment_share", self.augment_share, "a share above 0, up to 1")
+        _demand(self.augment_top >= 1, "augment_top", self.augment_top, "a whole number from 1")
+        self._check_augmented()
+
+    def _check_augmented(self) -> None:
+        where = "distillation settings"
+        if (self.augment > 0) != (self.augment_model is not None):
+            fix = "give both: how many rows are made of each, and the model that proposes words"
+            raise BertsmithError("one of augment and augment_model is there without the other", where, fix)
+        if self.augment and (self.folds or self.learning_curve):
+            what = "folds and learning curves divide the training rows, and made rows would be on both sides"
+            raise BertsmithError(what, where, "leave out augment, or --folds and --learning-curve")
+        if self.augment and not (self.label_augmented or self.logits_weight or self.hidden_weight):
+            what = "nothing would be learned from the made rows: they have no label, and the teacher no weight"
+            raise BertsmithError(what, where, "set label_augmented, or a weight of the teacher's")
+
+
 def _demand(holds: bool, name: str, found: float, wanted: str) -> None:
     if not holds:
         raise BertsmithError(f"{name} is {found}", "fine-tuning settings", f"use {wanted}")

@@ -136,7 +136,8 @@ class Examples:
 
     records: [N]. targets: what the model should give for each of U units. units: int64[U + 1]; unit u has the sequences
     units[u] to units[u + 1]. A unit is what a step of training counts: a record, or one sequence of it. part: "train",
-    "dev" or "test".
+    "dev" or "test". originals: units from this number on are of rows that were made of the earlier ones by replacing
+    words; None where all are the user's.
     """
 
     records: Sequence[Record]
@@ -144,6 +145,7 @@ class Examples:
     targets: Targets
     units: NDArray[np.int64]
     part: str = ""
+    originals: int | None = None
 
     def where(self, unit: int) -> str:
         """ "file:line" of the record of a unit."""
@@ -166,11 +168,10 @@ class Task(Answering):
     kind: its name on the command line. architecture: the class of `transformers` that reads its folder. head: the
     module of its model that is fresh, "" for none. metrics: the figures that may select the best weights, the task's
     own choice first; the highest is the best. per_token: the model gives scores for every token, not for every
-    sequence.
-    unit_is_sequence: a step of training counts sequences, not records. favours_rare: whether there are class weights,
-    a focal loss, label smoothing and sampling. baseline_name: the best answer that does not look at the text.
-    usual_length: the most tokens of a sequence, where the user does not say. counts: training rows of each label, the
-    most frequent first.
+    sequence. unit_is_sequence: a step of training counts sequences, not records. favours_rare: whether there are class
+    weights, a focal loss, label smoothing and sampling. baseline_name: the best answer that does not look at the text.
+    usual_length: the most tokens of a sequence, where the user does not say. can_be_distilled: whether a model learns
+    from the scores of a larger one. counts: training rows of each label, the most frequent first.
     """
 
     kind: ClassVar[str]
@@ -182,6 +183,7 @@ class Task(Answering):
     favours_rare: ClassVar[bool] = False
     baseline_name: ClassVar[str] = "most frequent label"
     usual_length: ClassVar[int] = 128
+    can_be_distilled: ClassVar[bool] = False
     counts: Mapping[str, int] | None = None
 
     @classmethod
@@ -241,9 +243,21 @@ class Task(Answering):
         """The units of an epoch, counted from 1, in its order: int64[U]. A pure function, so that resume is exact."""
         return rows_of_epoch(len(examples.targets), None, "natural", seed, epoch)
 
-    @abstractmethod
     def loss(self, model: nn.Module, inputs: Inputs, targets: Tensor) -> LossSum:
         """The summed loss of a batch."""
+        return self.loss_of(model(inputs), inputs, targets)
+
+    def loss_of(self, scores: Tensor, inputs: Inputs, targets: Tensor) -> LossSum:
+        """The summed loss of a batch of which the model has given these scores. A kind has this, or a `loss` of its
+        own."""
+        raise NotImplementedError
+
+    def distilled(
+        self, scores: Tensor, teacher: Tensor, inputs: Inputs, targets: Tensor, temperature: float
+    ) -> LossSum:
+        """How far a model's scores are from those of a teacher, of the same batch: summed, at a temperature where they
+        are probabilities. Counts as many labels as the loss. A kind that `can_be_distilled` has it."""
+        raise NotImplementedError
 
     @abstractmethod
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:

@@ -162,7 +162,8 @@ class Trainer:
             self.objective,
             self.optimizer,
             step.micro_batches,
-            step.counts,
+            # A loss that has no labels, as of hidden states, is a mean over the tokens.
+            {name: step.counts.get(name, step.tokens) for name in self.objective.names},
             self.device,
             self.compiled,
             should_stop=self.stop.look,

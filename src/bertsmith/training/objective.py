@@ -23,8 +23,8 @@ def nothing() -> None:
 class Step(Protocol):
     """One optimizer step of one rank.
 
-    number: within its stage, from 0. micro_batches: this rank's share. counts: labels of each loss in the whole step,
-    over all ranks and micro-batches. tokens: of the whole step. where: its instances or rows, for messages.
+    number: within its stage, from 0. micro_batches: this rank's share. counts: labels of each loss that has some in the
+    whole step, over all ranks and micro-batches. tokens: of the whole step. where: its instances or rows, for messages.
     """
 
     @property

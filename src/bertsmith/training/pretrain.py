@@ -26,14 +26,22 @@ from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.recipes.loader import as_yaml, load_recipe
-from bertsmith.recipes.schema import ModelShape, Recipe
+from bertsmith.recipes.schema import Distillation, ModelShape, Recipe
 from bertsmith.training.agreement import agree, checksum, code_facts
 from bertsmith.training.loop import Cadence
 from bertsmith.training.parallel import is_sharded, replicate, shard, whole
 from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
+from bertsmith.training.pretraining.distil import DistilledPretraining, Teaching
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.phases import run_phases
 from bertsmith.training.pretraining.start import fit_vocabulary, tell_shape
+from bertsmith.training.pretraining.teacher import (
+    TeachingSettings,
+    check_teacher,
+    take_layers,
+    teaching_of,
+    without_maps,
+)
 from bertsmith.training.run import (
     TrainerSettings,
     cut_of_run,
@@ -44,7 +52,7 @@ from bertsmith.training.run import (
 )
 from bertsmith.training.run_folder import Run as Run
 from bertsmith.training.run_folder import RunFacts, model_identity, opened, settings_identity
-from bertsmith.weights.huggingface import load_pretraining_model, model_folder, save_pretraining_model
+from bertsmith.weights.huggingface import load_pretraining_model, model_folder, save_encoder, save_pretraining_model
 
 # Fields that change what is written, how fast, or how a step is cut up and shared, and at most the last bits of a
 # result; a resumed run may change them.
@@ -71,18 +79,20 @@ def pretrain(
     *,
     resume: bool = False,
     init_from: str | Path | None = None,
+    teacher: str | Path | None = None,
 ) -> Run:
     """Pre-trains a BERT and writes a run folder.
 
     recipe: a Recipe, a preset's name or a YAML file. corpus: prepared by `bertsmith.prepare`. init_from: a model folder
     to start from, or a run that has one. resume: continue from the newest checkpoint in `out` (from the start where
-    there is none). In each of several processes that torch.distributed has joined, it takes that rank's part of the
-    run.
+    there is none). teacher: a BERT folder or run with the corpus's vocabulary, from which the model learns too, by the
+    recipe's `distillation`. In each of several processes that torch.distributed has joined, it takes that rank's part
+    of the run.
     Raises BertsmithError for input that does not fit together, StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
     ranks.check_joined()
     run = Run(Path(out))
-    work = together(lambda: _opened(recipe, corpus, init_from))
+    work = together(lambda: _opened(recipe, corpus, init_from, teacher))
     settings = settings_identity(asdict(work.recipe), "recipe", _OF_A_RANK)
     agree(lambda: {**settings, **work.identity, "resume": resume, **code_facts()})
     with opened(run.folder, work.identity, resume) as started_on:
@@ -100,15 +110,40 @@ class _Work:
     recipe: Recipe
     corpus: Corpus
     init_from: Path | None
+    teacher: Path | None
     identity: dict[str, Any]
 
 
-def _opened(recipe: Recipe | str | Path, corpus: Corpus | str | Path, init_from: str | Path | None) -> _Work:
+def _opened(
+    recipe: Recipe | str | Path,
+    corpus: Corpus | str | Path,
+    init_from: str | Path | None,
+    teacher: str | Path | None = None,
+) -> _Work:
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
     corpus.check_sizes()
     init_from = None if init_from is None else model_folder(Path(init_from))
-    return _Work(recipe, corpus, init_from, _identity(recipe, corpus, init_from))
+    if teacher is None and recipe.distillation != Distillation():
+        say("there is no teacher, so the recipe's fields of distillation have no effect")
+    if teacher is not None:
+        teacher = model_folder(Path(teacher))
+        _check_taught(recipe, init_from)
+        check_teacher(teacher, corpus, _longest(recipe))
+    return _Work(recipe, corpus, init_from, teacher, _identity(recipe, corpus, init_from, teacher))
+
+
+def _check_taught(recipe: Recipe, init_from: Path | None) -> None:
+    """Raises BertsmithError for what a run with a teacher does not have."""
+    if recipe.parallel == "shard":
+        what = "a student's weights are not sharded over ranks: its hidden states are compared outside the model"
+        raise BertsmithError(what, "parallel", "--parallel replicate")
+    if recipe.compile == "true":
+        what = "steps with a teacher are not compiled: they are two models in one step"
+        raise BertsmithError(what, "compile", "--compile auto")
+    if init_from is not None and recipe.distillation.teacher_layers:
+        what = "the student would start from a model and from the teacher's layers"
+        raise BertsmithError(what, "distillation.teacher_layers", "leave it out, or --init-from")
 
 
 def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -> None:
@@ -118,8 +153,9 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
     device, facts = start_device(recipe.device, recipe.precision, kernels, started_on, run.folder)
     checkpoint = newest_checkpoint(run.folder, resume)
     model, alphabetic, unigrams = together(
-        lambda: (_model(recipe, corpus, device, work.init_from), corpus.tokenizer().is_alphabetic, corpus.unigrams())
+        lambda: (_model(work, device), corpus.tokenizer().is_alphabetic, corpus.unigrams())
     )
+    teaching = None if work.teacher is None else together(lambda: _teaching(work, model, device))
     if checkpoint is None:
         agree(lambda: {"weights": checksum(model.state_dict())})
     _share(recipe, model)
@@ -129,11 +165,16 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
     parallel = "shard" if is_sharded(model) else "replicate"
     cut = {"micro_batch_tokens": recipe.micro_batch_tokens, "parallel": parallel}
     facts |= cut_of_run(started_on, position, cut, drops)
-    is_compiled = ranks.by_first(lambda: choose_compiled(recipe.compile, device.torch_device, is_sharded(model)))
+    if teaching is not None:
+        log_choice("steps", "as they come", "a step with a teacher is two models")
+    is_compiled = teaching is None and ranks.by_first(
+        lambda: choose_compiled(recipe.compile, device.torch_device, is_sharded(model))
+    )
     compiled = CompiledStep(model, optimizer, device.torch_device) if is_compiled else None
     cadence = Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep, recipe.keep_every)
     steps = recipe.phase1.steps + recipe.phase2.steps
-    objective = Pretraining(model, device.torch_device, alphabetic, unigrams, compiled)
+    parts = (model, device.torch_device, alphabetic, unigrams, compiled)
+    objective = Pretraining(*parts) if teaching is None else DistilledPretraining(*parts, teaching=teaching)
     with trainer_of(
         run.folder,
         RunFacts(work.identity, as_yaml(asdict(recipe)), facts),
@@ -141,35 +182,62 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
         optimizer,
         TrainerSettings(device, cadence, position, resume, steps, compiled=compiled),
     ) as trainer:
-        run_phases(recipe, corpus, trainer, objective, from_scratch=work.init_from is None)
-    finished = _gathered(model)
-    ranks.by_first(lambda: save_pretraining_model(finished, corpus.folder / "tokenizer", run.model))
+        run_phases(recipe, corpus, trainer, objective, from_scratch=_starts_from(work) is None)
+    finished = _gathered(without_maps(model))
+    tokenizer = corpus.folder / "tokenizer"
+    if objective.predicts:
+        ranks.by_first(lambda: save_pretraining_model(finished, tokenizer, run.model))
+    else:
+        ranks.by_first(lambda: save_encoder(finished.encoder, tokenizer, run.model))
     say(f"finished model: {run.model}")
 
 
-def _identity(recipe: Recipe, corpus: Corpus, init_from: str | Path | None) -> dict[str, Any]:
+def _starts_from(work: _Work) -> Path | None:
+    """The folder of the weights that a run starts from; None where they are random."""
+    return work.teacher if work.teacher is not None and work.recipe.distillation.teacher_layers else work.init_from
+
+
+def _teaching(work: _Work, model: PretrainingModel, device: Device) -> Teaching:
+    assert work.teacher is not None
+    settings = TeachingSettings(**asdict(work.recipe.distillation))
+    return teaching_of(work.teacher, model, settings, device, work.recipe.seed)
+
+
+def _identity(recipe: Recipe, corpus: Corpus, init_from: Path | None, teacher: Path | None) -> dict[str, Any]:
     """All that decides what a run comes to."""
     start = {} if init_from is None else model_identity(Path(init_from), "init_from")
     corpus_checksum = files.sha256(corpus.folder / "corpus.json")
     # Runs of versions that summed in fp32 alone do not name it, and may be resumed.
-    free = (*_FREE_FIELDS, *(["gradient_sums"] if recipe.gradient_sums == "fp32" else []))
+    free = [*_FREE_FIELDS, *(["gradient_sums"] if recipe.gradient_sums == "fp32" else [])]
+    if teacher is None:  # and versions without teachers name nothing about one
+        free += [f"distillation.{name}" for name in asdict(recipe.distillation)]
+    else:
+        start |= model_identity(teacher, "teacher")
     return settings_identity(asdict(recipe), "recipe", free) | {"corpus": corpus_checksum, **start}
 
 
-def _model(recipe: Recipe, corpus: Corpus, device: Device, init_from: str | Path | None) -> PretrainingModel:
+def _longest(recipe: Recipe) -> int:
+    """The most tokens of a sequence."""
+    return max(phase.sequence_length for phase in (recipe.phase1, recipe.phase2) if phase.steps)
+
+
+def _model(work: _Work, device: Device) -> PretrainingModel:
+    recipe, corpus, init_from = work.recipe, work.corpus, _starts_from(work)
     compute = None if device.compute == torch.float32 else device.compute
     if init_from is not None:
-        model = load_pretraining_model(Path(init_from))
-        fit_vocabulary(model, corpus, Path(init_from))
-        tell_shape(_config(recipe, corpus), model.config, Path(init_from))
-        _tell_unused(recipe.model, Path(init_from))
+        model = load_pretraining_model(init_from)
+        fit_vocabulary(model, corpus, init_from)
+        if init_from == work.teacher:
+            take_layers(model, recipe.distillation.teacher_layers, init_from)
+        tell_shape(_config(recipe, corpus), model.config, init_from)
+        _tell_unused(recipe.model, init_from)
     else:
         model = PretrainingModel(_config(recipe, corpus))
         shape = recipe.model
         initialise(model, model.config.initializer_range, recipe.seed, shape.embedding_deviation)
         if shape.fresh_positions == "neighbours":
             look_at_neighbours(model.encoder, shape.embedding_deviation, recipe.seed)
-    longest = max(phase.sequence_length for phase in (recipe.phase1, recipe.phase2) if phase.steps)
+    longest = _longest(recipe)
     if longest > model.config.max_position_embeddings:
         raise BertsmithError(
             f"sequences of {longest} tokens do not fit a model of {model.config.max_position_embeddings} positions",
@@ -216,9 +284,13 @@ def _tell_unused(shape: ModelShape, folder: Path) -> None:
 
 
 def _config(recipe: Recipe, corpus: Corpus) -> BertConfig:
-    shape = recipe.model
+    return config_of(recipe.model, corpus.special.vocabulary_size, corpus.special.pad)
+
+
+def config_of(shape: ModelShape, vocabulary_size: int, pad: int) -> BertConfig:
+    """The shape of a recipe as a config. vocabulary_size: in pieces. pad: the id of [PAD]."""
     return BertConfig(
-        vocab_size=corpus.special.vocabulary_size,
+        vocab_size=vocabulary_size,
         hidden_size=shape.hidden,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
@@ -227,7 +299,7 @@ def _config(recipe: Recipe, corpus: Corpus) -> BertConfig:
         hidden_dropout_prob=shape.hidden_dropout,
         attention_probs_dropout_prob=shape.attention_dropout,
         max_position_embeddings=shape.max_positions,
-        pad_token_id=corpus.special.pad,
+        pad_token_id=pad,
     )
 
 

@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from bertsmith.base import files
@@ -14,6 +13,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice, say
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
+from bertsmith.model.initial import shapes_only
 from bertsmith.model.pretraining import MaskedHead
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.weights.architecture import CHOICES, SEQUENCES, architecture_of, named_classifier
@@ -183,7 +183,7 @@ def _fitted(foreign: Foreign, shape: BertConfig, classifier: str | None) -> dict
     heads = {part_of(name) for name in given} & set(HEADS)
     bias = given.get("classifier.bias")
     rows = len(bias) if bias is not None and bias.dim() == 1 else 2
-    with torch.device("meta"):
+    with shapes_only():
         model = _Found(shape, heads, rows)
     # Words, answers and classes of tokens are found without the pooler, so a checkpoint of these may lack it.
     needs_pooler = "next_sentence" in heads or ("classifier" in heads and classifier in (SEQUENCES, CHOICES))

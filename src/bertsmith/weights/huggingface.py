@@ -19,7 +19,7 @@ from bertsmith.base.log import log_choice, say, warn
 from bertsmith.base.streams import stream_key
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
-from bertsmith.model.initial import initialise
+from bertsmith.model.initial import initialise, shapes_only
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.tokenizer_files import set_max_length
@@ -99,7 +99,7 @@ def load_model(
     """
     folder = Path(folder)
     config = read_config(folder)
-    with torch.device("meta"):
+    with shapes_only():
         model = build(config)
     path, tensors = read_tensors(folder)
     tensors = {name: tensor for name, tensor in tensors.items() if part_of(to_ours(name) or "") not in leave_out}

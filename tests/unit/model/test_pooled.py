@@ -54,3 +54,17 @@ def test_in_the_precision_of_training(compute):
     whole = model.encoder.pool(model.encoder(*given_ids), batch.packed)
     close = 2e-2 if compute else 1e-6
     torch.testing.assert_close(model.encoder.pooled(*given_ids), whole, rtol=close, atol=close)
+
+
+def test_a_hook_of_the_last_layer_gets_all_of_it():
+    config = small_config(num_hidden_layers=2, max_position_embeddings=12)
+    model = PretrainingModel(config).double().eval()
+    initialise(model, 0.3, 0)
+    batch = drawn_inputs(config, [5, 12, 3], 1)
+    given_ids = (batch.input_ids, batch.token_type_ids, batch.position_ids, batch.packed)
+    whole, short = model.encoder(*given_ids), model.encoder.pooled(*given_ids)
+    seen = []
+    with model.encoder.layers[-1].register_forward_hook(lambda module, given, output: seen.append(output[0])):
+        hooked = model.encoder.pooled(*given_ids)
+    assert torch.equal(seen[0], whole)
+    torch.testing.assert_close(hooked, short, rtol=0, atol=1e-12)

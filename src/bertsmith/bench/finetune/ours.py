@@ -39,7 +39,7 @@ class Ours:
         task, parts = encode(self._task.task, self._task.rows, model, settings)
         self._config = read_config(model)
         work = Work(model, task, load_tokenizer(model, self._config), settings, settings.max_length, parts)
-        self._trainer, stages = ends.enter_context(started(work, Run(folder), RunFacts({}, "", {})))
+        work, self._trainer, stages = ends.enter_context(started(work, Run(folder), RunFacts({}, "", {})))
         self._stage, self._order = stages[1](), trials(work)[0].order()
         self._trainer.enter(self._stage)
 

@@ -77,10 +77,13 @@ def tell(chosen: BackEnd) -> None:
     log_choice("attention", chosen, _REASONS[chosen])
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_ampere(device: int | None) -> bool:
     """Whether a GPU is of that generation or a newer one."""
     return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+# As torch.compiler.assume_constant_result marks it, which imports the compiler: seconds that a prediction waits for.
+_is_ampere._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _flash(qkv: Tensor, heads: int, packed: Offsets) -> Tensor:

@@ -143,7 +143,7 @@ def _tell_changes(benchmark: Benchmark, own: FinetuneSettings, given: FinetuneSe
     before, after = asdict(own), asdict(given)
     changed = [
         name if name == "columns" else f"{name} {after[name]} (not {before[name]})"
-        for name in after
+        for name in before  # those of a teacher are none of the benchmark's
         if name not in _FREE and before[name] != after[name]
     ]
     if changed:

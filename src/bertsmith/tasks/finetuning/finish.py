@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,13 @@ from torch import nn
 from bertsmith.base import files
 from bertsmith.base.log import say
 from bertsmith.tasks.finetuning.folds import drop_scores, out_of_fold
+from bertsmith.tasks.finetuning.teacher import without_maps
 from bertsmith.tasks.finetuning.trials import FOLD, SHARE, trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.nvidia_results import NVIDIA_FILE, nvidia_results
 from bertsmith.tasks.report.parts import OUT_OF_FOLD
 from bertsmith.tasks.results import LAST, FinetuneResult, kept_seed, last_figures, results_of
-from bertsmith.tasks.task import Runner
+from bertsmith.tasks.task import Examples, Runner
 from bertsmith.training.checkpoints import Best, drop_checkpoints, load_best
 from bertsmith.training.run_folder import Run
 from bertsmith.weights.huggingface import FINETUNE_FILE, TASK_FILE, FolderContents, read_config, save_model
@@ -31,6 +32,7 @@ def finish(work: Work, run: Run, model: nn.Module, bests: Sequence[Best], second
     keep = work.settings.keep_seed
     if keep != LAST:  # those of the last step are the model's
         load_best(run.folder, bests[kept_seed(keep, [best.score for best in bests])], model)
+    model = without_maps(model)
     device = next(model.parameters()).device
     runner = Runner(device, work.settings.micro_batch_tokens)
     work, tuned = _tuned(work, model.eval(), runner, run.folder / REPORT)
@@ -77,10 +79,17 @@ def _result(work: Work, run: Run, tuned: dict[str, dict[str, float]], seconds: f
         baseline=work.task.baseline(work.metric, parts["dev"]),
         baseline_name=work.task.baseline_name,
         class_counts=dict(work.task.counts or {}),
-        rows={part: len(each.records) for part, each in parts.items()},
+        rows=_rows(parts),
         truncated={part: each.sequences.truncated for part, each in parts.items()},
         seconds=seconds,
     )
+
+
+def _rows(parts: Mapping[str, Examples]) -> dict[str, int]:
+    """The rows of each part, those that were made of training rows by themselves."""
+    found = {part: len(each.records) for part, each in parts.items()}
+    originals = parts["train"].originals
+    return found if originals is None else {**found, "train": originals, "augmented": found["train"] - originals}
 
 
 def _save(model: nn.Module, work: Work, result: FinetuneResult, out: Path) -> None:

@@ -11,34 +11,41 @@ from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.streams import stream_key
 from bertsmith.model.config import BertConfig
+from bertsmith.model.distillation.layers import keep_layers
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.initial import initialise
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.loss_scale import LossScale
+from bertsmith.tasks.finetuning.teacher import add_maps
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.settings import FinetuneSettings
-from bertsmith.weights.huggingface import load_model, read_config
+from bertsmith.weights.huggingface import load_model
 from bertsmith.weights.names import POOLER
 
 
 def build_model(work: Work, device: Device, seed: int) -> nn.Module:
-    """The folder's encoder, or random weights of its shape, with a fresh head."""
+    """The folder's encoder, or the layers of it that are taken, or random weights of its shape, with a fresh head; of a
+    student also the maps to its teacher's width."""
     hidden, attention = work.settings.dropout, work.settings.attention_dropout
 
     def build(config: BertConfig) -> nn.Module:
         config = replace(config, hidden_dropout_prob=hidden, attention_probs_dropout_prob=attention)
         return work.task.build(config, device.compute)
 
-    if work.settings.from_scratch:
-        config = read_config(work.folder)
-        model = build(config)
-        initialise(model, config.initializer_range, stream_key(seed, "from scratch"))
+    if work.settings.from_scratch or (work.distilled is not None and work.distilled.shape is not None):
+        model = build(work.config)
+        initialise(model, work.config.initializer_range, stream_key(seed, "from scratch"))
     else:
-        heads = [work.task.head] if work.task.head else []
-        model = load_model(build, work.folder, may_be_fresh=(POOLER, *heads), leave_out=heads, seed=seed)
+        heads = (work.task.head,) if work.task.head else ()
+        # A student that is made of its teacher's layers starts with the teacher's head too.
+        out = () if work.distilled is not None and work.folder == work.distilled.teacher else heads
+        model = load_model(build, work.folder, may_be_fresh=(POOLER, *heads), leave_out=out, seed=seed)
+    keep_layers(model, work.layers)
     _set_layers(model, work.settings, seed)
+    if work.distilled is not None:
+        add_maps(model, work.distilled, seed)
     return model.to(device.torch_device)
 
 

@@ -94,7 +94,8 @@ class Trial:
         """Of this rank's steps."""
         settings = self.work.settings
         size = (settings.epochs, settings.batch, settings.micro_batch_tokens)
-        return Order(self.train(), self.work.task, self.seed, *size, ranks.rank(), ranks.world_size())
+        place = (ranks.rank(), ranks.world_size())
+        return Order(self.train(), self.work.task, self.seed, *size, *place, self.work.counted)
 
     def stage(self, number: int, device: Device) -> Stage:
         """The stage of this number, from 1, of a run; it starts afresh from the model folder's weights."""

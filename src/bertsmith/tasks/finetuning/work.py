@@ -6,16 +6,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertsmith.model.config import BertConfig
+from bertsmith.model.distillation.layers import evenly_spaced
+from bertsmith.tasks.distilling.objective import counted
+from bertsmith.tasks.objective import Counted, label_counts
 from bertsmith.tasks.reading.records import Record
-from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
 from bertsmith.tasks.task import Examples, Task
 from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.weights.huggingface import read_config
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """teacher: the folder of a model of the same task. shape: of a student with random weights; None for one that
+    starts from a folder."""
+
+    teacher: Path
+    settings: DistillSettings
+    shape: BertConfig | None = None
 
 
 @dataclass(frozen=True)
 class Work:
     """folder: the model's that is fine-tuned. parts: the rows, as "train", "dev" and perhaps others.
-    benchmark: its name, if the run is of one."""
+    benchmark: its name, if the run is of one. distilled: where the model learns from a teacher too."""
 
     folder: Path
     task: Task
@@ -24,6 +39,28 @@ class Work:
     max_length: int
     parts: dict[str, Examples]
     benchmark: str | None = None
+    distilled: Distilled | None = None
+
+    @property
+    def config(self) -> BertConfig:
+        """The shape of the model."""
+        if self.distilled is not None and self.distilled.shape is not None:
+            return self.distilled.shape
+        return read_config(self.folder)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers of the folder's model that are taken, numbered from 1."""
+        of, some = (
+            self.config.num_hidden_layers,
+            0 if self.distilled is None else self.distilled.settings.student_layers,
+        )
+        return evenly_spaced(some or of, of)
+
+    @property
+    def counted(self) -> Counted:
+        """What the losses of some units are divided by."""
+        return label_counts if self.distilled is None else counted(self.distilled.settings)
 
     @property
     def metric(self) -> str:

@@ -17,11 +17,12 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import warn
 from bertsmith.model.config import BertConfig
+from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.tasks.kinds.classify import Classifier
 from bertsmith.tasks.reading.labels import class_name
@@ -56,6 +57,7 @@ class Choice(Task):
     architectures = (architecture,)
     head = "classifier"
     metrics = ("accuracy",)
+    can_be_distilled = True
 
     most: int = 0
     pairs: bool | None = None
@@ -127,12 +129,22 @@ class Choice(Task):
     def targets(self, records: Sequence[Record], sequences: Sequences) -> Ints:
         return np.array([record.label for record in records], dtype=np.int64)
 
-    def loss(self, model: nn.Module, inputs: Inputs, targets: Tensor) -> LossSum:
-        scores = model(inputs)[:, 0]
+    def loss_of(self, scores: Tensor, inputs: Inputs, targets: Tensor) -> LossSum:
+        return cross_entropy_sum(self._choices(scores, inputs, -torch.inf), targets)
+
+    def distilled(
+        self, scores: Tensor, teacher: Tensor, inputs: Inputs, targets: Tensor, temperature: float
+    ) -> LossSum:
+        # Finite: minus infinity less minus infinity is not a number.
+        lowest = torch.finfo(scores.dtype).min / 4
+        return soft_sum(self._choices(scores, inputs, lowest), self._choices(teacher, inputs, lowest), temperature)
+
+    def _choices(self, scores: Tensor, inputs: Inputs, none: float) -> Tensor:
+        """The scores of the choices of each unit, [U, C]; `none` behind its last one."""
         # Sequences of a unit are one after another, so a place is counted from where its unit begins.
         place = torch.arange(len(scores), device=scores.device) - torch.searchsorted(inputs.unit, inputs.unit)
-        table = scores.new_full((inputs.units, self.most), -torch.inf)
-        return cross_entropy_sum(table.index_put((inputs.unit, place), scores), targets)
+        table = scores.new_full((inputs.units, self.most), none)
+        return table.index_put((inputs.unit, place), scores[:, 0])
 
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
         return {"accuracy": accuracy(_table(scores, examples.sequences).argmax(1), _truths(examples))}

@@ -14,11 +14,12 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say
 from bertsmith.model.config import BertConfig
+from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.kinds.many_labels import ManyLabels
 from bertsmith.tasks.kinds.pooled import CROSS_FITTED, fitted_number, place_of, truths_of
@@ -57,6 +58,7 @@ class Classify(Task):
     head = "classifier"
     metrics = ("accuracy", "macro_f1", _BINARY, "matthews", _MICRO)
     favours_rare = True
+    can_be_distilled = True
 
     names: tuple[str, ...]
     pairs: bool | None = None
@@ -147,8 +149,13 @@ class Classify(Task):
     def order(self, examples: Examples, seed: int, epoch: int) -> Ints:
         return rows_of_epoch(len(examples.targets), truths_of(examples), self.sampling, seed, epoch)
 
-    def loss(self, model: nn.Module, inputs: Inputs, targets: Tensor) -> LossSum:
-        return single_label_sum(unit_means(model(inputs), inputs), targets, self.rarity)
+    def loss_of(self, scores: Tensor, inputs: Inputs, targets: Tensor) -> LossSum:
+        return single_label_sum(unit_means(scores, inputs), targets, self.rarity)
+
+    def distilled(
+        self, scores: Tensor, teacher: Tensor, inputs: Inputs, targets: Tensor, temperature: float
+    ) -> LossSum:
+        return soft_sum(unit_means(scores, inputs), unit_means(teacher, inputs), temperature)
 
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
         return self._metrics(self._predicted(row_means(scores, examples.sequences)), truths_of(examples))

@@ -15,11 +15,12 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.model.config import BertConfig
+from bertsmith.model.distillation.losses import soft_label_sum
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.kinds.pooled import (
     CROSS_FITTED,
@@ -63,6 +64,7 @@ class ManyLabels(Task):
     head = "classifier"
     metrics = ("micro_f1", "macro_f1", "subset_accuracy", "micro_precision", "micro_recall")
     favours_rare = True
+    can_be_distilled = True
 
     names: tuple[str, ...]
     pairs: bool | None = None
@@ -151,8 +153,13 @@ class ManyLabels(Task):
         rarest = np.where(true.any(1), by_rarity[true[:, by_rarity].argmax(1)], len(self.names))
         return rows_of_epoch(len(true), rarest, self.sampling, seed, epoch)
 
-    def loss(self, model: nn.Module, inputs: Inputs, targets: Tensor) -> LossSum:
-        return multi_label_sum(unit_means(model(inputs), inputs), targets, self.rarity)
+    def loss_of(self, scores: Tensor, inputs: Inputs, targets: Tensor) -> LossSum:
+        return multi_label_sum(unit_means(scores, inputs), targets, self.rarity)
+
+    def distilled(
+        self, scores: Tensor, teacher: Tensor, inputs: Inputs, targets: Tensor, temperature: float
+    ) -> LossSum:
+        return soft_label_sum(unit_means(scores, inputs), unit_means(teacher, inputs), temperature)
 
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
         predicted = self._predicted(row_means(scores, examples.sequences))

@@ -20,6 +20,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.model.config import BertConfig
+from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.linear import Linear
 from bertsmith.model.losses import LossSum, cross_entropy_sum
@@ -75,6 +76,7 @@ class Qa(Task):
     unit_is_sequence = True
     pairs = True
     baseline_name = "no answer"
+    can_be_distilled = True
 
     unanswerable: bool = False
     threshold: float = 0.0
@@ -155,14 +157,15 @@ class Qa(Task):
             warn(line, of_all_ranks=True)
         return targets_of(sequences)
 
-    def loss(self, model: nn.Module, inputs: Inputs, targets: Tensor) -> LossSum:
+    def loss_of(self, scores: Tensor, inputs: Inputs, targets: Tensor) -> LossSum:
         """The mean of the cross entropies of start and end over the tokens of each sequence, summed."""
-        layout = inputs.asked
-        slots = np.repeat(np.arange(layout.sequences) * layout.longest, layout.lengths) + layout.positions
-        scores = model(inputs).T  # [2, T]
-        padded = scores.new_full((2, layout.sequences * layout.longest), _NEVER)
-        padded[:, torch.from_numpy(slots).to(scores.device)] = scores
-        found = cross_entropy_sum(padded.reshape(-1, layout.longest), targets.T.reshape(-1))
+        found = cross_entropy_sum(_padded(scores, inputs), targets.T.reshape(-1))
+        return LossSum(found.loss / 2, found.count // 2, found.right / 2)
+
+    def distilled(
+        self, scores: Tensor, teacher: Tensor, inputs: Inputs, targets: Tensor, temperature: float
+    ) -> LossSum:
+        found = soft_sum(_padded(scores, inputs), _padded(teacher, inputs), temperature)
         return LossSum(found.loss / 2, found.count // 2, found.right / 2)
 
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
@@ -230,3 +233,13 @@ class Qa(Task):
         best = self._best(scores, examples.sequences)
         for name, value in prediction_files(best, examples.records, self.threshold).items():
             files.write_json(folder / name, value)
+
+
+def _padded(scores: Tensor, inputs: Inputs) -> Tensor:
+    """The scores of all tokens [T, 2] as rows of the longest sequence, first those of starts, then those of ends:
+    [2 S, L]; behind the end of a sequence what no token has."""
+    layout = inputs.asked
+    slots = np.repeat(np.arange(layout.sequences) * layout.longest, layout.lengths) + layout.positions
+    padded = scores.new_full((2, layout.sequences * layout.longest), _NEVER)
+    padded[:, torch.from_numpy(slots).to(scores.device)] = scores.T
+    return padded.reshape(-1, layout.longest)

@@ -14,10 +14,11 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
+from bertsmith.model.distillation.losses import squared_sum
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.kinds.pooled import Classifier
 from bertsmith.tasks.reading.records import Columns, Record, Row
@@ -39,6 +40,7 @@ class Regress(Task):
     head = "classifier"
     metrics = ("pearson", "spearman", "r2")
     baseline_name = "training mean"
+    can_be_distilled = True
 
     pairs: bool | None = None
     mean: float = 0.0
@@ -77,10 +79,13 @@ class Regress(Task):
     def targets(self, records: Sequence[Record], sequences: Sequences) -> NDArray[np.float32]:
         return np.array([record.label for record in records], dtype=np.float32)
 
-    def loss(self, model: nn.Module, inputs: Inputs, targets: Tensor) -> LossSum:
-        numbers = unit_means(model(inputs), inputs)[:, 0].float()
-        count = torch.full((), len(targets), device=numbers.device)
-        return LossSum(((numbers - targets) ** 2).sum(), count, -count)
+    def loss_of(self, scores: Tensor, inputs: Inputs, targets: Tensor) -> LossSum:
+        return squared_sum(unit_means(scores, inputs)[:, 0], targets)
+
+    def distilled(
+        self, scores: Tensor, teacher: Tensor, inputs: Inputs, targets: Tensor, temperature: float
+    ) -> LossSum:
+        return squared_sum(unit_means(scores, inputs)[:, 0], unit_means(teacher, inputs)[:, 0])
 
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
         return self._metrics(row_means(scores, examples.sequences)[:, 0], examples)

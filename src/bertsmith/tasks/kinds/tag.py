@@ -23,6 +23,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.base.log import say, warn
 from bertsmith.model.config import BertConfig
+from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.layers import in_dtype
 from bertsmith.model.linear import Linear
@@ -88,6 +89,7 @@ class Tag(Task):
     metrics = ("entity_f1", "precision", "recall", "macro_f1", "tag_accuracy")
     per_token = True
     baseline_name = "no entities"
+    can_be_distilled = True
 
     names: tuple[str, ...]
     overlap: int = FinetuneSettings.window_overlap
@@ -160,8 +162,15 @@ class Tag(Task):
     def labels(self, targets: NDArray[Any]) -> int:
         return int(np.count_nonzero(targets != IGNORED_LABEL))
 
-    def loss(self, model: nn.Module, inputs: Inputs, targets: Tensor) -> LossSum:
-        return cross_entropy_sum(model(inputs), targets)
+    def loss_of(self, scores: Tensor, inputs: Inputs, targets: Tensor) -> LossSum:
+        return cross_entropy_sum(scores, targets)
+
+    def distilled(
+        self, scores: Tensor, teacher: Tensor, inputs: Inputs, targets: Tensor, temperature: float
+    ) -> LossSum:
+        """Over the words' first pieces, as the loss."""
+        first = targets != IGNORED_LABEL
+        return soft_sum(scores[first], teacher[first], temperature)
 
     @property
     def types(self) -> set[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -33,7 +32,14 @@ class Pretraining:
     unigrams: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     compiled: CompiledStep | None = None
 
-    names: ClassVar[tuple[str, ...]] = PretrainLosses._fields
+    @property
+    def names(self) -> tuple[str, ...]:
+        return PretrainLosses._fields
+
+    @property
+    def predicts(self) -> bool:
+        """Whether the heads are trained, so that what they predict can be measured."""
+        return True
 
     def forward(self, batch: PretrainBatch, device: torch.device) -> Forward:
         """The summed losses of a micro-batch."""

@@ -38,7 +38,7 @@ def run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, objective: Pret
         run_stages(
             trainer,
             {number: partial(phase_stage, recipe, number, corpus, held_out, share) for number in phases},
-            lambda stage: check_start(trainer, objective, stage.held_out, spread),
+            lambda stage: check_start(trainer, objective, stage.held_out, spread) if objective.predicts else None,
         )
     for length in dict.fromkeys(phase.sequence_length for phase in phases.values()):
         if held_out.of(length):

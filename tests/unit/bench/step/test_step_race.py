@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,18 @@ VOCABULARY = 600
 OURS = StepSide(model=shape("tiny", VOCABULARY))
 
 
-@pytest.fixture
-def sets(tmp_path) -> dict[str, Path]:
-    write_batches(tmp_path / "set.npz", [pretrain_batch(lengths_of("ragged", 3, 64), VOCABULARY)])
-    return {"few": tmp_path / "set.npz"}
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory) -> dict[str, Path]:
+    path = tmp_path_factory.mktemp("sets") / "set.npz"
+    write_batches(path, [pretrain_batch(lengths_of("ragged", 3, 64), VOCABULARY)])
+    return {"few": path}
+
+
+@pytest.fixture(scope="module")
+def survivor(sets, tmp_path_factory) -> Iterator[Child]:
+    """A side that outlives its peers."""
+    with side(OURS, sets, tmp_path_factory.mktemp("survivor") / "a") as made:
+        yield made
 
 
 def side(of: StepSide, sets: dict[str, Path], folder: Path, deadline: float = float("inf")) -> Child:
@@ -67,8 +76,8 @@ def test_a_round_is_a_turn_of_each_and_their_number_is_odd(sets, tmp_path):
 
 
 @pytest.mark.parametrize("after", [None, 0, 2])
-def test_a_peer_that_the_system_kills_in_any_round_is_a_row_that_says_so(sets, tmp_path, monkeypatch, after):
-    with side(OURS, sets, tmp_path / "a") as ours, side(OURS, sets, tmp_path / "b") as other:
+def test_a_peer_that_the_system_kills_in_any_round_is_a_row_that_says_so(sets, survivor, tmp_path, monkeypatch, after):
+    with side(OURS, sets, tmp_path / "b") as other:
         other.ready()
         going = step_race.goes_on
 
@@ -80,7 +89,7 @@ def test_a_peer_that_the_system_kills_in_any_round_is_a_row_that_says_so(sets, t
         if after is None:
             other._process.kill()
         monkeypatch.setattr(step_race, "goes_on", kill_after)
-        found = race(ours, other, "few", passes=1, seconds=0.1)
+        found = race(survivor, other, "few", passes=1, seconds=0.1)
         assert "memory" in found.failed
         assert len(found.ours) >= 3
         assert found.peer == ()

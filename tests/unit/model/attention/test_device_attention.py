@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.layout import Layout
-from bertsmith.model.attention.attend import attend, back_end
+from bertsmith.model.attention.attend import _is_ampere, attend, back_end
 from bertsmith.model.attention.packed import Offsets, Packed
 from bertsmith.model.attention.padded import padded_attention
 from bertsmith.model.rows import _looked_up, look_up
@@ -101,6 +101,11 @@ def test_the_back_end_follows_from_device_dtype_and_dropout(monkeypatch: pytest.
     assert chosen(new, wide, uneven, 0.0) == chosen(CPU, wide, even, 0.0) == "padded blocks"
     monkeypatch.setattr("bertsmith.model.triton.attention._HAS_TRITON", False)
     assert chosen(new, half, fixed, 0.1) == "padded rows"
+
+
+def test_what_is_asked_of_a_card_is_marked_as_the_compiler_marks_it() -> None:
+    marked = torch.compiler.assume_constant_result(lambda device: True)
+    assert vars(_is_ampere) == vars(marked)
 
 
 TRITON = pytest.mark.skipif(

@@ -196,8 +196,12 @@ FAULTS = {
 }
 
 
+# A second for each, to compile: all take longer than half a minute, so every other one is for `make test-slow`.
+HERE, LATER = list(FAULTS)[::2], list(FAULTS)[1::2]
+
+
 @pytest.mark.usefixtures("kernels", "marked_memory")
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [*HERE, *(pytest.param(each, marks=pytest.mark.slow) for each in LATER)])
 def test_a_fault_in_their_source_is_found(
     said: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:

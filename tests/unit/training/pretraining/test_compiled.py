@@ -163,6 +163,7 @@ def test_results_are_those_of_the_eager_step() -> None:
     assert figures == pytest.approx(evaluate(other, phase.held_out, LETTERS, CPU).as_record(), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1500)  # thirty runs of a C++ compiler, on a machine that may be busy
 @pytest.mark.skipif(
     bool(compiled._missing(CPU)), reason="PyTorch's compiler writes C++ for a CPU, and there is no C++ compiler"

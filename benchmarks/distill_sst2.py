@@ -1,0 +1,159 @@
+"""A student of four layers on SST-2: with and without a teacher, with and without made rows, all at equal steps.
+
+    python benchmarks/distill_sst2.py run --data DATA --work FOLDER --out scores.json [--seeds 1 2 3]
+    python benchmarks/distill_sst2.py table scores.json
+
+Fixed beforehand: 8,000 training rows (drawn with seed 0), the whole dev set, the score after the last step. The student
+has layers 2, 3, 5 and 6 of all-MiniLM-L6-v2, the teacher is that model fine-tuned on the same rows for three epochs.
+Words are proposed by a small model that is pre-trained here, on 20 files of Wikipedia with the same vocabulary. FOLDER
+holds the teacher, the corpus and that model; what is there is not made again. Every run of a student is written to the
+JSON file when it ends, and one that is there is not run again, so a killed run continues where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from finetune_peer import _machine
+
+import bertsmith
+from bertsmith.base import files
+from bertsmith.base.tables import aligned
+from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
+
+ROWS, SEEDS, AUGMENT = 8000, (1, 2, 3), 1
+TEACHER = FinetuneSettings(epochs=3, keep_seed="last", precision="fp32", report=False)
+STUDENT = DistillSettings(
+    epochs=1000, max_steps=500, student_layers=4, keep_seed="last", log_every=25, report=False, temperature=False
+)
+ALONE = {"label_weight": 1.0, "logits_weight": 0.0, "hidden_weight": 0.0, "label_augmented": True}
+WIKI, WIKI_FILES = "wiki/enwiki-2015/AA", 20
+PRETRAINING = {
+    "phase1.steps": 1500,
+    "phase1.global_batch": 32,
+    "phase1.sequence_length": 64,
+    "phase2.steps": 0,
+    "pairs.random_next": 0,
+}
+CELLS = {
+    "alone": (False, False),
+    "alone, made rows": (False, True),
+    "taught": (True, False),
+    "taught, made rows": (True, True),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    run = verbs.add_parser("run")
+    run.add_argument("--data", type=Path, default=Path(os.environ.get("BERTSMITH_DATA", "")))
+    run.add_argument("--work", type=Path, required=True)
+    run.add_argument("--out", type=Path, required=True)
+    run.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
+    run.add_argument("--cells", nargs="*", default=list(CELLS), choices=list(CELLS))
+    table = verbs.add_parser("table")
+    table.add_argument("scores", type=Path)
+    given = parser.parse_args()
+    if given.verb == "table":
+        print("\n".join(table_of(files.read_json(given.scores))))
+        return
+    train, dev = rows_of(given.data)
+    model = given.data / "weights/all-MiniLM-L6-v2"
+    teacher = teacher_of(given.work, model, train, dev)
+    _keep(given.out, {"cell": "teacher", "seed": 0, "settings": asdict(TEACHER), **teacher})
+    made = any(CELLS[cell][1] for cell in given.cells)
+    words = words_of(given.work, given.data, model) if made else given.work / "mlm"
+    for seed in given.seeds:  # all cells of a seed, so that a run that is cut off has whole seeds
+        for cell in given.cells:
+            _one(given.out, cell, seed, (train, dev), model, given.work / "teacher", words)
+
+
+def rows_of(data: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """The drawn training rows, and all dev rows."""
+    train, dev = (_table(data / "glue/SST-2" / f"{part}.tsv") for part in ("train", "dev"))
+    places = sorted(np.random.default_rng(0).choice(len(train), ROWS, replace=False))
+    return [train[place] for place in places], dev
+
+
+def _table(path: Path) -> list[dict[str, str]]:
+    lines = [line for line in path.read_text(encoding="utf-8").split("\n")[1:] if line]
+    return [dict(zip(("text", "label"), line.split("\t"), strict=True)) for line in lines]
+
+
+def teacher_of(work: Path, model: Path, train: Any, dev: Any) -> dict[str, Any]:
+    """The teacher's score, after it is trained if it is not there."""
+    if not (work / "teacher" / "model").is_dir():
+        bertsmith.finetune("classify", model, train, dev, work / "teacher", settings=TEACHER, resume=True)
+    values = files.read_json(work / "teacher" / "finetune.json")
+    return {"score": values["last_epoch_scores"][0], "seconds": round(values["seconds"], 1)}
+
+
+def words_of(work: Path, data: Path, model: Path) -> Path:
+    """The folder of the model that proposes words, which is trained if it is not there."""
+    from bertsmith.corpus.options import PrepareOptions
+    from bertsmith.recipes.loader import load_recipe
+
+    if not (work / "corpus" / "corpus.json").is_file():
+        sources = sorted((data / WIKI).iterdir())[:WIKI_FILES]
+        bertsmith.prepare(sources, work / "corpus", tokenizer=model, options=PrepareOptions(workers=1))
+    if not (work / "mlm" / "model").is_dir():
+        recipe = load_recipe("quickstart", [f"--{name}={value}" for name, value in PRETRAINING.items()])
+        bertsmith.pretrain(recipe, work / "corpus", work / "mlm", resume=True)
+    return work / "mlm"
+
+
+def _one(out: Path, cell: str, seed: int, rows: Any, model: Path, teacher: Path, words: Path) -> None:
+    """A student, unless the file has it."""
+    taught, made = CELLS[cell]
+    settings = replace(STUDENT, seed=seed, **({} if taught else ALONE))
+    settings = replace(settings, augment=AUGMENT, augment_model=str(words)) if made else settings
+    told = {**asdict(settings), "augment_model": "mlm" if made else None}
+    known = [row for row in _rows(out) if (row["cell"], row["seed"]) == (cell, seed)]
+    if known:
+        if known[0]["settings"] != told:
+            sys.exit(f"{out}: {cell}, seed {seed} was run with other settings; write to another file")
+        return
+    start = time.perf_counter()
+    train, dev = rows
+    result = bertsmith.distill(teacher, model, None, task="classify", train=train, dev=dev, settings=settings)
+    row = {"cell": cell, "seed": seed, "settings": told, "score": result.last_scores[0]}
+    _keep(out, {**row, "rows": result.rows, "seconds": round(time.perf_counter() - start, 1), **_machine()})
+
+
+def _rows(out: Path) -> list[dict[str, Any]]:
+    return files.read_json(out) if out.is_file() else []
+
+
+def _keep(out: Path, row: dict[str, Any]) -> None:
+    """Writes a row, unless the file has one of this cell and seed."""
+    rows = _rows(out)
+    if all((row["cell"], row["seed"]) != (each["cell"], each["seed"]) for each in rows):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        files.write_json(out, [*rows, row])
+        print(f"{row['cell']}, seed {row['seed']}: {row['score']:.4f} in {row['seconds']:.0f} s", flush=True)
+
+
+def table_of(rows: list[dict[str, Any]]) -> list[str]:
+    """A line for the teacher and each cell: accuracy on dev in points, and the difference from the teacher."""
+    teacher = next((100 * row["score"] for row in rows if row["cell"] == "teacher"), float("nan"))
+    lines = [["student", "seeds", "accuracy", "deviation", "less than the teacher"]]
+    lines.append(["teacher (6 layers)", "1", f"{teacher:.2f}", "", ""])
+    for cell in CELLS:
+        scores = np.array([100 * row["score"] for row in rows if row["cell"] == cell])
+        if len(scores):
+            deviation = f"{scores.std(ddof=1):.2f}" if len(scores) > 1 else ""
+            difference = f"{teacher - scores.mean():+.2f}"
+            lines.append([cell, str(len(scores)), f"{scores.mean():.2f}", deviation, difference])
+    return aligned(lines, "lrrrr")
+
+
+if __name__ == "__main__":
+    main()

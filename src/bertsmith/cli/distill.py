@@ -1,0 +1,138 @@
+"""The verb that trains a student from a teacher, on rows or on a corpus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli.ranks import RankFlags, over_ranks, said_once_a_host
+from bertsmith.cli.verb import Call, Verb
+from bertsmith.recipes.flags import split_flags, wants_help
+from bertsmith.recipes.loader import FIELDS, load_recipe, presets
+from bertsmith.recipes.schema import Recipe
+
+if TYPE_CHECKING:
+    from bertsmith.tasks.settings import DistillSettings
+
+_CORPUS = "--corpus"
+
+
+@dataclass(frozen=True)
+class DistillFlags(RankFlags):
+    """Flags of `distill` on a task, beside those of DistillSettings."""
+
+    teacher: Path
+    """The folder, or the run, of a model that is fine-tuned for the task with the same labels."""
+    out: Path
+    """The run folder; the finished student lies in its `model`."""
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "auto"
+    """A kind (classify, regress, tag, qa, choice) or a benchmark, as of `finetune`; auto infers it from the rows."""
+    student: str | None = None
+    """A model folder or run with the teacher's tokenizer, or a recipe (a preset or a YAML file), whose shape gets
+    random weights; by default the teacher itself, whose layers --student-layers takes."""
+    train: Path | None = None
+    """Labelled rows to learn from, as of `finetune`."""
+    dev: Path | None = None
+    """Labelled rows by which the best epoch and seed are chosen; without them --dev-share of the training rows."""
+    test: Path | None = None
+    """Labelled rows that are only measured, and choose nothing."""
+    data: Path | None = None
+    """Of a benchmark, the folder with its files, in place of --train, --dev and --test."""
+    resume: bool = False
+    """Continue from the newest checkpoint in the run folder."""
+
+
+@dataclass(frozen=True)
+class CorpusFlags(RankFlags):
+    """Flags of `distill` on a corpus, beside those of Recipe."""
+
+    teacher: Path
+    """A BERT folder or run with the corpus's vocabulary."""
+    student: str
+    """A recipe, a preset's name or a YAML file; its section `distillation` says what the student learns from."""
+    corpus: Path
+    """A folder that `bertsmith prepare` wrote."""
+    out: Path
+    """The run folder; the finished student lies in its `model`."""
+    resume: bool = False
+    """Continue from the newest checkpoint in the run folder."""
+
+
+def _distill(call: Call) -> int:
+    on_corpus = any(token == _CORPUS or token.startswith(f"{_CORPUS}=") for token in call.args)
+    return _on_corpus(call) if on_corpus else _on_task(call)
+
+
+def _on_task(call: Call) -> int:
+    with said_once_a_host():
+        flags, settings = _task_flags(call)
+
+    def work(device: str) -> Path:
+        from bertsmith.tasks.distill import distill
+
+        rows = {"train": flags.train, "dev": flags.dev, "test": flags.test, "data": flags.data}
+        ours = replace(settings, device=device)
+        result = distill(
+            flags.teacher, flags.student, flags.out, task=flags.task, **rows, settings=ours, resume=flags.resume
+        )
+        assert result.model is not None
+        return result.model
+
+    return over_ranks(call, flags, settings.device, work)
+
+
+def _task_flags(call: Call) -> tuple[DistillFlags, DistillSettings]:
+    """A benchmark's settings take the place of the usual ones, and flags that of both."""
+    from bertsmith.tasks.benchmarks.benchmark import benchmarks
+    from bertsmith.tasks.distill import distill_settings
+    from bertsmith.tasks.settings import DistillSettings
+
+    if wants_help(call.args):
+        named = next((token for token in call.args if token in benchmarks()), "")
+        return call.read_with(DistillFlags, distill_settings(named))
+    flags, settings = call.read_with(DistillFlags, DistillSettings())
+    if flags.task not in benchmarks():
+        return flags, settings
+    return call.read_with(DistillFlags, distill_settings(flags.task))
+
+
+def _on_corpus(call: Call) -> int:
+    with said_once_a_host():
+        flags, recipe = _corpus_flags(call)
+
+    def work(device: str) -> Path:
+        from bertsmith.tasks.distill import distill
+
+        ours = replace(recipe, device=device)
+        result = distill(flags.teacher, ours, flags.out, corpus=flags.corpus, resume=flags.resume)
+        assert result.model is not None
+        return result.model
+
+    return over_ranks(call, flags, recipe.device, work)
+
+
+def _corpus_flags(call: Call) -> tuple[CorpusFlags, Recipe]:
+    overrides, own = split_flags(call.args, FIELDS)
+    if wants_help(call.args):
+        own, overrides = ["--help"], {}
+    flags, _ = replace(call, args=own).read_with(CorpusFlags, load_recipe("bert-mini"))
+    if Path(flags.student).is_dir():
+        what = "on a corpus the student is a recipe, which says what it learns from and for how long"
+        raise BertsmithError(what, "--student", f"give a YAML file, or one of: {', '.join(presets())}")
+    return flags, load_recipe(flags.student, [f"--{name}={value}" for name, value in overrides.items()])
+
+
+VERBS = {
+    "distill": Verb(
+        "Train a small model from a larger one: on a task with --train, on a corpus with --corpus.",
+        "  bertsmith distill classify --teacher runs/labels --student-layers 4 --train train.csv --dev dev.csv \\\n"
+        "      --out runs/small\n"
+        "  bertsmith distill --teacher runs/base --student bert-mini --corpus corpus --out runs/mini\n"
+        "  bertsmith distill --corpus --help        the flags of distillation on a corpus",
+        _distill,
+    ),
+}

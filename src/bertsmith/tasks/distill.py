@@ -1,0 +1,98 @@
+"""Distillation: a student that learns from a larger model, on the rows of a task or on a corpus."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus.shards import Corpus
+from bertsmith.model.config import BertConfig
+from bertsmith.recipes.loader import load_recipe, presets
+from bertsmith.recipes.schema import Recipe
+from bertsmith.tasks.benchmarks.benchmark import benchmarks
+from bertsmith.tasks.benchmarks.inputs import Taken, benchmark_settings
+from bertsmith.tasks.finetune import Asked, tune
+from bertsmith.tasks.reading.records import Source
+from bertsmith.tasks.results import FinetuneResult
+from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.training.pretrain import Run, config_of, pretrain
+from bertsmith.weights.huggingface import model_folder, read_config
+
+
+def distill(
+    teacher: str | Path,
+    student: Recipe | str | Path | None = None,
+    out: str | Path | None = None,
+    *,
+    corpus: Corpus | str | Path | None = None,
+    task: str = "auto",
+    train: Source | None = None,
+    dev: Source | None = None,
+    test: Source | None = None,
+    data: str | Path | None = None,
+    settings: DistillSettings | None = None,
+    resume: bool = False,
+) -> FinetuneResult | Run:
+    """Trains a student on labelled rows, or on a corpus, and on what a teacher shows of them; otherwise as
+    `bertsmith.finetune`, or as `bertsmith.pretrain`.
+
+    On a corpus: teacher is any BERT folder or run with the corpus's vocabulary, student a recipe, whose `distillation`
+    says what is compared, and nothing else but `resume` is given. It returns the run.
+
+    On rows: teacher is the folder or run of a model that is fine-tuned for the same task with the same labels. student:
+    a model folder or run with the teacher's tokenizer; a recipe (a preset's name, a YAML file or a Recipe), whose shape
+    gets random weights; None for the teacher itself, whose layers are taken. `settings.student_layers` takes some of
+    the layers of a folder.
+    Raises BertsmithError where teacher and student do not fit each other or the text, before any training.
+    """
+    if corpus is not None:
+        of_rows = (("train", train), ("dev", dev), ("test", test), ("data", data), ("settings", settings))
+        _check_corpus(student, out, [name for name, each in of_rows if each is not None])
+        return pretrain(student, corpus, out, resume=resume, teacher=teacher)  # type: ignore[arg-type]
+    given = {part: rows for part, rows in (("train", train), ("dev", dev), ("test", test)) if rows is not None}
+    teacher = Path(teacher)
+    shape = None if student is None else recipe_shape(student, teacher)
+    model = teacher if student is None or shape is not None else Path(str(student))
+    named = {"teacher": str(teacher), **({"student": _name(student)} if shape is not None else {})}
+    settings = settings or distill_settings(task)
+    asked = Asked(task, model, given, Taken(data), settings, teacher, shape, named)
+    return tune(asked, None if out is None else Path(out), resume)
+
+
+def _check_corpus(student: Recipe | str | Path | None, out: str | Path | None, given: list[str]) -> None:
+    if given:
+        what = f"a corpus and {' and '.join(given)} exclude each other"
+        raise BertsmithError(what, "corpus", "give a corpus and a recipe, or a task with its rows")
+    if student is None or (not isinstance(student, Recipe) and Path(student).is_dir()):
+        what = "on a corpus the student is a recipe, which says what it learns from and for how long"
+        raise BertsmithError(what, "student", f"give a YAML file, or one of: {', '.join(presets())}")
+    if out is None:
+        raise BertsmithError("there is no run folder", "out", "name one")
+
+
+def distill_settings(task: str) -> DistillSettings:
+    """The usual settings of a task, those of a benchmark where it is one's name."""
+    if task not in benchmarks():
+        return DistillSettings()
+    own = benchmark_settings(task)
+    return DistillSettings(**{each.name: getattr(own, each.name) for each in fields(FinetuneSettings)})
+
+
+def recipe_shape(student: Recipe | str | Path, teacher: Path) -> BertConfig | None:
+    """The shape of a student that a recipe describes, with the teacher's vocabulary; None for a folder's."""
+    if not isinstance(student, Recipe):
+        if Path(student).is_dir():
+            return None
+        if str(student) not in presets() and not Path(student).is_file():
+            what = f"the student '{student}' is neither a model folder nor a recipe"
+            raise BertsmithError(what, "student", f"give a folder, a YAML file, or one of: {', '.join(presets())}")
+        student = load_recipe(student)
+    folder = model_folder(teacher)
+    special = Tokenizer.load(folder).special
+    return config_of(student.model, read_config(folder).vocab_size, special.pad)
+
+
+def _name(student: object) -> str:
+    return "a recipe given in Python" if isinstance(student, Recipe) else str(student)

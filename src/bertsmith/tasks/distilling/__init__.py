@@ -1,0 +1,1 @@
+"""Learning from a teacher on a task: the objective, and rows made by replacing words."""

@@ -1,0 +1,98 @@
+"""The made rows of a run with a teacher: made once, kept in the run folder, and the same when it is resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from bertsmith.base import files, ranks
+from bertsmith.base.device import Device
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.tasks.distilling.augment import Making, Proposer, make_rows
+from bertsmith.tasks.finetuning.work import Work
+from bertsmith.tasks.kinds.masked_words import MaskedWords
+from bertsmith.tasks.registry import answering
+from bertsmith.tasks.sequences import load_tokenizer
+from bertsmith.tasks.task import Runner
+from bertsmith.weights.huggingface import CONFIG_FILE, load_model, model_folder, read_config
+
+AUGMENTED_FILE = "augmented.jsonl"
+"""In a run folder: a line for each made row, with the number of the training row that it is made of, from 0."""
+_FACT = "augmented"
+_OF_TEXTS = ("classify", "regress")
+
+
+def check_augmented(work: Work) -> None:
+    """Raises BertsmithError where rows are to be made of a task whose rows have more than texts, and for a model that
+    proposes no words."""
+    if work.distilled is None or work.distilled.settings.augment_model is None:
+        return
+    if work.task.kind not in _OF_TEXTS:
+        what = f"words of {work.task.kind} rows are not replaced: their labels are places in the text, or texts"
+        raise BertsmithError(what, "augment", f"leave it out; it is for {' and '.join(_OF_TEXTS)}")
+    folder = model_folder(Path(work.distilled.settings.augment_model))
+    read_config(folder)
+    values = files.read_json(folder / CONFIG_FILE)
+    architecture = str((values.get("architectures") or ["no architecture"])[0])
+    if answering(architecture, values) is not MaskedWords:
+        what = f"this model has no masked-word head: it holds {architecture}"
+        raise BertsmithError(what, folder, "name a run of `bertsmith pretrain`, or a folder of a masked-word model")
+
+
+def with_augmented(work: Work, run: Path, device: Device, started_on: Mapping[str, str]) -> tuple[Work, dict[str, str]]:
+    """The work with made rows behind the training rows, and what `RunFacts.started_on` records of them.
+
+    started_on: of the run that is resumed, {} for a new one. The first rank makes the rows, and all get them. Raises
+    BertsmithError where a resumed run would get other rows than it had.
+    """
+    if work.distilled is None or not work.distilled.settings.augment:
+        return work, {}
+    path, known = run / AUGMENTED_FILE, started_on.get(_FACT)
+
+    def lines() -> tuple[str, str]:
+        if known is None or not path.is_file() or files.sha256(path) != known:
+            files.write_text(path, _made(work, device))
+        return path.read_text(encoding="utf-8"), files.sha256(path)
+
+    text, checksum = ranks.by_first(lines)
+    if known not in (None, checksum):
+        what = "the made rows of this run are missing or changed, and making them again gives other ones"
+        raise BertsmithError(what, path, "put the file back, or start again in another folder")
+    originals = work.parts["train"]
+    records = [
+        replace(originals.records[each["row"]], text=each["text"], text_b=each["text_b"], id=None)
+        for each in map(json.loads, text.splitlines())
+    ]
+    named = [replace(each, where=f"{each.where} (made row {number})") for number, each in enumerate(records, 1)]
+    examples = replace(
+        work.examples([*originals.records, *named]), part=originals.part, originals=len(originals.targets)
+    )
+    say(f"train: {len(named):,} made rows beside {len(originals.records):,}; {path}")
+    return replace(work, parts={**work.parts, "train": examples}), {_FACT: checksum}
+
+
+def _made(work: Work, device: Device) -> str:
+    """The lines of the file."""
+    assert work.distilled is not None
+    settings = work.distilled.settings
+    folder = model_folder(Path(settings.augment_model or ""))
+    config = read_config(folder)
+
+    model = load_model(lambda shape: PretrainingModel(shape, device.compute), folder, MaskedWords.may_be_fresh)
+    proposer = Proposer(
+        model.to(device.torch_device),
+        load_tokenizer(folder, config),
+        Runner(device.torch_device, settings.micro_batch_tokens),
+    )
+    longest = min(work.max_length, config.max_position_embeddings)
+    making = Making(settings.augment, settings.augment_share, settings.augment_top, settings.seed, longest)
+    records = work.parts["train"].records
+    say(f"making rows with proposals of {folder}")
+    made = make_rows(records, proposer, making)
+    say(made.line(len(records)))
+    rows = ({"row": row, "text": text, "text_b": text_b} for row, text, text_b in made.rows)
+    return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in rows)

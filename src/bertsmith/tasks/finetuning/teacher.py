@@ -1,0 +1,135 @@
+"""The teacher of a fine-tuning run: whether it fits the run, and what the student takes from it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from bertsmith.base import files
+from bertsmith.base.device import Device
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say
+from bertsmith.base.streams import stream_key
+from bertsmith.model.distillation.layers import layer_pairs
+from bertsmith.model.distillation.losses import hidden_maps
+from bertsmith.model.encoder import Encoder
+from bertsmith.model.initial import initialise
+from bertsmith.tasks.distilling.objective import MAPS, Teaching, weights
+from bertsmith.tasks.finetuning.work import Distilled, Work
+from bertsmith.tasks.registry import answering
+from bertsmith.tasks.sequences import load_tokenizer
+from bertsmith.tasks.task import FolderFacts, Task
+from bertsmith.training.run_folder import model_identity, settings_identity
+from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, load_model, model_folder, read_config
+
+_FIX = "name a teacher that was fine-tuned for this task on rows with these labels"
+
+
+def check_teacher(work: Work) -> None:
+    """Says who teaches whom. Raises BertsmithError where the teacher is of another task, other labels or another
+    tokenizer, where it has too few positions, and where the layers that are named are not there."""
+    if work.distilled is None:
+        return
+    distilled, task, folder = work.distilled, work.task, work.distilled.teacher
+    config = read_config(folder)
+    if not task.can_be_distilled:
+        raise BertsmithError(f"{task.kind} has no distillation", folder, "use finetune")
+    tokenizer = load_tokenizer(folder, config)
+    if tokenizer.sha256 != work.tokenizer.sha256:
+        what = "the teacher's tokenizer is not the student's, so their ids mean different pieces"
+        raise BertsmithError(what, f"{folder} and {work.folder}", "give a student with the teacher's vocabulary")
+    values = files.read_json(folder / CONFIG_FILE)
+    architecture = str((values.get("architectures") or ["no architecture"])[0])
+    kind = answering(architecture, values)
+    if kind is None or not issubclass(kind, Task):
+        raise BertsmithError(f"the teacher is not fine-tuned: it holds {architecture}", folder, _FIX)
+    facts = files.read_json(folder / TASK_FILE) if (folder / TASK_FILE).is_file() else {}
+    _check_same(work.task, kind.of_folder(FolderFacts(values, facts, tokenizer)), str(folder))
+    if config.max_position_embeddings < work.max_length:
+        what = f"the teacher has {config.max_position_embeddings} positions and sequences {work.max_length} tokens"
+        raise BertsmithError(what, folder, "lower --max-length")
+    every = read_config(work.folder).num_hidden_layers
+    if distilled.shape is None and distilled.settings.student_layers > every:
+        what = f"student_layers is {distilled.settings.student_layers}, and the folder's model has {every}"
+        raise BertsmithError(what, work.folder, f"use at most {every}")
+    if distilled.shape is not None and distilled.settings.student_layers:
+        what = "student_layers takes layers of a model, and the student is a recipe's"
+        raise BertsmithError(what, "student", "give a model as --student, or leave out --student-layers")
+    _tell(work, layer_pairs(distilled.settings.layer_map, len(work.layers), config.num_hidden_layers))
+
+
+def _check_same(task: Task, teacher: Task, where: str) -> None:
+    if type(task) is not type(teacher):
+        names = [each.config().get("problem_type", each.kind) for each in (teacher, task)]
+        raise BertsmithError(f"the teacher is fine-tuned for {names[0]}, and the rows are of {names[1]}", where, _FIX)
+    theirs, ours = (list(each.config().get("id2label", {}).values()) for each in (teacher, task))
+    if theirs != ours:
+        what = f"the teacher's labels are {', '.join(theirs)} and the training rows' {', '.join(ours)}"
+        raise BertsmithError(what, where, f"{_FIX}, or give their order with --labels")
+    if teacher.pairs is not None and task.pairs is not None and teacher.pairs != task.pairs:
+        counts = ["two texts" if each.pairs else "one text" for each in (teacher, task)]
+        raise BertsmithError(f"the teacher reads {counts[0]} a row, and the rows have {counts[1]}", where, _FIX)
+
+
+def _tell(work: Work, pairs: tuple[tuple[int, int], ...]) -> None:
+    assert work.distilled is not None
+    settings, shape, of = work.distilled.settings, work.config, work.distilled.teacher
+    if work.distilled.shape is not None or work.settings.from_scratch:
+        begins = f"random weights, {len(work.layers)} layers of {shape.hidden_size}"
+    else:
+        every = shape.num_hidden_layers
+        some = f"layers {', '.join(map(str, work.layers))} of {every}" if len(work.layers) < every else "all layers"
+        head = " with the head" if work.folder == of else ""
+        begins = f"{some} of {work.folder}{head}"
+    say(f"student: {begins}; teacher: {of}")
+    losses = ", ".join(f"{name} x {weight:g}" for name, weight in weights(work.task, settings).items())
+    layers = ", ".join(f"{ours}:{theirs}" for ours, theirs in pairs)
+    say(f"losses: {losses}" + (f"; layers (student:teacher) {layers}" if settings.hidden_weight else ""))
+
+
+def distilled_identity(distilled: Distilled) -> dict[str, Any]:
+    """What a run with a teacher comes to depends on."""
+    found: dict[str, Any] = dict(model_identity(distilled.teacher, "teacher"))
+    if distilled.settings.augment_model is not None:
+        found |= model_identity(model_folder(Path(distilled.settings.augment_model)), "augment_model")
+    if distilled.shape is not None:
+        found |= settings_identity(asdict(distilled.shape), "student", ())
+    return found
+
+
+def teaching_of(work: Work, device: Device) -> Teaching | None:
+    """The teacher with its weights, where one is needed; None for a run without."""
+    if work.distilled is None:
+        return None
+    distilled, config = work.distilled, read_config(work.distilled.teacher)
+    settings = distilled.settings
+    model = None
+    if settings.logits_weight or settings.hidden_weight:
+        model = load_model(lambda shape: work.task.build(shape, device.compute), distilled.teacher)
+        model.to(device.torch_device).requires_grad_(False)
+    pairs = layer_pairs(settings.layer_map, len(work.layers), config.num_hidden_layers)
+    return Teaching(model, config, pairs, settings)
+
+
+def add_maps(model: nn.Module, distilled: Distilled, seed: int) -> None:
+    """Gives a student the maps to its teacher's width, where hidden states are compared and the widths differ."""
+    encoder = model.encoder
+    assert isinstance(encoder, Encoder)
+    teacher, settings = read_config(distilled.teacher), distilled.settings
+    if not settings.hidden_weight:
+        return
+    pairs = layer_pairs(settings.layer_map, encoder.config.num_hidden_layers, teacher.num_hidden_layers)
+    maps = hidden_maps(len(pairs), encoder.config.hidden_size, teacher.hidden_size)
+    if maps is not None:
+        initialise(maps, encoder.config.hidden_size**-0.5, stream_key(seed, MAPS))
+        model.add_module(MAPS, maps)
+
+
+def without_maps(model: nn.Module) -> nn.Module:
+    """The student as it is saved."""
+    if hasattr(model, MAPS):
+        delattr(model, MAPS)
+    return model

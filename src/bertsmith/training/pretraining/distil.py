@@ -1,0 +1,141 @@
+"""The objective of a student on a corpus: its own labels, and the teacher's hidden states and relations of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from bertsmith.base.ranks import rank, sum_over_ranks, world_size
+from bertsmith.batches.packing import PretrainBatch
+from bertsmith.model.distillation.losses import hidden_sum, relation_sum
+from bertsmith.model.distillation.states import States, recorded
+from bertsmith.model.encoder import Encoder
+from bertsmith.model.losses import Forward, LossSum
+from bertsmith.model.pretraining import PretrainInputs, PretrainLosses
+from bertsmith.training.objective import figures_of, nothing
+from bertsmith.training.pretraining.inputs import flop_of, to_inputs
+from bertsmith.training.pretraining.objective import Pretraining
+
+HIDDEN, ATTENTION, VALUES = "hidden", "attention", "values"
+MAPS = "hidden_maps"
+"""The part of a student in training that maps its hidden states to the teacher's width; no part of what is saved."""
+# Without labels these have no gradient: both heads, and the pooler that feeds one of them.
+_OF_LABELS = ("masked_head.", "next_sentence.", "encoder.pooler.")
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """What a student learns from. encoder: the teacher's, in evaluation mode. weights: of each loss, without those of
+    weight 0. pairs: of `layer_pairs`. relation_heads: as of `relation_sum`."""
+
+    encoder: Encoder
+    weights: Mapping[str, float]
+    pairs: tuple[tuple[int, int], ...]
+    relation_heads: int
+
+    @property
+    def relations(self) -> list[str]:
+        """Those that are compared."""
+        return [name for name in (ATTENTION, VALUES) if name in self.weights]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistilledPretraining(Pretraining):
+    """An `Objective`. Teacher and student are given the same masked text. A loss of the teacher's is a mean over tokens
+    times its weight; one that has no weight is left out."""
+
+    teaching: Teaching
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.teaching.weights)
+
+    @property
+    def predicts(self) -> bool:
+        return PretrainLosses._fields[0] in self.teaching.weights
+
+    def forward(self, batch: PretrainBatch, device: torch.device) -> Forward:
+        inputs = to_inputs(batch, device)
+        found = self._losses(inputs, batch)
+        config, theirs = self.model.config, self.teaching.encoder.config
+        # The teacher's forward pass is a third of what a step of it would take.
+        flop = flop_of(config, batch) + flop_of(theirs, replace(batch, masked_labels=batch.masked_labels[:0])) / 3
+        return Forward(found, batch.tokens, len(inputs.input_ids), inputs.packed.attended_slots, flop)
+
+    def _losses(self, inputs: PretrainInputs, batch: PretrainBatch) -> dict[str, LossSum]:
+        """The losses that have a weight, multiplied by it."""
+        teaching, encoder = self.teaching, self.model.encoder
+        pairs = teaching.pairs if HIDDEN in teaching.weights else ()
+        last = [encoder.config.num_hidden_layers] if teaching.relations else []
+        with recorded(encoder, [ours for ours, _ in pairs], last) as ours:
+            if self.predicts:
+                losses: PretrainLosses = self.model(inputs)
+                found = dict(losses._asdict())
+            else:
+                encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
+                found = {}
+        theirs = self._taught(inputs)
+        if pairs:
+            states = [ours.hidden[each] for each, _ in pairs], [theirs.hidden[each] for _, each in pairs]
+            found[HIDDEN] = hidden_sum(*states, getattr(self.model, MAPS, None), batch.layout.tokens)
+        for name in teaching.relations:
+            (student,), (teacher,) = ours.qkv.values(), theirs.qkv.values()
+            first, second = (0, 1) if name == ATTENTION else (2, 2)
+            sides = (student[:, first], student[:, second]), (teacher[:, first], teacher[:, second])
+            found[name] = relation_sum(*sides, teaching.relation_heads, batch.layout)
+        return {name: replace(each, loss=teaching.weights[name] * each.loss) for name, each in found.items()}
+
+    @torch.no_grad()
+    def _taught(self, inputs: PretrainInputs) -> States:
+        encoder = self.teaching.encoder
+        pairs = self.teaching.pairs if HIDDEN in self.teaching.weights else ()
+        last = [encoder.config.num_hidden_layers] if self.teaching.relations else []
+        with recorded(encoder, sorted({layer for _, layer in pairs}), last) as states:
+            encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
+        return states
+
+    @torch.no_grad()
+    def evaluate(self, held_out: Sequence[PretrainBatch], between: Callable[[], None] = nothing) -> dict[str, float]:
+        """What heads predict, where they are trained, and the teacher's losses, each with its weight."""
+        names = self._of_teacher
+        training = self.model.training
+        self.model.eval()
+        sums = torch.zeros(3 * len(names), device=self.device, dtype=torch.float64)
+        try:
+            for first in range(0, len(held_out) if names else 0, world_size()):
+                between()
+                for batch in held_out[first + rank() : first + rank() + 1]:
+                    found = self._losses(to_inputs(batch, self.device), batch)
+                    sums += figures_of([found[name] for name in names])
+        finally:
+            self.model.train(training)
+        losses, counts = sum_over_ranks(sums).view(-1, 3).T[:2].tolist()
+        figures = {f"{name}_loss": loss / max(n, 1) for name, loss, n in zip(names, losses, counts, strict=True)}
+        return {**(super().evaluate(held_out, between) if self.predicts else {}), **figures}
+
+    def training_line(self, record: Mapping[str, float]) -> str:
+        own = super().training_line(record) if self.predicts else f"loss {record['loss']:.3f}"
+        return ", ".join((own, *self._words(record if len(self.names) > 1 else {})))
+
+    def evaluation_line(self, when: str, figures: Mapping[str, float]) -> str:
+        own = super().evaluation_line(when, figures) if self.predicts else f"held out, {when}"
+        return f"{own}; from the teacher: {', '.join(self._words(figures)) or 'nothing'}"
+
+    @property
+    def _of_teacher(self) -> list[str]:
+        """The losses that are not the student's own."""
+        return [name for name in self.names if name not in PretrainLosses._fields]
+
+    def _words(self, figures: Mapping[str, float]) -> list[str]:
+        found = {name: figures.get(f"{name}_loss") for name in self._of_teacher}
+        return [f"{name} {loss:.4f}" for name, loss in found.items() if loss is not None]
+
+
+def freeze_unlabelled(model: nn.Module) -> None:
+    """Leaves what labels alone would train as it is."""
+    for name, parameter in model.named_parameters():
+        if name.startswith(_OF_LABELS):
+            parameter.requires_grad_(False)

@@ -1,0 +1,48 @@
+"""The measurement of students on SST-2: its table, and that what is in its file is not run again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def script(repository, monkeypatch):
+    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
+    import distill_sst2
+
+    yield distill_sst2
+    for name in ("distill_sst2", "finetune_peer", "peer_tasks", "peer_loop", "peer_questions"):
+        sys.modules.pop(name, None)
+
+
+def test_the_table_has_means_deviations_and_differences_from_the_teacher(script):
+    scores = [0.85, 0.86, 0.84]
+    rows = [{"cell": "teacher", "score": 0.86}, *({"cell": "taught", "score": score} for score in scores)]
+    *_, line = script.table_of(rows)
+    assert line.split() == ["taught", "3", "85.00", f"{100 * np.std(scores, ddof=1):.2f}", "+1.00"]
+    assert len(script.table_of(rows)) == len(script.table_of(rows[:2]))
+
+
+def test_a_run_is_written_once_and_with_its_settings(script, tmp_path, monkeypatch):
+    ran = []
+
+    def distill(teacher, student, out, **given):
+        ran.append(given["settings"])
+        return SimpleNamespace(last_scores=[0.5], rows={"train": 2})
+
+    monkeypatch.setattr(script.bertsmith, "distill", distill)
+    out, folder = tmp_path / "scores.json", tmp_path / "folder"
+    for cell in (*script.CELLS, *script.CELLS):
+        script._one(out, cell, 1, ([], []), folder, folder, folder / "mlm")
+    assert len(ran) == 4
+    assert len({(each.max_steps, each.student_layers, each.seed) for each in ran}) == 1, "all at equal steps"
+    assert [(each.logits_weight > 0, each.augment > 0) for each in ran] == list(script.CELLS.values())
+    assert [row["settings"]["augment_model"] for row in json.loads(out.read_text())] == [None, "mlm", None, "mlm"]
+    monkeypatch.setattr(script, "STUDENT", script.replace(script.STUDENT, batch=16))
+    with pytest.raises(SystemExit, match="was run with other settings"):
+        script._one(out, "alone", 1, ([], []), folder, folder, folder / "mlm")

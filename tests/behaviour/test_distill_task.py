@@ -1,0 +1,203 @@
+"""Promises of a student on a task: what it learns from, what it starts as, and the run that it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import bertsmith
+from bertsmith.base.errors import BertsmithError
+from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.checkpoints.folders import STATE_FILE
+from bertsmith.training.run_folder import Run
+from made_kills import Moment, ran
+from made_runs import figures, weights
+from made_students import PIECES, QUICK, made_bert, made_teacher, rows
+
+TRAIN, DEV = rows(70, 1), rows(24, 2)
+STILL = replace(QUICK, dropout=0.0, attention_dropout=0.0)
+LABELS_ALONE: dict[str, Any] = {"label_weight": 1.0, "logits_weight": 0.0, "hidden_weight": 0.0}
+# 70 rows and as many made ones, in steps of 16; maps from a width of 24 to the teacher's 32; dropout.
+ALL = replace(QUICK, dropout=0.2, seeds=2, epochs=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("distilled")
+
+
+@pytest.fixture(scope="module")
+def bert(folder: Path) -> Path:
+    return made_bert(folder / "bert")
+
+
+@pytest.fixture(scope="module")
+def narrow(folder: Path) -> Path:
+    return made_bert(folder / "narrow", hidden_size=24)
+
+
+@pytest.fixture(scope="module")
+def teacher(folder: Path, bert: Path) -> Path:
+    return made_teacher(folder / "teacher", bert, TRAIN, epochs=4)
+
+
+def distil(teacher: Path, student: Path | str | None, out: Path | None, **more: Any) -> Any:
+    given: dict[str, Any] = {"task": "classify", "train": TRAIN, "dev": DEV, "settings": QUICK}
+    return bertsmith.distill(teacher, student, out, **{**given, **more})
+
+
+def tensors(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+def test_labels_alone_are_fine_tuning_to_the_bit(teacher: Path, bert: Path, tmp_path: Path) -> None:
+    distil(teacher, bert, tmp_path / "student", settings=replace(QUICK, **LABELS_ALONE))
+    usual = FinetuneSettings(**{each.name: getattr(QUICK, each.name) for each in fields(FinetuneSettings)})
+    bertsmith.finetune("classify", bert, TRAIN, DEV, tmp_path / "tuned", settings=usual)
+    student, tuned = Run(tmp_path / "student"), Run(tmp_path / "tuned")
+    assert weights(student) == weights(tuned)
+    assert figures(student) == figures(tuned)
+
+
+def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(teacher: Path, tmp_path: Path) -> None:
+    distil(teacher, None, tmp_path / "run", settings=STILL)
+    first = Run(tmp_path / "run").metrics("train")[0]
+    assert first["step"] == 1
+    assert first["hidden_loss"] == first["logits_loss"] == 0
+    assert first["logits_accuracy"] == 1
+    assert first["classify_loss"] > 0
+
+
+def test_losses_add_up_and_weigh_what_they_are_given(teacher: Path, narrow: Path, tmp_path: Path) -> None:
+    once = replace(STILL, max_steps=1)
+    distil(teacher, narrow, tmp_path / "one", settings=once)
+    distil(teacher, narrow, tmp_path / "two", settings=replace(once, label_weight=1.0, hidden_weight=3.0))
+    one, two = (Run(tmp_path / name).metrics("train")[0] for name in ("one", "two"))
+    names = ("classify_loss", "logits_loss", "hidden_loss")
+    assert one["loss"] == pytest.approx(sum(one[name] for name in names))
+    assert [two[name] / one[name] for name in names] == pytest.approx([2, 1, 3])
+    assert min(one[name] for name in names) > 0
+    assert (one["classify_count"], one["logits_count"]) == (16, 16)
+    assert one["hidden_count"] == one["tokens"]
+
+
+def test_a_student_comes_nearer_to_its_teacher(teacher: Path, narrow: Path, tmp_path: Path) -> None:
+    taught = replace(STILL, epochs=8, label_weight=0.0)
+    distil(teacher, narrow, tmp_path / "run", settings=taught)
+    first, *_, last = Run(tmp_path / "run").metrics("train")
+    assert "classify_loss" not in first
+    assert last["hidden_loss"] < 0.7 * first["hidden_loss"]
+    assert last["logits_loss"] < 0.5 * first["logits_loss"]
+
+
+def test_layers_of_the_teacher_make_a_smaller_model_that_predicts(
+    teacher: Path, tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    distil(teacher, None, tmp_path / "run", settings=replace(STILL, student_layers=1, learning_rate=1e-9, max_steps=1))
+    assert f"student: layers 2 of 2 of {teacher / 'model'} with the head; teacher: {teacher / 'model'}" in said.text
+    assert "losses: classify x 0.5, logits x 1, hidden x 1; layers (student:teacher) 0:0, 1:2" in said.text
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text(encoding="utf-8"))
+    assert config["num_hidden_layers"] == 1
+    ours, theirs = tensors(tmp_path / "run"), tensors(teacher)
+    for name, each in ours.items():
+        assert torch.allclose(each, theirs[name.replace("layer.0.", "layer.1.")], atol=1e-6), name
+    assert len(Predictor(tmp_path / "run", "cpu")(DEV)) == len(DEV)
+
+
+def test_a_student_of_a_recipe_is_of_its_shape_and_has_no_maps_when_finished(teacher: Path, tmp_path: Path) -> None:
+    distil(teacher, "bert-tiny", tmp_path / "run", settings=replace(STILL, max_steps=2))
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text(encoding="utf-8"))
+    assert (config["hidden_size"], config["vocab_size"]) == (128, len(PIECES))
+    assert not [name for name in tensors(tmp_path / "run") if "map" in name]
+    assert "hidden_loss" in Run(tmp_path / "run").metrics("train")[0]
+    assert len(Predictor(tmp_path / "run", "cpu")(DEV)) == len(DEV)
+
+
+def test_made_rows_are_counted_kept_and_have_no_label(teacher: Path, bert: Path, tmp_path: Path) -> None:
+    settings = replace(STILL, augment=2, augment_model=str(bert), epochs=1)
+    result = distil(teacher, bert, tmp_path / "run", settings=settings)
+    lines = (tmp_path / "run" / "augmented.jsonl").read_text(encoding="utf-8").splitlines()
+    assert result.rows == {"train": 70, "dev": 24, "augmented": len(lines)}
+    assert 70 < len(lines) <= 140
+    for line in map(json.loads, lines):
+        assert line["text"] != TRAIN[line["row"]]["text"]
+        assert len(line["text"].split()) == len(TRAIN[line["row"]]["text"].split())
+    written = json.loads((tmp_path / "run" / "finetune.json").read_text(encoding="utf-8"))
+    assert (written["train_rows"], written["augmented_rows"]) == (70, len(lines))
+    train = Run(tmp_path / "run").metrics("train")
+    assert sum(each["classify_count"] for each in train) == 70
+    assert sum(each["logits_count"] for each in train) == 70 + len(lines)
+    kept = distil(teacher, bert, None, settings=replace(settings, label_augmented=True))
+    assert kept.rows == result.rows
+
+
+def test_made_rows_may_keep_the_label_of_their_row(teacher: Path, bert: Path, tmp_path: Path) -> None:
+    settings = replace(STILL, **LABELS_ALONE, augment=1, augment_model=str(bert), label_augmented=True, epochs=1)
+    result = distil(teacher, bert, tmp_path / "run", settings=settings)
+    counts = [each["count"] for each in Run(tmp_path / "run").metrics("train")]
+    assert sum(counts) == 70 + result.rows["augmented"]
+
+
+def student(teacher: Path, narrow: Path, words: Path, out: Path) -> None:
+    distil(teacher, narrow, out, settings=replace(ALL, augment=1, augment_model=str(words)), resume=True)
+
+
+def test_killed_and_resumed_is_unbroken_with_maps_made_rows_and_dropout(
+    teacher: Path, narrow: Path, bert: Path, tmp_path: Path
+) -> None:
+    given = (teacher, narrow, bert)
+    ran(student, 1, *given, tmp_path / "unbroken")
+    steps = Run(tmp_path / "unbroken").metrics("train")[-1]["step"] // 2
+    for step in (3, steps + 3):  # of the first seed, and of the second
+        ran(student, 1, *given, tmp_path / "run", kill=Moment(step, 0.0, saved=True))
+        state = load_file(step_folders(tmp_path / "run")[-1] / STATE_FILE)
+        assert "model.hidden_maps.0.weight" in state
+    ran(student, 1, *given, tmp_path / "run")
+    resumed, unbroken = Run(tmp_path / "run"), Run(tmp_path / "unbroken")
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+
+
+def test_a_resumed_run_whose_made_rows_changed_makes_them_again(
+    teacher: Path, narrow: Path, bert: Path, tmp_path: Path
+) -> None:
+    given = (teacher, narrow, bert, tmp_path / "run")
+    ran(student, 1, *given, kill=Moment(2, 0.0, saved=True))
+    path = tmp_path / "run" / "augmented.jsonl"
+    before = path.read_text(encoding="utf-8")
+    path.write_text(before.replace("am", "en"), encoding="utf-8")
+    student(*given)
+    assert path.read_text(encoding="utf-8") == before
+
+
+def test_two_ranks_have_the_losses_of_one(teacher: Path, narrow: Path, bert: Path, tmp_path: Path) -> None:
+    for ranks in (1, 2):
+        ran(still, ranks, teacher, narrow, bert, tmp_path / str(ranks))
+    one, two = (Run(tmp_path / str(ranks)) for ranks in (1, 2))
+    assert len(one.metrics("train")) > 3
+    for ours, theirs in zip(two.metrics("train"), one.metrics("train"), strict=True):
+        for name in ("loss", "classify_loss", "logits_loss", "hidden_loss", "logits_count", "classify_count"):
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-5), name
+    for name, each in tensors(two.folder).items():
+        other = tensors(one.folder)[name.replace("key.bias", "key.weight")]
+        assert float((each - tensors(one.folder)[name]).norm()) < 1e-5 * float(other.norm()), name
+
+
+def still(teacher: Path, narrow: Path, words: Path, out: Path) -> None:
+    settings = replace(STILL, augment=1, augment_model=str(words), epochs=1, micro_batch_tokens=60)
+    distil(teacher, narrow, out, settings=settings, resume=True)
+
+
+def test_another_teacher_is_another_run(teacher: Path, bert: Path, tmp_path: Path) -> None:
+    distil(teacher, bert, tmp_path / "run", settings=replace(STILL, max_steps=1))
+    other = made_teacher(tmp_path / "other", bert, TRAIN)
+    with pytest.raises(BertsmithError, match=r"teacher\.model\.safetensors was"):
+        distil(other, bert, tmp_path / "run", settings=replace(STILL, max_steps=1), resume=True)

@@ -1,0 +1,118 @@
+"""Rows made by replacing words: only words, at the drawn places, by proposals; the same whatever else is made."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.tasks.distilling.augment import Made, Making, Proposer, make_rows, words_of
+from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.sequences import load_tokenizer
+from bertsmith.tasks.task import Runner
+from bertsmith.weights.huggingface import load_pretraining_model, read_config
+from made_students import WORDS, made_bert, rows
+
+MAKING = Making(3, 0.4, 5, 7, 32)
+
+
+@pytest.fixture(scope="module")
+def proposer(tmp_path_factory: pytest.TempPathFactory) -> Proposer:
+    folder = made_bert(tmp_path_factory.mktemp("words"))
+    model = load_pretraining_model(folder)
+    return Proposer(model, load_tokenizer(folder, read_config(folder)), Runner(torch.device("cpu"), 256))
+
+
+def records(count: int, seed: int = 1) -> list[Record]:
+    return [Record(row["text"], None, row["label"], f"row {n}") for n, row in enumerate(rows(count, seed))]
+
+
+def test_words_are_letters_with_all_their_pieces(proposer: Proposer) -> None:
+    pair = proposer.tokenizer.encode_pair("Bamly 7 den! zzz", "gotly", 32)
+    found = words_of(pair, proposer.tokenizer)
+    assert [(each.segment, each.characters, each.end - each.first) for each in found] == [
+        (0, (0, 5), 2),
+        (0, (8, 11), 1),
+        (1, (0, 5), 2),
+    ]
+
+
+def test_made_rows_replace_words_by_other_words_and_nothing_else(proposer: Proposer) -> None:
+    made = make_rows(records(30), proposer, MAKING)
+    assert len(made.rows) + made.equal == 3 * 30
+    assert not made.wordless
+    assert made.several > 0
+    known = {*WORDS, "lovely", "awful"}
+    for number, text, text_b in made.rows:
+        before, after = records(30)[number].text.split(), text.split()
+        assert text_b is None
+        assert len(before) == len(after)
+        changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+        assert changed
+        for old, new in changed:
+            assert new.rstrip("!") in known - {old.rstrip("!")}
+            assert new.endswith("!") == old.endswith("!")
+
+
+def test_about_as_many_words_are_replaced_as_was_asked(proposer: Proposer) -> None:
+    some = records(60)
+    made = make_rows(some, proposer, replace(MAKING, count=4))
+    changed = [
+        np.mean([old != new for old, new in zip(some[n].text.split(), text.split(), strict=True)])
+        for n, text, _ in made.rows
+    ]
+    # At least one word of each, so a little more than the share.
+    assert 0.35 < float(np.mean(changed)) < 0.55
+
+
+def test_a_row_s_draws_do_not_depend_on_what_else_is_made(proposer: Proposer) -> None:
+    some = records(12)
+    alone = make_rows(some[:5], proposer, MAKING)
+    together = make_rows(some, proposer, MAKING)
+    assert alone.rows == [each for each in together.rows if each[0] < 5]
+    assert make_rows(some, proposer, MAKING).rows == together.rows
+    assert make_rows(some, proposer, replace(MAKING, seed=8)).rows != together.rows
+    fewer = set(make_rows(some, proposer, replace(MAKING, count=2)).rows)
+    assert fewer <= set(together.rows), "a further row does not change the earlier ones"
+
+
+def test_proposals_are_the_likeliest_words_and_never_the_word_itself(proposer: Proposer) -> None:
+    record = Record("bam den kot", "fus gip", "x", "row 0")
+    made = make_rows([record], proposer, replace(MAKING, count=200, share=0.01, top=3))
+    pair = proposer.tokenizer.encode_pair(record.text, record.text_b, 32)
+    pieces = proposer.tokenizer.pieces
+    for place, word in enumerate(words_of(pair, proposer.tokenizer)):
+        ids = pair.ids.copy()
+        ids[word.first] = proposer.tokenizer.special.mask
+        best = likeliest(proposer.model, ids, pair.type_ids, word.first)
+        allowed = [pieces[each] for each in best if proposer.words()[each] and each != pair.ids[word.first]][:3]
+        own = (record.text + " " + (record.text_b or "")).split()
+        seen = {each[place] for _, a, b in made.rows for each in [f"{a} {b}".split()] if each[place] != own[place]}
+        assert seen == set(allowed)
+
+
+def likeliest(model: PretrainingModel, ids: np.ndarray, kinds: np.ndarray, place: int) -> list[int]:
+    with torch.no_grad():
+        hidden = model.encoder.encode_padded(
+            torch.from_numpy(ids)[None], torch.ones(1, len(ids), dtype=torch.int64), torch.from_numpy(kinds)[None]
+        )
+        logits = model.masked_logits(hidden[0], torch.tensor([place]))[0]
+    return logits.argsort(descending=True).tolist()
+
+
+def test_rows_without_words_and_equal_rows_are_counted(proposer: Proposer) -> None:
+    some = [Record("7 7 !", None, "x", "row 0"), Record("bam", None, "x", "row 1")]
+    made = make_rows(some, proposer, replace(MAKING, count=9, top=2))
+    assert (made.wordless, len(made.rows), made.equal) == (1, 2, 7)
+    assert made.line(2) == (
+        "2 rows made of 2 by replacing words; proposals for 1 words, of which 0 have several pieces and were masked as "
+        "one; 7 left out as equal to another of the same row; 1 rows have no word to replace"
+    )
+    assert make_rows(some[:1], proposer, MAKING) == Made(wordless=1)
+
+
+def test_words_past_the_model_s_length_stay(proposer: Proposer) -> None:
+    record = Record(" ".join(["bam"] * 20), None, "x", "row 0")
+    made = make_rows([record], proposer, replace(MAKING, share=1.0, max_length=10))
+    assert all(text.split()[8:] == ["bam"] * 12 and "bam" not in text.split()[:8] for _, text, _ in made.rows)
