@@ -59,6 +59,7 @@ bench: setup
 	$(BIN)/bertsmith bench prepare --markdown $(ARGS)
 	$(BIN)/bertsmith bench batches --markdown $(ARGS)
 	$(BIN)/bertsmith bench pretrain-step --markdown $(ARGS)
+	$(BIN)/bertsmith bench finetune --markdown $(ARGS)
 
 # At most nine minutes, and without network: where the machine's own Python has torch, its GPU is measured with that one.
 # The rows go to benchmarks/results, or where ARGS="--json FILE" says.

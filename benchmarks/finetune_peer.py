@@ -57,7 +57,7 @@ def main() -> None:
             if not given.seeds and seed > task.seeds:
                 continue
             train, dev = rows[name]
-            settings = asdict(task) | {"rows": [len(train), len(dev)], "sha256": _checksum(train, dev)}
+            settings = asdict(task) | {"rows": [len(train), len(dev)], "sha256": checksum(train, dev)}
             for side in given.sides:
                 key = {"task": name, "side": side, "seed": seed, "settings": settings, "precision": given.precision}
                 _one(given.out, key, task, train, dev, given.data / MODEL)
@@ -75,17 +75,22 @@ def _one(out: Path, key: dict[str, Any], task: PeerTask, train: Rows, dev: Rows,
     start = time.perf_counter()
     metrics = _RUNS[key["side"]](task, train, dev, key["seed"], model, key["precision"])
     seconds = time.perf_counter() - start
-    row = {**key, "score": metrics[task.metric], "metrics": metrics, "seconds": round(seconds, 1), **_machine()}
+    row = {**key, "score": metrics[task.metric], "metrics": metrics, "seconds": round(seconds, 1), **machine()}
     files.write_json(out, [*rows, row])
     print(f"{name}: {task.metric} {row['score']:.4f} in {seconds:.0f} s", flush=True)
 
 
-def _ours(task: PeerTask, train: Rows, dev: Rows, seed: int, model: Path, precision: str) -> dict[str, float]:
+def ours(
+    task: PeerTask, train: Rows, dev: Rows, seed: int, model: Path, precision: str, **changes: Any
+) -> dict[str, float]:
+    """Every metric on the dev rows after the last epoch. changes: to the settings."""
     import bertsmith
     from bertsmith.tasks.settings import FinetuneSettings
 
     same = ("epochs", "batch", "learning_rate", "warmup", "weight_decay", "max_gradient_norm", "max_length", "metric")
-    settings = FinetuneSettings(**{name: getattr(task, name) for name in same}, seed=seed, precision=precision)
+    settings = FinetuneSettings(
+        **{name: getattr(task, name) for name in same}, seed=seed, precision=precision, **changes
+    )
     result = bertsmith.finetune(task.kind, model, train, dev, None, settings=settings)
     # Of questions figures are percent, as SQuAD's are.
     return {name: value / (100 if task.kind == "qa" else 1) for name, value in result.seeds[0].epochs[-1].dev.items()}
@@ -98,14 +103,16 @@ def _theirs(task: PeerTask, train: Rows, dev: Rows, seed: int, model: Path, prec
     return {name: float(value) for name, value in peer_loop.run(task, train, dev, seed, model).items()}
 
 
-_RUNS = {OURS: _ours, THEIRS: _theirs}
+_RUNS = {OURS: ours, THEIRS: _theirs}
 
 
-def _checksum(train: Rows, dev: Rows) -> str:
+def checksum(train: Rows, dev: Rows) -> str:
+    """Of all rows."""
     return hashlib.sha256(json.dumps([train, dev], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """What a run was made with."""
     names = (line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name"))
     versions = {name: version(name) for name in ("bertsmith", "torch", "transformers", "tokenizers", "numpy")}
     return {"versions": versions, "cpu": next(names, "unknown"), "cores": os.cpu_count()}

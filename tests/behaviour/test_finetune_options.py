@@ -160,7 +160,7 @@ def test_folds_measure_every_row_once_and_shares_lie_within_one_another(
         held.append(found)
         return found
 
-    monkeypatch.setattr("bertsmith.tasks.finetune.trials", noting)
+    monkeypatch.setattr("bertsmith.tasks.finetuning.start.trials", noting)
     result = tune(model, tmp_path / "run", folds=4, learning_curve=True, epochs=8, learning_rate=5e-3)
     (made,) = held
     assert [(each.kind, each.label) for each in made] == [

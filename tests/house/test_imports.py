@@ -28,7 +28,7 @@ SEES = {
     "tasks": {"base", "rows", "tokens", "model"},
     "inference": {"base", "rows", "tokens", "model", "weights", "tasks"},
 }
-SEES["bench"] = {"base", "tokens", "corpus", "batches", "model", "optim", "training"}
+SEES["bench"] = {"base", "tokens", "corpus", "batches", "model", "optim", "weights", "training", "tasks"}
 SEES["quickstart"] = set(SEES) - {"bench"}
 SEES["cli"] = set(SEES)
 # Within a room that has rooms of its own: its sub-rooms, and those of its own files that they import, in an order in
@@ -75,6 +75,7 @@ SUB_ROOMS = {
         "batches",
         "prepare",
         "step",
+        "finetune",
         "scaling",
     ),
     "tasks": (
@@ -108,7 +109,8 @@ MOST_FILES = 16
 TOO_LARGE: set[str] = set()
 # Composition roots: they join the stages, and they alone see a recipe.
 FINETUNING = [
-    f"tasks.finetuning.{name}" for name in ("work", "teacher", "augmented", "model", "trials", "folds", "finish")
+    f"tasks.finetuning.{name}"
+    for name in ("work", "teacher", "augmented", "model", "trials", "folds", "start", "finish")
 ]
 ROOTS = {
     "training.pretrain": {*SEES["training"], "recipes", "training.pretraining.phases"},
@@ -116,6 +118,7 @@ ROOTS = {
     "tasks.finetune": {*SEES["tasks"], "recipes", "weights", "optim", "training", *FINETUNING},
     "tasks.distill": {*SEES["tasks"], "corpus", "recipes", "weights", "training.pretrain", "tasks.finetune"},
     **{name: {*SEES["tasks"], "weights", "optim", "training", *FINETUNING} for name in FINETUNING},
+    "bench.finetune.ours": {*SEES["bench"], *FINETUNING},
     "__main__": {"cli"},
     "__init__": {"corpus", "training", "tasks", "weights", "inference"},
 }
@@ -130,7 +133,7 @@ BANNED_OUTSIDE = {
 }
 BANNED_EVERYWHERE = {"transformers", "cloudpickle", "dill", "joblib"}
 # What a bench measures ours against, loaded in a process of its own.
-PEERS = {f"bench.{name}": {"transformers"} for name in ("prepare.sides", "batches.cases", "step.peer")}
+PEERS = {f"bench.{name}": {"transformers"} for name in ("prepare.sides", "batches.cases", "step.peer", "finetune.peer")}
 
 
 def modules() -> dict[str, Path]:

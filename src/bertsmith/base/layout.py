@@ -87,8 +87,10 @@ class Layout:
         while start < len(order):
             longest = int(self.lengths[order[start]])
             members = order[start:]
-            members = members[self.lengths[members] >= _BLOCK_FILL * longest]
+            fill = _BLOCK_FILL * longest
             longest += -longest % _BLOCK_COLUMNS
+            # Also those that a block of their own would pad to the same columns.
+            members = members[self.lengths[members] >= min(fill, longest - _BLOCK_COLUMNS + 1)]
             columns = np.arange(longest)
             inside = columns[None, :] < self.lengths[members][:, None]
             rows = self.first_slots[members][:, None]

@@ -14,7 +14,17 @@ from bertsmith.corpus.engines.local import default_workers
 LOWERING = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
 """Variables by which PyTorch, oneDNN and MKL use fewer instruction sets than the processor has."""
 _VECTORS = re.compile(r"avx|amx|fma|f16c|asimd|neon|sve|sme|bf16|fp16|i8mm")
-_PACKAGES = ("numpy", "tokenizers", "sentencex", "nanotoken", "transformers", "datasets", "torch", "triton")
+_PACKAGES = (
+    "numpy",
+    "tokenizers",
+    "sentencex",
+    "nanotoken",
+    "transformers",
+    "accelerate",
+    "datasets",
+    "torch",
+    "triton",
+)
 
 
 def machine() -> dict[str, str]:

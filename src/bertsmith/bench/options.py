@@ -9,13 +9,15 @@ from pathlib import Path
 from bertsmith.base.errors import BertsmithError, nearest
 
 _OF_STEPS = ("device", "only", "minutes")
-_UNUSED = {
-    "prepare": ("corpus", "lengths", *_OF_STEPS),
-    "batches": _OF_STEPS,
-    "pretrain-step": ("sizes",),
-    "scaling": ("source", "tokenizer", "corpus", "sizes", "lengths", "against", "workers", *_OF_STEPS),
-}
 _OF_TEXT = ("source", "tokenizer", "sizes", "workers")
+_OF_BATCHES = ("corpus", "lengths")
+_UNUSED = {
+    "prepare": ("model", *_OF_BATCHES, *_OF_STEPS),
+    "batches": ("model", *_OF_STEPS),
+    "pretrain-step": ("model", "sizes"),
+    "finetune": (*_OF_TEXT, *_OF_BATCHES),
+    "scaling": ("model", "against", *_OF_TEXT, *_OF_BATCHES, *_OF_STEPS),
+}
 _SIZES_MB, _QUICK_SIZES_MB = (10.0, 40.0, 160.0), (0.5, 1.0, 2.0)
 
 
@@ -35,17 +37,19 @@ class BenchOptions:
     """For batches and pretrain-step: the sequence lengths."""
     against: tuple[str, ...] | None = None
     """What to compare with: nvidia, tokenizers and datasets for prepare, datasets for batches, transformers for
-    pretrain-step. All of them by default, none if no name follows."""
+    pretrain-step and finetune. All of them by default, none if no name follows."""
     workers: int | None = None
     """Worker processes of our preparation; one per core by default."""
+    model: Path | None = None
+    """For finetune: a BERT folder of Hugging Face's layout; all-MiniLM-L6-v2 in $BERTSMITH_DATA by default."""
     device: str = "auto"
-    """For pretrain-step: auto, cpu, cuda or cuda:N."""
+    """For pretrain-step and finetune: auto, cpu, cuda or cuda:N."""
     only: str = ""
-    """For pretrain-step: only the cases whose name contains this."""
+    """For pretrain-step and finetune: only the cases whose name contains this."""
     minutes: float | None = None
-    """For pretrain-step: cases that are not done by then are left out, and named."""
+    """For pretrain-step and finetune: cases that are not done by then are left out, and named."""
     quick: bool = False
-    """Small texts and models: takes about a minute; the figures say little about speed."""
+    """Small texts and models, or few steps: takes a minute or two; the figures say little about speed."""
 
     def without_effect(self, name: str) -> list[str]:
         """A line for each option that was set and changes nothing in bench `name`."""

@@ -34,19 +34,27 @@ class Encoder(nn.Module):
         self.pooler = Linear(config.hidden_size, config.hidden_size)
 
     def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, packed: Offsets, *, tied: bool = False
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        position_ids: Tensor,
+        packed: Offsets,
+        *,
+        tied: bool = False,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Ids of shape int64[T] each -> hidden states [T, H] of the last layer. tied: see `Embeddings`.
 
-        Raises BertsmithError for ids that the model has no row for; not on a GPU, where looking would wait for it.
+        rows: int64[R], those of the last layer that are wanted; the others are not computed behind its attention: [R,
+        H]. Raises BertsmithError for ids that the model has no row for; not on a GPU, where looking would wait for it.
         """
         if not input_ids.is_cuda and not torch.compiler.is_compiling():
             check_ids(self.config, input_ids, token_type_ids, position_ids)
         x = self.embeddings(input_ids, token_type_ids, position_ids, tied)
         narrow = in_dtype(x, self.compute)
         again = self.gradient_checkpointing and torch.is_grad_enabled()
-        for layer in self.layers:
-            given = (x, narrow, packed)
+        for left, layer in zip(range(len(self.layers) - 1, -1, -1), self.layers, strict=True):
+            given = (x, narrow, packed, None if left else rows)
             x, narrow = checkpoint(layer, *given, use_reentrant=False) if again else layer(*given)
         out: Tensor = x
         return out
@@ -58,7 +66,19 @@ class Encoder(nn.Module):
         """
         if not len(hidden):
             hidden = hidden.new_zeros(1, hidden.shape[-1])
-        return torch.tanh(self.pooler(in_dtype(hidden[packed.first_slots], self.compute)))
+        return self._pooled(hidden[packed.first_slots])
+
+    def pooled(self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, packed: Offsets) -> Tensor:
+        """What `pool` makes of what `forward` gives, [S, H], for a model that reads nothing else: of the last layer's
+        maps only [CLS] passes those behind attention, which are an eighth of the products of 6 layers. A hook of the
+        last layer gets all of it."""
+        ids = (input_ids, token_type_ids, position_ids)
+        if not packed.tokens or self.layers[-1]._forward_hooks:
+            return self.pool(self(*ids, packed), packed)
+        return self._pooled(self(*ids, packed, rows=packed.first_slots))
+
+    def _pooled(self, first: Tensor) -> Tensor:
+        return torch.tanh(self.pooler(in_dtype(first, self.compute)))
 
     def encode_padded(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None

@@ -29,18 +29,23 @@ def step_flop(
     masked: float = 0,
     sequences: float = 0,
     classes: int = 2,
+    pooled: bool = False,
 ) -> float:
     """Floating-point operations of the matrix products of a step, forward and backward, by `FORMULA`.
 
     tokens: real ones, without padding. squared_lengths: the sum of the squared lengths of all sequences. masked: tokens
     that the word head reads. sequences: those that pooler and classifier read, with `classes` scores each (2 for
-    sentence pairs). Linear in all four counts, so counts of several steps give the sum of the steps.
+    sentence pairs). pooled: these are all that read the last layer, whose weights behind attention only [CLS] passes.
+    Linear in all four counts, so counts of several steps give the sum of the steps.
     Left out: embeddings, everything pointwise, softmax, dropout, the optimizer.
     """
     hidden, layers = config.hidden_size, config.num_hidden_layers
-    weights = layers * (4 * hidden**2 + 2 * hidden * config.intermediate_size)
+    behind_attention = hidden**2 + 2 * hidden * config.intermediate_size
+    weights = layers * (3 * hidden**2 + behind_attention)
     word_head = hidden**2 + hidden * config.vocab_size
     classifier = hidden**2 + hidden * classes
+    if pooled:
+        weights, classifier = weights - behind_attention, classifier + behind_attention
     attention = 12 * hidden * layers * squared_lengths
     return float(6 * (weights * tokens + word_head * masked + classifier * sequences) + attention)
 

@@ -90,9 +90,12 @@ class Block(nn.Module):
         self.feed_forward_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = config.hidden_dropout_prob
 
-    def forward(self, x: Tensor, narrow: Tensor, packed: Offsets) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, narrow: Tensor, packed: Offsets, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """rows: int64[R], those that are wanted; None for all. Gives [R, H] twice."""
         dropout = self.dropout if self.training else 0.0
         attended = self.attention(narrow, packed)
+        if rows is not None:
+            x, attended = x[rows], attended[rows]
         x, narrow = add_mapped(x, attended, self.attention.output, self.attention_norm, dropout)
         return add_mapped(x, self.feed_forward(narrow), self.feed_forward.outer, self.feed_forward_norm, dropout)
 

@@ -4,54 +4,35 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 from bertsmith.base import files, ranks
-from bertsmith.base.device import Device
 from bertsmith.base.log import say
 from bertsmith.base.ranks.together import together
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.model.config import BertConfig
-from bertsmith.model.encoder import Encoder
 from bertsmith.recipes.loader import as_yaml
 from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs, tell_rows
 from bertsmith.tasks.chosen import chosen
-from bertsmith.tasks.contrastive import RankingObjective
-from bertsmith.tasks.distilling.objective import DistilObjective
 from bertsmith.tasks.examples import check_sources, checksums, encode_sources
-from bertsmith.tasks.finetuning.augmented import check_augmented, with_augmented
+from bertsmith.tasks.finetuning.augmented import check_augmented
 from bertsmith.tasks.finetuning.finish import finish
-from bertsmith.tasks.finetuning.folds import keeper
-from bertsmith.tasks.finetuning.model import build_model, optimizer_of
-from bertsmith.tasks.finetuning.teacher import check_teacher, distilled_identity, teaching_of
-from bertsmith.tasks.finetuning.trials import trials
+from bertsmith.tasks.finetuning.start import started
+from bertsmith.tasks.finetuning.teacher import check_teacher, distilled_identity
 from bertsmith.tasks.finetuning.work import Distilled, Work
-from bertsmith.tasks.kinds.embed import Embed
-from bertsmith.tasks.objective import TaskObjective
 from bertsmith.tasks.reading.records import Source
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
-from bertsmith.tasks.task import Floats, Runner, Task
-from bertsmith.training.agreement import agree, checksum, code_facts
+from bertsmith.tasks.task import Task
+from bertsmith.training.agreement import agree, code_facts
 from bertsmith.training.checkpoints import drop_checkpoints
-from bertsmith.training.loop import Cadence, run_stages
-from bertsmith.training.run import (
-    TrainerSettings,
-    cut_of_run,
-    newest_checkpoint,
-    resume_position,
-    start_device,
-    trainer_of,
-)
+from bertsmith.training.loop import run_stages
 from bertsmith.training.run_folder import Run, RunFacts, check_free, model_identity, opened, settings_identity
 from bertsmith.weights.huggingface import (
     FINETUNE_FILE,
@@ -202,51 +183,11 @@ def _named(source: Source) -> str:
 
 def _train(work: Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResult:
     """All seeds, and the best one's model."""
-    start, settings = time.monotonic(), work.settings
-    device, started_on = start_device(settings.device, settings.precision, True, facts.started_on, run.folder)
-    work, made = with_augmented(work, run.folder, device, facts.started_on)
-    checkpoint = newest_checkpoint(run.folder, resume)
-    model = together(lambda: build_model(work, device, settings.seed))
-    if checkpoint is None:
-        agree(lambda: {"weights": checksum(model.state_dict())})
-    optimizer = optimizer_of(model, settings, len(work.layers), device)
-    position = resume_position(checkpoint, model, optimizer)
-    drops = settings.dropout > 0 or settings.attention_dropout > 0
-    started_on |= made | cut_of_run(
-        facts.started_on, position, {"micro_batch_tokens": settings.micro_batch_tokens}, drops
-    )
-    objective = _objective(work, model, device, keeper(run.folder))
-    cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep, settings.keep_every)
-    stages = trials(work)
-    steps = sum(each.steps for each in stages)
-    cuda = [] if device.is_cpu else [device.torch_device]
-    with (
-        torch.random.fork_rng(cuda),
-        trainer_of(
-            run.folder,
-            replace(facts, started_on=started_on),
-            objective,
-            optimizer,
-            TrainerSettings(device, cadence, position, resume, steps, keeps_best=True),
-        ) as trainer,
-    ):
-        run_stages(
-            trainer, {number: partial(each.stage, number, device) for number, each in enumerate(stages, start=1)}
-        )
+    start = time.monotonic()
+    with started(work, run, facts, resume) as (work, trainer, stages):
+        run_stages(trainer, stages)
         trainer.write("end", {"tokens": trainer.position.tokens})
         trainer.saver.wait()  # for the best weights
-        bests = trainer.position.bests
+        model, bests = trainer.objective.model, trainer.position.bests
     # Without the kernels of training, as `predict` and `evaluate` run the model: to the bit what they will find.
     return ranks.by_first(lambda: finish(work, run, model, bests, time.monotonic() - start))
-
-
-def _objective(work: Work, model: nn.Module, device: Device, keep: Callable[[str, Floats], None]) -> TaskObjective:
-    """What the model learns: its rows' labels, and what a teacher shows."""
-    runner = Runner(device.torch_device, work.settings.micro_batch_tokens, over_ranks=True)
-    encoder = model.encoder
-    assert isinstance(encoder, Encoder)
-    parts = (work.task, encoder.config, model, work.metric, runner, keep)
-    teaching = together(lambda: teaching_of(work, device))
-    if teaching is not None:
-        return DistilObjective(*parts, teaching=teaching)
-    return (RankingObjective if isinstance(work.task, Embed) else TaskObjective)(*parts)

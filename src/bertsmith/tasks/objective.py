@@ -18,6 +18,7 @@ from bertsmith.base.layout import Ints, deal_within
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import step_flop
 from bertsmith.model.losses import Forward, LossSum
+from bertsmith.tasks.kinds.pooled import Classifier
 from bertsmith.tasks.sequences import Inputs, pack
 from bertsmith.tasks.task import Examples, Floats, Runner, Task
 
@@ -74,7 +75,12 @@ class TaskObjective:
 
     def flop(self, tokens: int, squared_lengths: float, sequences: int) -> float:
         """Floating-point operations of a batch: `step_flop`."""
-        return step_flop(self.config, tokens, squared_lengths, sequences=sequences)
+        return step_flop(self.config, tokens, squared_lengths, sequences=sequences, pooled=self.pooled)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether of the last layer only [CLS] is computed behind attention (`Encoder.pooled`)."""
+        return isinstance(self.model, Classifier)
 
     def inputs(self, batch: Units, device: torch.device) -> tuple[Inputs, Tensor]:
         """The sequences of some training units, and their targets."""
@@ -195,7 +201,8 @@ class RowSteps:
 
     def __iter__(self) -> Iterator[RowStep]:
         order = self._order
-        for epoch in range(1 + self._done // order.epoch_steps, 1 + order.epochs):
+        last = min(order.epochs, -(-self._steps // order.epoch_steps))  # no order is drawn that nothing is taken of
+        for epoch in range(1 + self._done // order.epoch_steps, 1 + last):
             units = order.units(epoch)
             first = (epoch - 1) * order.epoch_steps
             for number in range(max(first, self._done), min(first + order.epoch_steps, self._steps)):

@@ -56,6 +56,13 @@ def test_a_row_of_a_block_is_one_sequence_and_little_of_it_is_padding(lengths):
     assert start == len(layout.blocks.slots)
 
 
+@given(st.lists(st.integers(0, 100), max_size=30))
+def test_no_two_blocks_have_the_same_columns(lengths):
+    """As one they cost no more padding, and half of the calls."""
+    columns = [longest for _, longest in Layout.from_lengths(lengths).blocks.shapes]
+    assert columns == sorted(set(columns), reverse=True)
+
+
 @given(lengths_of_batches, st.integers(1, 8))
 def test_dealing_covers_every_sequence_once_and_evenly(lengths, bins):
     dealt = deal(lengths, bins)

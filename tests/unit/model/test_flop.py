@@ -14,6 +14,8 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import peak_flops, step_flop
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.tasks.kinds.pooled import Classifier
+from bertsmith.tasks.sequences import Sequences, pack
 from bertsmith.training.pretraining.inputs import to_inputs
 
 
@@ -74,6 +76,23 @@ def test_the_formula_counts_every_product(layers, heads, inner, length, dropout)
     # Token types are looked up by a product with one-hot rows, forward and for their gradient.
     types = 2 * 2 * batch.layout.tokens * config.type_vocab_size * config.hidden_size
     assert left_out in (0, types)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_classifier_computes_the_last_layer_for_one_token_of_each_sequence(layers):
+    config = BertConfig(
+        vocab_size=160, hidden_size=32, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=64
+    )
+    batch = pretrain_batch(np.full(16, 32), config.vocab_size)
+    model = Classifier(config, 3).train()
+    initialise(model, 0.02, seed=0)
+    sequences = Sequences(list(batch.input_ids.reshape(16, 32)), np.full(16, 9), np.zeros(16), np.arange(16))
+    with FlopCounterMode(display=False) as counter:
+        model(pack(sequences, np.arange(16), torch.device("cpu"))).sum().backward()
+    types = 2 * 2 * batch.layout.tokens * config.type_vocab_size * config.hidden_size
+    formula = step_flop(config, 16 * 32, 16 * 32**2, sequences=16, classes=3, pooled=True)
+    assert counter.get_total_flops() - formula in (0, types)
+    assert formula < step_flop(config, 16 * 32, 16 * 32**2, sequences=16, classes=3)
 
 
 def test_what_is_padded_is_computed_and_not_counted():

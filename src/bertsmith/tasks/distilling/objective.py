@@ -87,7 +87,12 @@ class DistilObjective(TaskObjective):
         own = super().flop(tokens, squared_lengths, sequences)
         if self.teaching.model is None:
             return own
-        return own + step_flop(self.teaching.config, tokens, squared_lengths, sequences=sequences) / 3
+        counts = (tokens, squared_lengths)
+        return own + step_flop(self.teaching.config, *counts, sequences=sequences, pooled=self.pooled) / 3
+
+    @property
+    def pooled(self) -> bool:
+        return super().pooled and not self.teaching.settings.hidden_weight
 
     def training_line(self, record: Mapping[str, float]) -> str:
         if len(self.names) == 1:

@@ -90,12 +90,16 @@ class Trial:
     def _due_every(self) -> tuple[int, ...]:
         return (self.epoch_steps, self.work.settings.evaluate_every) if self.kind == SEED else ()
 
-    def stage(self, number: int, device: Device) -> Stage:
-        """The stage of this number, from 1, of a run; it starts afresh from the model folder's weights."""
+    def order(self) -> Order:
+        """Of this rank's steps."""
         settings = self.work.settings
         size = (settings.epochs, settings.batch, settings.micro_batch_tokens)
         place = (ranks.rank(), ranks.world_size())
-        order = Order(self.train(), self.work.task, self.seed, *size, *place, self.work.counted)
+        return Order(self.train(), self.work.task, self.seed, *size, *place, self.work.counted)
+
+    def stage(self, number: int, device: Device) -> Stage:
+        """The stage of this number, from 1, of a run; it starts afresh from the model folder's weights."""
+        settings = self.work.settings
 
         def begin(trainer: Trainer) -> None:
             if number > 1:  # the first stage's weights are there already
@@ -109,7 +113,7 @@ class Trial:
             label=self.label,
             steps=self.steps,
             learning_rate=partial(linear, steps=self.steps, warmup_share=settings.warmup, base=settings.learning_rate),
-            loader=partial(RowSteps, order, steps=self.steps),
+            loader=partial(RowSteps, self.order(), steps=self.steps),
             held_out=self.held_out(),
             begin=begin,
             seed=stream_key(self.seed, "finetune"),

@@ -40,8 +40,8 @@ class Classifier(nn.Module):
 
     def forward(self, inputs: Inputs) -> Tensor:
         """The numbers of each sequence, of classes those before the softmax: [S, C]."""
-        hidden = self.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
-        pooled = self.encoder.pool(hidden, inputs.packed)[: inputs.asked.sequences]
+        pooled = self.encoder.pooled(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
+        pooled = pooled[: inputs.asked.sequences]
         logits: Tensor = self.classifier(self.dropout(pooled))
         return logits
 

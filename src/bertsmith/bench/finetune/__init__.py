@@ -1,0 +1,1 @@
+"""Steps of fine-tuning against transformers' Trainer."""

@@ -1,0 +1,80 @@
+"""A side of a fine-tuning bench: whose it is, its precision, its batches; and the cases that sides meet in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from bertsmith.bench.finetune.rows import Prepared
+from bertsmith.bench.process import Child
+
+OURS: Literal["ours"] = "ours"
+TRANSFORMERS: Literal["transformers"] = "transformers"
+_MODULES = {OURS: "bertsmith.bench.finetune.ours", TRANSFORMERS: "bertsmith.bench.finetune.peer"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """model: a Hugging Face folder. device: such as "cpu". folder: a new one. deadline: of time.monotonic()."""
+
+    model: Path
+    device: str
+    folder: Path
+    deadline: float
+
+
+@dataclass(frozen=True)
+class Side:
+    """precision: fp32 or bf16, for transformers by autocast. grouped: transformers' batches of rows of like lengths."""
+
+    side: Literal["ours", "transformers"]
+    precision: str
+    grouped: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its name in a table: "bf16", or "transformers, fp32 as shipped"."""
+        if self.side == OURS:
+            return self.precision
+        numbers = "bf16 autocast" if self.precision == "bf16" else "fp32"
+        return f"{TRANSFORMERS}, {numbers}{', grouped by length' if self.grouped else ' as shipped'}"
+
+    def start(self, task: Prepared, setting: Setting) -> Child:
+        """Its process, which is ready later."""
+        spec = {**asdict(self), "task": asdict(task), **asdict(setting)}
+        return Child(_MODULES[self.side], spec, setting.folder / "process", self._environment(), setting.deadline)
+
+    def _environment(self) -> Mapping[str, str]:
+        """A peer runs as shipped, without what ours asks of MKL; empty is as good as unset."""
+        return {
+            "MKL_CBWR": (os.environ.get("MKL_CBWR") or "AUTO,STRICT") if self.side == OURS else "",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the table: ours against a peer, or alone. task: its name."""
+
+    task: str
+    ours: Side
+    peer: Side | None
+
+    @property
+    def name(self) -> str:
+        """Such as "MRPC: bf16 against transformers, fp32 as shipped"."""
+        against = f" against {self.peer.label}" if self.peer else ""
+        return f"{self.task}: {self.ours.label}{against}"
+
+
+def cases_of(task: str, precision: str, has_peer: bool) -> list[Case]:
+    """Ours in a precision and in fp32, each against the peer as shipped, and grouped in the same precision."""
+    ours = [Side(OURS, each) for each in dict.fromkeys((precision, "fp32"))]
+    if not has_peer:
+        return [Case(task, side, None) for side in ours]
+    shipped = Side(TRANSFORMERS, "fp32")
+    grouped = {each: Side(TRANSFORMERS, each, grouped=True) for each in (precision, "fp32")}
+    return [Case(task, side, peer) for side in ours for peer in (shipped, grouped[side.precision])]
