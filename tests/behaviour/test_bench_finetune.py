@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -187,4 +186,4 @@ def test_a_spec_goes_through_json(data, model, tmp_path):
     prepared = prepare_task(BenchTask("SST-2", "sst2", 5, 1), model, tmp_path / "task")
     assert type(prepared).of_json(json.loads(json.dumps(asdict(prepared), default=str))) == prepared
     assert sides._MODULES.keys() == {OURS, TRANSFORMERS}
-    assert sys.modules.get("transformers") is None or prepared.examples == 5
+    assert prepared.examples == 5

@@ -103,6 +103,7 @@ def test_the_command_line_tunes_evaluates_predicts_and_embeds(model: Path, tmp_p
     assert "text is column 'sentence1'" in told
     assert "97 pairs of like texts, 48 of them with an unlike one" in told
     assert "spearman selects" in told
+    assert "the last step of an epoch has one row" in told
     tuned = json.loads((tmp_path / "run" / "finetune.json").read_text())["tuned"]["dev"]
     assert (tmp_path / "run" / "report" / "dev" / "intervals.json").is_file()
     assert main(["evaluate", run, "--data", f"{tmp_path}/dev.jsonl", "--json", f"{tmp_path}/f.json", *cpu]) == 0
@@ -110,13 +111,16 @@ def test_the_command_line_tunes_evaluates_predicts_and_embeds(model: Path, tmp_p
     for out in ("p.jsonl", "p.csv"):
         assert main(["predict", run, f"{tmp_path}/dev.jsonl", "--out", f"{tmp_path}/{out}", *cpu]) == 0
     found = [json.loads(line)["prediction"]["similarity"] for line in (tmp_path / "p.jsonl").read_text().splitlines()]
-    assert (
-        main(["embed", run, f"{tmp_path}/dev.jsonl", "--out", f"{tmp_path}/v.npy", "--columns.text", "sentence1", *cpu])
-        == 0
-    )
+    assert main(["embed", run, f"{tmp_path}/dev.jsonl", "--out", f"{tmp_path}/v.npy", *cpu]) == 0
     first = np.load(tmp_path / "v.npy", allow_pickle=False)
     second = bertsmith.Embedder(run, "cpu", precision="fp32")([row["text_b"] for row in SCORED])
     assert found == pytest.approx((first * second).sum(1).tolist(), abs=1e-5)
+
+
+def test_texts_that_stand_alone_in_two_parts_are_counted(model: Path, said: pytest.LogCaptureFixture) -> None:
+    dev = [*pairs(10, 7), {"text": "word1 word2 word3 word4", "text_b": TRAIN[5]["text_b"]}]
+    bertsmith.finetune("embed", model, TRAIN, dev, None, settings=replace(EXACT, epochs=1, batch=24))
+    assert "1 of 11 dev rows have one of their texts in train rows, such as row 11" in said.text
 
 
 def test_folds_shares_seeds_and_held_out_rows_work_as_elsewhere(model: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from bertsmith.cli.verb import Call, Verb
 
 @dataclass(frozen=True)
 class TextColumns:
-    """As `finetune` takes them; what is not given is as in training."""
+    """Where texts stand, as `finetune` takes it; what is not given is as in training."""
 
     text: str | None = None
     """The column of the text, or of the first of two."""
@@ -152,18 +152,19 @@ class EmbedFlags(DeviceFlags):
     max_length: int = 0
     """The most tokens of a text, longer ones are cut at their end; 0 is the folder's own."""
     columns: TextColumns = field(default_factory=TextColumns)
-    """Where the texts stand, if not in a column "text"."""
+    """Where the texts stand, if not where they stood in training; without training in a column "text"."""
 
 
 def _embed(call: Call) -> None:
     flags = call.read(EmbedFlags)
     from bertsmith.inference.embed import Embedder, check_embedding_file, embed_file
-    from bertsmith.tasks.reading.records import Columns
 
     check_embedding_file(flags.out)
     columns: dict[str, Any] = flags.columns.given(call.prog)
-    embedder = Embedder(flags.model, flags.device, precision=flags.precision, max_length=flags.max_length)
-    embed_file(embedder, flags.input, flags.out, columns=Columns(**columns))
+    embedder = Embedder(
+        flags.model, flags.device, precision=flags.precision, max_length=flags.max_length, columns=columns
+    )
+    embed_file(embedder, flags.input, flags.out)
 
 
 @dataclass(frozen=True)

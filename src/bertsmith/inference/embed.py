@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,6 +17,7 @@ from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import Progress, log_choice, say
 from bertsmith.inference.predict_file import chunks_of
+from bertsmith.inference.predictor import changed, read_task
 from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
 from bertsmith.tasks.embedding.pooling import VectorModel
 from bertsmith.tasks.kinds.embed import short_numbers
@@ -32,7 +33,7 @@ from bertsmith.tasks.reading.records import (
 )
 from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer
 from bertsmith.tasks.task import Runner
-from bertsmith.weights.huggingface import load_model, model_folder, read_config
+from bertsmith.weights.huggingface import TASK_FILE, load_model, model_folder, read_config
 from bertsmith.weights.names import POOLER
 
 Vectors = NDArray[np.float32]
@@ -47,9 +48,10 @@ class Embedder:
 
     A folder that sentence-transformers reads, as `finetune embed` writes them, has its own pooling, scaling and length.
     Any other BERT gives the mean over all tokens, not scaled, of up to as many tokens as it has positions, as
-    sentence-transformers does. max_length: the most tokens of a text, in place of the folder's. At most `budget_tokens`
-    go through the model at once. width: H, the numbers of a vector. Raises BertsmithError for a folder that holds no
-    BERT, or whose vectors are made in a way that is not known here.
+    sentence-transformers does. max_length: the most tokens of a text, in place of the folder's. columns: where texts
+    stand in a row; where they stood in training, or that with the fields of a mapping in its place. At most
+    `budget_tokens` go through the model at once. width: H, the numbers of a vector. Raises BertsmithError for a folder
+    that holds no BERT, or whose vectors are made in a way that is not known here.
     """
 
     def __init__(
@@ -60,8 +62,11 @@ class Embedder:
         precision: str = "auto",
         max_length: int = 0,
         budget_tokens: int = 8192,
+        columns: Columns | Mapping[str, Any] | None = None,
     ) -> None:
         folder = model_folder(Path(folder))
+        trained = read_task(folder / TASK_FILE).columns
+        self.columns = columns if isinstance(columns, Columns) else changed(trained, columns or {})
         config = read_config(folder)
         rules = read_rules(folder)
         if rules is None:
@@ -83,7 +88,8 @@ class Embedder:
         self._runner = Runner(chosen.torch_device, budget_tokens)
 
     def __call__(self, texts: Sequence[Row | str] | str) -> Vectors:
-        """The vectors of texts, or of rows with a column "text", in their order: fp32[N, H]; one text gives [1, H].
+        """The vectors of texts, or of rows with the column of the text, in their order: fp32[N, H]; one text gives
+        [1, H].
 
         Says how much was cut. Raises BertsmithError that names a row without text.
         """
@@ -93,9 +99,9 @@ class Embedder:
             say(f"{sequences.truncation()} (the model reads {self.max_length})")
         return vectors
 
-    def embed(self, rows: Iterable[tuple[str, Row | str]], column: str = Columns.text) -> tuple[Vectors, Sequences]:
+    def embed(self, rows: Iterable[tuple[str, Row | str]], column: str = "") -> tuple[Vectors, Sequences]:
         """The same, with the sequences that were read, for rows that come with their names for messages."""
-        records = [_record(where, row, column) for where, row in rows]
+        records = [_record(where, row, column or self.columns.text) for where, row in rows]
         sequences = encode(records, self._tokenizer, self.max_length)
         if not records:
             return np.zeros((0, self.width), dtype=np.float32), sequences
@@ -119,12 +125,12 @@ def embed_file(
     """The vectors of a column of texts in a csv, tsv, jsonl or parquet file, in bounded memory, in the same order.
 
     source: "-" is standard input. out: .npy, fp32[N, H]; or .jsonl, where each line is the row with its "embedding";
-    "-" is that on standard output. A file is written whole or not at all. columns: their `text` is read. Raises
+    "-" is that on standard output. A file is written whole or not at all. columns: in place of the model's. Raises
     BertsmithError for files and rows that cannot be used, and names these.
     """
     check_embedding_file(out)
     embedder = model if isinstance(model, Embedder) else Embedder(model)
-    columns, done = columns or Columns(), Embedded(width=embedder.width)
+    columns, done = columns or embedder.columns, Embedded(width=embedder.width)
     if str(source) != "-" and (others := _others(source, columns)):
         say(f"columns of {source} that have no part in the vectors: {', '.join(others)}")
     with Progress("embedding", None, "row") as progress:

@@ -49,8 +49,8 @@ class Predictor:
     ) -> None:
         self._folder = folder = model_folder(Path(folder))
         shape = read_config(folder)
-        trained = _read_task(folder / TASK_FILE)
-        self.columns = columns if isinstance(columns, Columns) else _changed(trained.columns, columns or {})
+        trained = read_task(folder / TASK_FILE)
+        self.columns = columns if isinstance(columns, Columns) else changed(trained.columns, columns or {})
         self.max_length = min(trained.max_length or shape.max_position_embeddings, shape.max_position_embeddings)
         self._tokenizer = load_tokenizer(folder, shape)
         config = files.read_json(folder / CONFIG_FILE)
@@ -136,7 +136,8 @@ class Predictor:
         return {**self._task.cells(prediction), TRUNCATED: str(prediction[TRUNCATED])}
 
 
-def _changed(columns: Columns, values: Mapping[str, Any]) -> Columns:
+def changed(columns: Columns, values: Mapping[str, Any]) -> Columns:
+    """Columns with the fields of a mapping in their place. Raises BertsmithError for a field that there is not."""
     try:
         return Columns.from_json({**asdict(columns), **values})
     except ValueError as error:
@@ -146,7 +147,7 @@ def _changed(columns: Columns, values: Mapping[str, Any]) -> Columns:
 
 
 @dataclass(frozen=True)
-class _Trained:
+class Trained:
     """What a task.json says. max_length: the most tokens of a row; None where it does not say."""
 
     columns: Columns
@@ -154,11 +155,11 @@ class _Trained:
     values: dict[str, Any]
 
 
-def _read_task(path: Path) -> _Trained:
+def read_task(path: Path) -> Trained:
     """A folder without a task.json gives the usual columns. Raises BertsmithError where the file holds something
     else."""
     if not path.is_file():
-        return _Trained(Columns(), None, {})
+        return Trained(Columns(), None, {})
     fix = "fine-tune again, or copy the file again from where the model came from"
     task = files.read_json(path, fix)
     if not isinstance(task, dict):
@@ -170,7 +171,7 @@ def _read_task(path: Path) -> _Trained:
     if not isinstance(task.get("pairs"), bool | None):
         raise BertsmithError(f"this file does not describe a task: pairs is {task['pairs']!r}", path, fix)
     try:
-        return _Trained(Columns.from_json(task.get("columns", {})), length, task)
+        return Trained(Columns.from_json(task.get("columns", {})), length, task)
     except ValueError as error:
         raise BertsmithError(f"this file does not describe a task: {error}", path, fix) from error
 

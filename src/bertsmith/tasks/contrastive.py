@@ -75,6 +75,7 @@ class RankingObjective(TaskObjective):
             every[torch.from_numpy(batch.places).to(device)] = vectors.detach()
             only = vectors if len(micro_batches) == 1 else None
             self.kept.micro_batches[id(batch)] = _MicroBatch(inputs, targets, random, only)
+            del vectors  # its graph would stay in memory during the next forward pass
         ranks.sum_over_ranks(every)  # each row is on one rank and zero on all others, so this is exact
         every.requires_grad_()
         losses, right = ranking_losses(every, texts)

@@ -59,7 +59,8 @@ def _draw_accuracy(axes: Any, train: Records, held_out: Records) -> None:
 
 
 def _line(axes: Any, records: Records, name: str, style: str, label: str) -> None:
-    axes.plot([each["step"] for each in records], [each[name] for each in records], style, label=label, linewidth=1.2)
+    known = [each for each in records if name in each]  # a loss that nothing counted in has no figure
+    axes.plot([each["step"] for each in known], [each[name] for each in known], style, label=label, linewidth=1.2)
 
 
 def _mark_phases(axes: Any, train: Records) -> None:

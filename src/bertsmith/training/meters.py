@@ -73,8 +73,8 @@ class Meter:
         """The record of the steps since the last reading, over all ranks. waited_seconds: for data, since the start.
 
         A single loss is "loss" with "accuracy" and "count"; of several, "loss" is their sum, and each has its own under
-        its name. A loss of numbers has no accuracy (`LossSum`). The gradient norm is that of the last step, and left
-        out where it was not finite.
+        its name if anything counted in it. A loss of numbers has no accuracy (`LossSum`). The gradient norm is that of
+        the last step, and left out where it was not finite.
         """
         seconds = time.perf_counter() - self._start
         *figures, tokens, places, filled, flop = sum_over_ranks(self._sums).tolist()
@@ -97,19 +97,15 @@ class Meter:
         return record
 
     def _means(self, figures: list[float]) -> dict[str, float]:
-        losses, counts, rights = figures[0::3], figures[1::3], figures[2::3]
-        prefixes = [f"{name}_" for name in self._names] if len(self._names) > 1 else [""]
-        means = [loss / max(count, 1) for loss, count in zip(losses, counts, strict=True)]
-        return {
-            "loss": sum(means),
-            **{f"{prefix}loss": mean for prefix, mean in zip(prefixes, means, strict=True)},
-            **{
-                f"{prefix}accuracy": right / max(count, 1)
-                for prefix, right, count in zip(prefixes, rights, counts, strict=True)
-                if right >= 0
-            },
-            **{f"{prefix}count": count for prefix, count in zip(prefixes, counts, strict=True)},
-        }
+        each = list(zip(self._names, figures[0::3], figures[1::3], figures[2::3], strict=True))
+        record = {"loss": sum(loss / max(count, 1) for _, loss, count, _ in each)}
+        for name, loss, count, right in each:
+            prefix = f"{name}_" if len(each) > 1 else ""
+            if count or not prefix:
+                record[f"{prefix}loss"] = loss / max(count, 1)
+                record |= {f"{prefix}accuracy": right / max(count, 1)} if right >= 0 else {}
+            record[f"{prefix}count"] = count
+        return record
 
 
 def memory_bytes(device: torch.device) -> int:

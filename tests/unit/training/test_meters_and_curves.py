@@ -52,6 +52,10 @@ def test_a_loss_of_numbers_has_no_accuracy() -> None:
     record = meter.read(0.0)
     assert (record["words_accuracy"], record["words_loss"], record["numbers_loss"]) == (0.5, 2, 3)
     assert "numbers_accuracy" not in record
+    meter.add(StepSums(torch.tensor([4.0, 2.0, 1.0, 0.0, 0.0, 0.0])), torch.zeros(()))
+    record = meter.read(0.0)
+    assert (record["loss"], record["words_loss"], record["numbers_count"]) == (2, 2, 0)
+    assert "numbers_loss" not in record, "nothing counted in it"
 
 
 def test_lines_and_tensorboard_say_the_same(tmp_path: Path) -> None:

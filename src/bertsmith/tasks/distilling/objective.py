@@ -97,7 +97,7 @@ class DistilObjective(TaskObjective):
     def training_line(self, record: Mapping[str, float]) -> str:
         if len(self.names) == 1:
             return super().training_line(record)
-        parts = ", ".join(f"{name} {record[f'{name}_loss']:.4f}" for name in self.names)
+        parts = ", ".join(f"{name} {record[f'{name}_loss']:.4f}" for name in self.names if f"{name}_loss" in record)
         return f"{super().training_line(record)} ({parts})"
 
 

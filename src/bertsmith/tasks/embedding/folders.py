@@ -109,10 +109,12 @@ def _object(path: Path) -> Mapping[str, Any]:
 
 def _pooling(path: Path) -> Pooling:
     config = _object(path)
-    named = config.get("pooling_mode", [mode for flag, mode in _FLAGS.items() if config.get(flag)] or ["mean"])
+    flags = [flag for flag, on in config.items() if flag.startswith("pooling_mode_") and on is True]
+    usual = ["mean"] if not any(flag.startswith("pooling_mode") for flag in config) else []
+    named = config.get("pooling_mode", [_FLAGS.get(flag, flag) for flag in flags] or usual)
     modes = [named] if isinstance(named, str) else list(named)
     if len(modes) != 1 or modes[0] not in POOLINGS:
-        what = f"its pooling is {' with '.join(map(str, modes))}; read here is one of {', '.join(POOLINGS)}"
+        what = f"its pooling is {' with '.join(map(str, modes)) or 'none'}; read here is one of {', '.join(POOLINGS)}"
         raise BertsmithError(what, path, _FIX)
     return cast(Pooling, modes[0])
 

@@ -37,6 +37,8 @@ Ints = NDArray[np.int64]
 # Columns of a choice each, numbered from 0, where no others are named.
 _NUMBERED = ("choice", "ending")
 _MOST_NUMBERED = 26
+# Of a choice that a row has not, for a softmax at any temperature; minus infinity less minus infinity is not a number.
+_NO_CHOICE = -1e4
 
 
 @dataclass(frozen=True)
@@ -135,9 +137,8 @@ class Choice(Task):
     def distilled(
         self, scores: Tensor, teacher: Tensor, inputs: Inputs, targets: Tensor, temperature: float
     ) -> LossSum:
-        # Finite: minus infinity less minus infinity is not a number.
-        lowest = torch.finfo(scores.dtype).min / 4
-        return soft_sum(self._choices(scores, inputs, lowest), self._choices(teacher, inputs, lowest), temperature)
+        ours, theirs = (self._choices(each, inputs, _NO_CHOICE) for each in (scores, teacher))
+        return soft_sum(ours, theirs, temperature)
 
     def _choices(self, scores: Tensor, inputs: Inputs, none: float) -> Tensor:
         """The scores of the choices of each unit, [U, C]; `none` behind its last one."""

@@ -41,7 +41,8 @@ SCORED, RANKED = ("spearman", "pearson"), ("mrr", "accuracy")
 @dataclass(frozen=True)
 class Embed(Task):
     """pooling: of `VectorModel`. scored: whether the rows to measure on have scores. rows: to learn from. triplets: of
-    these with an unlike text. shared: of these with a text that another one has, too."""
+    these with an unlike text. shared: of these with a text that another one has, too. last_alone: whether the last step
+    of an epoch has one row."""
 
     kind = "embed"
     architecture = "BertModel"
@@ -55,6 +56,7 @@ class Embed(Task):
     rows: int = 0
     triplets: int = 0
     shared: int = 0
+    last_alone: bool = False
 
     @classmethod
     def reads(cls, config: Mapping[str, Any]) -> bool:
@@ -82,8 +84,12 @@ class Embed(Task):
 
     @classmethod
     def unit(cls, record: Record) -> tuple[str | None, ...]:
-        """A text stays on one side with all that is like it."""
+        """Rows with the same first text stay on one side."""
         return (record.text,)
+
+    @classmethod
+    def alone(cls, record: Record) -> tuple[str | None, ...]:
+        return record.text, record.text_b
 
     @classmethod
     def check(cls, settings: FinetuneSettings) -> None:
@@ -104,7 +110,8 @@ class Embed(Task):
                 what = f"all training rows have the same {name}, so there is nothing to tell it from"
                 raise BertsmithError(what, records[0].where, f"give rows with different texts, or name {name} anew")
         triplets = int(np.count_nonzero(texts[:, 2:] != NO_TEXT))
-        return cls(rows=len(records), triplets=triplets, shared=rows_with_shared_texts(texts))
+        shared, last_alone = rows_with_shared_texts(texts), len(records) % settings.batch == 1
+        return cls(rows=len(records), triplets=triplets, shared=shared, last_alone=last_alone)
 
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:
@@ -201,6 +208,11 @@ class Embed(Task):
 
     def description(self) -> list[str]:
         found = [f"{self.rows:,} pairs of like texts, {self.triplets:,} of them with an unlike one"]
+        if self.last_alone:
+            found.append(
+                "the last step of an epoch has one row, which teaches nothing without another to tell it from; a "
+                "--batch of another size avoids that"
+            )
         if self.shared:
             found.append(
                 f"{self.shared:,} training rows have a text that stands in another row, too (but for case and white "

@@ -83,8 +83,18 @@ def warn_of_copies(parts: Parts, reader: type[RowReader]) -> None:
             found = rows_in_both(items[part], items[other])
             what = f"{found.count:,} of {len(items[part]):,} {part} rows have the text of {other} rows"
             _warn(found, f"{what}, so their score may be too good")
+            shared = _with_text_of(parts[part], parts[other], reader)
+            if shared:
+                what = f"{len(shared):,} of {len(items[part]):,} {part} rows have one of their texts in {other} rows"
+                warn(f"{what}, such as {shared[0].where}, so their score may be too good", of_all_ranks=True)
     found = contradictions([each for each in items["train"] if each.label])
     _warn(found, f"{found.count:,} texts of the training rows have several labels")
+
+
+def _with_text_of(part: Sequence[Record], other: Sequence[Record], reader: type[RowReader]) -> list[Record]:
+    """The rows of a part of which a text by itself (`RowReader.alone`) stands in a row of the other."""
+    known = {text_key([text]) for each in other for text in reader.alone(each)}
+    return [each for each in part if any(text_key([text]) in known for text in reader.alone(each))]
 
 
 def _item(record: Record, reader: type[RowReader]) -> Item:

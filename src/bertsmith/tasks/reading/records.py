@@ -123,6 +123,11 @@ class RowReader:
         return cls.texts(record)
 
     @classmethod
+    def alone(cls, record: Record) -> tuple[str | None, ...]:
+        """The texts of which one alone makes a score too good where it stands in two parts; none as a rule."""
+        return ()
+
+    @classmethod
     def stratum(cls, record: Record) -> Any:
         """What training and dev rows are balanced by, for `split.strata`: a class, a number, or several classes."""
         label = record.label

@@ -65,7 +65,8 @@ def come(place: Place, join: float = PATIENCE, orphaned: Callable[[], bool] = ne
 
 
 def test_ranks_of_one_run_meet(place: Place) -> None:
-    first = waiting(lambda: come(place, mine=replace(CPU, host="a")))
+    ours = connect(place, PATIENCE, never)  # held, as a process holds it: the store ends with it
+    first = waiting(lambda: meet(ours, place, replace(CPU, host="a"), Patience(PATIENCE, PATIENCE, never)))
     assert come(second(place), mine=replace(CPU, host="b")) == ["a", "b"]
     assert first.get(timeout=PATIENCE) == ["a", "b"]
 

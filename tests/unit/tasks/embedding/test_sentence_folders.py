@@ -63,6 +63,8 @@ def test_the_length_is_its_own_or_the_tokenizers(tmp_path):
         ({"kinds": ("StaticEmbedding",)}, "StaticEmbedding"),
         ({"pooling": {"pooling_mode": "lasttoken"}}, "lasttoken"),
         ({"pooling": {"pooling_mode_weightedmean_tokens": True}}, "weightedmean"),
+        ({"pooling": {"pooling_mode_unheard_of": True}}, "pooling_mode_unheard_of"),
+        ({"pooling": {"pooling_mode_mean_tokens": False}}, "its pooling is none"),
         ({"pooling": {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}}, "cls with max"),
         ({"config_sentence_transformers": {"default_prompt_name": "query"}}, "prompt 'query'"),
         ({"sentence_bert_config": {"max_seq_length": "long"}}, "max_seq_length is 'long'"),

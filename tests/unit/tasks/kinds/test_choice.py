@@ -116,6 +116,10 @@ def test_the_loss_is_a_softmax_over_the_choices_of_each_row(counts, draw):
     assert found.loss.item() == pytest.approx(expected.item(), rel=1e-5)
     assert int(found.count) == len(counts)
     assert torch.allclose(model.numbers.grad, other.grad, atol=1e-6)
+    taught = task.distilled(model(inputs), torch.zeros(len(numbers), 1), inputs, torch.zeros(0), temperature=0.05)
+    shares = [(row * 0 + 1 / len(row), (row / 0.05).log_softmax(0)) for row in rows]
+    even = sum(torch.nn.functional.kl_div(ours, flat, reduction="sum") for flat, ours in shares)
+    assert taught.loss.item() == pytest.approx(0.05**2 * even.item(), rel=1e-4, abs=1e-6)
     right = sum(int(row.argmax()) == len(row) - 1 for row in rows)
     assert int(found.right) == right
     scores = np.array(numbers, dtype=np.float32)[:, None]
