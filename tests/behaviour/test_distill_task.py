@@ -146,6 +146,18 @@ def test_made_rows_may_keep_the_label_of_their_row(teacher: Path, bert: Path, tm
     assert sum(counts) == 70 + result.rows["augmented"]
 
 
+@pytest.mark.parametrize("mark", ["\u2028", "\u0085"])
+def test_texts_with_marks_that_end_a_line_elsewhere_are_made_and_read(
+    teacher: Path, bert: Path, tmp_path: Path, mark: str
+) -> None:
+    marked = [{**row, "text": row["text"].replace(" ", f" {mark} ", 1)} for row in TRAIN[:16]]
+    settings = replace(STILL, augment=1, augment_model=str(bert), max_steps=1)
+    result = distil(teacher, bert, tmp_path / "run", train=marked, settings=settings)
+    lines = (tmp_path / "run" / "augmented.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    assert result.rows["augmented"] == len(lines) == 16
+    assert all(mark in json.loads(line)["text"] for line in lines)
+
+
 def student(teacher: Path, narrow: Path, words: Path, out: Path) -> None:
     distil(teacher, narrow, out, settings=replace(ALL, augment=1, augment_model=str(words)), resume=True)
 

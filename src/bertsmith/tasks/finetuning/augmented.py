@@ -65,7 +65,7 @@ def with_augmented(work: Work, run: Path, device: Device, started_on: Mapping[st
     originals = work.parts["train"]
     records = [
         replace(originals.records[each["row"]], text=each["text"], text_b=each["text_b"], id=None)
-        for each in map(json.loads, text.splitlines())
+        for each in map(json.loads, text.split("\n")[:-1])  # a text may hold what `splitlines` splits at
     ]
     named = [replace(each, where=f"{each.where} (made row {number})") for number, each in enumerate(records, 1)]
     examples = replace(
