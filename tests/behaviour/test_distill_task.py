@@ -112,6 +112,21 @@ def test_layers_of_the_teacher_make_a_smaller_model_that_predicts(
     assert len(Predictor(tmp_path / "run", "cpu")(DEV)) == len(DEV)
 
 
+def test_a_folder_that_is_named_has_a_fresh_head_even_where_it_is_the_teacher_s(
+    teacher: Path, tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    settings = replace(STILL, learning_rate=1e-9, max_steps=1)
+    distil(teacher, teacher, tmp_path / "run", settings=settings)
+    assert f"student: all layers of {teacher / 'model'}; teacher: {teacher / 'model'}" in said.text
+    ours, theirs = tensors(tmp_path / "run"), tensors(teacher)
+    equal = {name: torch.allclose(each, theirs[name], atol=1e-6) for name, each in ours.items()}
+    assert equal.pop("classifier.weight") is False
+    equal.pop("classifier.bias")
+    assert all(equal.values())
+    with pytest.raises(BertsmithError, match="student was None, is 'the teacher with its head'"):
+        distil(teacher, None, tmp_path / "run", settings=settings, resume=True)
+
+
 def test_a_student_of_a_recipe_is_of_its_shape_and_has_no_maps_when_finished(teacher: Path, tmp_path: Path) -> None:
     distil(teacher, "bert-tiny", tmp_path / "run", settings=replace(STILL, max_steps=2))
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text(encoding="utf-8"))

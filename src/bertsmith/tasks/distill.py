@@ -57,7 +57,7 @@ def distill(
     model = teacher if student is None or shape is not None else Path(str(student))
     named = {"teacher": str(teacher), **({"student": _name(student)} if shape is not None else {})}
     settings = settings or distill_settings(task)
-    asked = Asked(task, model, given, Taken(data), settings, teacher, shape, named)
+    asked = Asked(task, model, given, Taken(data), settings, teacher, shape, student is None, named)
     return tune(asked, None if out is None else Path(out), resume)
 
 

@@ -82,7 +82,7 @@ def _tell(work: Work, pairs: tuple[tuple[int, int], ...]) -> None:
     else:
         every = shape.num_hidden_layers
         some = f"layers {', '.join(map(str, work.layers))} of {every}" if len(work.layers) < every else "all layers"
-        head = " with the head" if work.folder == of else ""
+        head = " with the head" if work.distilled.as_teacher else ""
         begins = f"{some} of {work.folder}{head}"
     say(f"student: {begins}; teacher: {of}")
     losses = ", ".join(f"{name} x {weight:g}" for name, weight in weights(work.task, settings).items())
@@ -95,6 +95,8 @@ def distilled_identity(distilled: Distilled) -> dict[str, Any]:
     found: dict[str, Any] = dict(model_identity(distilled.teacher, "teacher"))
     if distilled.settings.augment_model is not None:
         found |= model_identity(model_folder(Path(distilled.settings.augment_model)), "augment_model")
+    if distilled.as_teacher:
+        found["student"] = "the teacher with its head"
     if distilled.shape is not None:
         found |= settings_identity(asdict(distilled.shape), "student", ())
     return found
