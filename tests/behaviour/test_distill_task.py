@@ -154,6 +154,20 @@ def test_made_rows_are_counted_kept_and_have_no_label(teacher: Path, bert: Path,
     assert kept.rows == result.rows
 
 
+def test_what_is_cut_of_made_rows_is_counted_by_itself(
+    teacher: Path, bert: Path, tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    settings = replace(STILL, augment=2, augment_model=str(bert), max_steps=1, max_length=8)
+    result = distil(teacher, bert, tmp_path / "run", settings=settings)
+    alone = distil(teacher, bert, None, settings=replace(settings, augment=0, augment_model=None))
+    cut = result.truncated
+    assert cut["train"] == alone.truncated["train"]
+    assert 0 < cut["train"].rows < cut["augmented"].rows < result.rows["augmented"]
+    assert cut["augmented"].tokens > cut["train"].tokens
+    assert f"{cut['augmented'].rows:,} of them truncated, {cut['augmented'].tokens:,} tokens lost; " in said.text
+    assert json.loads((tmp_path / "run" / "finetune.json").read_text())["truncated_rows"] == cut["train"].rows
+
+
 def test_made_rows_may_keep_the_label_of_their_row(teacher: Path, bert: Path, tmp_path: Path) -> None:
     settings = replace(STILL, **LABELS_ALONE, augment=1, augment_model=str(bert), label_augmented=True, epochs=1)
     result = distil(teacher, bert, tmp_path / "run", settings=settings)

@@ -71,7 +71,9 @@ def with_augmented(work: Work, run: Path, device: Device, started_on: Mapping[st
     examples = replace(
         work.examples([*originals.records, *named]), part=originals.part, originals=len(originals.targets)
     )
-    say(f"train: {len(named):,} made rows beside {len(originals.records):,}; {path}")
+    cut = examples.sequences.truncated_of(slice(len(originals.records), None))
+    lost = f"{cut.rows:,} of them truncated, {cut.tokens:,} tokens lost"
+    say(f"train: {len(named):,} made rows beside {len(originals.records):,}, {lost}; {path}")
     return replace(work, parts={**work.parts, "train": examples}), {_FACT: checksum}
 
 
