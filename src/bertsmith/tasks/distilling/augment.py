@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say
 from bertsmith.base.streams import generator, stream_key
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.reading.records import Record
@@ -121,9 +123,18 @@ def words_of(pair: EncodedPair, tokenizer: Tokenizer) -> list[Word]:
 
 
 def make_rows(records: Sequence[Record], proposer: Proposer, making: Making) -> Made:
-    """At most `making.count` rows of each record, in their order. Each replaces one word at least."""
+    """At most `making.count` rows of each record, in their order. Each replaces one word at least.
+
+    Says where there are fewer proposals than `making.top`. Raises BertsmithError where there is none.
+    """
     made = Made()
-    top = min(making.top, int(proposer.words().sum()) - 1)
+    words = int(proposer.words().sum())
+    top = min(making.top, words - 1)  # a word is not its own proposal
+    if top < 1:
+        what = f"the vocabulary has {words} words of letters that are one piece, so there is nothing to replace by"
+        raise BertsmithError(what, "augment_model", "name a model whose vocabulary has whole words")
+    if top < making.top:
+        say(f"a word is replaced by one of {top:,} proposals, not {making.top:,}: there are {words:,} whole words")
     for start in range(0, len(records), _ROWS_AT_ONCE):
         some = list(enumerate(records[start : start + _ROWS_AT_ONCE], start))
         _make_some(some, proposer, replace(making, top=top), made)
