@@ -13,7 +13,9 @@ from safetensors.torch import load_file
 
 import bertsmith
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.ranks import rank
 from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.distilling import augment
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.checkpoints.folders import STATE_FILE
@@ -235,6 +237,34 @@ def test_two_ranks_have_the_losses_of_one(teacher: Path, narrow: Path, bert: Pat
 def still(teacher: Path, narrow: Path, words: Path, out: Path) -> None:
     settings = replace(STILL, augment=1, augment_model=str(words), epochs=1, micro_batch_tokens=60)
     distil(teacher, narrow, out, settings=settings, resume=True)
+
+
+def test_ranks_share_the_making_of_rows(teacher: Path, bert: Path, tmp_path: Path) -> None:
+    for ranks in (1, 2):
+        ran(in_parts, ranks, teacher, bert, tmp_path / str(ranks))
+    one, two = ((tmp_path / str(ranks) / "augmented.jsonl").read_bytes() for ranks in (1, 2))
+    assert one == two
+    rows = [
+        [int(each) for each in (tmp_path / f"{run} by {rank}").read_text().split()]
+        for run, rank in (("1", 0), ("2", 0), ("2", 1))
+    ]
+    assert rows[0] == list(range(70))
+    assert rows[1] == [*range(16), *range(32, 48), *range(64, 70)]
+    assert sorted(rows[1] + rows[2]) == rows[0]
+
+
+def in_parts(teacher: Path, words: Path, out: Path) -> None:
+    """A run of a step that writes beside its folder which rows this rank made others of."""
+    make = augment._made_of
+
+    def told(records: Any, *given: Any) -> Any:
+        with open(out.parent / f"{out.name} by {rank()}", "a") as file:
+            file.writelines(f"{number}\n" for number, _ in records)
+        return make(records, *given)
+
+    augment._ROWS_AT_ONCE, augment._made_of = 16, told
+    settings = replace(STILL, augment=2, augment_model=str(words), max_steps=1)
+    distil(teacher, words, out, settings=settings, resume=True)
 
 
 def test_another_teacher_is_another_run(teacher: Path, bert: Path, tmp_path: Path) -> None:

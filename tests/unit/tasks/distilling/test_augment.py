@@ -9,6 +9,7 @@ import torch
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.tasks.distilling import augment
 from bertsmith.tasks.distilling.augment import Made, Making, Proposer, make_rows, words_of
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.sequences import load_tokenizer
@@ -77,6 +78,23 @@ def test_a_row_s_draws_do_not_depend_on_what_else_is_made(proposer: Proposer) ->
     assert make_rows(some, proposer, replace(MAKING, seed=8)).rows != together.rows
     fewer = set(make_rows(some, proposer, replace(MAKING, count=2)).rows)
     assert fewer <= set(together.rows), "a further row does not change the earlier ones"
+
+
+def test_the_making_says_how_far_it_is(proposer: Proposer, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+
+    class Recorded(augment.Progress):
+        def __init__(self, what: str, total: int | None, unit: str = "") -> None:
+            told.append((what, total, unit))
+            super().__init__(what, total, unit)
+
+        def advance(self, count: int, note: str = "") -> None:
+            told.append(count)
+
+    monkeypatch.setattr(augment, "Progress", Recorded)
+    monkeypatch.setattr(augment, "_ROWS_AT_ONCE", 8)
+    make_rows(records(20), proposer, MAKING)
+    assert told == [("making rows", 20, "rows"), 8, 8, 4]
 
 
 def test_proposals_are_the_likeliest_words_and_never_the_word_itself(proposer: Proposer) -> None:
