@@ -17,6 +17,7 @@ from bertsmith.base.log import log_choice, say
 from bertsmith.base.ranks.together import together
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
+from bertsmith.model.distillation.maps import without_maps
 from bertsmith.model.initial import initialise
 from bertsmith.model.neighbours import look_at_neighbours
 from bertsmith.model.pretraining import PretrainingModel
@@ -40,7 +41,6 @@ from bertsmith.training.pretraining.teacher import (
     check_teacher,
     take_layers,
     teaching_of,
-    without_maps,
 )
 from bertsmith.training.run import (
     TrainerSettings,

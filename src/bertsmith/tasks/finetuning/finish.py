@@ -11,8 +11,8 @@ from torch import nn
 
 from bertsmith.base import files
 from bertsmith.base.log import say
+from bertsmith.model.distillation.maps import without_maps
 from bertsmith.tasks.finetuning.folds import drop_scores, out_of_fold
-from bertsmith.tasks.finetuning.teacher import without_maps
 from bertsmith.tasks.finetuning.trials import FOLD, SHARE, trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.nvidia_results import NVIDIA_FILE, nvidia_results
