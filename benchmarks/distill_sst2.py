@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from finetune_peer import _machine
+from finetune_peer import machine
 
 import bertsmith
 from bertsmith.base import files
@@ -29,9 +29,18 @@ from bertsmith.base.tables import aligned
 from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
 
 ROWS, SEEDS, AUGMENT = 8000, (1, 2, 3), 1
-TEACHER = FinetuneSettings(epochs=3, keep_seed="last", precision="fp32", report=False)
+# Teacher and students alike, and said: "auto" is another one on another machine.
+PRECISION = "fp32"
+TEACHER = FinetuneSettings(epochs=3, keep_seed="last", precision=PRECISION, report=False)
 STUDENT = DistillSettings(
-    epochs=1000, max_steps=500, student_layers=4, keep_seed="last", log_every=25, report=False, temperature=False
+    epochs=1000,
+    max_steps=500,
+    student_layers=4,
+    keep_seed="last",
+    precision=PRECISION,
+    log_every=25,
+    report=False,
+    temperature=False,
 )
 ALONE = {"label_weight": 1.0, "logits_weight": 0.0, "hidden_weight": 0.0, "label_augmented": True}
 WIKI, WIKI_FILES = "wiki/enwiki-2015/AA", 20
@@ -67,8 +76,7 @@ def main() -> None:
         return
     train, dev = rows_of(given.data)
     model = given.data / "weights/all-MiniLM-L6-v2"
-    teacher = teacher_of(given.work, model, train, dev)
-    _keep(given.out, {"cell": "teacher", "seed": 0, "settings": asdict(TEACHER), **teacher})
+    teacher_of(given.out, given.work, model, train, dev)
     made = any(CELLS[cell][1] for cell in given.cells)
     words = words_of(given.work, given.data, model) if made else given.work / "mlm"
     for seed in given.seeds:  # all cells of a seed, so that a run that is cut off has whole seeds
@@ -88,12 +96,17 @@ def _table(path: Path) -> list[dict[str, str]]:
     return [dict(zip(("text", "label"), line.split("\t"), strict=True)) for line in lines]
 
 
-def teacher_of(work: Path, model: Path, train: Any, dev: Any) -> dict[str, Any]:
-    """The teacher's score, after it is trained if it is not there."""
+def teacher_of(out: Path, work: Path, model: Path, train: Any, dev: Any) -> None:
+    """Writes the teacher's score, unless the file has it; trains the teacher if it is not there."""
+    told = asdict(TEACHER)
+    known = _known(out, "teacher", 0, told)
     if not (work / "teacher" / "model").is_dir():
         bertsmith.finetune("classify", model, train, dev, work / "teacher", settings=TEACHER, resume=True)
+    if known:
+        return
     values = files.read_json(work / "teacher" / "finetune.json")
-    return {"score": values["last_epoch_scores"][0], "seconds": round(values["seconds"], 1)}
+    score = {"score": values["last_epoch_scores"][0], "seconds": round(values["seconds"], 1)}
+    _keep(out, {"cell": "teacher", "seed": 0, "settings": told, **score, **machine()})
 
 
 def words_of(work: Path, data: Path, model: Path) -> Path:
@@ -116,29 +129,31 @@ def _one(out: Path, cell: str, seed: int, rows: Any, model: Path, teacher: Path,
     settings = replace(STUDENT, seed=seed, **({} if taught else ALONE))
     settings = replace(settings, augment=AUGMENT, augment_model=str(words)) if made else settings
     told = {**asdict(settings), "augment_model": "mlm" if made else None}
-    known = [row for row in _rows(out) if (row["cell"], row["seed"]) == (cell, seed)]
-    if known:
-        if known[0]["settings"] != told:
-            sys.exit(f"{out}: {cell}, seed {seed} was run with other settings; write to another file")
+    if _known(out, cell, seed, told):
         return
     start = time.perf_counter()
     train, dev = rows
     result = bertsmith.distill(teacher, model, None, task="classify", train=train, dev=dev, settings=settings)
     row = {"cell": cell, "seed": seed, "settings": told, "score": result.last_scores[0]}
-    _keep(out, {**row, "rows": result.rows, "seconds": round(time.perf_counter() - start, 1), **_machine()})
+    _keep(out, {**row, "rows": result.rows, "seconds": round(time.perf_counter() - start, 1), **machine()})
 
 
 def _rows(out: Path) -> list[dict[str, Any]]:
     return files.read_json(out) if out.is_file() else []
 
 
+def _known(out: Path, cell: str, seed: int, settings: dict[str, Any]) -> bool:
+    """Whether the file has this run. Ends the script where it was run with other settings."""
+    known = [row for row in _rows(out) if (row["cell"], row["seed"]) == (cell, seed)]
+    if known and known[0]["settings"] != settings:
+        sys.exit(f"{out}: {cell}, seed {seed} was run with other settings; write to another file")
+    return bool(known)
+
+
 def _keep(out: Path, row: dict[str, Any]) -> None:
-    """Writes a row, unless the file has one of this cell and seed."""
-    rows = _rows(out)
-    if all((row["cell"], row["seed"]) != (each["cell"], each["seed"]) for each in rows):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        files.write_json(out, [*rows, row])
-        print(f"{row['cell']}, seed {row['seed']}: {row['score']:.4f} in {row['seconds']:.0f} s", flush=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    files.write_json(out, [*_rows(out), row])
+    print(f"{row['cell']}, seed {row['seed']}: {row['score']:.4f} in {row['seconds']:.0f} s", flush=True)
 
 
 def table_of(rows: list[dict[str, Any]]) -> list[str]:

@@ -98,6 +98,16 @@ def test_layers_of_the_teacher_are_taken(teacher: Path, tmp_path: Path, said: py
         assert torch.allclose(each, theirs[name.replace("layer.0.", "layer.1.")], atol=1e-6), name
 
 
+def test_a_student_that_starts_from_the_teacher_s_folder_has_all_its_layers(teacher: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(phase1__steps=1, phase2__steps=0)
+    run = pretrain(recipe, corpus(), tmp_path / "run", init_from=teacher, teacher=teacher)
+    assert bertsmith.load_encoder(run.model).config.num_hidden_layers == 2
+    both = small_recipe(distillation__teacher_layers=1, phase1__steps=1, phase2__steps=0)
+    with pytest.raises(BertsmithError, match="from a model and from the teacher's layers") as caught:
+        pretrain(both, corpus(), tmp_path / "both", init_from=teacher, teacher=teacher)
+    assert "--init-from" not in caught.value.fix
+
+
 def work(teacher: Path, folder: Path, out: Path) -> None:
     bertsmith.distill(teacher, student(save_every=2), out, corpus=folder, resume=True)
 

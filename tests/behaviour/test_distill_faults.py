@@ -127,8 +127,14 @@ def test_words_of_tagged_rows_are_not_replaced(bert: Path, tmp_path: Path) -> No
 
 
 def test_a_corpus_and_rows_exclude_each_other(bert: Path, teacher: Path, tmp_path: Path) -> None:
-    error = refused(teacher, "bert-tiny", tmp_path, corpus=tmp_path, settings=None)
+    error = refused(teacher, "bert-tiny", tmp_path, task="auto", corpus=tmp_path, settings=None)
     assert error.what == "a corpus and train and dev exclude each other"
+
+
+def test_a_corpus_and_a_task_exclude_each_other(teacher: Path, tmp_path: Path) -> None:
+    alone: dict[str, Any] = {"corpus": tmp_path, "train": None, "dev": None, "settings": None}
+    error = refused(teacher, "bert-tiny", tmp_path, task="sst2", **alone)
+    assert error.what == "a corpus and task exclude each other"
 
 
 def test_the_command_line_names_what_is_wrong(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

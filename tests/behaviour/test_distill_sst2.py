@@ -46,3 +46,21 @@ def test_a_run_is_written_once_and_with_its_settings(script, tmp_path, monkeypat
     monkeypatch.setattr(script, "STUDENT", script.replace(script.STUDENT, batch=16))
     with pytest.raises(SystemExit, match="was run with other settings"):
         script._one(out, "alone", 1, ([], []), folder, folder, folder / "mlm")
+
+
+def test_teacher_and_students_have_one_precision_and_the_teacher_s_row_the_machine(script, tmp_path, monkeypatch):
+    trained = []
+
+    def finetune(task, model, train, dev, out, *, settings, resume):
+        trained.append(settings.precision)
+        (out / "model").mkdir(parents=True)
+        script.files.write_json(out / "finetune.json", {"last_epoch_scores": [0.5], "seconds": 1.0})
+
+    monkeypatch.setattr(script.bertsmith, "finetune", finetune)
+    out = tmp_path / "scores.json"
+    for _ in range(2):
+        script.teacher_of(out, tmp_path / "work", tmp_path, [], [])
+    assert trained == [script.STUDENT.precision] == ["fp32"]
+    (row,) = json.loads(out.read_text())
+    assert (row["cell"], row["score"], row["settings"]["precision"]) == ("teacher", 0.5, "fp32")
+    assert {"versions", "cpu", "cores"} <= row.keys()

@@ -13,7 +13,9 @@ from safetensors.torch import load_file
 
 import bertsmith
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.ranks import rank
 from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.distilling import augment
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.checkpoints.folders import STATE_FILE
@@ -112,6 +114,21 @@ def test_layers_of_the_teacher_make_a_smaller_model_that_predicts(
     assert len(Predictor(tmp_path / "run", "cpu")(DEV)) == len(DEV)
 
 
+def test_a_folder_that_is_named_has_a_fresh_head_even_where_it_is_the_teacher_s(
+    teacher: Path, tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    settings = replace(STILL, learning_rate=1e-9, max_steps=1)
+    distil(teacher, teacher, tmp_path / "run", settings=settings)
+    assert f"student: all layers of {teacher / 'model'}; teacher: {teacher / 'model'}" in said.text
+    ours, theirs = tensors(tmp_path / "run"), tensors(teacher)
+    equal = {name: torch.allclose(each, theirs[name], atol=1e-6) for name, each in ours.items()}
+    assert equal.pop("classifier.weight") is False
+    equal.pop("classifier.bias")
+    assert all(equal.values())
+    with pytest.raises(BertsmithError, match="student was None, is 'the teacher with its head'"):
+        distil(teacher, None, tmp_path / "run", settings=settings, resume=True)
+
+
 def test_a_student_of_a_recipe_is_of_its_shape_and_has_no_maps_when_finished(teacher: Path, tmp_path: Path) -> None:
     distil(teacher, "bert-tiny", tmp_path / "run", settings=replace(STILL, max_steps=2))
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text(encoding="utf-8"))
@@ -139,11 +156,37 @@ def test_made_rows_are_counted_kept_and_have_no_label(teacher: Path, bert: Path,
     assert kept.rows == result.rows
 
 
+def test_what_is_cut_of_made_rows_is_counted_by_itself(
+    teacher: Path, bert: Path, tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    settings = replace(STILL, augment=2, augment_model=str(bert), max_steps=1, max_length=8)
+    result = distil(teacher, bert, tmp_path / "run", settings=settings)
+    alone = distil(teacher, bert, None, settings=replace(settings, augment=0, augment_model=None))
+    cut = result.truncated
+    assert cut["train"] == alone.truncated["train"]
+    assert 0 < cut["train"].rows < cut["augmented"].rows < result.rows["augmented"]
+    assert cut["augmented"].tokens > cut["train"].tokens
+    assert f"{cut['augmented'].rows:,} of them truncated, {cut['augmented'].tokens:,} tokens lost; " in said.text
+    assert json.loads((tmp_path / "run" / "finetune.json").read_text())["truncated_rows"] == cut["train"].rows
+
+
 def test_made_rows_may_keep_the_label_of_their_row(teacher: Path, bert: Path, tmp_path: Path) -> None:
     settings = replace(STILL, **LABELS_ALONE, augment=1, augment_model=str(bert), label_augmented=True, epochs=1)
     result = distil(teacher, bert, tmp_path / "run", settings=settings)
     counts = [each["count"] for each in Run(tmp_path / "run").metrics("train")]
     assert sum(counts) == 70 + result.rows["augmented"]
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u0085"])
+def test_texts_with_marks_that_end_a_line_elsewhere_are_made_and_read(
+    teacher: Path, bert: Path, tmp_path: Path, mark: str
+) -> None:
+    marked = [{**row, "text": row["text"].replace(" ", f" {mark} ", 1)} for row in TRAIN[:16]]
+    settings = replace(STILL, augment=1, augment_model=str(bert), max_steps=1)
+    result = distil(teacher, bert, tmp_path / "run", train=marked, settings=settings)
+    lines = (tmp_path / "run" / "augmented.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    assert result.rows["augmented"] == len(lines) == 16
+    assert all(mark in json.loads(line)["text"] for line in lines)
 
 
 def student(teacher: Path, narrow: Path, words: Path, out: Path) -> None:
@@ -194,6 +237,34 @@ def test_two_ranks_have_the_losses_of_one(teacher: Path, narrow: Path, bert: Pat
 def still(teacher: Path, narrow: Path, words: Path, out: Path) -> None:
     settings = replace(STILL, augment=1, augment_model=str(words), epochs=1, micro_batch_tokens=60)
     distil(teacher, narrow, out, settings=settings, resume=True)
+
+
+def test_ranks_share_the_making_of_rows(teacher: Path, bert: Path, tmp_path: Path) -> None:
+    for ranks in (1, 2):
+        ran(in_parts, ranks, teacher, bert, tmp_path / str(ranks))
+    one, two = ((tmp_path / str(ranks) / "augmented.jsonl").read_bytes() for ranks in (1, 2))
+    assert one == two
+    rows = [
+        [int(each) for each in (tmp_path / f"{run} by {rank}").read_text().split()]
+        for run, rank in (("1", 0), ("2", 0), ("2", 1))
+    ]
+    assert rows[0] == list(range(70))
+    assert rows[1] == [*range(16), *range(32, 48), *range(64, 70)]
+    assert sorted(rows[1] + rows[2]) == rows[0]
+
+
+def in_parts(teacher: Path, words: Path, out: Path) -> None:
+    """A run of a step that writes beside its folder which rows this rank made others of."""
+    make = augment._made_of
+
+    def told(records: Any, *given: Any) -> Any:
+        with open(out.parent / f"{out.name} by {rank()}", "a") as file:
+            file.writelines(f"{number}\n" for number, _ in records)
+        return make(records, *given)
+
+    augment._ROWS_AT_ONCE, augment._made_of = 16, told
+    settings = replace(STILL, augment=2, augment_model=str(words), max_steps=1)
+    distil(teacher, words, out, settings=settings, resume=True)
 
 
 def test_another_teacher_is_another_run(teacher: Path, bert: Path, tmp_path: Path) -> None:

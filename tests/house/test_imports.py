@@ -61,6 +61,7 @@ SUB_ROOMS = {
         "layers",
         "encoder",
         "losses",
+        "initial",
         "distillation",
     ),
     "bench": (

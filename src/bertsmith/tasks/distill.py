@@ -48,8 +48,9 @@ def distill(
     Raises BertsmithError where teacher and student do not fit each other or the text, before any training.
     """
     if corpus is not None:
-        of_rows = (("train", train), ("dev", dev), ("test", test), ("data", data), ("settings", settings))
-        _check_corpus(student, out, [name for name, each in of_rows if each is not None])
+        rows = {"train": train, "dev": dev, "test": test, "data": data, "settings": settings}
+        of_rows = {"task": None if task == "auto" else task, **rows}
+        _check_corpus(student, out, [name for name, each in of_rows.items() if each is not None])
         return pretrain(student, corpus, out, resume=resume, teacher=teacher)  # type: ignore[arg-type]
     given = {part: rows for part, rows in (("train", train), ("dev", dev), ("test", test)) if rows is not None}
     teacher = Path(teacher)
@@ -57,7 +58,7 @@ def distill(
     model = teacher if student is None or shape is not None else Path(str(student))
     named = {"teacher": str(teacher), **({"student": _name(student)} if shape is not None else {})}
     settings = settings or distill_settings(task)
-    asked = Asked(task, model, given, Taken(data), settings, teacher, shape, named)
+    asked = Asked(task, model, given, Taken(data), settings, teacher, shape, student is None, named)
     return tune(asked, None if out is None else Path(out), resume)
 
 

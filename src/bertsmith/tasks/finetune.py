@@ -88,7 +88,7 @@ def finetune(
 class Asked:
     """What a run is asked for, beside its folder. model: the folder that it starts from. given: rows by part.
     teacher: the folder of a model to learn from; then `settings` are a `DistillSettings`. shape: of random weights in
-    place of the model's. named: what `recipe.yaml` says of teacher and student."""
+    place of the model's. as_teacher: as of `Distilled`. named: what `recipe.yaml` says of teacher and student."""
 
     task: str
     model: Path
@@ -97,6 +97,7 @@ class Asked:
     settings: FinetuneSettings | None
     teacher: Path | None = None
     shape: BertConfig | None = None
+    as_teacher: bool = False
     named: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -160,7 +161,7 @@ def _prepare(
     distilled = None
     if asked.teacher is not None:
         assert isinstance(settings, DistillSettings)
-        distilled = Distilled(model_folder(asked.teacher), settings, asked.shape)
+        distilled = Distilled(model_folder(asked.teacher), settings, asked.shape, asked.as_teacher)
     work = Work(
         folder, task.settled(folder, parts, settings), tokenizer, settings, max_length, parts, distilled=distilled
     )

@@ -57,7 +57,8 @@ class FinetuneResult:
     the trainings on folds, and on shares of the training rows, by number and by percentage. tuned: every figure of the
     kept weights on dev and test, with what was tuned on dev after training. baseline: the metric of the best answer
     that does not look at the text, which is `baseline_name`. class_counts: training rows of each label. rows,
-    truncated: of train, dev and test. seconds: wall time of the call that ended the run.
+    truncated: of train, dev, test and, where rows were made, augmented. seconds: wall time of the call that ended the
+    run.
     """
 
     folder: Path | None

@@ -68,7 +68,11 @@ class Sequences:
     @property
     def truncated(self) -> Truncated:
         """How much was cut."""
-        lost = self.row_lost_tokens
+        return self.truncated_of(slice(None))
+
+    def truncated_of(self, records: slice) -> Truncated:
+        """How much of some of the records was cut."""
+        lost = self.row_lost_tokens[records]
         return Truncated(int(np.count_nonzero(lost)), int(lost.sum()))
 
     def truncation(self) -> str:

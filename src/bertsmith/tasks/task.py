@@ -147,6 +147,12 @@ class Examples:
     part: str = ""
     originals: int | None = None
 
+    @property
+    def original_records(self) -> int:
+        """How many records are the user's; those behind them were made."""
+        all_original = self.originals is None or self.originals == len(self.units) - 1
+        return len(self.records) if all_original else int(self.sequences.rows[self.units[self.originals]])
+
     def where(self, unit: int) -> str:
         """ "file:line" of the record of a unit."""
         record: Record = self.records[self.sequences.rows[self.units[unit]]]

@@ -17,6 +17,7 @@ from bertsmith.base.log import log_choice, say
 from bertsmith.base.ranks.together import together
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
+from bertsmith.model.distillation.maps import without_maps
 from bertsmith.model.initial import initialise
 from bertsmith.model.neighbours import look_at_neighbours
 from bertsmith.model.pretraining import PretrainingModel
@@ -40,7 +41,6 @@ from bertsmith.training.pretraining.teacher import (
     check_teacher,
     take_layers,
     teaching_of,
-    without_maps,
 )
 from bertsmith.training.run import (
     TrainerSettings,
@@ -143,7 +143,7 @@ def _check_taught(recipe: Recipe, init_from: Path | None) -> None:
         raise BertsmithError(what, "compile", "--compile auto")
     if init_from is not None and recipe.distillation.teacher_layers:
         what = "the student would start from a model and from the teacher's layers"
-        raise BertsmithError(what, "distillation.teacher_layers", "leave it out, or --init-from")
+        raise BertsmithError(what, "distillation.teacher_layers", "use 0, or start from no other model (init_from)")
 
 
 def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -> None:
@@ -227,7 +227,7 @@ def _model(work: _Work, device: Device) -> PretrainingModel:
     if init_from is not None:
         model = load_pretraining_model(init_from)
         fit_vocabulary(model, corpus, init_from)
-        if init_from == work.teacher:
+        if work.teacher is not None and recipe.distillation.teacher_layers:
             take_layers(model, recipe.distillation.teacher_layers, init_from)
         tell_shape(_config(recipe, corpus), model.config, init_from)
         _tell_unused(recipe.model, init_from)

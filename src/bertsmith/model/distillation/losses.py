@@ -15,7 +15,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import log_softmax, logsigmoid
 
 from bertsmith.base.layout import Layout
-from bertsmith.model.linear import Linear
 from bertsmith.model.losses import LossSum
 
 
@@ -46,12 +45,6 @@ def squared_sum(numbers: Tensor, teacher: Tensor) -> LossSum:
     return LossSum(
         ((_wide(numbers) - _wide(teacher)) ** 2).sum(), _count(len(numbers), numbers), _count(-len(numbers), numbers)
     )
-
-
-def hidden_maps(pairs: int, student: int, teacher: int) -> nn.ModuleList | None:
-    """A linear map from the student's width to the teacher's for each pair of layers; None where the widths are equal.
-    It is trained with the student, and is no part of the finished model."""
-    return None if student == teacher else nn.ModuleList(Linear(student, teacher) for _ in range(pairs))
 
 
 def hidden_sum(

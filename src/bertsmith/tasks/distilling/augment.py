@@ -8,12 +8,17 @@ replace, and never the word itself. Every draw is keyed by seed, row and number,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertsmith.base import ranks
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import Progress, say
+from bertsmith.base.ranks.together import together
 from bertsmith.base.streams import generator, stream_key
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.reading.records import Record
@@ -21,8 +26,8 @@ from bertsmith.tasks.sequences import Ints, Sequences, by_length, pack
 from bertsmith.tasks.task import Runner
 from bertsmith.tokens.tokenizer import EncodedPair, Tokenizer
 
-# Rows whose proposals are in memory at once.
-_ROWS_AT_ONCE = 1024
+# Rows whose proposals are in memory at once, and after which ranks meet: few enough that this takes no minutes.
+_ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,11 @@ class Made:
     several: int = 0
     wordless: int = 0
     equal: int = 0
+
+    def add(self, other: Made) -> None:
+        """Takes in what was made of later rows."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
     def line(self, of: int) -> str:
         """All of that in words. of: the rows that there were."""
@@ -121,16 +131,34 @@ def words_of(pair: EncodedPair, tokenizer: Tokenizer) -> list[Word]:
 
 
 def make_rows(records: Sequence[Record], proposer: Proposer, making: Making) -> Made:
-    """At most `making.count` rows of each record, in their order. Each replaces one word at least."""
-    made = Made()
-    top = min(making.top, int(proposer.words().sum()) - 1)
-    for start in range(0, len(records), _ROWS_AT_ONCE):
-        some = list(enumerate(records[start : start + _ROWS_AT_ONCE], start))
-        _make_some(some, proposer, replace(making, top=top), made)
+    """At most `making.count` rows of each record, in their order. Each replaces one word at least.
+
+    All ranks call it, with the same records, and share them; all get all rows. Batches are those of one rank, so the
+    rows are the same.
+    Says where there are fewer proposals than `making.top`. Raises BertsmithError where there is none.
+    """
+    words = int(proposer.words().sum())
+    top = min(making.top, words - 1)  # a word is not its own proposal
+    if top < 1:
+        what = f"the vocabulary has {words} words of letters that are one piece, so there is nothing to replace by"
+        raise BertsmithError(what, "augment_model", "name a model whose vocabulary has whole words")
+    if top < making.top:
+        say(f"a word is replaced by one of {top:,} proposals, not {making.top:,}: there are {words:,} whole words")
+    made, making = Made(), replace(making, top=top)
+    at_once = _ROWS_AT_ONCE * ranks.world_size()
+    with Progress("making rows", len(records), "rows") as progress:
+        for start in range(0, len(records), at_once):
+            first = start + _ROWS_AT_ONCE * ranks.rank()
+            some = list(enumerate(records[first : first + _ROWS_AT_ONCE], first))
+            for each in ranks.gathered(together(partial(_made_of, some, proposer, making))):
+                made.add(each)
+            progress.advance(min(at_once, len(records) - start))
     return made
 
 
-def _make_some(records: list[tuple[int, Record]], proposer: Proposer, making: Making, made: Made) -> None:
+def _made_of(records: list[tuple[int, Record]], proposer: Proposer, making: Making) -> Made:
+    """Rows made of some records, each with its number."""
+    made = Made()
     drawn: list[tuple[int, Record, list[Word], list[dict[int, int]]]] = []
     masked: dict[tuple[int, int], int] = {}
     sequences: list[tuple[EncodedPair, Word]] = []
@@ -148,7 +176,7 @@ def _make_some(records: list[tuple[int, Record]], proposer: Proposer, making: Ma
         drawn.append((number, record, words, draws))
     made.masked += len(sequences)
     if not sequences:
-        return
+        return made
     itself = np.array([int(pair.ids[word.first]) if word.end - word.first == 1 else -1 for pair, word in sequences])
     found = proposer.proposals(_masked(sequences, proposer.tokenizer), itself, making.top)
     pieces = proposer.tokenizer.pieces
@@ -158,6 +186,7 @@ def _make_some(records: list[tuple[int, Record]], proposer: Proposer, making: Ma
         different = list(dict.fromkeys(texts))
         made.equal += len(texts) - len(different)
         made.rows += [(number, *each) for each in different]
+    return made
 
 
 def _drawn(words: int, making: Making, row: int, copy: int) -> dict[int, int]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import hidden_sum
+from bertsmith.model.distillation.maps import maps_of
 from bertsmith.model.distillation.states import recorded
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.flop import step_flop
@@ -23,8 +24,6 @@ from bertsmith.tasks.settings import DistillSettings
 from bertsmith.tasks.task import Task
 
 LOGITS, HIDDEN = "logits", "hidden"
-MAPS = "hidden_maps"
-"""The part of a student in training that maps its hidden states to the teacher's width; no part of what is saved."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,7 @@ class DistilObjective(TaskObjective):
                 found[LOGITS] = task.distilled(scores, expected, inputs, targets, settings.soft_temperature)
             if settings.hidden_weight:
                 ours = [states.hidden[layer] for layer, _ in pairs]
-                maps = getattr(self.model, MAPS, None)
-                found[HIDDEN] = hidden_sum(ours, theirs, maps, inputs.asked.tokens)
+                found[HIDDEN] = hidden_sum(ours, theirs, maps_of(self.model), inputs.asked.tokens)
         by_name = weights(task, settings)
         return {name: replace(each, loss=by_name[name] * each.loss) for name, each in found.items()}
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bertsmith.base import files, ranks
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
+from bertsmith.base.ranks.together import together
+from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.distilling.augment import Making, Proposer, make_rows
 from bertsmith.tasks.finetuning.work import Work
@@ -46,33 +50,41 @@ def check_augmented(work: Work) -> None:
 def with_augmented(work: Work, run: Path, device: Device, started_on: Mapping[str, str]) -> tuple[Work, dict[str, str]]:
     """The work with made rows behind the training rows, and what `RunFacts.started_on` records of them.
 
-    started_on: of the run that is resumed, {} for a new one. The first rank makes the rows, and all get them. Raises
+    started_on: of the run that is resumed, {} for a new one. Ranks share the making, and all get all rows. Raises
     BertsmithError where a resumed run would get other rows than it had.
     """
     if work.distilled is None or not work.distilled.settings.augment:
         return work, {}
     path, known = run / AUGMENTED_FILE, started_on.get(_FACT)
 
-    def lines() -> tuple[str, str]:
-        if known is None or not path.is_file() or files.sha256(path) != known:
-            files.write_text(path, _made(work, device))
-        return path.read_text(encoding="utf-8"), files.sha256(path)
-
-    text, checksum = ranks.by_first(lines)
+    text = ranks.by_first(partial(_kept, path, known))
+    if text is None:
+        text = _made(work, device)
+        ranks.by_first(partial(files.write_text, path, text))
+    checksum = hashlib.sha256(text.encode()).hexdigest()
     if known not in (None, checksum):
         what = "the made rows of this run are missing or changed, and making them again gives other ones"
         raise BertsmithError(what, path, "put the file back, or start again in another folder")
     originals = work.parts["train"]
     records = [
         replace(originals.records[each["row"]], text=each["text"], text_b=each["text_b"], id=None)
-        for each in map(json.loads, text.splitlines())
+        for each in map(json.loads, text.split("\n")[:-1])  # a text may hold what `splitlines` splits at
     ]
     named = [replace(each, where=f"{each.where} (made row {number})") for number, each in enumerate(records, 1)]
     examples = replace(
         work.examples([*originals.records, *named]), part=originals.part, originals=len(originals.targets)
     )
-    say(f"train: {len(named):,} made rows beside {len(originals.records):,}; {path}")
+    cut = examples.sequences.truncated_of(slice(len(originals.records), None))
+    lost = f"{cut.rows:,} of them truncated, {cut.tokens:,} tokens lost"
+    say(f"train: {len(named):,} made rows beside {len(originals.records):,}, {lost}; {path}")
     return replace(work, parts={**work.parts, "train": examples}), {_FACT: checksum}
+
+
+def _kept(path: Path, checksum: str | None) -> str | None:
+    """The lines that a resumed run had; None where they are to be made."""
+    if checksum is None or not path.is_file() or files.sha256(path) != checksum:
+        return None
+    return path.read_text(encoding="utf-8")
 
 
 def _made(work: Work, device: Device) -> str:
@@ -80,14 +92,8 @@ def _made(work: Work, device: Device) -> str:
     assert work.distilled is not None
     settings = work.distilled.settings
     folder = model_folder(Path(settings.augment_model or ""))
-    config = read_config(folder)
-
-    model = load_model(lambda shape: PretrainingModel(shape, device.compute), folder, MaskedWords.may_be_fresh)
-    proposer = Proposer(
-        model.to(device.torch_device),
-        load_tokenizer(folder, config),
-        Runner(device.torch_device, settings.micro_batch_tokens),
-    )
+    config = together(partial(read_config, folder))
+    proposer = together(partial(_proposer, folder, config, device, settings.micro_batch_tokens))
     longest = min(work.max_length, config.max_position_embeddings)
     making = Making(settings.augment, settings.augment_share, settings.augment_top, settings.seed, longest)
     records = work.parts["train"].records
@@ -96,3 +102,9 @@ def _made(work: Work, device: Device) -> str:
     say(made.line(len(records)))
     rows = ({"row": row, "text": text, "text_b": text_b} for row, text, text_b in made.rows)
     return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in rows)
+
+
+def _proposer(folder: Path, config: BertConfig, device: Device, micro_batch_tokens: int) -> Proposer:
+    model = load_model(lambda shape: PretrainingModel(shape, device.compute), folder, MaskedWords.may_be_fresh)
+    runner = Runner(device.torch_device, micro_batch_tokens)
+    return Proposer(model.to(device.torch_device), load_tokenizer(folder, config), runner)

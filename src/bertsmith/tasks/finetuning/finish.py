@@ -11,8 +11,8 @@ from torch import nn
 
 from bertsmith.base import files
 from bertsmith.base.log import say
+from bertsmith.model.distillation.maps import without_maps
 from bertsmith.tasks.finetuning.folds import drop_scores, out_of_fold
-from bertsmith.tasks.finetuning.teacher import without_maps
 from bertsmith.tasks.finetuning.trials import FOLD, SHARE, trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.nvidia_results import NVIDIA_FILE, nvidia_results
@@ -67,6 +67,7 @@ def _tuned(work: Work, model: nn.Module, runner: Runner, report: Path) -> tuple[
 
 def _result(work: Work, run: Run, tuned: dict[str, dict[str, float]], seconds: float) -> FinetuneResult:
     parts, settings, seed = work.parts, work.settings, trials(work)[-1]
+    told = _told(parts)
     return FinetuneResult(
         folder=run.folder,
         task=work.task.kind,
@@ -79,17 +80,20 @@ def _result(work: Work, run: Run, tuned: dict[str, dict[str, float]], seconds: f
         baseline=work.task.baseline(work.metric, parts["dev"]),
         baseline_name=work.task.baseline_name,
         class_counts=dict(work.task.counts or {}),
-        rows=_rows(parts),
-        truncated={part: each.sequences.truncated for part, each in parts.items()},
+        rows={part: len(rows.records[some]) for part, (rows, some) in told.items()},
+        truncated={part: rows.sequences.truncated_of(some) for part, (rows, some) in told.items()},
         seconds=seconds,
     )
 
 
-def _rows(parts: Mapping[str, Examples]) -> dict[str, int]:
-    """The rows of each part, those that were made of training rows by themselves."""
-    found = {part: len(each.records) for part, each in parts.items()}
-    originals = parts["train"].originals
-    return found if originals is None else {**found, "train": originals, "augmented": found["train"] - originals}
+def _told(parts: Mapping[str, Examples]) -> dict[str, tuple[Examples, slice]]:
+    """Which rows results count under each name: those that were made of training rows by themselves."""
+    found = {part: (rows, slice(None)) for part, rows in parts.items()}
+    train = parts["train"]
+    if train.originals is None:
+        return found
+    first = train.original_records
+    return {**found, "train": (train, slice(first)), "augmented": (train, slice(first, None))}
 
 
 def _save(model: nn.Module, work: Work, result: FinetuneResult, out: Path) -> None:

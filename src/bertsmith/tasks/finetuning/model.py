@@ -39,8 +39,7 @@ def build_model(work: Work, device: Device, seed: int) -> nn.Module:
         initialise(model, work.config.initializer_range, stream_key(seed, "from scratch"))
     else:
         heads = (work.task.head,) if work.task.head else ()
-        # A student that is made of its teacher's layers starts with the teacher's head too.
-        out = () if work.distilled is not None and work.folder == work.distilled.teacher else heads
+        out = () if work.distilled is not None and work.distilled.as_teacher else heads
         model = load_model(build, work.folder, may_be_fresh=(POOLER, *heads), leave_out=out, seed=seed)
     keep_layers(model, work.layers)
     _set_layers(model, work.settings, seed)

@@ -12,12 +12,10 @@ from bertsmith.base import files
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
-from bertsmith.base.streams import stream_key
+from bertsmith.model.distillation import maps
 from bertsmith.model.distillation.layers import layer_pairs
-from bertsmith.model.distillation.losses import hidden_maps
 from bertsmith.model.encoder import Encoder
-from bertsmith.model.initial import initialise
-from bertsmith.tasks.distilling.objective import MAPS, Teaching, weights
+from bertsmith.tasks.distilling.objective import Teaching, weights
 from bertsmith.tasks.finetuning.work import Distilled, Work
 from bertsmith.tasks.registry import answering
 from bertsmith.tasks.sequences import load_tokenizer
@@ -82,7 +80,7 @@ def _tell(work: Work, pairs: tuple[tuple[int, int], ...]) -> None:
     else:
         every = shape.num_hidden_layers
         some = f"layers {', '.join(map(str, work.layers))} of {every}" if len(work.layers) < every else "all layers"
-        head = " with the head" if work.folder == of else ""
+        head = " with the head" if work.distilled.as_teacher else ""
         begins = f"{some} of {work.folder}{head}"
     say(f"student: {begins}; teacher: {of}")
     losses = ", ".join(f"{name} x {weight:g}" for name, weight in weights(work.task, settings).items())
@@ -95,6 +93,8 @@ def distilled_identity(distilled: Distilled) -> dict[str, Any]:
     found: dict[str, Any] = dict(model_identity(distilled.teacher, "teacher"))
     if distilled.settings.augment_model is not None:
         found |= model_identity(model_folder(Path(distilled.settings.augment_model)), "augment_model")
+    if distilled.as_teacher:
+        found["student"] = "the teacher with its head"
     if distilled.shape is not None:
         found |= settings_identity(asdict(distilled.shape), "student", ())
     return found
@@ -122,14 +122,4 @@ def add_maps(model: nn.Module, distilled: Distilled, seed: int) -> None:
     if not settings.hidden_weight:
         return
     pairs = layer_pairs(settings.layer_map, encoder.config.num_hidden_layers, teacher.num_hidden_layers)
-    maps = hidden_maps(len(pairs), encoder.config.hidden_size, teacher.hidden_size)
-    if maps is not None:
-        initialise(maps, encoder.config.hidden_size**-0.5, stream_key(seed, MAPS))
-        model.add_module(MAPS, maps)
-
-
-def without_maps(model: nn.Module) -> nn.Module:
-    """The student as it is saved."""
-    if hasattr(model, MAPS):
-        delattr(model, MAPS)
-    return model
+    maps.add_maps(model, len(pairs), (encoder.config.hidden_size, teacher.hidden_size), seed)

@@ -20,11 +20,12 @@ from bertsmith.weights.huggingface import read_config
 @dataclass(frozen=True)
 class Distilled:
     """teacher: the folder of a model of the same task. shape: of a student with random weights; None for one that
-    starts from a folder."""
+    starts from a folder. as_teacher: the student starts as the teacher, or layers of it, with its head."""
 
     teacher: Path
     settings: DistillSettings
     shape: BertConfig | None = None
+    as_teacher: bool = False
 
 
 @dataclass(frozen=True)

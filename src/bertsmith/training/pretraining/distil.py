@@ -11,6 +11,7 @@ from torch import nn
 from bertsmith.base.ranks import rank, sum_over_ranks, world_size
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.distillation.losses import hidden_sum, relation_sum
+from bertsmith.model.distillation.maps import maps_of
 from bertsmith.model.distillation.states import States, recorded
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.losses import Forward, LossSum
@@ -20,8 +21,6 @@ from bertsmith.training.pretraining.inputs import flop_of, to_inputs
 from bertsmith.training.pretraining.objective import Pretraining
 
 HIDDEN, ATTENTION, VALUES = "hidden", "attention", "values"
-MAPS = "hidden_maps"
-"""The part of a student in training that maps its hidden states to the teacher's width; no part of what is saved."""
 # Without labels these have no gradient: both heads, and the pooler that feeds one of them.
 _OF_LABELS = ("masked_head.", "next_sentence.", "encoder.pooler.")
 
@@ -80,7 +79,7 @@ class DistilledPretraining(Pretraining):
         theirs = self._taught(inputs)
         if pairs:
             states = [ours.hidden[each] for each, _ in pairs], [theirs.hidden[each] for _, each in pairs]
-            found[HIDDEN] = hidden_sum(*states, getattr(self.model, MAPS, None), batch.layout.tokens)
+            found[HIDDEN] = hidden_sum(*states, maps_of(self.model), batch.layout.tokens)
         for name in teaching.relations:
             (student,), (teacher,) = ours.qkv.values(), theirs.qkv.values()
             first, second = (0, 1) if name == ATTENTION else (2, 2)

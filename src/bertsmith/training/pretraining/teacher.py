@@ -10,15 +10,13 @@ import torch
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
-from bertsmith.base.streams import stream_key
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.distillation.layers import evenly_spaced, keep_layers, layer_pairs
-from bertsmith.model.distillation.losses import hidden_maps
+from bertsmith.model.distillation.maps import add_maps
 from bertsmith.model.encoder import Encoder
-from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel, PretrainLosses
 from bertsmith.tokens.tokenizer import Tokenizer
-from bertsmith.training.pretraining.distil import ATTENTION, HIDDEN, MAPS, VALUES, Teaching, freeze_unlabelled
+from bertsmith.training.pretraining.distil import ATTENTION, HIDDEN, VALUES, Teaching, freeze_unlabelled
 from bertsmith.weights.huggingface import load_encoder, read_config
 
 
@@ -79,10 +77,7 @@ def teaching_of(
         what = f"relations by {heads} heads: the widths are {ours.hidden_size} (student) and {theirs.hidden_size}"
         raise BertsmithError(what, "distillation.relation_heads", "use a number that divides both widths")
     if settings.hidden:
-        maps = hidden_maps(len(pairs), ours.hidden_size, theirs.hidden_size)
-        if maps is not None:
-            initialise(maps, ours.hidden_size**-0.5, stream_key(seed, MAPS))
-            student.add_module(MAPS, maps.to(device.torch_device))
+        add_maps(student, len(pairs), (ours.hidden_size, theirs.hidden_size), seed)
     if not settings.labels:
         freeze_unlabelled(student)
         warn("labels have no weight, so heads are not trained: the finished model is an encoder", of_all_ranks=True)
@@ -99,10 +94,3 @@ def _tell(
     hidden = f"; layers (student:teacher) {layers}" if settings.hidden else ""
     relations = f"; relations of the last layers by {heads} heads" if settings.attention or settings.values else ""
     say(f"teacher: {folder}, {shape}; losses: {losses}{hidden}{relations}")
-
-
-def without_maps(model: PretrainingModel) -> PretrainingModel:
-    """The student as it is saved."""
-    if hasattr(model, MAPS):
-        delattr(model, MAPS)
-    return model

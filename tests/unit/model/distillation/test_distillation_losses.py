@@ -13,13 +13,13 @@ from torch import Tensor
 
 from bertsmith.base.layout import Layout
 from bertsmith.model.distillation.losses import (
-    hidden_maps,
     hidden_sum,
     relation_sum,
     soft_label_sum,
     soft_sum,
     squared_sum,
 )
+from bertsmith.model.distillation.maps import hidden_maps
 
 scores = arrays(np.float64, (4, 3), elements=st.floats(-20, 20))
 

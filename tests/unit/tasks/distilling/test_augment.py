@@ -1,18 +1,21 @@
 """Rows made by replacing words: only words, at the drawn places, by proposals; the same whatever else is made."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.tasks.distilling import augment
 from bertsmith.tasks.distilling.augment import Made, Making, Proposer, make_rows, words_of
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.task import Runner
 from bertsmith.weights.huggingface import load_pretraining_model, read_config
-from made_students import WORDS, made_bert, rows
+from made_students import PIECES, WORDS, made_bert, rows
 
 MAKING = Making(3, 0.4, 5, 7, 32)
 
@@ -77,6 +80,23 @@ def test_a_row_s_draws_do_not_depend_on_what_else_is_made(proposer: Proposer) ->
     assert fewer <= set(together.rows), "a further row does not change the earlier ones"
 
 
+def test_the_making_says_how_far_it_is(proposer: Proposer, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+
+    class Recorded(augment.Progress):
+        def __init__(self, what: str, total: int | None, unit: str = "") -> None:
+            told.append((what, total, unit))
+            super().__init__(what, total, unit)
+
+        def advance(self, count: int, note: str = "") -> None:
+            told.append(count)
+
+    monkeypatch.setattr(augment, "Progress", Recorded)
+    monkeypatch.setattr(augment, "_ROWS_AT_ONCE", 8)
+    make_rows(records(20), proposer, MAKING)
+    assert told == [("making rows", 20, "rows"), 8, 8, 4]
+
+
 def test_proposals_are_the_likeliest_words_and_never_the_word_itself(proposer: Proposer) -> None:
     record = Record("bam den kot", "fus gip", "x", "row 0")
     made = make_rows([record], proposer, replace(MAKING, count=200, share=0.01, top=3))
@@ -110,6 +130,26 @@ def test_rows_without_words_and_equal_rows_are_counted(proposer: Proposer) -> No
         "one; 7 left out as equal to another of the same row; 1 rows have no word to replace"
     )
     assert make_rows(some[:1], proposer, MAKING) == Made(wordless=1)
+
+
+def test_fewer_proposals_than_asked_for_are_said(proposer: Proposer, said: pytest.LogCaptureFixture) -> None:
+    words = len(WORDS) + 2
+    make_rows(records(2), proposer, replace(MAKING, top=words - 1))
+    assert "proposals" not in said.text
+    make_rows(records(2), proposer, replace(MAKING, top=words))
+    assert (
+        f"a word is replaced by one of {words - 1} proposals, not {words}: there are {words} whole words" in said.text
+    )
+
+
+@pytest.mark.parametrize("words", [[], ["bam"]])
+def test_a_vocabulary_without_words_to_choose_from_is_refused(tmp_path: Path, words: list[str]) -> None:
+    folder = made_bert(tmp_path, [*PIECES[:5], *words, "##am", "!", "7"])
+    runner = Runner(torch.device("cpu"), 256)
+    few = Proposer(load_pretraining_model(folder), load_tokenizer(folder, read_config(folder)), runner)
+    with pytest.raises(BertsmithError, match=f"the vocabulary has {len(words)} words of letters") as caught:
+        make_rows(records(2), few, MAKING)
+    assert caught.value.where == "augment_model"
 
 
 def test_words_past_the_model_s_length_stay(proposer: Proposer) -> None:
