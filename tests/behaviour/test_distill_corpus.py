@@ -20,6 +20,8 @@ from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.checkpoints.folders import STATE_FILE
 from bertsmith.training.pretrain import config_of, pretrain
+from bertsmith.training.pretraining.distil import DistilledPretraining
+from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.run_folder import Run
 from bertsmith.weights.huggingface import save_pretraining_model
 from made_kills import Moment, ran
@@ -62,6 +64,26 @@ def test_losses_of_both_phases_are_measured_and_add_up(teacher: Path, tmp_path: 
     for each in (*run.metrics("evaluation"), *run.metrics("final")):
         assert {"masked_accuracy", *LOSSES} <= each.keys()
     assert not [name for name in load_file(run.model / "model.safetensors") if "map" in name]
+
+
+@pytest.mark.parametrize("labels", [0, 1])
+def test_held_out_text_goes_once_through_the_student(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: int
+) -> None:
+    evaluate, passes = DistilledPretraining.evaluate, []
+
+    def counted(self: DistilledPretraining, held_out: Any, between: Any) -> dict[str, float]:
+        alone = Pretraining.evaluate(self, held_out, between) if labels else {}
+        with self.model.encoder.register_forward_hook(lambda *_: passes.append(1)):
+            found = evaluate(self, held_out, between)
+        assert len(passes) == len(held_out) > 1
+        passes.clear()
+        assert found == {**alone, **{name: found[name] for name in LOSSES}}
+        return found
+
+    monkeypatch.setattr(DistilledPretraining, "evaluate", counted)
+    short = {"phase1__steps": 1, "phase2__steps": 0, "distillation__labels": labels}
+    assert bertsmith.distill(teacher, student(**short), tmp_path / "run", corpus=corpus()).metrics("final")
 
 
 def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(teacher: Path, tmp_path: Path) -> None:

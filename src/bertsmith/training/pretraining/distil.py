@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,6 +18,7 @@ from bertsmith.model.encoder import Encoder
 from bertsmith.model.losses import Forward, LossSum
 from bertsmith.model.pretraining import PretrainInputs, PretrainLosses
 from bertsmith.training.objective import figures_of, nothing
+from bertsmith.training.pretraining.evaluate import FIGURES, baselines, held_out_figures, means
 from bertsmith.training.pretraining.inputs import flop_of, to_inputs
 from bertsmith.training.pretraining.objective import Pretraining
 
@@ -66,17 +68,33 @@ class DistilledPretraining(Pretraining):
 
     def _losses(self, inputs: PretrainInputs, batch: PretrainBatch) -> dict[str, LossSum]:
         """The losses that have a weight, multiplied by it."""
-        teaching, encoder = self.teaching, self.model.encoder
-        pairs = teaching.pairs if HIDDEN in teaching.weights else ()
-        last = [encoder.config.num_hidden_layers] if teaching.relations else []
-        with recorded(encoder, [ours for ours, _ in pairs], last) as ours:
+        with self._recorded() as ours:
             if self.predicts:
                 losses: PretrainLosses = self.model(inputs)
                 found = dict(losses._asdict())
             else:
-                encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
+                self._encode(inputs)
                 found = {}
-        theirs = self._taught(inputs)
+        found |= self._compared(ours, inputs, batch)
+        return {name: replace(each, loss=self.teaching.weights[name] * each.loss) for name, each in found.items()}
+
+    def _recorded(self) -> AbstractContextManager[States]:
+        """What is compared of the student, when it runs within the block."""
+        encoder = self.model.encoder
+        last = [encoder.config.num_hidden_layers] if self.teaching.relations else []
+        return recorded(encoder, [layer for layer, _ in self._pairs], last)
+
+    def _encode(self, inputs: PretrainInputs) -> None:
+        self.model.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
+
+    @property
+    def _pairs(self) -> tuple[tuple[int, int], ...]:
+        return self.teaching.pairs if HIDDEN in self.teaching.weights else ()
+
+    def _compared(self, ours: States, inputs: PretrainInputs, batch: PretrainBatch) -> dict[str, LossSum]:
+        """How far the student, as it was recorded, is from the teacher, without weights."""
+        teaching, pairs, theirs = self.teaching, self._pairs, self._taught(inputs)
+        found: dict[str, LossSum] = {}
         if pairs:
             states = [ours.hidden[each] for each, _ in pairs], [theirs.hidden[each] for _, each in pairs]
             found[HIDDEN] = hidden_sum(*states, maps_of(self.model), batch.layout.tokens)
@@ -85,35 +103,49 @@ class DistilledPretraining(Pretraining):
             first, second = (0, 1) if name == ATTENTION else (2, 2)
             sides = (student[:, first], student[:, second]), (teacher[:, first], teacher[:, second])
             found[name] = relation_sum(*sides, teaching.relation_heads, batch.layout)
-        return {name: replace(each, loss=teaching.weights[name] * each.loss) for name, each in found.items()}
+        return found
 
     @torch.no_grad()
     def _taught(self, inputs: PretrainInputs) -> States:
         encoder = self.teaching.encoder
-        pairs = self.teaching.pairs if HIDDEN in self.teaching.weights else ()
         last = [encoder.config.num_hidden_layers] if self.teaching.relations else []
-        with recorded(encoder, sorted({layer for _, layer in pairs}), last) as states:
+        with recorded(encoder, sorted({layer for _, layer in self._pairs}), last) as states:
             encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
         return states
 
     @torch.no_grad()
     def evaluate(self, held_out: Sequence[PretrainBatch], between: Callable[[], None] = nothing) -> dict[str, float]:
         """What heads predict, where they are trained, and the teacher's losses, each with its weight."""
-        names = self._of_teacher
+        names, weights = self._of_teacher, self.teaching.weights
+        if not names:
+            return super().evaluate(held_out, between)
         training = self.model.training
         self.model.eval()
-        sums = torch.zeros(3 * len(names), device=self.device, dtype=torch.float64)
+        letters = torch.from_numpy(self.alphabetic).to(self.device)
+        sums = torch.zeros(FIGURES + 3 * len(names), device=self.device, dtype=torch.float64)
         try:
-            for first in range(0, len(held_out) if names else 0, world_size()):
+            for first in range(0, len(held_out), world_size()):
                 between()
                 for batch in held_out[first + rank() : first + rank() + 1]:
-                    found = self._losses(to_inputs(batch, self.device), batch)
-                    sums += figures_of([found[name] for name in names])
+                    inputs = to_inputs(batch, self.device)
+                    with self._recorded() as ours:
+                        if self.predicts:
+                            sums[:FIGURES] += held_out_figures(self.model, inputs, letters)
+                        else:
+                            self._encode(inputs)
+                    found = self._compared(ours, inputs, batch)
+                    sums[FIGURES:] += figures_of([found[name] for name in names])
         finally:
             self.model.train(training)
-        losses, counts = sum_over_ranks(sums).view(-1, 3).T[:2].tolist()
-        figures = {f"{name}_loss": loss / max(n, 1) for name, loss, n in zip(names, losses, counts, strict=True)}
-        return {**(super().evaluate(held_out, between) if self.predicts else {}), **figures}
+        sums = sum_over_ranks(sums)
+        losses, counts = sums[FIGURES:].view(-1, 3).T[:2].tolist()
+        figures = {
+            f"{n}_loss": weights[n] * x / max(count, 1) for n, x, count in zip(names, losses, counts, strict=True)
+        }
+        if not self.predicts:
+            return figures
+        beside = baselines(held_out, self.unigrams, self.alphabetic)
+        return {**means(sums[:FIGURES].tolist()).as_record(), **beside.as_record(), **figures}
 
     def training_line(self, record: Mapping[str, float]) -> str:
         own = super().training_line(record) if self.predicts else f"loss {record['loss']:.3f}"

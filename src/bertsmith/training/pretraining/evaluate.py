@@ -24,6 +24,9 @@ from bertsmith.training.objective import nothing
 from bertsmith.training.parallel import is_sharded, reshard
 from bertsmith.training.pretraining.inputs import to_inputs
 
+FIGURES = 8
+"""How many numbers `held_out_figures` gives."""
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -102,7 +105,7 @@ def evaluate(
     training = model.training
     model.eval()
     letters = torch.from_numpy(alphabetic).to(device)
-    sums = torch.zeros(8, device=device, dtype=torch.float64)
+    sums = torch.zeros(FIGURES, device=device, dtype=torch.float64)
     try:
         for first in range(0, len(batches), world_size()):
             between()
@@ -117,11 +120,11 @@ def evaluate(
     finally:
         reshard(model)
         model.train(training)
-    return _means(sum_over_ranks(sums).tolist())
+    return means(sum_over_ranks(sums).tolist())
 
 
 def held_out_figures(model: PretrainingModel, inputs: PretrainInputs, letters: Tensor) -> Tensor:
-    """What a micro-batch adds to an evaluation: float64[8], in the order of `_means`. letters: bool[V]."""
+    """What a micro-batch adds to an evaluation: float64[FIGURES], in the order of `means`. letters: bool[V]."""
     logits, pair_logits = model.scores(inputs)
     masked = cross_entropy_sum(logits, inputs.masked_labels)
     pairs = cross_entropy_sum(pair_logits, inputs.next_sentence_labels)
@@ -134,7 +137,8 @@ def held_out_figures(model: PretrainingModel, inputs: PretrainInputs, letters: T
     return torch.stack([figure.double() for figure in figures])
 
 
-def _means(sums: list[float]) -> Evaluation:
+def means(sums: list[float]) -> Evaluation:
+    """Of the summed `held_out_figures` of all batches."""
     loss, right, count, right_words, words, pair_loss, pair_right, pairs = sums
     return Evaluation(
         masked_loss=loss / max(count, 1),
