@@ -267,6 +267,35 @@ def in_parts(teacher: Path, words: Path, out: Path) -> None:
     distil(teacher, words, out, settings=settings, resume=True)
 
 
+def test_a_run_that_is_ended_while_it_makes_rows_continues_from_there(
+    teacher: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, make = [], augment._made_of
+
+    def ended(records: Any, *given: Any) -> Any:
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append([number for number, _ in records])
+        return make(records, *given)
+
+    monkeypatch.setattr(augment, "_ROWS_AT_ONCE", 16)
+    settings = replace(STILL, augment=2, augment_model=str(bert), max_steps=1)
+    whole = distil(teacher, bert, tmp_path / "unbroken", settings=settings)
+    monkeypatch.setattr(augment, "_made_of", ended)
+    with pytest.raises(KeyboardInterrupt):
+        distil(teacher, bert, tmp_path / "run", settings=settings)
+    unfinished = tmp_path / "run" / "augmented.unfinished.jsonl"
+    with open(unfinished, "a", encoding="utf-8") as file:
+        file.write('{"end": 48, "ma')
+    made.append([])
+    result = distil(teacher, bert, tmp_path / "run", settings=settings, resume=True)
+    assert sorted(number for each in made for number in each) == list(range(70))
+    assert result.rows == whole.rows
+    ours, theirs = ((tmp_path / name / "augmented.jsonl").read_bytes() for name in ("run", "unbroken"))
+    assert ours == theirs
+    assert not unfinished.exists()
+
+
 def test_another_teacher_is_another_run(teacher: Path, bert: Path, tmp_path: Path) -> None:
     distil(teacher, bert, tmp_path / "run", settings=replace(STILL, max_steps=1))
     other = made_teacher(tmp_path / "other", bert, TRAIN)

@@ -7,9 +7,10 @@ replace, and never the word itself. Every draw is keyed by seed, row and number,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -130,11 +131,18 @@ def words_of(pair: EncodedPair, tokenizer: Tokenizer) -> list[Word]:
     return found
 
 
-def make_rows(records: Sequence[Record], proposer: Proposer, making: Making) -> Made:
+def make_rows(
+    records: Sequence[Record],
+    proposer: Proposer,
+    making: Making,
+    earlier: Mapping[int, Made] = MappingProxyType({}),
+    keep: Callable[[int, Made], None] = lambda end, made: None,
+) -> Made:
     """At most `making.count` rows of each record, in their order. Each replaces one word at least.
 
     All ranks call it, with the same records, and share them; all get all rows. Batches are those of one rank, so the
-    rows are the same.
+    rows are the same. earlier: what `keep` was given by a call before. keep: the first rank calls it with what was made
+    of further records, and the number of the next one.
     Says where there are fewer proposals than `making.top`. Raises BertsmithError where there is none.
     """
     words = int(proposer.words().sum())
@@ -144,15 +152,27 @@ def make_rows(records: Sequence[Record], proposer: Proposer, making: Making) -> 
         raise BertsmithError(what, "augment_model", "name a model whose vocabulary has whole words")
     if top < making.top:
         say(f"a word is replaced by one of {top:,} proposals, not {making.top:,}: there are {words:,} whole words")
-    made, making = Made(), replace(making, top=top)
+    making = replace(making, top=top)
+    made = _summed(earlier.values())
+    done = max(earlier, default=0)
     at_once = _ROWS_AT_ONCE * ranks.world_size()
     with Progress("making rows", len(records), "rows") as progress:
-        for start in range(0, len(records), at_once):
+        progress.skip(done)
+        for start in range(done, len(records), at_once):
             first = start + _ROWS_AT_ONCE * ranks.rank()
             some = list(enumerate(records[first : first + _ROWS_AT_ONCE], first))
-            for each in ranks.gathered(together(partial(_made_of, some, proposer, making))):
-                made.add(each)
-            progress.advance(min(at_once, len(records) - start))
+            further = _summed(ranks.gathered(together(partial(_made_of, some, proposer, making))))
+            end = min(start + at_once, len(records))
+            ranks.by_first(partial(keep, end, further))
+            made.add(further)
+            progress.advance(end - start)
+    return made
+
+
+def _summed(parts: Iterable[Made]) -> Made:
+    made = Made()
+    for each in parts:
+        made.add(each)
     return made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,16 +16,19 @@ from bertsmith.base.log import say
 from bertsmith.base.ranks.together import together
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.tasks.distilling.augment import Making, Proposer, make_rows
+from bertsmith.tasks.distilling.augment import Made, Making, Proposer, make_rows
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.kinds.masked_words import MaskedWords
 from bertsmith.tasks.registry import answering
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.task import Runner
+from bertsmith.training.run_folder import model_identity
 from bertsmith.weights.huggingface import CONFIG_FILE, load_model, model_folder, read_config
 
 AUGMENTED_FILE = "augmented.jsonl"
 """In a run folder: a line for each made row, with the number of the training row that it is made of, from 0."""
+_UNFINISHED_FILE = "augmented.unfinished.jsonl"
+"""What a run that is making rows has so far: a line for what they are made of and with, then one for each few rows."""
 _FACT = "augmented"
 _OF_TEXTS = ("classify", "regress")
 
@@ -59,8 +62,9 @@ def with_augmented(work: Work, run: Path, device: Device, started_on: Mapping[st
 
     text = ranks.by_first(partial(_kept, path, known))
     if text is None:
-        text = _made(work, device)
+        text = _made(work, device, run / _UNFINISHED_FILE)
         ranks.by_first(partial(files.write_text, path, text))
+        ranks.by_first(lambda: (run / _UNFINISHED_FILE).unlink(missing_ok=True))
     checksum = hashlib.sha256(text.encode()).hexdigest()
     if known not in (None, checksum):
         what = "the made rows of this run are missing or changed, and making them again gives other ones"
@@ -87,8 +91,8 @@ def _kept(path: Path, checksum: str | None) -> str | None:
     return path.read_text(encoding="utf-8")
 
 
-def _made(work: Work, device: Device) -> str:
-    """The lines of the file."""
+def _made(work: Work, device: Device, unfinished: Path) -> str:
+    """The lines of the file, some of which a killed run may have made."""
     assert work.distilled is not None
     settings = work.distilled.settings
     folder = model_folder(Path(settings.augment_model or ""))
@@ -98,10 +102,33 @@ def _made(work: Work, device: Device) -> str:
     making = Making(settings.augment, settings.augment_share, settings.augment_top, settings.seed, longest)
     records = work.parts["train"].records
     say(f"making rows with proposals of {folder}")
-    made = make_rows(records, proposer, making)
+    texts = [(each.text, each.text_b) for each in records]
+    how = [asdict(making), model_identity(folder, "model"), str(device.torch_device.type), str(device.compute), texts]
+    checksum = hashlib.sha256(json.dumps(how).encode()).hexdigest()
+    known = ranks.by_first(partial(_unfinished, unfinished, checksum))
+    if known:
+        say(f"rows of the first {max(known):,} were made before this run was ended; {unfinished}")
+    made = make_rows(records, proposer, making, known, partial(_keep, unfinished))
     say(made.line(len(records)))
     rows = ({"row": row, "text": text, "text_b": text_b} for row, text, text_b in made.rows)
     return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in rows)
+
+
+def _unfinished(path: Path, checksum: str) -> dict[int, Made]:
+    """What was made before, by the number of the next record; {} for a file of other rows, which is started anew."""
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []  # the last may be cut off
+    same = bool(lines) and lines[0] == checksum
+    files.write_text(path, "".join(f"{line}\n" for line in (lines if same else [checksum])))
+    known = {}
+    for each in map(json.loads, lines[1:] if same else []):
+        rows = [(row, text, text_b) for row, text, text_b in each["made"].pop("rows")]
+        known[each["end"]] = Made(rows, **each["made"])
+    return known
+
+
+def _keep(path: Path, end: int, made: Made) -> None:
+    with files.disk_errors(path), open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps({"end": end, "made": asdict(made)}) + "\n")
 
 
 def _proposer(folder: Path, config: BertConfig, device: Device, micro_batch_tokens: int) -> Proposer:
