@@ -67,6 +67,12 @@ class Left(BaseException):
     pass
 
 
+@pytest.fixture(autouse=True)
+def no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test before these, in the same process, may have stopped a run by a signal, which is still known."""
+    monkeypatch.setattr(join, "stop_requested", lambda: False)
+
+
 def failed_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> tuple[Watched, int, str]:
     watch = Watched()
 
