@@ -13,7 +13,7 @@ from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.tasks.reading.records import Columns, Row, RowReader, Source, read_records
-from bertsmith.tasks.registry import answering
+from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.task import Answer, Examples, FolderFacts, Runner, Task
 from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, load_model, model_folder, read_config
@@ -54,10 +54,9 @@ class Predictor:
         self.max_length = min(trained.max_length or shape.max_position_embeddings, shape.max_position_embeddings)
         self._tokenizer = load_tokenizer(folder, shape)
         config = files.read_json(folder / CONFIG_FILE)
-        architecture = _architecture(config)
-        kind = answering(architecture, trained.values | config)
+        kind = answering(trained.values | config)
         if kind is None:
-            what = f"this folder holds {architecture}, which predicts nothing by itself"
+            what = f"this folder holds {architecture_of(config)}, which predicts nothing by itself"
             raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
         self._task = kind.of_folder(FolderFacts(config, trained.values, self._tokenizer, top))
         chosen = choose_device(device, precision)
@@ -174,9 +173,3 @@ def read_task(path: Path) -> Trained:
         return Trained(Columns.from_json(task.get("columns", {})), length, task)
     except ValueError as error:
         raise BertsmithError(f"this file does not describe a task: {error}", path, fix) from error
-
-
-def _architecture(config: Mapping[str, Any]) -> str:
-    """The class of transformers that a config.json names first."""
-    named = config.get("architectures")
-    return str(named[0]) if isinstance(named, list) and named else "no architecture"

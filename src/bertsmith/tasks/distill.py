@@ -50,8 +50,8 @@ def distill(
     if corpus is not None:
         rows = {"train": train, "dev": dev, "test": test, "data": data, "settings": settings}
         of_rows = {"task": None if task == "auto" else task, **rows}
-        _check_corpus(student, out, [name for name, each in of_rows.items() if each is not None])
-        return pretrain(student, corpus, out, resume=resume, teacher=teacher)  # type: ignore[arg-type]
+        recipe, run = _of_corpus(student, out, [name for name, each in of_rows.items() if each is not None])
+        return pretrain(recipe, corpus, run, resume=resume, teacher=teacher)
     given = {part: rows for part, rows in (("train", train), ("dev", dev), ("test", test)) if rows is not None}
     teacher = Path(teacher)
     shape = None if student is None else recipe_shape(student, teacher)
@@ -62,7 +62,10 @@ def distill(
     return tune(asked, None if out is None else Path(out), resume)
 
 
-def _check_corpus(student: Recipe | str | Path | None, out: str | Path | None, given: list[str]) -> None:
+def _of_corpus(
+    student: Recipe | str | Path | None, out: str | Path | None, given: list[str]
+) -> tuple[Recipe | str | Path, str | Path]:
+    """The recipe and the run folder. Raises BertsmithError where one is missing, and for what excludes a corpus."""
     if given:
         what = f"a corpus and {' and '.join(given)} exclude each other"
         raise BertsmithError(what, "corpus", "give a corpus and a recipe, or a task with its rows")
@@ -71,6 +74,7 @@ def _check_corpus(student: Recipe | str | Path | None, out: str | Path | None, g
         raise BertsmithError(what, "student", f"give a YAML file, or one of: {', '.join(presets())}")
     if out is None:
         raise BertsmithError("there is no run folder", "out", "name one")
+    return student, out
 
 
 def distill_settings(task: str) -> DistillSettings:

@@ -28,7 +28,13 @@ def task_named(name: str) -> type[Task]:
     return TASKS[name]
 
 
-def answering(architecture: str, config: Mapping[str, Any]) -> type[Answering] | None:
-    """What answers with a model of this class of `transformers` and this config.json, with the task.json beside it;
-    None where nothing does."""
+def architecture_of(config: Mapping[str, Any]) -> str:
+    """The class of `transformers` that a config.json names first."""
+    named = config.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else "no architecture"
+
+
+def answering(config: Mapping[str, Any]) -> type[Answering] | None:
+    """What answers with a model of this config.json, with the task.json in it; None where nothing does."""
+    architecture = architecture_of(config)
     return next((each for each in _ANSWERING if architecture in each.architectures and each.reads(config)), None)

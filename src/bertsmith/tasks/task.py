@@ -176,8 +176,8 @@ class Task(Answering):
     own choice first; the highest is the best. per_token: the model gives scores for every token, not for every
     sequence. unit_is_sequence: a step of training counts sequences, not records. favours_rare: whether there are class
     weights, a focal loss, label smoothing and sampling. baseline_name: the best answer that does not look at the text.
-    usual_length: the most tokens of a sequence, where the user does not say. can_be_distilled: whether a model learns
-    from the scores of a larger one. counts: training rows of each label, the most frequent first.
+    usual_length: the most tokens of a sequence, where the user does not say. counts: training rows of each label, the
+    most frequent first.
     """
 
     kind: ClassVar[str]
@@ -189,7 +189,6 @@ class Task(Answering):
     favours_rare: ClassVar[bool] = False
     baseline_name: ClassVar[str] = "most frequent label"
     usual_length: ClassVar[int] = 128
-    can_be_distilled: ClassVar[bool] = False
     counts: Mapping[str, int] | None = None
 
     @classmethod
@@ -253,17 +252,21 @@ class Task(Answering):
         """The summed loss of a batch."""
         return self.loss_of(model(inputs), inputs, targets)
 
+    @abstractmethod
     def loss_of(self, scores: Tensor, inputs: Inputs, targets: Tensor) -> LossSum:
-        """The summed loss of a batch of which the model has given these scores. A kind has this, or a `loss` of its
-        own."""
-        raise NotImplementedError
+        """The summed loss of a batch of which the model has given these scores."""
 
     def distilled(
         self, scores: Tensor, teacher: Tensor, inputs: Inputs, targets: Tensor, temperature: float
     ) -> LossSum:
         """How far a model's scores are from those of a teacher, of the same batch: summed, at a temperature where they
-        are probabilities. Counts as many labels as the loss. A kind that `can_be_distilled` has it."""
-        raise NotImplementedError
+        are probabilities. Counts as many labels as the loss. Raises BertsmithError for a kind that has no such."""
+        raise BertsmithError(f"{self.kind} does not learn from a teacher", "task", "use finetune")
+
+    @classmethod
+    def can_be_distilled(cls) -> bool:
+        """Whether a model learns from the scores of a larger one."""
+        return cls.distilled is not Task.distilled
 
     @abstractmethod
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:

@@ -19,7 +19,7 @@ from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.distilling.augment import Made, Making, Proposer, make_rows
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.kinds.masked_words import MaskedWords
-from bertsmith.tasks.registry import answering
+from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.task import Runner
 from bertsmith.training.run_folder import model_identity
@@ -44,9 +44,8 @@ def check_augmented(work: Work) -> None:
     folder = model_folder(Path(work.distilled.settings.augment_model))
     read_config(folder)
     values = files.read_json(folder / CONFIG_FILE)
-    architecture = str((values.get("architectures") or ["no architecture"])[0])
-    if answering(architecture, values) is not MaskedWords:
-        what = f"this model has no masked-word head: it holds {architecture}"
+    if answering(values) is not MaskedWords:
+        what = f"this model has no masked-word head: it holds {architecture_of(values)}"
         raise BertsmithError(what, folder, "name a run of `bertsmith pretrain`, or a folder of a masked-word model")
 
 
@@ -59,7 +58,6 @@ def with_augmented(work: Work, run: Path, device: Device, started_on: Mapping[st
     if work.distilled is None or not work.distilled.settings.augment:
         return work, {}
     path, known = run / AUGMENTED_FILE, started_on.get(_FACT)
-
     text = ranks.by_first(partial(_kept, path, known))
     if text is None:
         text = _made(work, device, run / _UNFINISHED_FILE)

@@ -17,7 +17,7 @@ from bertsmith.model.distillation.layers import layer_pairs
 from bertsmith.model.encoder import Encoder
 from bertsmith.tasks.distilling.objective import Teaching, weights
 from bertsmith.tasks.finetuning.work import Distilled, Work
-from bertsmith.tasks.registry import answering
+from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.task import FolderFacts, Task
 from bertsmith.training.run_folder import model_identity, settings_identity
@@ -33,17 +33,16 @@ def check_teacher(work: Work) -> None:
         return
     distilled, task, folder = work.distilled, work.task, work.distilled.teacher
     config = read_config(folder)
-    if not task.can_be_distilled:
+    if not task.can_be_distilled():
         raise BertsmithError(f"{task.kind} has no distillation", folder, "use finetune")
     tokenizer = load_tokenizer(folder, config)
     if tokenizer.sha256 != work.tokenizer.sha256:
         what = "the teacher's tokenizer is not the student's, so their ids mean different pieces"
         raise BertsmithError(what, f"{folder} and {work.folder}", "give a student with the teacher's vocabulary")
     values = files.read_json(folder / CONFIG_FILE)
-    architecture = str((values.get("architectures") or ["no architecture"])[0])
-    kind = answering(architecture, values)
+    kind = answering(values)
     if kind is None or not issubclass(kind, Task):
-        raise BertsmithError(f"the teacher is not fine-tuned: it holds {architecture}", folder, _FIX)
+        raise BertsmithError(f"the teacher is not fine-tuned: it holds {architecture_of(values)}", folder, _FIX)
     facts = files.read_json(folder / TASK_FILE) if (folder / TASK_FILE).is_file() else {}
     _check_same(work.task, kind.of_folder(FolderFacts(values, facts, tokenizer)), str(folder))
     if config.max_position_embeddings < work.max_length:

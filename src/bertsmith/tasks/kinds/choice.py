@@ -59,7 +59,6 @@ class Choice(Task):
     architectures = (architecture,)
     head = "classifier"
     metrics = ("accuracy",)
-    can_be_distilled = True
 
     most: int = 0
     pairs: bool | None = None

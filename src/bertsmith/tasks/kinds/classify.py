@@ -58,7 +58,6 @@ class Classify(Task):
     head = "classifier"
     metrics = ("accuracy", "macro_f1", _BINARY, "matthews", _MICRO)
     favours_rare = True
-    can_be_distilled = True
 
     names: tuple[str, ...]
     pairs: bool | None = None

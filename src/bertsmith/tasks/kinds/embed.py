@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice, say
@@ -168,10 +168,9 @@ class Embed(Task):
         are_scored(records)
         return text_numbers(records)
 
-    def loss(self, model: nn.Module, inputs: Inputs, targets: Tensor) -> LossSum:
+    def loss_of(self, scores: Tensor, inputs: Inputs, targets: Tensor) -> LossSum:
         """Of a batch that is a whole step (`tasks/contrastive.py` has it for others)."""
-        table = by_row(model(inputs), inputs, targets)
-        losses, right = ranking_losses(table, targets)
+        losses, right = ranking_losses(by_row(scores, inputs, targets), targets)
         return LossSum(losses.sum(), torch.zeros_like(right.sum()) + len(losses), right.sum())
 
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:

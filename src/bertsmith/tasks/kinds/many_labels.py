@@ -64,7 +64,6 @@ class ManyLabels(Task):
     head = "classifier"
     metrics = ("micro_f1", "macro_f1", "subset_accuracy", "micro_precision", "micro_recall")
     favours_rare = True
-    can_be_distilled = True
 
     names: tuple[str, ...]
     pairs: bool | None = None

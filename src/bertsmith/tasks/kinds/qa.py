@@ -76,7 +76,6 @@ class Qa(Task):
     unit_is_sequence = True
     pairs = True
     baseline_name = "no answer"
-    can_be_distilled = True
 
     unanswerable: bool = False
     threshold: float = 0.0

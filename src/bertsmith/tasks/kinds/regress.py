@@ -40,7 +40,6 @@ class Regress(Task):
     head = "classifier"
     metrics = ("pearson", "spearman", "r2")
     baseline_name = "training mean"
-    can_be_distilled = True
 
     pairs: bool | None = None
     mean: float = 0.0

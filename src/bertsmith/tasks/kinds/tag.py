@@ -89,7 +89,6 @@ class Tag(Task):
     metrics = ("entity_f1", "precision", "recall", "macro_f1", "tag_accuracy")
     per_token = True
     baseline_name = "no entities"
-    can_be_distilled = True
 
     names: tuple[str, ...]
     overlap: int = FinetuneSettings.window_overlap

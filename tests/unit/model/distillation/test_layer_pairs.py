@@ -1,5 +1,7 @@
 """Which layers learn from which: evenly spaced, in order, the last from the last; and what a user may name."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -16,7 +18,7 @@ def test_layers_rise_end_at_the_last_and_are_spaced_evenly(count: int, of: int) 
     assert len(layers) == count
     assert layers[-1] == of
     assert layers[0] >= 1
-    gaps = {after - before for before, after in zip((0, *layers), layers, strict=False)}
+    gaps = {after - before for before, after in pairwise((0, *layers))}
     assert gaps <= {of // count, of // count + 1}
     assert count > of or len(set(layers)) == count
 
