@@ -12,16 +12,12 @@ JSON file when it ends, and one that is there is not run again, so a killed run 
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from finetune_peer import machine
+from runs_file import deviation, flags, once
 
 import bertsmith
 from bertsmith.base import files
@@ -60,16 +56,10 @@ CELLS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    run = verbs.add_parser("run")
-    run.add_argument("--data", type=Path, default=Path(os.environ.get("BERTSMITH_DATA", "")))
+    parser, run = flags(__doc__)
     run.add_argument("--work", type=Path, required=True)
-    run.add_argument("--out", type=Path, required=True)
     run.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
     run.add_argument("--cells", nargs="*", default=list(CELLS), choices=list(CELLS))
-    table = verbs.add_parser("table")
-    table.add_argument("scores", type=Path)
     given = parser.parse_args()
     if given.verb == "table":
         print("\n".join(table_of(files.read_json(given.scores))))
@@ -97,16 +87,12 @@ def _table(path: Path) -> list[dict[str, str]]:
 
 
 def teacher_of(out: Path, work: Path, model: Path, train: Any, dev: Any) -> None:
-    """Writes the teacher's score, unless the file has it; trains the teacher if it is not there."""
-    told = asdict(TEACHER)
-    known = _known(out, "teacher", 0, told)
+    """Trains the teacher if it is not there, and writes its score."""
     if not (work / "teacher" / "model").is_dir():
         bertsmith.finetune("classify", model, train, dev, work / "teacher", settings=TEACHER, resume=True)
-    if known:
-        return
     values = files.read_json(work / "teacher" / "finetune.json")
-    score = {"score": values["last_epoch_scores"][0], "seconds": round(values["seconds"], 1)}
-    _keep(out, {"cell": "teacher", "seed": 0, "settings": told, **score, **machine()})
+    score = {"score": values["last_epoch_scores"][0], "seconds": values["seconds"]}
+    once(out, {"cell": "teacher", "seed": 0, "settings": asdict(TEACHER)}, ("cell", "seed"), lambda: score)
 
 
 def words_of(work: Path, data: Path, model: Path) -> Path:
@@ -129,31 +115,13 @@ def _one(out: Path, cell: str, seed: int, rows: Any, model: Path, teacher: Path,
     settings = replace(STUDENT, seed=seed, **({} if taught else ALONE))
     settings = replace(settings, augment=AUGMENT, augment_model=str(words)) if made else settings
     told = {**asdict(settings), "augment_model": "mlm" if made else None}
-    if _known(out, cell, seed, told):
-        return
-    start = time.perf_counter()
-    train, dev = rows
-    result = bertsmith.distill(teacher, model, None, task="classify", train=train, dev=dev, settings=settings)
-    row = {"cell": cell, "seed": seed, "settings": told, "score": result.last_scores[0]}
-    _keep(out, {**row, "rows": result.rows, "seconds": round(time.perf_counter() - start, 1), **machine()})
 
+    def run() -> dict[str, Any]:
+        train, dev = rows
+        result = bertsmith.distill(teacher, model, None, task="classify", train=train, dev=dev, settings=settings)
+        return {"score": result.last_scores[0], "rows": result.rows}
 
-def _rows(out: Path) -> list[dict[str, Any]]:
-    return files.read_json(out) if out.is_file() else []
-
-
-def _known(out: Path, cell: str, seed: int, settings: dict[str, Any]) -> bool:
-    """Whether the file has this run. Ends the script where it was run with other settings."""
-    known = [row for row in _rows(out) if (row["cell"], row["seed"]) == (cell, seed)]
-    if known and known[0]["settings"] != settings:
-        sys.exit(f"{out}: {cell}, seed {seed} was run with other settings; write to another file")
-    return bool(known)
-
-
-def _keep(out: Path, row: dict[str, Any]) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    files.write_json(out, [*_rows(out), row])
-    print(f"{row['cell']}, seed {row['seed']}: {row['score']:.4f} in {row['seconds']:.0f} s", flush=True)
+    once(out, {"cell": cell, "seed": seed, "settings": told}, ("cell", "seed"), run)
 
 
 def table_of(rows: list[dict[str, Any]]) -> list[str]:
@@ -164,9 +132,9 @@ def table_of(rows: list[dict[str, Any]]) -> list[str]:
     for cell in CELLS:
         scores = np.array([100 * row["score"] for row in rows if row["cell"] == cell])
         if len(scores):
-            deviation = f"{scores.std(ddof=1):.2f}" if len(scores) > 1 else ""
+            spread = f"{deviation(scores):.2f}" if len(scores) > 1 else ""
             difference = f"{teacher - scores.mean():+.2f}"
-            lines.append([cell, str(len(scores)), f"{scores.mean():.2f}", deviation, difference])
+            lines.append([cell, str(len(scores)), f"{scores.mean():.2f}", spread, difference])
     return aligned(lines, "lrrrr")
 
 

@@ -11,18 +11,16 @@ so a killed run continues where it was. All runs of the file are in the table.
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
-import sys
 import tempfile
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from peer_tasks import MODEL, Rows, rows_of
+from runs_file import deviation, flags, once
 
 from bertsmith.base import files
 from bertsmith.base.tables import aligned
@@ -53,16 +51,10 @@ STARTS = {"minilm": Start(0, 1, 2e-5), "two layers anew": Start(2, 1, 1e-4)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    run = verbs.add_parser("run")
-    run.add_argument("--data", type=Path, default=Path(os.environ.get("BERTSMITH_DATA", "")))
-    run.add_argument("--out", type=Path, required=True)
+    parser, run = flags(__doc__)
     run.add_argument("--starts", nargs="*", default=list(STARTS), choices=list(STARTS))
     run.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
     run.add_argument("--slice", type=int, help="at most so many rows of train and dev: to try it out")
-    table = verbs.add_parser("table")
-    table.add_argument("scores", type=Path)
     given = parser.parse_args()
     if given.verb == "table":
         print("\n".join(table_of(files.read_json(given.scores))))
@@ -72,12 +64,11 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             model = start_folder(STARTS[name], given.data / MODEL, Path(folder))
             for seed in given.seeds:
-                for side in (
-                    OURS,
-                    THEIRS,
-                ):  # in turns, so that both meet the same load, and a run that is cut off has both
+                for side in (OURS, THEIRS):  # in turns, so that a run that is cut off has both
                     key = {"start": name, "side": side, "seed": seed, "settings": asdict(STARTS[name])}
-                    _one(given.out, {**key, "rows": [len(train), len(dev)]}, STARTS[name], train, dev, model)
+                    key["rows"] = [len(train), len(dev)]
+                    work = partial(_run, side, STARTS[name], train, dev, seed, model)
+                    once(given.out, key, ("start", "side", "seed"), work)
 
 
 def pairs(data: Path, most: int | None) -> tuple[Rows, Rows]:
@@ -101,19 +92,9 @@ def start_folder(start: Start, model: Path, folder: Path) -> Path:
     return folder / "start"
 
 
-def _one(out: Path, key: dict[str, Any], start: Start, train: Rows, dev: Rows, model: Path) -> None:
-    """A run of a seed on one side, unless the file has it."""
-    rows = files.read_json(out) if out.is_file() else []
-    same = [row for row in rows if all(row[name] == key[name] for name in ("start", "side", "seed"))]
-    name = f"{key['start']}, {key['side']}, seed {key['seed']}"
-    if same:
-        if any(row["settings"] != key["settings"] or row["rows"] != key["rows"] for row in same):
-            sys.exit(f"{out}: {name} was run with other settings or rows; write to another file")
-        return
-    score, seconds = _RUNS[key["side"]](start, train, dev, key["seed"], model)
-    rate = start.epochs * len(train) / seconds
-    files.write_json(out, [*rows, {**key, "score": score, "examples_per_second": rate, **_machine()}])
-    print(f"{name}: {score:.4f}, {rate:.1f} pairs/s", flush=True)
+def _run(side: str, start: Start, train: Rows, dev: Rows, seed: int, model: Path) -> dict[str, Any]:
+    score, seconds = _RUNS[side](start, train, dev, seed, model)
+    return {"score": score, "seconds": seconds, "examples_per_second": start.epochs * len(train) / seconds}
 
 
 def _ours(start: Start, train: Rows, dev: Rows, seed: int, model: Path) -> tuple[float, float]:
@@ -181,14 +162,6 @@ def _theirs(start: Start, train: Rows, dev: Rows, seed: int, model: Path) -> tup
 _RUNS = {OURS: _ours, THEIRS: _theirs}
 
 
-def _machine() -> dict[str, Any]:
-    names = ("bertsmith", "torch", "transformers", "sentence-transformers", "numpy")
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.is_file() else []
-    cpus = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return {"versions": {name: version(name) for name in names}, "cpu": next(cpus, "unknown"), "cores": os.cpu_count()}
-
-
 def table_of(rows: list[dict[str, Any]]) -> list[str]:
     """A line for each start: both means in points, their difference and its standard error, and pairs a second."""
     lines = [["start", "seeds", *(OURS, THEIRS), "difference", "standard error", "pairs/s", "theirs"]]
@@ -198,16 +171,12 @@ def table_of(rows: list[dict[str, Any]]) -> list[str]:
             continue
         scores = [np.array([100 * row["score"] for row in side]) for side in sides]
         rates = [float(np.median([row["examples_per_second"] for row in side])) for side in sides]
-        error = math.sqrt(sum(_deviation(each) ** 2 / len(each) for each in scores))
-        means = [f"{each.mean():.2f} +- {_deviation(each):.2f}" for each in scores]
+        error = math.sqrt(sum(deviation(each) ** 2 / len(each) for each in scores))
+        means = [f"{each.mean():.2f} +- {deviation(each):.2f}" for each in scores]
         seeds = "/".join(str(len(each)) for each in scores)
         difference = f"{scores[0].mean() - scores[1].mean():+.2f}"
         lines.append([name, seeds, *means, difference, f"{error:.2f}", *(f"{rate:.1f}" for rate in rates)])
     return aligned(lines, "llrrrrrr") if len(lines) > 1 else ["no start has both sides"]
-
-
-def _deviation(scores: np.ndarray) -> float:
-    return float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
 
 
 if __name__ == "__main__":

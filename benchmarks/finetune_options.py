@@ -10,18 +10,16 @@ the file are in the table.
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
-import sys
-import time
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from finetune_peer import checksum, machine, ours
+from finetune_peer import checksum, ours
 from peer_tasks import MODEL, TASKS, PeerTask, Rows, rows_of
+from runs_file import deviation, flags, once
 
 from bertsmith.base import files
 from bertsmith.base.tables import aligned
@@ -40,17 +38,11 @@ SEEDS = 5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    run = verbs.add_parser("run")
-    run.add_argument("--data", type=Path, default=Path(os.environ.get("BERTSMITH_DATA", "")))
-    run.add_argument("--out", type=Path, required=True)
+    parser, run = flags(__doc__)
     run.add_argument("--tasks", nargs="*", default=["mrpc", "cola"], choices=list(TASKS))
     run.add_argument("--options", nargs="*", default=list(OPTIONS), choices=list(OPTIONS))
     run.add_argument("--precision", default="auto")
     run.add_argument("--slice", type=int, help="at most so many rows of train and dev, and one epoch: to try it out")
-    table = verbs.add_parser("table")
-    table.add_argument("scores", type=Path)
     given = parser.parse_args()
     if given.verb == "table":
         print("\n".join(table_of(files.read_json(given.scores))))
@@ -64,24 +56,13 @@ def main() -> None:
             for option in given.options:
                 same = {"task": name, "option": option, "seed": seed}
                 key = {**same, "settings": settings, "changes": OPTIONS[option], "precision": given.precision}
-                _one(given.out, key, task, (train, dev), given.data / MODEL)
+                work = partial(_run, task, (train, dev), key, given.data / MODEL)
+                once(given.out, key, ("task", "option", "seed"), work)
 
 
-def _one(out: Path, key: dict[str, Any], task: PeerTask, rows: tuple[Rows, Rows], model: Path) -> None:
-    """A run of a seed with an option, unless the file has it."""
-    known = files.read_json(out) if out.is_file() else []
-    name = f"{key['task']} {key['option']} seed {key['seed']}"
-    for row in known:
-        if all(row[part] == key[part] for part in ("task", "option", "seed")):
-            if any(row[part] != key[part] for part in key):
-                sys.exit(f"{out}: {name} was run with other settings or rows; write to another file")
-            return
-    start = time.perf_counter()
+def _run(task: PeerTask, rows: tuple[Rows, Rows], key: dict[str, Any], model: Path) -> dict[str, Any]:
     metrics = ours(task, *rows, key["seed"], model, key["precision"], **key["changes"])
-    seconds = time.perf_counter() - start
-    row = {**key, "score": metrics[task.metric], "metrics": metrics, "seconds": round(seconds, 1), **machine()}
-    files.write_json(out, [*known, row])
-    print(f"{name}: {task.metric} {row['score']:.4f} in {seconds:.0f} s", flush=True)
+    return {"score": metrics[task.metric], "metrics": metrics}
 
 
 def table_of(rows: list[dict[str, Any]]) -> list[str]:
@@ -91,7 +72,7 @@ def table_of(rows: list[dict[str, Any]]) -> list[str]:
     found = {(row["task"], row["option"], row["seed"]): 100 * row["score"] for row in rows}
     for task, option in dict.fromkeys((row["task"], row["option"]) for row in rows):
         scores = {seed: score for (*of, seed), score in found.items() if of == [task, option]}
-        mean = f"{np.mean(list(scores.values())):.2f} +- {_deviation(list(scores.values())):.2f}"
+        mean = f"{np.mean(list(scores.values())):.2f} +- {deviation(list(scores.values())):.2f}"
         lines.append([task, TASKS[task].metric, option, str(len(scores)), mean, *_difference(found, task, option)])
     return aligned(lines, "lllrrrrr")
 
@@ -107,12 +88,8 @@ def _difference(found: dict[tuple[str, str, int], float], task: str, option: str
     ]
     if len(pairs) < 2:
         return ["-"] * 3
-    mean, error = float(np.mean(pairs)), _deviation(pairs) / math.sqrt(len(pairs))
+    mean, error = float(np.mean(pairs)), deviation(pairs) / math.sqrt(len(pairs))
     return [f"{mean:+.2f}", f"{error:.2f}", f"{mean / error:+.1f}" if error else "-"]
-
-
-def _deviation(scores: list[float]) -> float:
-    return float(np.std(scores, ddof=1)) if len(scores) > 1 else math.nan
 
 
 if __name__ == "__main__":

@@ -10,20 +10,17 @@ again, so a killed run continues where it was. All runs of the file are in the t
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import math
-import os
-import sys
-import time
 from dataclasses import asdict, replace
-from importlib.metadata import version
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from peer_tasks import MODEL, TASKS, PeerTask, Rows, rows_of
+from runs_file import deviation, flags, once
 
 from bertsmith.base import files
 from bertsmith.base.tables import aligned
@@ -33,18 +30,12 @@ FEWEST_ERRORS = 3.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    run = verbs.add_parser("run")
-    run.add_argument("--data", type=Path, default=Path(os.environ.get("BERTSMITH_DATA", "")))
-    run.add_argument("--out", type=Path, required=True)
+    parser, run = flags(__doc__)
     run.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
     run.add_argument("--sides", nargs="*", default=[OURS, THEIRS], choices=[OURS, THEIRS])
     run.add_argument("--seeds", nargs="*", type=int, help="as many as the table says, from 1")
     run.add_argument("--precision", default="auto", help="of ours; the other side's is fp32, as shipped")
     run.add_argument("--slice", type=int, help="at most so many rows of train and dev, and one epoch: to try it out")
-    table = verbs.add_parser("table")
-    table.add_argument("scores", type=Path)
     given = parser.parse_args()
     if given.verb == "table":
         print("\n".join(table_of(files.read_json(given.scores))))
@@ -56,28 +47,16 @@ def main() -> None:
         for name, task in tasks.items():
             if not given.seeds and seed > task.seeds:
                 continue
-            train, dev = rows[name]
-            settings = asdict(task) | {"rows": [len(train), len(dev)], "sha256": checksum(train, dev)}
+            settings = asdict(task) | {"rows": list(map(len, rows[name])), "sha256": checksum(*rows[name])}
             for side in given.sides:
                 key = {"task": name, "side": side, "seed": seed, "settings": settings, "precision": given.precision}
-                _one(given.out, key, task, train, dev, given.data / MODEL)
+                work = partial(_run, side, task, rows[name], seed, given.data / MODEL, given.precision)
+                once(given.out, key, ("task", "side", "seed"), work)
 
 
-def _one(out: Path, key: dict[str, Any], task: PeerTask, train: Rows, dev: Rows, model: Path) -> None:
-    """A run of a seed on one side, unless the file has it."""
-    rows = files.read_json(out) if out.is_file() else []
-    same = [row for row in rows if all(row[name] == key[name] for name in ("task", "side", "seed"))]
-    name = f"{key['task']} {key['side']} seed {key['seed']}"
-    if same:
-        if any(row["settings"] != key["settings"] or row["precision"] != key["precision"] for row in same):
-            sys.exit(f"{out}: {name} was run with other settings or rows; write to another file")
-        return
-    start = time.perf_counter()
-    metrics = _RUNS[key["side"]](task, train, dev, key["seed"], model, key["precision"])
-    seconds = time.perf_counter() - start
-    row = {**key, "score": metrics[task.metric], "metrics": metrics, "seconds": round(seconds, 1), **machine()}
-    files.write_json(out, [*rows, row])
-    print(f"{name}: {task.metric} {row['score']:.4f} in {seconds:.0f} s", flush=True)
+def _run(side: str, task: PeerTask, rows: tuple[Rows, Rows], seed: int, model: Path, precision: str) -> dict[str, Any]:
+    metrics = _RUNS[side](task, *rows, seed, model, precision)
+    return {"score": metrics[task.metric], "metrics": metrics}
 
 
 def ours(
@@ -111,18 +90,6 @@ def checksum(train: Rows, dev: Rows) -> str:
     return hashlib.sha256(json.dumps([train, dev], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def machine() -> dict[str, Any]:
-    """What a run was made with."""
-    names = (line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name"))
-    versions = {name: version(name) for name in ("bertsmith", "torch", "transformers", "tokenizers", "numpy")}
-    return {"versions": versions, "cpu": next(names, "unknown"), "cores": os.cpu_count()}
-
-
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.is_file() else []
-
-
 def table_of(rows: list[dict[str, Any]]) -> list[str]:
     """A line for each task, in points of its metric: both means, their difference and its standard error."""
     lines = [["task", "metric", "seeds", "ours", "transformers", "difference", "standard error", "in errors"]]
@@ -139,7 +106,7 @@ def table_of(rows: list[dict[str, Any]]) -> list[str]:
         differences.append(difference)
         squared.append(error**2)
         seeds = "/".join(str(len(each)) for each in sides.values())
-        means = [f"{each.mean():.2f} +- {_deviation(each):.2f}" for each in sides.values()]
+        means = [f"{each.mean():.2f} +- {deviation(each):.2f}" for each in sides.values()]
         errors = f"{difference / error:+.1f}" if error > 0 else "-"
         lines.append([name, TASKS[name].metric, seeds, *means, f"{difference:+.2f}", f"{error:.2f}", errors])
         if error > 0 and difference < -FEWEST_ERRORS * error:
@@ -153,12 +120,8 @@ def table_of(rows: list[dict[str, Any]]) -> list[str]:
     return [*aligned(lines, "llrrrrrrl"), f"{last}: {verdict}"]
 
 
-def _deviation(scores: np.ndarray) -> float:
-    return float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
-
-
 def _variance_of_mean(scores: np.ndarray) -> float:
-    return _deviation(scores) ** 2 / len(scores)
+    return deviation(scores) ** 2 / len(scores)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ def script(repository, monkeypatch):
     import distill_sst2
 
     yield distill_sst2
-    for name in ("distill_sst2", "finetune_peer", "peer_tasks", "peer_loop", "peer_questions"):
+    for name in ("distill_sst2", "finetune_peer", "peer_tasks", "peer_loop", "peer_questions", "runs_file"):
         sys.modules.pop(name, None)
 
 

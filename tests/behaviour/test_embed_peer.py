@@ -15,7 +15,7 @@ def peer(repository, monkeypatch):
     import embed_peer
 
     yield embed_peer
-    for name in ("embed_peer", "peer_tasks"):
+    for name in ("embed_peer", "peer_tasks", "runs_file"):
         sys.modules.pop(name, None)
 
 

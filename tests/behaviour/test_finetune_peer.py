@@ -15,7 +15,7 @@ def peer(repository, monkeypatch):
     import finetune_peer
 
     yield finetune_peer
-    for name in ("finetune_peer", "peer_tasks", "peer_loop", "peer_questions"):
+    for name in ("finetune_peer", "peer_tasks", "peer_loop", "peer_questions", "runs_file"):
         sys.modules.pop(name, None)
 
 

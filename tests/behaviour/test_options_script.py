@@ -17,7 +17,7 @@ def script(repository, monkeypatch):
     import finetune_options
 
     yield finetune_options
-    for name in ("finetune_options", "finetune_peer", "peer_tasks"):
+    for name in ("finetune_options", "finetune_peer", "peer_tasks", "runs_file"):
         sys.modules.pop(name, None)
 
 

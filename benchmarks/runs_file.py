@@ -1,0 +1,77 @@
+"""What the scripts that compare scores share: their flags, and a file of runs of which none is done twice.
+
+Every run is written to the JSON file when it ends, and one that is there is not run again, so a killed script continues
+where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertsmith.base import files
+from bertsmith.base.device import choose_device
+
+_PACKAGES = ("bertsmith", "torch", "transformers", "sentence-transformers", "tokenizers", "numpy")
+
+
+def flags(text: str | None) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """The parser of a script with the verbs `run` and `table`, and that of `run`. text: its help."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    run = verbs.add_parser("run")
+    run.add_argument("--data", type=Path, default=Path(os.environ.get("BERTSMITH_DATA", "")))
+    run.add_argument("--out", type=Path, required=True)
+    verbs.add_parser("table").add_argument("scores", type=Path)
+    return parser, run
+
+
+def once(out: Path, key: dict[str, Any], names: Sequence[str], run: Callable[[], dict[str, Any]]) -> None:
+    """A run, unless the file has it. key: all that decides what it comes to, of which `names` tell runs apart. run:
+    gives the rest of its row, the "score" among it. Ends the script where the run was done with another key."""
+    rows = files.read_json(out) if out.is_file() else []
+    name = ", ".join(f"{part} {key[part]}" for part in names)
+    for row in rows:
+        if all(row[part] == key[part] for part in names):
+            if any(row.get(part) != value for part, value in key.items()):
+                sys.exit(f"{out}: {name} was run with other settings or rows; write to another file")
+            return
+    start = time.perf_counter()
+    found = {"seconds": 0.0, **run()}
+    found["seconds"] = round(found["seconds"] or time.perf_counter() - start, 1)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    files.write_json(out, [*rows, {**key, **found, **machine()}])
+    print(f"{name}: {found['score']:.4f} in {found['seconds']:.0f} s", flush=True)
+
+
+def machine() -> dict[str, Any]:
+    """What a run was made with. auto: the precision that "auto" is here."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.is_file() else []
+    cpus = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    facts = {"cpu": next(cpus, "unknown"), "cores": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS")}
+    return {"versions": _versions(), **facts, "auto": choose_device("auto", "auto").precision}
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def deviation(scores: Sequence[float] | np.ndarray) -> float:
+    """With K - 1 below; NaN for a single one."""
+    return float(np.std(scores, ddof=1)) if len(scores) > 1 else math.nan
