@@ -68,9 +68,15 @@ def speed_table(rows: Sequence[dict[str, Any]]) -> Table:
         peer = [row["note"] or "-", "-", "-"]
         if row["peer"]:
             peer = [_both(row, "peer"), f"{row['peer_padding_share']:.0%}", size(row["peer_memory_bytes"])]
-        ratio = f"{row['ratio']:.2f}x as fast" if row["ratio"] else "-"
+        ratio = f"{row['ratio']:.2f}x as fast{_range(row)}" if row["ratio"] else "-"
         shown.append([row["case"], *ours, *peer, ratio, str(len(row["ours_seconds"]))])
     return Table("Fine-tuning steps", head, shown)
+
+
+def _range(row: dict[str, Any]) -> str:
+    """The lowest and the highest ratio of a round."""
+    ratios = [peer / ours for ours, peer in zip(row["ours_seconds"], row["peer_seconds"], strict=True)]
+    return f" ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def _both(row: dict[str, Any], side: str) -> str:

@@ -57,8 +57,8 @@ TASKS = (
 @dataclass(frozen=True)
 class Prepared:
     """A task on the disk. rows: a file of them, an object a line. features: their encodings, for `read_features`.
-    records: the rows that are learned from. examples: what a step counts: these,
-    or of questions their windows. tokens: of all examples. outputs: of the model. batch: examples of a step."""
+    records: the rows that are learned from. examples: what a step counts: these, or of questions their windows. tokens:
+    of all examples. outputs: of the model. batch: examples of a step."""
 
     task: BenchTask
     rows: Path
