@@ -81,7 +81,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_after_the_first_epoch_no_rank_builds_an_index_and_all_read_it_from_one_file(finished: Path) -> None:
     told = [json.loads((finished / f"told-{rank}.json").read_text()) for rank in (0, 1)]
-    assert [each["foreground"] for each in told] == [[0], [0]]
+    assert told[0]["foreground"] == [0]
+    assert told[1]["foreground"] in ([0], []), "none either, where the first rank had the file before it was asked for"
     assert {*range(1, EPOCHS)} <= {*told[0]["read"]}
     assert {*range(EPOCHS)} <= {*told[1]["read"]}, (
         "the second rank reads even the first index, which the first one wrote"
