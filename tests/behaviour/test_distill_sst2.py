@@ -29,20 +29,25 @@ def test_the_table_has_means_deviations_and_differences_from_the_teacher(script)
 
 
 def test_a_run_is_written_once_and_with_its_settings(script, tmp_path, monkeypatch):
-    ran = []
+    ran, starts = [], []
 
     def distill(teacher, student, out, **given):
         ran.append(given["settings"])
+        starts.append(student)
         return SimpleNamespace(last_scores=[0.5], rows={"train": 2})
 
     monkeypatch.setattr(script.bertsmith, "distill", distill)
     out, folder = tmp_path / "scores.json", tmp_path / "folder"
     for cell in (*script.CELLS, *script.CELLS):
         script._one(out, cell, 1, ([], []), folder, folder, folder / "mlm")
-    assert len(ran) == 4
+    assert len(ran) == 5
+    assert starts == [*[folder / "model"] * 4, folder], "the teacher's layers, and the model that it was made of"
     assert len({(each.max_steps, each.student_layers, each.seed) for each in ran}) == 1, "all at equal steps"
-    assert [(each.logits_weight > 0, each.augment > 0) for each in ran] == list(script.CELLS.values())
-    assert [row["settings"]["augment_model"] for row in json.loads(out.read_text())] == [None, "mlm", None, "mlm"]
+    assert [(each.logits_weight > 0, each.augment > 0) for each in ran] == [
+        (cell.taught, cell.made) for cell in script.CELLS.values()
+    ]
+    names = [row["settings"]["augment_model"] for row in json.loads(out.read_text())]
+    assert names == [None, "mlm", None, "mlm", None]
     monkeypatch.setattr(script, "STUDENT", script.replace(script.STUDENT, batch=16))
     with pytest.raises(SystemExit, match="was run with other settings"):
         script._one(out, "alone", 1, ([], []), folder, folder, folder / "mlm")

@@ -143,7 +143,8 @@ class Recipe:
     gradient_sums: Literal["fp32", "bf16"] = "fp32"
     """The dtype in which gradients are summed over ranks; bf16 halves the bytes and rounds."""
     micro_batch_tokens: int = 8192
-    """Maximum number of tokens in a micro-batch; a step has as many micro-batches as it needs."""
+    """Maximum number of tokens in a micro-batch; a step has as many micro-batches as it needs. On a CPU they are
+    smaller where so many would take it many seconds."""
     loader_workers: int = 0
     """Processes that build batches ahead; 0 builds them in a thread of the main process. The batches are the same."""
     log_every: int = 10

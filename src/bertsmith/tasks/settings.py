@@ -100,7 +100,8 @@ class FinetuneSettings:
     from_scratch: bool = False
     """Random weights in place of the model's: what the pre-training is worth."""
     micro_batch_tokens: int = 8192
-    """The most tokens that go through the model at once; a step takes as many micro-batches as it needs."""
+    """The most tokens that go through the model at once; a step takes as many micro-batches as it needs. On a CPU they
+    are smaller where so many would take it many seconds."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"

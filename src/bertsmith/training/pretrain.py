@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from bertsmith.training.pretraining.teacher import (
 from bertsmith.training.run import (
     TrainerSettings,
     cut_of_run,
+    micro_batch_tokens,
     newest_checkpoint,
     resume_position,
     start_device,
@@ -163,7 +164,8 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
     position = resume_position(checkpoint, model, optimizer)
     drops = model.config.hidden_dropout_prob > 0 or model.config.attention_probs_dropout_prob > 0
     parallel = "shard" if is_sharded(model) else "replicate"
-    cut = {"micro_batch_tokens": recipe.micro_batch_tokens, "parallel": parallel}
+    most = micro_batch_tokens(recipe.micro_batch_tokens, model.config, _longest(recipe), device)
+    cut = {"micro_batch_tokens": most, "parallel": parallel}
     facts |= cut_of_run(started_on, position, cut, drops)
     if teaching is not None:
         log_choice("steps", "as they come", "a step with a teacher is two models")
@@ -182,7 +184,8 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
         optimizer,
         TrainerSettings(device, cadence, position, resume, steps, compiled=compiled),
     ) as trainer:
-        run_phases(recipe, corpus, trainer, objective, from_scratch=_starts_from(work) is None)
+        sized = replace(recipe, micro_batch_tokens=most)
+        run_phases(sized, corpus, trainer, objective, from_scratch=_starts_from(work) is None)
     finished = _gathered(without_maps(model))
     tokenizer = corpus.folder / "tokenizer"
     if objective.predicts:

@@ -12,12 +12,13 @@ from torch import nn
 
 from bertsmith.base import files, ranks
 from bertsmith.base.device import Device, device_of_run
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import log_choice, say, warn
 from bertsmith.base.ranks.shared_stop import SharedStop
 from bertsmith.base.ranks.together import together
 from bertsmith.base.stopping import stop_on_signals
+from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.prepare import end_training, prepare_training
-from bertsmith.model.flop import peak_flops
+from bertsmith.model.flop import peak_flops, step_flop
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.agreement import agree, held
 from bertsmith.training.checkpoints import Position, load_checkpoint, newest_whole
@@ -30,6 +31,9 @@ from bertsmith.training.run_folder import RunFacts, claim, mark_stopped
 from bertsmith.training.step import Compiled
 
 _KERNELS = "between_products"
+# Of a micro-batch on a CPU: some seconds where it makes half a TFLOP/s. 4,096 tokens of BERT-base.
+_CPU_MICRO_BATCH_FLOP = 2.5e12
+_MICRO_BATCH_TILE = 512
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,23 @@ def start_device(
     started_with = started_on.get(_KERNELS, "") if started_on else None
     found = prepare_training(chosen.compute, kernels, started_with)
     return chosen, chosen.facts() | ({_KERNELS: found} if found else {})
+
+
+def micro_batch_tokens(asked: int, config: BertConfig, longest: int, device: Device) -> int:
+    """The most tokens of a micro-batch: as many as asked for, but on a CPU no more than are computed in some seconds.
+
+    longest: the tokens of the longest sequence. A signal drops a step between two micro-batches, and those that suit a
+    GPU would take a CPU longer than a scheduler waits, and more memory than it has.
+    """
+    if not device.is_cpu:
+        return asked
+    fitting = int(_CPU_MICRO_BATCH_FLOP / step_flop(config, 1, longest)) // _MICRO_BATCH_TILE * _MICRO_BATCH_TILE
+    most = max(fitting, longest)
+    if most >= asked:
+        return asked
+    why = "on a CPU larger ones are no faster, need more memory, and a signal would wait for them"
+    log_choice("micro-batches", f"{most:,} tokens, not {asked:,}", why)
+    return most
 
 
 def newest_checkpoint(folder: Path, resume: bool) -> Path | None:

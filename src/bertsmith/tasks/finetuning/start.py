@@ -29,6 +29,7 @@ from bertsmith.training.loop import Cadence, Stage, Trainer
 from bertsmith.training.run import (
     TrainerSettings,
     cut_of_run,
+    micro_batch_tokens,
     newest_checkpoint,
     resume_position,
     start_device,
@@ -57,7 +58,9 @@ def started(
     optimizer = optimizer_of(model, settings, len(work.layers), device)
     position = resume_position(checkpoint, model, optimizer)
     drops = settings.dropout > 0 or settings.attention_dropout > 0
-    cut = {"micro_batch_tokens": settings.micro_batch_tokens}
+    most = micro_batch_tokens(settings.micro_batch_tokens, work.config, work.max_length, device)
+    work = replace(work, settings=replace(settings, micro_batch_tokens=most))
+    cut = {"micro_batch_tokens": most}
     started_on |= made | cut_of_run(facts.started_on, position, cut, drops)
     objective = _objective(work, model, device, keeper(run.folder))
     cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep, settings.keep_every)
