@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli.verb import Call, Verb
+
+if TYPE_CHECKING:
+    from bertsmith.inference.parts.run import RowOptions
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,28 @@ class DeviceFlags:
     """The dtype of matrix products."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowFlags(DeviceFlags):
+    """How the rows of a file are worked through."""
+
+    workers: int = 1
+    """Processes of one thread, each of which loads the model."""
+    gpus: str = ""
+    """As many GPUs, or all of them, each with a process and a model of its own."""
+    on_error: Literal["stop", "skip"] = "stop"
+    """What happens at a row that cannot be used; skip leaves it out, counts it and writes it to OUT.errors.jsonl."""
+    resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Go on from the finished parts of an earlier run of this command, in OUT.parts."""
+    part_rows: int = 0
+    """Rows of a part; one that is under way when the command is killed is done again. 0: 4,096, or 64 with --layers."""
+
+    def rows(self) -> RowOptions:
+        """As prediction takes them."""
+        from bertsmith.inference.parts.run import RowOptions
+
+        return RowOptions(self.workers, self.gpus, self.on_error, self.resume, self.part_rows)
+
+
 @dataclass(frozen=True)
 class PredictColumns(TextColumns):
     """With those of all kinds of rows."""
@@ -80,7 +105,7 @@ class PredictColumns(TextColumns):
 
 
 @dataclass(frozen=True)
-class PredictFlags(DeviceFlags):
+class PredictFlags(RowFlags):
     """Flags of `predict`."""
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -110,10 +135,13 @@ def _predict(call: Call) -> None:
 
     check_out(flags.out)
     columns = flags.columns.given(call.prog)
-    predictor = Predictor(flags.model, flags.device, precision=flags.precision, columns=columns, top=flags.n_best)
+    loading: dict[str, Any] = {"device": flags.device, "precision": flags.precision, "top": flags.n_best}
+    loading["columns"] = columns
     if flags.input is not None:
-        predict_file(predictor, flags.input, flags.out)
-    elif flags.interactive:
+        predict_file(flags.model, flags.input, flags.out, rows=flags.rows(), **loading)
+        return
+    predictor = Predictor(flags.model, **loading)
+    if flags.interactive:
         converse(predictor)
     else:
         row = {predictor.columns.question: flags.question, predictor.columns.context: flags.context}
@@ -139,7 +167,7 @@ def _check(flags: PredictFlags, prog: str) -> None:
 
 
 @dataclass(frozen=True)
-class EmbedFlags(DeviceFlags):
+class EmbedFlags(RowFlags):
     """Flags of `embed`."""
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -147,24 +175,52 @@ class EmbedFlags(DeviceFlags):
     input: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
     """Texts as .csv, .tsv, .jsonl or .parquet, compressed or not; - is standard input."""
     out: str
-    """Where the vectors go, in the order of the rows: .npy (fp32, a row for each), or .jsonl (each row with its
-    "embedding"); - is JSON lines on standard output."""
+    """Where the vectors go, in the order of the rows: .npy (fp32, a row for each), .jsonl or .parquet (each row with
+    its "embedding"); - is JSON lines on standard output."""
     max_length: int = 0
     """The most tokens of a text, longer ones are cut at their end; 0 is the folder's own."""
+    pooling: Literal["mean", "cls", "max"] | None = None
+    """How the vectors of tokens become one; without it as the folder says, else mean."""
+    normalise: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Scale vectors to length 1, whatever the folder says."""
+    no_normalise: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Do not scale them, whatever the folder says."""
+    layers: str = ""
+    """Not one vector a text, but those of every token behind these layers, such as -1,-2,-3,-4 (-1 is the last one),
+    as Google's extract_features.py writes them."""
     columns: TextColumns = field(default_factory=TextColumns)
     """Where the texts stand, if not where they stood in training; without training in a column "text"."""
 
 
 def _embed(call: Call) -> None:
     flags = call.read(EmbedFlags)
-    from bertsmith.inference.embed import Embedder, check_embedding_file, embed_file
+    from bertsmith.inference.embed import VectorOptions
+    from bertsmith.inference.embed_file import embed_file
 
-    check_embedding_file(flags.out)
-    columns: dict[str, Any] = flags.columns.given(call.prog)
-    embedder = Embedder(
-        flags.model, flags.device, precision=flags.precision, max_length=flags.max_length, columns=columns
+    if flags.normalise and flags.no_normalise:
+        raise BertsmithError("--normalise and --no-normalise exclude each other", call.prog, "give one of them")
+    unit = flags.normalise if flags.normalise or flags.no_normalise else None
+    embed_file(
+        flags.model,
+        flags.input,
+        flags.out,
+        rows=flags.rows(),
+        columns=flags.columns.given(call.prog),
+        device=flags.device,
+        precision=flags.precision,
+        max_length=flags.max_length,
+        vectors=VectorOptions(flags.pooling, unit, _layers(flags.layers)),
     )
-    embed_file(embedder, flags.input, flags.out)
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    """Layers as they are written on the command line. Raises BertsmithError."""
+    try:
+        return tuple(int(each) for each in text.split(",")) if text else ()
+    except ValueError as error:
+        raise BertsmithError(
+            f"--layers is '{text}'", "layers", "write numbers with commas, as --layers=-1,-2"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from bertsmith.base import files
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
-from bertsmith.tasks.reading.records import Columns, Row, RowReader, Source, read_records
+from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import load_tokenizer
-from bertsmith.tasks.task import Answer, Examples, FolderFacts, Runner, Task
+from bertsmith.tasks.task import Answer, Examples, FolderFacts, Runner, Task, check_pairs
 from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, load_model, model_folder, read_config
 
 Prediction = Answer
@@ -34,7 +34,7 @@ class Predictor:
     how many tokens of the row the model did not read.
     columns: where the texts stand in a row; the columns that the model was fine-tuned on, or these with the fields of a
     mapping in their place. At most `budget_tokens` go through the model at once. Raises BertsmithError for a folder
-    that predicts nothing.
+    that predicts nothing. folder, facts: the model's, and the device and precision that were chosen.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Predictor:
         top: int = 5,
         budget_tokens: int = 8192,
     ) -> None:
-        self._folder = folder = model_folder(Path(folder))
+        self.folder = folder = model_folder(Path(folder))
         shape = read_config(folder)
         trained = read_task(folder / TASK_FILE)
         self.columns = columns if isinstance(columns, Columns) else changed(trained.columns, columns or {})
@@ -60,6 +60,7 @@ class Predictor:
             raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
         self._task = kind.of_folder(FolderFacts(config, trained.values, self._tokenizer, top))
         chosen = choose_device(device, precision)
+        self.facts = {"device": chosen.torch_device.type, "precision": chosen.precision}
         model = load_model(lambda config: self._task.build(config, chosen.compute), folder, kind.may_be_fresh)
         self._model = model.to(chosen.torch_device)
         self._runner = Runner(chosen.torch_device, budget_tokens)
@@ -76,12 +77,7 @@ class Predictor:
 
     def predict(self, rows: Iterable[tuple[str, Row | str]]) -> list[Prediction]:
         """The same for rows that come with their names for messages ("file:line")."""
-        records = []
-        for where, row in rows:
-            try:
-                records.append(self._task.record(row, self.columns, False, where))
-            except ValueError as error:
-                raise BertsmithError(str(error), where, "correct or remove this row") from error
+        records = [self.record(where, row) for where, row in rows]
         sequences = self._task.encode(records, self._tokenizer, self.max_length)
         if sequences.truncated.rows:
             say(f"{sequences.truncation()} (the model reads {self.max_length})")
@@ -89,12 +85,22 @@ class Predictor:
         lost = sequences.row_lost_tokens.tolist()
         return [{**answer, TRUNCATED: tokens} for answer, tokens in zip(answers, lost, strict=True)]
 
+    def record(self, where: str, row: Row | str) -> Record:
+        """A row as the task reads it. Raises BertsmithError for one that cannot be predicted."""
+        try:
+            record = self._task.record(row, self.columns, False, where)
+        except ValueError as error:
+            raise BertsmithError(str(error), where, "correct or remove this row") from error
+        if self._task.pairs is not None:
+            check_pairs([record], self._task.pairs)
+        return record
+
     def examples(self, source: Source) -> Examples:
         """Labelled rows of a file or a list, encoded. Raises BertsmithError for rows that cannot be used, and for a
         model whose answers cannot be compared with labels."""
         if not isinstance(self._task, Task):
             what = "this model fills in [MASK]s, so its answers cannot be compared with labels"
-            raise BertsmithError(what, self._folder, "name a fine-tuned model")
+            raise BertsmithError(what, self.folder, "name a fine-tuned model")
         records = read_records(source, self.columns, reader=self.reader)
         return self._task.examples(records, self._tokenizer, self.max_length)
 
