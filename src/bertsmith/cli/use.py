@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -193,7 +193,7 @@ class EmbedFlags(RowFlags):
 
 
 def _embed(call: Call) -> None:
-    flags = call.read(EmbedFlags)
+    flags = replace(call, args=_with_layers(call.args)).read(EmbedFlags)
     from bertsmith.inference.embed import VectorOptions
     from bertsmith.inference.embed_file import embed_file
 
@@ -211,6 +211,14 @@ def _embed(call: Call) -> None:
         max_length=flags.max_length,
         vectors=VectorOptions(flags.pooling, unit, _layers(flags.layers)),
     )
+
+
+def _with_layers(args: list[str]) -> list[str]:
+    """The arguments with --layers and its numbers as one of them: by itself "-1,-2" looks like a flag."""
+    if "--layers" not in args[:-1]:
+        return args
+    place = args.index("--layers")
+    return [*args[:place], f"--layers={args[place + 1]}", *args[place + 2 :]]
 
 
 def _layers(text: str) -> tuple[int, ...]:
