@@ -12,6 +12,7 @@ from bertsmith.base import files
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
+from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_config
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import load_tokenizer
@@ -28,10 +29,10 @@ class Predictor:
     """Answers rows of text with the model of a folder, or of a run's folder.
 
     What it gives for each row is its task's: {"label", "score", "scores"} of a classifier, {"labels", "scores"} of one
-    with several labels a row, {"number"}, {"entities"}, {"answer", ...}, {"choice", ...}, {"embedding"}, or
-    {"similarity"} of two texts, as `answers_of` of `tasks/kinds` says; a pre-trained folder gives {"guesses"}: for each
-    [MASK] of the row the `top` likeliest pieces, as {"piece", "probability"}. Each answer also has "truncated_tokens",
-    how many tokens of the row the model did not read.
+    with several labels a row, {"number"}, {"score", "logit"} of a reranker, {"entities"}, {"answer", ...},
+    {"choice", ...}, {"embedding"}, or {"similarity"} of two texts, as `answers_of` of `tasks/kinds` says; a pre-trained
+    folder gives {"guesses"}: for each [MASK] of the row the `top` likeliest pieces, as {"piece", "probability"}. Each
+    answer also has "truncated_tokens", how many tokens of the row the model did not read.
     columns: where the texts stand in a row; the columns that the model was fine-tuned on, or these with the fields of a
     mapping in their place. At most `budget_tokens` go through the model at once. Raises BertsmithError for a folder
     that predicts nothing. folder, facts: the model's, and the device and precision that were chosen.
@@ -51,14 +52,17 @@ class Predictor:
         shape = read_config(folder)
         trained = read_task(folder / TASK_FILE)
         self.columns = columns if isinstance(columns, Columns) else changed(trained.columns, columns or {})
-        self.max_length = min(trained.max_length or shape.max_position_embeddings, shape.max_position_embeddings)
+        longest = trained.max_length or read_max_length(folder) or shape.max_position_embeddings
+        self.max_length = min(longest, shape.max_position_embeddings)
         self._tokenizer = load_tokenizer(folder, shape)
         config = files.read_json(folder / CONFIG_FILE)
         kind = answering(trained.values | config)
         if kind is None:
             what = f"this folder holds {architecture_of(config)}, which predicts nothing by itself"
             raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
-        self._task = kind.of_folder(FolderFacts(config, trained.values, self._tokenizer, top))
+        self._task = kind.of_folder(
+            FolderFacts(config, trained.values, self._tokenizer, top, read_sentence_config(folder))
+        )
         chosen = choose_device(device, precision)
         self.facts = {"device": chosen.torch_device.type, "precision": chosen.precision}
         model = load_model(lambda config: self._task.build(config, chosen.compute), folder, kind.may_be_fresh)
@@ -99,7 +103,7 @@ class Predictor:
         """Labelled rows of a file or a list, encoded. Raises BertsmithError for rows that cannot be used, and for a
         model whose answers cannot be compared with labels."""
         if not isinstance(self._task, Task):
-            what = "this model fills in [MASK]s, so its answers cannot be compared with labels"
+            what = "this model was not fine-tuned on labels that its answers could be compared with"
             raise BertsmithError(what, self.folder, "name a fine-tuned model")
         records = read_records(source, self.columns, reader=self.reader)
         return self._task.examples(records, self._tokenizer, self.max_length)
@@ -122,7 +126,7 @@ class Predictor:
     @property
     def kind(self) -> str:
         """The name of the model's task."""
-        return self._task.kind if isinstance(self._task, Task) else "masked words"
+        return self._task.kind if isinstance(self._task, Task) else self._task.name
 
     @property
     def reader(self) -> type[RowReader]:

@@ -25,6 +25,7 @@ MASK = "[MASK]"
 class MaskedWords(Answering):
     """top: how many guesses a mask gets."""
 
+    name = "masked words"
     architectures = ("BertForPreTraining", "BertForMaskedLM")
     may_be_fresh = ("encoder.pooler", "next_sentence")  # neither has a part in predicting words
     literal_specials = True
