@@ -120,6 +120,9 @@ class PredictFlags(RowFlags):
     """Read rows from prompts in place of a file, and answer each at once."""
     n_best: int = 5
     """How many answers to a question are listed, or pieces for a [MASK]."""
+    likelihood: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """How likely each text is to a pre-trained model: the sum of the log probabilities of its tokens, each masked in
+    turn."""
     out: str = "-"
     """Where predictions go, in the order of the rows: .jsonl or .csv; - is JSON lines on standard output."""
     columns: PredictColumns = field(default_factory=PredictColumns)
@@ -131,16 +134,16 @@ def _predict(call: Call) -> None:
     _check(flags, call.prog)
     from bertsmith.inference.interactive import converse
     from bertsmith.inference.predict_file import check_out, predict_file
-    from bertsmith.inference.predictor import Predictor
+    from bertsmith.inference.predictor import load_predictor
 
     check_out(flags.out)
     columns = flags.columns.given(call.prog)
     loading: dict[str, Any] = {"device": flags.device, "precision": flags.precision, "top": flags.n_best}
-    loading["columns"] = columns
+    loading |= {"columns": columns, "likelihood": flags.likelihood}
     if flags.input is not None:
         predict_file(flags.model, flags.input, flags.out, rows=flags.rows(), **loading)
         return
-    predictor = Predictor(flags.model, **loading)
+    predictor = load_predictor(flags.model, **loading)
     if flags.interactive:
         converse(predictor)
     else:
@@ -236,9 +239,11 @@ class EvaluateFlags(DeviceFlags):
     """Flags of `evaluate`."""
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """A run, or the folder of a fine-tuned model."""
-    data: Path
+    """A run, or the folder of a fine-tuned model; with --minimal-pairs of a pre-trained one."""
+    data: Path | None = None
     """Labelled rows as .csv, .tsv, .jsonl or .parquet, compressed or not; or the folder of a benchmark."""
+    minimal_pairs: Path | None = None
+    """A folder of .jsonl files with pairs of sentences, as BLiMP: how often the better one is the likelier one."""
     benchmark: str | None = None
     """With a folder: the benchmark's name, if not the one that the model was fine-tuned on."""
     submission: Path | None = None
@@ -259,12 +264,17 @@ def _evaluate(call: Call) -> None:
     from bertsmith.base.tables import aligned
     from bertsmith.inference.benchmark import BenchmarkScore, evaluate_benchmark
     from bertsmith.inference.evaluate import Evaluated, evaluate
+    from bertsmith.inference.minimal_pairs import MinimalPairsScore, evaluate_minimal_pairs
 
     options: dict[str, Any] = {"device": flags.device, "precision": flags.precision}
     columns = flags.columns.given(call.prog)
-    found: Evaluated | BenchmarkScore
-    if flags.data.is_dir():
-        found = evaluate_benchmark(flags.model, flags.data, **options, **_of_folder(flags, bool(columns)))
+    found: Evaluated | BenchmarkScore | MinimalPairsScore
+    if flags.data is None or flags.minimal_pairs is not None:
+        if flags.data is not None or flags.minimal_pairs is None:
+            raise BertsmithError("one of --data and --minimal-pairs is wanted", call.prog, f"see {call.prog} --help")
+        found = evaluate_minimal_pairs(flags.model, flags.minimal_pairs, **options)
+    elif flags.data.is_dir():
+        found = evaluate_benchmark(flags.model, flags.data, **options, **_of_folder(flags, flags.data, bool(columns)))
     elif flags.benchmark or flags.submission or flags.fold:
         what = "--benchmark, --submission and --fold are for the folder of a benchmark, and --data is none"
         raise BertsmithError(what, flags.data, "name the folder, or leave them out")
@@ -275,11 +285,11 @@ def _evaluate(call: Call) -> None:
         files.write_json(flags.json, asdict(found))
 
 
-def _of_folder(flags: EvaluateFlags, has_columns: bool) -> dict[str, Any]:
+def _of_folder(flags: EvaluateFlags, folder: Path, has_columns: bool) -> dict[str, Any]:
     """The options of a benchmark. Raises BertsmithError for flags that a folder has no use for."""
     if flags.report is not None or has_columns:
         what = "--report and --columns are for a file of rows, and --data is a folder"
-        raise BertsmithError(what, flags.data, "leave them out, or name one file")
+        raise BertsmithError(what, folder, "leave them out, or name one file")
     return {"benchmark": flags.benchmark, "submission": flags.submission, "fold": flags.fold}
 
 
@@ -318,6 +328,8 @@ VERBS = {
     "predict": Verb(
         "Predict labels, numbers, entities, answers, or the words behind [MASK], for rows in their order.",
         "  bertsmith predict runs/labels new.csv --out predictions.jsonl\n"
+        "  bertsmith predict runs/labels big.jsonl --out big.csv --workers 8 --on-error skip --resume\n"
+        "  bertsmith predict runs/base texts.csv --likelihood --out likely.jsonl\n"
         '  bertsmith predict runs/squad --question "Who asked?" --context "Ann asked Bob." --n-best 3\n'
         "  bertsmith predict runs/labels --interactive",
         _predict,
@@ -329,9 +341,10 @@ VERBS = {
         _embed,
     ),
     "evaluate": Verb(
-        "Measure a fine-tuned model on labelled rows.",
+        "Measure a fine-tuned model on labelled rows, or a pre-trained one on pairs of sentences.",
         "  bertsmith evaluate runs/labels --data test.csv\n"
-        "  bertsmith evaluate runs/mrpc --data glue --submission submission.zip",
+        "  bertsmith evaluate runs/mrpc --data glue --submission submission.zip\n"
+        "  bertsmith evaluate runs/base --minimal-pairs blimp",
         _evaluate,
     ),
     "import": Verb(

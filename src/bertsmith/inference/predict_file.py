@@ -17,7 +17,7 @@ from bertsmith.inference.parts.folder import joined_lines
 from bertsmith.inference.parts.part import Account, Named, Part, PartWork, lines
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows
 from bertsmith.inference.parts.workers import Given, Load
-from bertsmith.inference.predictor import TRUNCATED, Prediction, Predictor
+from bertsmith.inference.predictor import TRUNCATED, Prediction, Predictor, load_predictor
 from bertsmith.tasks.reading.bad_rows import Report
 from bertsmith.tasks.reading.records import Columns, Row
 from bertsmith.weights.huggingface import model_folder
@@ -37,8 +37,8 @@ def predict_file(
 
     source "-" is standard input, whose rows are answered as they come. out: jsonl, where each line is the row with its
     "prediction"; csv, where the row has further columns; or "-", jsonl on standard output. A file is written whole or
-    not at all. loading: of `Predictor`, such as `device`, where `model` is none yet. Raises BertsmithError for files
-    and rows that cannot be used.
+    not at all. loading: of `load_predictor`, such as `device`, where `model` is none yet. Raises BertsmithError for
+    files and rows that cannot be used.
     """
     check_out(out)
     rows = rows or RowOptions()
@@ -65,7 +65,7 @@ def check_out(out: str | Path) -> None:
 
 
 def _loaded(model: str | Path, loading: Mapping[str, Any], to_csv: bool, device: str) -> PartWork:
-    return PredictWork(Predictor(model, **{**loading, "device": device}), to_csv)
+    return PredictWork(load_predictor(model, **{**loading, "device": device}), to_csv)
 
 
 def _plain(loading: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,10 +13,12 @@ from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_config
+from bertsmith.tasks.kinds.likelihood import Likelihood
+from bertsmith.tasks.kinds.masked_words import MaskedWords
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import load_tokenizer
-from bertsmith.tasks.task import Answer, Examples, FolderFacts, Runner, Task, check_pairs
+from bertsmith.tasks.task import Answer, Answering, Examples, FolderFacts, Runner, Task, check_pairs
 from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, load_model, model_folder, read_config
 
 Prediction = Answer
@@ -60,7 +62,7 @@ class Predictor:
         if kind is None:
             what = f"this folder holds {architecture_of(config)}, which predicts nothing by itself"
             raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
-        self._task = kind.of_folder(
+        self._task: Answering = kind.of_folder(
             FolderFacts(config, trained.values, self._tokenizer, top, read_sentence_config(folder))
         )
         chosen = choose_device(device, precision)
@@ -117,6 +119,16 @@ class Predictor:
             self._task.write(scores, examples, report)
         return self._task.evaluate(scores, examples)
 
+    def for_likelihood(self) -> Self:
+        """The same model, which answers how likely texts are (`tasks/kinds/likelihood.py`). Raises BertsmithError for
+        one that was not pre-trained."""
+        if not isinstance(self._task, MaskedWords):
+            what = f"this is a model of {self.kind}, which does not know how likely texts are"
+            raise BertsmithError(what, self.folder, "name a pre-trained model")
+        other = copy.copy(self)
+        other._task = Likelihood(self._tokenizer)
+        return other
+
     def with_columns(self, columns: Columns) -> Self:
         """The same model for rows with other columns."""
         other = copy.copy(self)
@@ -143,6 +155,12 @@ class Predictor:
     def cells(self, prediction: Prediction) -> dict[str, str]:
         """A prediction as named cells of a table."""
         return {**self._task.cells(prediction), TRUNCATED: str(prediction[TRUNCATED])}
+
+
+def load_predictor(folder: str | Path, device: str = "auto", *, likelihood: bool = False, **options: Any) -> Predictor:
+    """A `Predictor`, of how likely texts are if wanted. options: its own."""
+    predictor = Predictor(folder, device, **options)
+    return predictor.for_likelihood() if likelihood else predictor
 
 
 def changed(columns: Columns, values: Mapping[str, Any]) -> Columns:
