@@ -14,7 +14,7 @@ from torch import nn
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import log_choice, say
-from bertsmith.inference.predictor import changed, read_task
+from bertsmith.inference.predictor import changed, on_device, read_task
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
 from bertsmith.tasks.embedding.layers import LayersModel
@@ -102,7 +102,7 @@ class Embedder:
             return VectorModel(config, rules.pooling, chosen.compute, rules.unit)
 
         model = load_model(build, folder, may_be_fresh=(POOLER,))
-        self._model = model.to(chosen.torch_device)
+        self._model = on_device(model, chosen)
         self._runner = Runner(chosen.torch_device, budget_tokens)
 
     def __call__(self, texts: Sequence[Row | str] | str) -> Vectors:

@@ -18,8 +18,8 @@ _GOOD, _BAD = "sentence_good", "sentence_bad"
 
 @dataclass
 class MinimalPairsScore:
-    """rows: pairs of each file. figures: the share of each file's pairs that were told right, and "mean", that over
-    files. truncated_tokens: how many no score is of."""
+    """rows: pairs of each file. figures: the share of pairs of each file whose better sentence is the likelier one, and
+    their "mean". truncated_tokens: how many no score is of."""
 
     rows: dict[str, int] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
@@ -31,7 +31,7 @@ def evaluate_minimal_pairs(
 ) -> MinimalPairsScore:
     """Scores every pair of the .jsonl files of a folder, by the pseudo-log-likelihood of its two sentences.
 
-    A row has a "sentence_good" and a "sentence_bad". Sentences that are equally likely are told wrong. Raises
+    A row has a "sentence_good" and a "sentence_bad". Sentences that are equally likely count as a mistake. Raises
     BertsmithError for a folder without such files, for a bad row, and for a model that was not pre-trained.
     """
     paths = sorted(folder.glob("*.jsonl"))

@@ -8,10 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from torch import nn
+
 from bertsmith.base import files
-from bertsmith.base.device import choose_device
+from bertsmith.base.device import Device, choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
+from bertsmith.model.encoder import Encoder
 from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_config
 from bertsmith.tasks.kinds.likelihood import Likelihood
 from bertsmith.tasks.kinds.masked_words import MaskedWords
@@ -68,7 +71,7 @@ class Predictor:
         chosen = choose_device(device, precision)
         self.facts = {"device": chosen.torch_device.type, "precision": chosen.precision}
         model = load_model(lambda config: self._task.build(config, chosen.compute), folder, kind.may_be_fresh)
-        self._model = model.to(chosen.torch_device)
+        self._model = on_device(model, chosen)
         self._runner = Runner(chosen.torch_device, budget_tokens)
 
     def __call__(self, rows: Sequence[Row | str] | Row | str) -> list[Prediction]:
@@ -155,6 +158,14 @@ class Predictor:
     def cells(self, prediction: Prediction) -> dict[str, str]:
         """A prediction as named cells of a table."""
         return {**self._task.cells(prediction), TRUNCATED: str(prediction[TRUNCATED])}
+
+
+def on_device(model: nn.Module, chosen: Device) -> nn.Module:
+    """A loaded model where it will be run, with the matrices of its encoder once in memory."""
+    model = model.to(chosen.torch_device)
+    for encoder in (each for each in model.modules() if isinstance(each, Encoder)):
+        encoder.keep_weights_once()
+    return model
 
 
 def load_predictor(folder: str | Path, device: str = "auto", *, likelihood: bool = False, **options: Any) -> Predictor:
