@@ -65,7 +65,7 @@ class RowFlags(DeviceFlags):
     on_error: Literal["stop", "skip"] = "stop"
     """What happens at a row that cannot be used; skip leaves it out, counts it and writes it to OUT.errors.jsonl."""
     resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Go on from the finished parts of an earlier run of this command, in OUT.parts."""
+    """Continue from the finished parts of an earlier run of this command, in OUT.parts."""
     part_rows: int = 0
     """Rows of a part; one that is under way when the command is killed is done again. 0: 4,096, or 64 with --layers."""
 
@@ -163,8 +163,9 @@ def _check(flags: PredictFlags, prog: str) -> None:
         raise BertsmithError(what, prog, f"see {prog} --help")
     if asks and (flags.question is None or flags.context is None):
         raise BertsmithError("--question and --context belong together", prog, "give both")
-    if flags.input is None and flags.out != "-":
-        raise BertsmithError("--out is for the rows of a file", prog, "leave it out: the answer is printed")
+    if flags.input is None and (flags.out != "-" or flags.rows() != RowFlags().rows()):
+        what = "--out, --workers, --gpus, --on-error, --resume and --part-rows are for the rows of a file"
+        raise BertsmithError(what, prog, "leave them out: the answer is printed")
     if flags.n_best < 1:
         raise BertsmithError(f"--n-best is {flags.n_best}", prog, "use a whole number from 1")
 
