@@ -39,8 +39,8 @@ class Encoder(nn.Module):
         dtype, and joined where they are multiplied together. For a model that is not trained any more; its outputs stay
         the same to the bit. Biases, norms and embeddings are as wide as before.
         """
-        compute = self.compute or self.pooler.weight.dtype
-        groups = [[self.pooler]]
+        compute = self.compute or self.embeddings.word.weight.dtype
+        groups = [[self.pooler]] if hasattr(self, "pooler") else []  # a model that reads no pooler drops it
         for layer in self.layers:
             assert isinstance(layer, Block)
             attention, feed_forward = layer.attention, layer.feed_forward

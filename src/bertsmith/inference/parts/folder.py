@@ -8,6 +8,7 @@ OUT.parts/00000000.json    its account, written last: a part is finished where t
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -83,9 +84,14 @@ class PartsFolder:
             files.write_whole(self._file(number, "bad"), lambda file: file.writelines(map(line_of, answered.bad)))
         files.write_json(self._file(number, "json"), answered.account.to_json())
 
-    def payloads(self, parts: int) -> list[Path]:
-        """The files of what was written for so many parts."""
-        return [self._file(number, "part") for number in range(parts)]
+    def joined(self, out: Path, parts: int, join: Callable[[BinaryIO, Sequence[Path]], object]) -> None:
+        """Joins so many parts into `out`, whole or not at all. What a kill leaves of it goes with this folder. Raises
+        BertsmithError where the disk refuses."""
+        aside, payloads = self.path / "joined", [self._file(number, "part") for number in range(parts)]
+        with files.disk_errors(out):
+            files.write_whole(aside, lambda file: join(file, payloads))
+            os.replace(aside, out)
+            files.sync(out.parent)
 
     def write_bad(self, path: Path, parts: int) -> None:
         """Writes the rows that cannot be used of so many parts into one file."""

@@ -129,7 +129,7 @@ def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, pro
                 folder.write_bad(bad, parts)
             else:
                 bad.unlink(missing_ok=True)
-            files.write_whole(out, lambda file: job.join(file, folder.payloads(parts), done))
+            folder.joined(out, parts, lambda file, payloads: job.join(file, payloads, done))
             folder.remove()
     if done.skipped:
         warn(
