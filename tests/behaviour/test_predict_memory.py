@@ -1,8 +1,12 @@
-"""What prediction keeps in memory of a model: its matrices once, in the dtype of products."""
+"""What prediction keeps in memory: the matrices of a model once, and of a file no more than a part."""
 
 from __future__ import annotations
 
 import gc
+import json
+import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -84,3 +88,30 @@ def test_the_scores_are_those_of_wide_weights_to_the_bit(folder, precision, dtyp
     wide.encoder.keep_weights_once()
     assert wide.encoder.pooler.weight.dtype == dtype
     assert np.array_equal(runner.scores(wide, sequences), expected)
+
+
+_PEAK = """
+import resource, sys
+from bertsmith.cli import main
+status = main(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+sys.exit(status)
+"""
+
+
+def peak_kilobytes(model: Path, rows: int, folder: Path) -> int:
+    """The highest memory of a command that embeds so many rows of many lengths."""
+    draw, source = random.Random(rows), folder / f"{rows}.jsonl"
+    with open(source, "w") as file:
+        for _ in range(rows):
+            file.write(json.dumps({"text": " ".join(draw.choices(WORDS, k=draw.randrange(1, 36)))}) + "\n")
+    call = ["embed", str(model), str(source), "--out", str(folder / f"{rows}.npy"), "--part-rows", "1000", "--quiet"]
+    call += ["--device", "cpu", "--precision", "fp32"]
+    done = subprocess.run([sys.executable, "-c", _PEAK, *call], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_file(folder, tmp_path):
+    """Without a bound on what is remembered of shapes, 10 times the rows took twice the memory."""
+    assert peak_kilobytes(folder, 100_000, tmp_path) < 1.1 * peak_kilobytes(folder, 15_000, tmp_path)

@@ -1,4 +1,4 @@
-"""How many cores there are, and what worker processes are started with."""
+"""How many cores there are, and what processes are started with."""
 
 from __future__ import annotations
 
@@ -22,6 +22,14 @@ def default_workers() -> int:
         return len(os.sched_getaffinity(0))
     else:
         return os.cpu_count() or 1
+
+
+def bound_product_caches() -> None:
+    """Has PyTorch and oneDNN remember 64 shapes of products each, not 1,024. To call before torch is imported, where
+    batches have ever new shapes: each that is remembered takes some 0.5 MB, and to make it anew took no time that could
+    be measured. A value of the user's stays."""
+    for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        os.environ.setdefault(name, "64")
 
 
 @contextmanager

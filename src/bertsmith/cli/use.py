@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.processes import bound_product_caches
 from bertsmith.cli.verb import Call, Verb
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ class PredictFlags(RowFlags):
 def _predict(call: Call) -> None:
     flags = call.read(PredictFlags)
     _check(flags, call.prog)
+    bound_product_caches()
     from bertsmith.inference.interactive import converse
     from bertsmith.inference.predict_file import check_out, predict_file
     from bertsmith.inference.predictor import load_predictor
@@ -198,6 +200,7 @@ class EmbedFlags(RowFlags):
 
 def _embed(call: Call) -> None:
     flags = replace(call, args=_with_layers(call.args)).read(EmbedFlags)
+    bound_product_caches()
     from bertsmith.inference.embed import VectorOptions
     from bertsmith.inference.embed_file import embed_file
 
@@ -261,6 +264,7 @@ class EvaluateFlags(DeviceFlags):
 
 def _evaluate(call: Call) -> None:
     flags = call.read(EvaluateFlags)
+    bound_product_caches()
     from bertsmith.base import files
     from bertsmith.base.tables import aligned
     from bertsmith.inference.benchmark import BenchmarkScore, evaluate_benchmark
