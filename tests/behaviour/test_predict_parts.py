@@ -108,8 +108,8 @@ def test_parts_are_named_where_the_work_is_not_resumed_or_was_another(model, tmp
     with pytest.raises(BertsmithError, match=r"no \[MASK\]"):
         predicted(model, source, out, SMALL)
     assert finished(out) == 5
-    assert "5 finished parts are kept" in said.text
-    with pytest.raises(BertsmithError, match="5 finished parts of an earlier run are there"):
+    assert "(5 of them): --resume continues" in said.text
+    with pytest.raises(BertsmithError, match=r"finished parts of an earlier run are there \(5 of them\)"):
         predicted(model, source, out, SMALL)
     with pytest.raises(BertsmithError, match="another part size"):
         predicted(model, source, out, RowOptions(part_rows=8, resume=True))

@@ -15,9 +15,9 @@ from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say
 from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, columns_of, record_of
 from bertsmith.inference.parts.folder import Join, joined_lines
-from bertsmith.inference.parts.part import Account, Named, Part, PartWork, lines
+from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, lines
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows
-from bertsmith.inference.parts.tables import joined_array, joined_tables, table_of
+from bertsmith.inference.parts.tables import joined_array, joined_tables, parquet_library, table_of
 from bertsmith.inference.parts.workers import Given, Load
 from bertsmith.tasks.kinds.embed import short_numbers
 from bertsmith.tasks.reading.bad_rows import Report, pass_over
@@ -78,6 +78,8 @@ def check_embedding_file(out: str | Path, of_tokens: bool = False) -> None:
     suffix = Path(out).suffix.lower()
     if str(out) != "-" and suffix not in _JOINS:
         raise BertsmithError(f"'{suffix}' is not a kind of file that is written here", out, nearest(suffix, _JOINS))
+    if suffix == ".parquet":
+        parquet_library()
     if of_tokens and str(out) != "-" and suffix != ".jsonl":
         raise BertsmithError("the vectors of tokens are written as JSON lines", out, "name a .jsonl file")
 
@@ -104,6 +106,8 @@ class EmbedWork(PartWork):
         record_of(where, row, self.columns.text)
         if self._kind != ".npy" and not self._embedder.options.layers and EMBEDDING in row:
             raise BertsmithError(f"this row has a column '{EMBEDDING}' already", where, "rename that column")
+        if self._kind == ".parquet":
+            check_line(where, json.dumps(row, ensure_ascii=False))
 
     def answered(self, rows: list[Named], part: Part, account: Account, report: Report) -> bytes:
         vectors, sequences = self._embedder.embed(rows, self.columns.text)

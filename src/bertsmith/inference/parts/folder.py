@@ -54,7 +54,7 @@ class PartsFolder:
     def refuse_to_begin(self, resume: bool) -> None:
         """Raises BertsmithError where parts are there and are not to be continued."""
         if not resume and (parts := self.finished_parts()):
-            what = f"{parts:,} finished parts of an earlier run are there"
+            what = f"finished parts of an earlier run are there ({parts:,} of them)"
             raise BertsmithError(what, self.path, "continue it with --resume, or delete this folder to begin anew")
 
     def finished_parts(self) -> int:

@@ -162,10 +162,15 @@ def lines(
         assert not isinstance(row, str)
         try:
             written = line(where, row, each)
-            if has_lone_surrogate(written):
-                what = "a column of this row holds half of a surrogate pair, which cannot be written"
-                raise BertsmithError(what, where, "correct or remove this row")
+            check_line(where, written)
         except BertsmithError as error:
             report(error, row)
         else:
             yield each, written
+
+
+def check_line(where: str, line: str) -> None:
+    """Raises BertsmithError for a row that UTF-8 cannot hold."""
+    if has_lone_surrogate(line):
+        what = "a column of this row holds half of a surrogate pair, which cannot be written"
+        raise BertsmithError(what, where, "correct or remove this row")

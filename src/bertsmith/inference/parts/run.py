@@ -97,12 +97,11 @@ def answer_rows(job: Job, source: str | Path, out: str | Path, options: RowOptio
     options.check(source, out)
     options = replace(options, part_rows=options.part_rows or job.part_rows)
     with Progress(job.doing, None, "row") as progress:
-        if str(out) == "-":
-            done = stream(job.load(job.device), source, options.part_rows, options.on_error, progress)
-        else:
-            done = _into_file(job, source, Path(out), options, progress)
-    _check_some(done, source)
-    return done
+        if str(out) != "-":
+            return _into_file(job, source, Path(out), options, progress)
+        done = stream(job.load(job.device), source, options.part_rows, options.on_error, progress)
+        _check_some(done, source)
+        return done
 
 
 def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, progress: Progress) -> Account:
@@ -117,12 +116,14 @@ def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, pro
         made_from |= {**job.flags, **workers.facts}
         with folder.held(made_from, options.resume) as finished:
             if options.resume:
-                say(f"{len(finished):,} parts are finished" if finished else "no parts are there: beginning anew")
+                say(f"parts that are finished: {len(finished):,}" if finished else "no parts are there: beginning anew")
             try:
                 done, parts = _answered(workers, source, options, finished, progress)
             except BaseException:
                 _tell_kept(folder, source)
                 raise
+            if not done.rows:
+                folder.remove()
             _check_some(done, source)
             bad = out.with_name(f"{out.name}.errors.jsonl")
             if done.skipped:
@@ -180,7 +181,7 @@ def _tell_kept(folder: PartsFolder, source: str | Path) -> None:
     if str(source) == "-":
         folder.remove()
     elif parts:
-        say(f"{parts:,} finished parts are kept in {folder.path}: --resume continues from there")
+        say(f"finished parts are kept in {folder.path} ({parts:,} of them): --resume continues from there")
 
 
 def _check_some(done: Account, source: str | Path) -> None:

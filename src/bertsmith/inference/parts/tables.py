@@ -28,9 +28,10 @@ def joined_array(file: BinaryIO, parts: Sequence[Path], account: Account) -> Non
 def table_of(rows: Sequence[Mapping[str, Any]], name: str, vectors: NDArray[np.float32], where: str) -> bytes:
     """Rows with a further column of vectors, as a parquet file. Raises BertsmithError for columns that have no one
     type, and where pyarrow is missing."""
-    arrow, parquet = _libraries()
+    arrow, parquet = parquet_library()
     try:
-        table = arrow.Table.from_pylist([dict(row) for row in rows])
+        names = dict.fromkeys(name for row in rows for name in row)
+        table = arrow.table({name: [row.get(name) for row in rows] for name in names})
     except arrow.ArrowException as error:
         raise _mixed(error, where) from error
     flat = arrow.array(np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1))
@@ -43,7 +44,7 @@ def table_of(rows: Sequence[Mapping[str, Any]], name: str, vectors: NDArray[np.f
 def joined_tables(file: BinaryIO, parts: Sequence[Path], account: Account) -> None:
     """The Join of parquet files: a row group for each part. A column that is empty in a part, or has whole numbers
     there alone, takes the type that it has in the others. Raises BertsmithError for a column with several types."""
-    arrow, parquet = _libraries()
+    arrow, parquet = parquet_library()
     filled = [path for path in parts if path.stat().st_size]
     try:
         schemas = [parquet.read_schema(path) for path in filled]
@@ -64,8 +65,8 @@ def _mixed(error: Exception, where: str) -> BertsmithError:
     return BertsmithError(what, where, "write to a .jsonl file, or give every column one type")
 
 
-def _libraries() -> tuple[Any, Any]:
-    """pyarrow and its parquet. Raises BertsmithError where it is not installed."""
+def parquet_library() -> tuple[Any, Any]:
+    """pyarrow, and its part for parquet. Raises BertsmithError where it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -224,7 +223,7 @@ def _serve(pipe: Connection, load: Load, device: str, folder: PartsFolder, on_er
         try:
             part = pipe.recv()
         except EOFError:
-            os._exit(0)  # libraries may abort at the interpreter's own end
+            return
         try:
             ((_, account),) = here.run(iter([part]))
             pipe.send(account)
