@@ -112,6 +112,9 @@ def test_minimal_pairs_are_told_by_likelihood(model, tmp_path, capsys):
     assert json.loads((tmp_path / "out.json").read_text())["figures"] == found.figures
     assert f"{found.figures['mean']:.4f}" in capsys.readouterr().out
     assert main(call) == 2
+    assert main([*call, "--minimal-pairs", str(folder), "--data", str(folder)]) == 2
+    assert main([*call, "--minimal-pairs", str(folder), "--report", str(tmp_path / "report")]) == 2
+    assert "are for labelled rows" in capsys.readouterr().err
     (folder / "three.jsonl").write_text('{"sentence_good": "word1"}\n')
     assert main([*call, "--minimal-pairs", str(folder)]) == 2
     assert "no column 'sentence_bad'" in capsys.readouterr().err

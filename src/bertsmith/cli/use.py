@@ -274,10 +274,10 @@ def _evaluate(call: Call) -> None:
     options: dict[str, Any] = {"device": flags.device, "precision": flags.precision}
     columns = flags.columns.given(call.prog)
     found: Evaluated | BenchmarkScore | MinimalPairsScore
-    if flags.data is None or flags.minimal_pairs is not None:
-        if flags.data is not None or flags.minimal_pairs is None:
-            raise BertsmithError("one of --data and --minimal-pairs is wanted", call.prog, f"see {call.prog} --help")
-        found = evaluate_minimal_pairs(flags.model, flags.minimal_pairs, **options)
+    if flags.data is None:
+        found = evaluate_minimal_pairs(flags.model, _pairs_folder(flags, call.prog, bool(columns)), **options)
+    elif flags.minimal_pairs is not None:
+        raise BertsmithError("--data and --minimal-pairs exclude each other", call.prog, "give one of them")
     elif flags.data.is_dir():
         found = evaluate_benchmark(flags.model, flags.data, **options, **_of_folder(flags, flags.data, bool(columns)))
     elif flags.benchmark or flags.submission or flags.fold:
@@ -288,6 +288,16 @@ def _evaluate(call: Call) -> None:
     print("\n".join(aligned([(name, f"{value:.4f}") for name, value in found.figures.items()])))
     if flags.json is not None:
         files.write_json(flags.json, asdict(found))
+
+
+def _pairs_folder(flags: EvaluateFlags, prog: str, has_columns: bool) -> Path:
+    """The folder of --minimal-pairs. Raises BertsmithError where it is not given, and for flags of labelled rows."""
+    if flags.minimal_pairs is None:
+        raise BertsmithError("one of --data and --minimal-pairs is wanted", prog, f"see {prog} --help")
+    if flags.benchmark or flags.submission or flags.fold or flags.report or has_columns:
+        what = "--benchmark, --submission, --fold, --report and --columns are for labelled rows"
+        raise BertsmithError(what, flags.minimal_pairs, "leave them out, or give --data")
+    return flags.minimal_pairs
 
 
 def _of_folder(flags: EvaluateFlags, folder: Path, has_columns: bool) -> dict[str, Any]:
