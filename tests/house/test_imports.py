@@ -103,6 +103,7 @@ SUB_ROOMS = {
         "nvidia_results",
         "finetuning",
     ),
+    "inference": ("parts",),
     "training": ("parallel", "objective", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
 }
 MOST_FILES = 16

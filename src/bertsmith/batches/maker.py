@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import warn
+from bertsmith.base.processes import without_main_module
 from bertsmith.base.stopping import leave_stopping_to_parent
 from bertsmith.batches.epoch_files import EpochFiles
 from bertsmith.batches.epochs import visiting_order
 from bertsmith.batches.shares import Share
-from bertsmith.corpus.engines.local import without_main_module
 
 if TYPE_CHECKING:
     from bertsmith.batches.order import Order

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import bertsmith
+from bertsmith.base.processes import default_workers
 from bertsmith.base.versions import version_of
-from bertsmith.corpus.engines.local import default_workers
 
 LOWERING = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
 """Variables by which PyTorch, oneDNN and MKL use fewer instruction sets than the processor has."""

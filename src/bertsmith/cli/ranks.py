@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.processes import default_workers
 from bertsmith.cli.report import tell
 from bertsmith.cli.verb import Call
-from bertsmith.corpus.engines.local import default_workers
 
 if TYPE_CHECKING:
     from bertsmith.base.ranks.places import Place

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.processes import bound_product_caches
 from bertsmith.cli.verb import Call, Verb
+
+if TYPE_CHECKING:
+    from bertsmith.inference.parts.run import RowOptions
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,28 @@ class DeviceFlags:
     """The dtype of matrix products."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowFlags(DeviceFlags):
+    """How the rows of a file are worked through."""
+
+    workers: int = 1
+    """Processes of one thread, each of which loads the model."""
+    gpus: str = ""
+    """As many GPUs, or all of them, each with a process and a model of its own."""
+    on_error: Literal["stop", "skip"] = "stop"
+    """What happens at a row that cannot be used; skip leaves it out, counts it and writes it to OUT.errors.jsonl."""
+    resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Continue from the finished parts of an earlier run of this command, in OUT.parts."""
+    part_rows: int = 0
+    """Rows of a part; one that is under way when the command is killed is done again. 0: 4,096, or 64 with --layers."""
+
+    def rows(self) -> RowOptions:
+        """As prediction takes them."""
+        from bertsmith.inference.parts.run import RowOptions
+
+        return RowOptions(self.workers, self.gpus, self.on_error, self.resume, self.part_rows)
+
+
 @dataclass(frozen=True)
 class PredictColumns(TextColumns):
     """With those of all kinds of rows."""
@@ -80,7 +106,7 @@ class PredictColumns(TextColumns):
 
 
 @dataclass(frozen=True)
-class PredictFlags(DeviceFlags):
+class PredictFlags(RowFlags):
     """Flags of `predict`."""
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -95,6 +121,9 @@ class PredictFlags(DeviceFlags):
     """Read rows from prompts in place of a file, and answer each at once."""
     n_best: int = 5
     """How many answers to a question are listed, or pieces for a [MASK]."""
+    likelihood: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """How likely each text is to a pre-trained model: the sum of the log probabilities of its tokens, each masked in
+    turn."""
     out: str = "-"
     """Where predictions go, in the order of the rows: .jsonl or .csv; - is JSON lines on standard output."""
     columns: PredictColumns = field(default_factory=PredictColumns)
@@ -104,16 +133,20 @@ class PredictFlags(DeviceFlags):
 def _predict(call: Call) -> None:
     flags = call.read(PredictFlags)
     _check(flags, call.prog)
+    bound_product_caches()
     from bertsmith.inference.interactive import converse
     from bertsmith.inference.predict_file import check_out, predict_file
-    from bertsmith.inference.predictor import Predictor
+    from bertsmith.inference.predictor import load_predictor
 
     check_out(flags.out)
     columns = flags.columns.given(call.prog)
-    predictor = Predictor(flags.model, flags.device, precision=flags.precision, columns=columns, top=flags.n_best)
+    loading: dict[str, Any] = {"device": flags.device, "precision": flags.precision, "top": flags.n_best}
+    loading |= {"columns": columns, "likelihood": flags.likelihood}
     if flags.input is not None:
-        predict_file(predictor, flags.input, flags.out)
-    elif flags.interactive:
+        predict_file(flags.model, flags.input, flags.out, rows=flags.rows(), **loading)
+        return
+    predictor = load_predictor(flags.model, **loading)
+    if flags.interactive:
         converse(predictor)
     else:
         row = {predictor.columns.question: flags.question, predictor.columns.context: flags.context}
@@ -132,14 +165,15 @@ def _check(flags: PredictFlags, prog: str) -> None:
         raise BertsmithError(what, prog, f"see {prog} --help")
     if asks and (flags.question is None or flags.context is None):
         raise BertsmithError("--question and --context belong together", prog, "give both")
-    if flags.input is None and flags.out != "-":
-        raise BertsmithError("--out is for the rows of a file", prog, "leave it out: the answer is printed")
+    if flags.input is None and (flags.out != "-" or flags.rows() != RowFlags().rows()):
+        what = "--out, --workers, --gpus, --on-error, --resume and --part-rows are for the rows of a file"
+        raise BertsmithError(what, prog, "leave them out: the answer is printed")
     if flags.n_best < 1:
         raise BertsmithError(f"--n-best is {flags.n_best}", prog, "use a whole number from 1")
 
 
 @dataclass(frozen=True)
-class EmbedFlags(DeviceFlags):
+class EmbedFlags(RowFlags):
     """Flags of `embed`."""
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -147,24 +181,61 @@ class EmbedFlags(DeviceFlags):
     input: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="INPUT")]
     """Texts as .csv, .tsv, .jsonl or .parquet, compressed or not; - is standard input."""
     out: str
-    """Where the vectors go, in the order of the rows: .npy (fp32, a row for each), or .jsonl (each row with its
-    "embedding"); - is JSON lines on standard output."""
+    """Where the vectors go, in the order of the rows: .npy (fp32, a row for each), .jsonl or .parquet (each row with
+    its "embedding"); - is JSON lines on standard output."""
     max_length: int = 0
     """The most tokens of a text, longer ones are cut at their end; 0 is the folder's own."""
+    pooling: Literal["mean", "cls", "max"] | None = None
+    """How the vectors of tokens become one; without it as the folder says, else mean."""
+    normalise: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Scale vectors to length 1, whatever the folder says."""
+    no_normalise: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Do not scale them, whatever the folder says."""
+    layers: str = ""
+    """Not one vector a text, but those of every token behind these layers, such as -1,-2,-3,-4 (-1 is the last one),
+    as Google's extract_features.py writes them."""
     columns: TextColumns = field(default_factory=TextColumns)
     """Where the texts stand, if not where they stood in training; without training in a column "text"."""
 
 
 def _embed(call: Call) -> None:
-    flags = call.read(EmbedFlags)
-    from bertsmith.inference.embed import Embedder, check_embedding_file, embed_file
+    flags = replace(call, args=_with_layers(call.args)).read(EmbedFlags)
+    bound_product_caches()
+    from bertsmith.inference.embed import VectorOptions
+    from bertsmith.inference.embed_file import embed_file
 
-    check_embedding_file(flags.out)
-    columns: dict[str, Any] = flags.columns.given(call.prog)
-    embedder = Embedder(
-        flags.model, flags.device, precision=flags.precision, max_length=flags.max_length, columns=columns
+    if flags.normalise and flags.no_normalise:
+        raise BertsmithError("--normalise and --no-normalise exclude each other", call.prog, "give one of them")
+    unit = flags.normalise if flags.normalise or flags.no_normalise else None
+    embed_file(
+        flags.model,
+        flags.input,
+        flags.out,
+        rows=flags.rows(),
+        columns=flags.columns.given(call.prog),
+        device=flags.device,
+        precision=flags.precision,
+        max_length=flags.max_length,
+        vectors=VectorOptions(flags.pooling, unit, _layers(flags.layers)),
     )
-    embed_file(embedder, flags.input, flags.out)
+
+
+def _with_layers(args: list[str]) -> list[str]:
+    """The arguments with --layers and its numbers as one of them: by itself "-1,-2" looks like a flag."""
+    if "--layers" not in args[:-1]:
+        return args
+    place = args.index("--layers")
+    return [*args[:place], f"--layers={args[place + 1]}", *args[place + 2 :]]
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    """Layers as they are written on the command line. Raises BertsmithError."""
+    try:
+        return tuple(int(each) for each in text.split(",")) if text else ()
+    except ValueError as error:
+        raise BertsmithError(
+            f"--layers is '{text}'", "layers", "write numbers with commas, as --layers=-1,-2"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -172,9 +243,11 @@ class EvaluateFlags(DeviceFlags):
     """Flags of `evaluate`."""
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """A run, or the folder of a fine-tuned model."""
-    data: Path
+    """A run, or the folder of a fine-tuned model; with --minimal-pairs of a pre-trained one."""
+    data: Path | None = None
     """Labelled rows as .csv, .tsv, .jsonl or .parquet, compressed or not; or the folder of a benchmark."""
+    minimal_pairs: Path | None = None
+    """A folder of .jsonl files with pairs of sentences, as BLiMP: how often the better one is the likelier one."""
     benchmark: str | None = None
     """With a folder: the benchmark's name, if not the one that the model was fine-tuned on."""
     submission: Path | None = None
@@ -191,16 +264,22 @@ class EvaluateFlags(DeviceFlags):
 
 def _evaluate(call: Call) -> None:
     flags = call.read(EvaluateFlags)
+    bound_product_caches()
     from bertsmith.base import files
     from bertsmith.base.tables import aligned
     from bertsmith.inference.benchmark import BenchmarkScore, evaluate_benchmark
     from bertsmith.inference.evaluate import Evaluated, evaluate
+    from bertsmith.inference.minimal_pairs import MinimalPairsScore, evaluate_minimal_pairs
 
     options: dict[str, Any] = {"device": flags.device, "precision": flags.precision}
     columns = flags.columns.given(call.prog)
-    found: Evaluated | BenchmarkScore
-    if flags.data.is_dir():
-        found = evaluate_benchmark(flags.model, flags.data, **options, **_of_folder(flags, bool(columns)))
+    found: Evaluated | BenchmarkScore | MinimalPairsScore
+    if flags.data is None:
+        found = evaluate_minimal_pairs(flags.model, _pairs_folder(flags, call.prog, bool(columns)), **options)
+    elif flags.minimal_pairs is not None:
+        raise BertsmithError("--data and --minimal-pairs exclude each other", call.prog, "give one of them")
+    elif flags.data.is_dir():
+        found = evaluate_benchmark(flags.model, flags.data, **options, **_of_folder(flags, flags.data, bool(columns)))
     elif flags.benchmark or flags.submission or flags.fold:
         what = "--benchmark, --submission and --fold are for the folder of a benchmark, and --data is none"
         raise BertsmithError(what, flags.data, "name the folder, or leave them out")
@@ -211,11 +290,21 @@ def _evaluate(call: Call) -> None:
         files.write_json(flags.json, asdict(found))
 
 
-def _of_folder(flags: EvaluateFlags, has_columns: bool) -> dict[str, Any]:
+def _pairs_folder(flags: EvaluateFlags, prog: str, has_columns: bool) -> Path:
+    """The folder of --minimal-pairs. Raises BertsmithError where it is not given, and for flags of labelled rows."""
+    if flags.minimal_pairs is None:
+        raise BertsmithError("one of --data and --minimal-pairs is wanted", prog, f"see {prog} --help")
+    if flags.benchmark or flags.submission or flags.fold or flags.report or has_columns:
+        what = "--benchmark, --submission, --fold, --report and --columns are for labelled rows"
+        raise BertsmithError(what, flags.minimal_pairs, "leave them out, or give --data")
+    return flags.minimal_pairs
+
+
+def _of_folder(flags: EvaluateFlags, folder: Path, has_columns: bool) -> dict[str, Any]:
     """The options of a benchmark. Raises BertsmithError for flags that a folder has no use for."""
     if flags.report is not None or has_columns:
         what = "--report and --columns are for a file of rows, and --data is a folder"
-        raise BertsmithError(what, flags.data, "leave them out, or name one file")
+        raise BertsmithError(what, folder, "leave them out, or name one file")
     return {"benchmark": flags.benchmark, "submission": flags.submission, "fold": flags.fold}
 
 
@@ -254,6 +343,8 @@ VERBS = {
     "predict": Verb(
         "Predict labels, numbers, entities, answers, or the words behind [MASK], for rows in their order.",
         "  bertsmith predict runs/labels new.csv --out predictions.jsonl\n"
+        "  bertsmith predict runs/labels big.jsonl --out big.csv --workers 8 --on-error skip --resume\n"
+        "  bertsmith predict runs/base texts.csv --likelihood --out likely.jsonl\n"
         '  bertsmith predict runs/squad --question "Who asked?" --context "Ann asked Bob." --n-best 3\n'
         "  bertsmith predict runs/labels --interactive",
         _predict,
@@ -265,9 +356,10 @@ VERBS = {
         _embed,
     ),
     "evaluate": Verb(
-        "Measure a fine-tuned model on labelled rows.",
+        "Measure a fine-tuned model on labelled rows, or a pre-trained one on pairs of sentences.",
         "  bertsmith evaluate runs/labels --data test.csv\n"
-        "  bertsmith evaluate runs/mrpc --data glue --submission submission.zip",
+        "  bertsmith evaluate runs/mrpc --data glue --submission submission.zip\n"
+        "  bertsmith evaluate runs/base --minimal-pairs blimp",
         _evaluate,
     ),
     "import": Verb(

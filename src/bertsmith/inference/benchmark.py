@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
-from bertsmith.inference.predict_file import ROWS_AT_ONCE, chunks_of
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.benchmarks.benchmark import Benchmark, benchmarks
 from bertsmith.tasks.benchmarks.glue import Predictions, add_to_submission
 from bertsmith.tasks.benchmarks.inputs import benchmark_named, figure_prefix, tell_rows
 from bertsmith.tasks.reading.records import Columns, read_rows
 from bertsmith.weights.huggingface import TASK_FILE, model_folder
+
+_ROWS_AT_ONCE = 16_384
 
 
 @dataclass
@@ -89,9 +91,10 @@ def _answers(predictor: Predictor, benchmark: Benchmark, part: str, path: Path) 
     predictor = predictor.with_columns(columns)
     ids: list[str] = []
     answers: list[str | float] = []
-    for rows in chunks_of(read_rows(path, columns, reader=predictor.reader), ROWS_AT_ONCE):
-        ids += [str(row[columns.id]) for _, row in rows if not isinstance(row, str)]
-        answers += [each["number"] if "number" in each else each["label"] for each in predictor.predict(rows)]
+    rows = read_rows(path, columns, reader=predictor.reader)
+    while some := list(itertools.islice(rows, _ROWS_AT_ONCE)):
+        ids += [str(row[columns.id]) for _, row in some if not isinstance(row, str)]
+        answers += [each["number"] if "number" in each else each["label"] for each in predictor.predict(some)]
     return Predictions(ids, answers)
 
 

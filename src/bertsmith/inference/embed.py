@@ -1,46 +1,61 @@
-"""Vectors of texts, by the model of a folder: in Python, or for the rows of a file in the same order into a file."""
+"""Vectors of texts, by the model of a folder, in Python. For the rows of a file see `embed_file`."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
-from bertsmith.base import files
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError, nearest
-from bertsmith.base.log import Progress, log_choice, say
-from bertsmith.inference.predict_file import chunks_of
-from bertsmith.inference.predictor import changed, read_task
+from bertsmith.base.log import log_choice, say
+from bertsmith.inference.predictor import changed, on_device, read_task
+from bertsmith.model.config import BertConfig
 from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
-from bertsmith.tasks.embedding.pooling import VectorModel
-from bertsmith.tasks.kinds.embed import short_numbers
-from bertsmith.tasks.reading.records import (
-    Columns,
-    Record,
-    Row,
-    has_lone_surrogate,
-    id_of,
-    read_rows,
-    row_of,
-    text_of,
-)
+from bertsmith.tasks.embedding.layers import LayersModel
+from bertsmith.tasks.embedding.pooling import POOLINGS, Pooling, VectorModel
+from bertsmith.tasks.reading.records import Columns, Record, Row, id_of, row_of, text_of
 from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer
 from bertsmith.tasks.task import Runner
 from bertsmith.weights.huggingface import TASK_FILE, load_model, model_folder, read_config
 from bertsmith.weights.names import POOLER
 
 Vectors = NDArray[np.float32]
-SUFFIXES = (".npy", ".jsonl")
-EMBEDDING = "embedding"
-_ROWS_AT_ONCE = 16_384
 _SHORTEST = 3  # [CLS], a piece and [SEP]
+
+
+@dataclass(frozen=True)
+class VectorOptions:
+    """How vectors are made. pooling: "mean", "cls" or "max", and unit: scaled to length 1; what is None is as the
+    folder says. layers: not one vector a text, but those of every token behind these layers, -1 being the last one."""
+
+    pooling: str | None = None
+    unit: bool | None = None
+    layers: tuple[int, ...] = ()
+
+    def check(self) -> None:
+        """Raises BertsmithError for a pooling that is not known, and for layers together with one vector a text."""
+        if self.pooling is not None and self.pooling not in POOLINGS:
+            raise BertsmithError(f"pooling is '{self.pooling}'", "pooling", nearest(self.pooling, POOLINGS))
+        if self.layers and (self.pooling is not None or self.unit is not None):
+            what = "the vectors of tokens are neither pooled nor scaled"
+            raise BertsmithError(what, "layers", "leave out --pooling and --normalise, or --layers")
+
+    def applied(self, rules: SentenceRules) -> SentenceRules:
+        """The rules of a folder with these in their place, which is logged where they differ."""
+        for name, own, asked in (
+            ("pooling", rules.pooling, self.pooling),
+            ("scaled to length 1", rules.unit, self.unit),
+        ):
+            if asked not in (None, own):
+                log_choice(name, str(asked), f"asked for; the folder's own is {own}")
+        pooling = cast(Pooling, rules.pooling if self.pooling is None else self.pooling)
+        return replace(rules, pooling=pooling, unit=rules.unit if self.unit is None else self.unit)
 
 
 class Embedder:
@@ -50,8 +65,9 @@ class Embedder:
     Any other BERT gives the mean over all tokens, not scaled, of up to as many tokens as it has positions, as
     sentence-transformers does. max_length: the most tokens of a text, in place of the folder's. columns: where texts
     stand in a row; where they stood in training, or that with the fields of a mapping in its place. At most
-    `budget_tokens` go through the model at once. width: H, the numbers of a vector. Raises BertsmithError for a folder
-    that holds no BERT, or whose vectors are made in a way that is not known here.
+    `budget_tokens` go through the model at once. vectors: what is to be otherwise than the folder says. width: H, the
+    numbers of a vector. folder, facts: the model's, and the device and precision that were chosen. Raises
+    BertsmithError for a folder that holds no BERT, or whose vectors are made in a way that is not known here.
     """
 
     def __init__(
@@ -63,15 +79,14 @@ class Embedder:
         max_length: int = 0,
         budget_tokens: int = 8192,
         columns: Columns | Mapping[str, Any] | None = None,
+        vectors: VectorOptions | None = None,
     ) -> None:
-        folder = model_folder(Path(folder))
-        trained = read_task(folder / TASK_FILE).columns
-        self.columns = columns if isinstance(columns, Columns) else changed(trained, columns or {})
+        self.options = vectors or VectorOptions()
+        self.options.check()
+        self.folder = folder = model_folder(Path(folder))
+        self.columns = columns_of(folder, columns)
         config = read_config(folder)
-        rules = read_rules(folder)
-        if rules is None:
-            rules = SentenceRules(unit=False)
-            log_choice("vectors", "the mean of all tokens, not scaled", f"{folder} has no modules.json")
+        rules = _rules(folder, self.options)
         self.max_length = _length(max_length, rules.max_length, config.max_position_embeddings)
         self.width = config.hidden_size
         self._tokenizer = load_tokenizer(folder, config)
@@ -79,12 +94,15 @@ class Embedder:
             what = "this folder lower-cases texts for a tokenizer that has capital letters"
             raise BertsmithError(what, folder, "use sentence-transformers for this model")
         chosen = choose_device(device, precision)
-        model = load_model(
-            lambda config: VectorModel(config, rules.pooling, chosen.compute, rules.unit),
-            folder,
-            may_be_fresh=(POOLER,),
-        )
-        self._model = model.to(chosen.torch_device)
+        self.facts = {"device": chosen.torch_device.type, "precision": chosen.precision}
+
+        def build(config: BertConfig) -> nn.Module:
+            if self.options.layers:
+                return LayersModel(config, self.options.layers, chosen.compute)
+            return VectorModel(config, rules.pooling, chosen.compute, rules.unit)
+
+        model = load_model(build, folder, may_be_fresh=(POOLER,))
+        self._model = on_device(model, chosen)
         self._runner = Runner(chosen.torch_device, budget_tokens)
 
     def __call__(self, texts: Sequence[Row | str] | str) -> Vectors:
@@ -100,125 +118,40 @@ class Embedder:
         return vectors
 
     def embed(self, rows: Iterable[tuple[str, Row | str]], column: str = "") -> tuple[Vectors, Sequences]:
-        """The same, with the sequences that were read, for rows that come with their names for messages."""
-        records = [_record(where, row, column or self.columns.text) for where, row in rows]
+        """The same, with the sequences that were read, for rows that come with their names for messages. With layers
+        the vectors of all tokens of all sequences, fp32[T, L * H]."""
+        records = [record_of(where, row, column or self.columns.text) for where, row in rows]
         sequences = encode(records, self._tokenizer, self.max_length)
         if not records:
             return np.zeros((0, self.width), dtype=np.float32), sequences
-        return self._runner.scores(self._model, sequences), sequences
+        return self._runner.scores(self._model, sequences, bool(self.options.layers)), sequences
+
+    def pieces(self, ids: NDArray[np.int64]) -> list[str]:
+        """The pieces of a sequence, [CLS] and [SEP] included."""
+        return [self._tokenizer.pieces[number] for number in ids]
 
 
-@dataclass
-class Embedded:
-    """What went into a file. rows: texts. width: of a vector. truncated_rows, truncated_tokens: how many texts were
-    cut, and how many of their tokens no vector is of."""
-
-    rows: int = 0
-    width: int = 0
-    truncated_rows: int = 0
-    truncated_tokens: int = 0
+def columns_of(folder: Path, columns: Columns | Mapping[str, Any] | None) -> Columns:
+    """Where texts stand in rows for the model of a folder: as they did in training, with these in their place."""
+    return columns if isinstance(columns, Columns) else changed(read_task(folder / TASK_FILE).columns, columns or {})
 
 
-def embed_file(
-    model: str | Path | Embedder, source: str | Path, out: str | Path, *, columns: Columns | None = None
-) -> Embedded:
-    """The vectors of a column of texts in a csv, tsv, jsonl or parquet file, in bounded memory, in the same order.
-
-    source: "-" is standard input. out: .npy, fp32[N, H]; or .jsonl, where each line is the row with its "embedding";
-    "-" is that on standard output. A file is written whole or not at all. columns: in place of the model's. Raises
-    BertsmithError for files and rows that cannot be used, and names these.
-    """
-    check_embedding_file(out)
-    embedder = model if isinstance(model, Embedder) else Embedder(model)
-    columns, done = columns or embedder.columns, Embedded(width=embedder.width)
-    if str(source) != "-" and (others := _others(source, columns)):
-        say(f"columns of {source} that have no part in the vectors: {', '.join(others)}")
-    with Progress("embedding", None, "row") as progress:
-        parts = _parts(embedder, source, columns, progress, done)
-        if str(out) == "-":
-            for rows, vectors in parts:
-                sys.stdout.writelines(_lines(rows, vectors))
-        elif Path(out).suffix.lower() == ".npy":
-            files.write_whole(Path(out), lambda file: _write_array(file, (each for _, each in parts), done))
-        else:
-            files.write_whole(
-                Path(out),
-                lambda file: file.writelines(
-                    line.encode() for rows, vectors in parts for line in _lines(rows, vectors)
-                ),
-            )
-    cut = (
-        f"; {done.truncated_rows:,} texts truncated to {embedder.max_length} tokens, {done.truncated_tokens:,} not read"
-    )
-    say(f"{done.rows:,} vectors of {done.width} numbers" + (cut if done.truncated_rows else ""))
-    return done
+def _rules(folder: Path, options: VectorOptions) -> SentenceRules:
+    rules = read_rules(folder)
+    if rules is None:
+        rules = SentenceRules(unit=False)
+        if options == VectorOptions():
+            log_choice("vectors", "the mean of all tokens, not scaled", f"{folder} has no modules.json")
+    return options.applied(rules)
 
 
-def check_embedding_file(out: str | Path) -> None:
-    """Raises BertsmithError for a kind of file that is not written here."""
-    suffix = Path(out).suffix.lower()
-    if str(out) != "-" and suffix not in SUFFIXES:
-        raise BertsmithError(f"'{suffix}' is not a kind of file that is written here", out, nearest(suffix, SUFFIXES))
-
-
-_Rows = list[tuple[str, Row | str]]
-
-
-def _parts(
-    embedder: Embedder, source: str | Path, columns: Columns, progress: Progress, done: Embedded
-) -> Iterator[tuple[_Rows, Vectors]]:
-    for rows in chunks_of(read_rows(source, columns), _ROWS_AT_ONCE):
-        vectors, sequences = embedder.embed(rows, columns.text)
-        done.rows += len(rows)
-        done.truncated_rows += sequences.truncated.rows
-        done.truncated_tokens += sequences.truncated.tokens
-        progress.advance(len(rows))
-        yield rows, vectors
-    if not done.rows:
-        raise BertsmithError("no rows found", source, "give a file with at least one row behind the header")
-
-
-def _others(source: str | Path, columns: Columns) -> list[str]:
-    """The columns of the first row beside that of the text."""
-    _, row = next(read_rows(source, columns), ("", ""))
-    return [] if isinstance(row, str) else [name for name in row if name != columns.text]
-
-
-def _record(where: str, row: Row | str, column: str) -> Record:
+def record_of(where: str, row: Row | str, column: str) -> Record:
+    """The text of a row. Raises BertsmithError where it has none."""
     try:
         row = row_of(row, column)
         return Record(text_of(row, column), None, None, where, id_of(row, Columns()))
     except ValueError as error:
         raise BertsmithError(str(error), where, "correct or remove this row") from error
-
-
-def _lines(rows: _Rows, vectors: Vectors) -> Iterator[str]:
-    for (where, row), vector in zip(rows, vectors, strict=True):
-        assert not isinstance(row, str)
-        if EMBEDDING in row:
-            raise BertsmithError(f"this row has a column '{EMBEDDING}' already", where, "rename that column")
-        line = json.dumps({**row, EMBEDDING: short_numbers(vector)}, ensure_ascii=False) + "\n"
-        if has_lone_surrogate(line):
-            what = "a column of this row holds half of a surrogate pair, which cannot be written"
-            raise BertsmithError(what, where, "correct or remove this row")
-        yield line
-
-
-def _write_array(file: BinaryIO, parts: Iterable[Vectors], done: Embedded) -> None:
-    """An .npy file of rows that are counted while they are written: its header has room for more of them."""
-    _write_header(file, 0, done.width)
-    begin = file.tell()
-    for vectors in parts:
-        file.write(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
-    file.seek(0)
-    _write_header(file, done.rows, done.width)
-    assert file.tell() == begin
-    file.seek(0, 2)
-
-
-def _write_header(file: BinaryIO, rows: int, width: int) -> None:
-    head: dict[str, Any] = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
-    np.lib.format.write_array_header_1_0(file, head)
 
 
 def _length(wanted: int, usual: int | None, positions: int) -> int:

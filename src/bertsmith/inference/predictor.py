@@ -8,14 +8,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from torch import nn
+
 from bertsmith.base import files
-from bertsmith.base.device import choose_device
+from bertsmith.base.device import Device, choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
-from bertsmith.tasks.reading.records import Columns, Row, RowReader, Source, read_records
+from bertsmith.model.encoder import Encoder
+from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_config
+from bertsmith.tasks.kinds.likelihood import Likelihood
+from bertsmith.tasks.kinds.masked_words import MaskedWords
+from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import load_tokenizer
-from bertsmith.tasks.task import Answer, Examples, FolderFacts, Runner, Task
+from bertsmith.tasks.task import Answer, Answering, Examples, FolderFacts, Runner, Task, check_pairs
 from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, load_model, model_folder, read_config
 
 Prediction = Answer
@@ -28,13 +34,13 @@ class Predictor:
     """Answers rows of text with the model of a folder, or of a run's folder.
 
     What it gives for each row is its task's: {"label", "score", "scores"} of a classifier, {"labels", "scores"} of one
-    with several labels a row, {"number"}, {"entities"}, {"answer", ...}, {"choice", ...}, {"embedding"}, or
-    {"similarity"} of two texts, as `answers_of` of `tasks/kinds` says; a pre-trained folder gives {"guesses"}: for each
-    [MASK] of the row the `top` likeliest pieces, as {"piece", "probability"}. Each answer also has "truncated_tokens",
-    how many tokens of the row the model did not read.
+    with several labels a row, {"number"}, {"score", "logit"} of a reranker, {"entities"}, {"answer", ...},
+    {"choice", ...}, {"embedding"}, or {"similarity"} of two texts, as `answers_of` of `tasks/kinds` says; a pre-trained
+    folder gives {"guesses"}: for each [MASK] of the row the `top` likeliest pieces, as {"piece", "probability"}. Each
+    answer also has "truncated_tokens", how many tokens of the row the model did not read.
     columns: where the texts stand in a row; the columns that the model was fine-tuned on, or these with the fields of a
     mapping in their place. At most `budget_tokens` go through the model at once. Raises BertsmithError for a folder
-    that predicts nothing.
+    that predicts nothing. folder, facts: the model's, and the device and precision that were chosen.
     """
 
     def __init__(
@@ -47,21 +53,25 @@ class Predictor:
         top: int = 5,
         budget_tokens: int = 8192,
     ) -> None:
-        self._folder = folder = model_folder(Path(folder))
+        self.folder = folder = model_folder(Path(folder))
         shape = read_config(folder)
         trained = read_task(folder / TASK_FILE)
         self.columns = columns if isinstance(columns, Columns) else changed(trained.columns, columns or {})
-        self.max_length = min(trained.max_length or shape.max_position_embeddings, shape.max_position_embeddings)
+        longest = trained.max_length or read_max_length(folder) or shape.max_position_embeddings
+        self.max_length = min(longest, shape.max_position_embeddings)
         self._tokenizer = load_tokenizer(folder, shape)
         config = files.read_json(folder / CONFIG_FILE)
         kind = answering(trained.values | config)
         if kind is None:
             what = f"this folder holds {architecture_of(config)}, which predicts nothing by itself"
             raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
-        self._task = kind.of_folder(FolderFacts(config, trained.values, self._tokenizer, top))
+        self._task: Answering = kind.of_folder(
+            FolderFacts(config, trained.values, self._tokenizer, top, read_sentence_config(folder))
+        )
         chosen = choose_device(device, precision)
+        self.facts = {"device": chosen.torch_device.type, "precision": chosen.precision}
         model = load_model(lambda config: self._task.build(config, chosen.compute), folder, kind.may_be_fresh)
-        self._model = model.to(chosen.torch_device)
+        self._model = on_device(model, chosen)
         self._runner = Runner(chosen.torch_device, budget_tokens)
 
     def __call__(self, rows: Sequence[Row | str] | Row | str) -> list[Prediction]:
@@ -76,12 +86,7 @@ class Predictor:
 
     def predict(self, rows: Iterable[tuple[str, Row | str]]) -> list[Prediction]:
         """The same for rows that come with their names for messages ("file:line")."""
-        records = []
-        for where, row in rows:
-            try:
-                records.append(self._task.record(row, self.columns, False, where))
-            except ValueError as error:
-                raise BertsmithError(str(error), where, "correct or remove this row") from error
+        records = [self.record(where, row) for where, row in rows]
         sequences = self._task.encode(records, self._tokenizer, self.max_length)
         if sequences.truncated.rows:
             say(f"{sequences.truncation()} (the model reads {self.max_length})")
@@ -89,12 +94,22 @@ class Predictor:
         lost = sequences.row_lost_tokens.tolist()
         return [{**answer, TRUNCATED: tokens} for answer, tokens in zip(answers, lost, strict=True)]
 
+    def record(self, where: str, row: Row | str) -> Record:
+        """A row as the task reads it. Raises BertsmithError for one that cannot be predicted."""
+        try:
+            record = self._task.record(row, self.columns, False, where)
+        except ValueError as error:
+            raise BertsmithError(str(error), where, "correct or remove this row") from error
+        if self._task.pairs is not None:
+            check_pairs([record], self._task.pairs)
+        return record
+
     def examples(self, source: Source) -> Examples:
         """Labelled rows of a file or a list, encoded. Raises BertsmithError for rows that cannot be used, and for a
         model whose answers cannot be compared with labels."""
         if not isinstance(self._task, Task):
-            what = "this model fills in [MASK]s, so its answers cannot be compared with labels"
-            raise BertsmithError(what, self._folder, "name a fine-tuned model")
+            what = "this model was not fine-tuned on labels that its answers could be compared with"
+            raise BertsmithError(what, self.folder, "name a fine-tuned model")
         records = read_records(source, self.columns, reader=self.reader)
         return self._task.examples(records, self._tokenizer, self.max_length)
 
@@ -107,6 +122,16 @@ class Predictor:
             self._task.write(scores, examples, report)
         return self._task.evaluate(scores, examples)
 
+    def for_likelihood(self) -> Self:
+        """The same model, which answers how likely texts are (`tasks/kinds/likelihood.py`). Raises BertsmithError for
+        one that was not pre-trained."""
+        if not isinstance(self._task, MaskedWords):
+            what = f"this is a model of {self.kind}, which does not know how likely texts are"
+            raise BertsmithError(what, self.folder, "name a pre-trained model")
+        other = copy.copy(self)
+        other._task = Likelihood(self._tokenizer)
+        return other
+
     def with_columns(self, columns: Columns) -> Self:
         """The same model for rows with other columns."""
         other = copy.copy(self)
@@ -116,7 +141,7 @@ class Predictor:
     @property
     def kind(self) -> str:
         """The name of the model's task."""
-        return self._task.kind if isinstance(self._task, Task) else "masked words"
+        return self._task.kind if isinstance(self._task, Task) else self._task.name
 
     @property
     def reader(self) -> type[RowReader]:
@@ -133,6 +158,20 @@ class Predictor:
     def cells(self, prediction: Prediction) -> dict[str, str]:
         """A prediction as named cells of a table."""
         return {**self._task.cells(prediction), TRUNCATED: str(prediction[TRUNCATED])}
+
+
+def on_device(model: nn.Module, chosen: Device) -> nn.Module:
+    """A loaded model where it will be run, with the matrices of its encoder once in memory."""
+    model = model.to(chosen.torch_device)
+    for encoder in (each for each in model.modules() if isinstance(each, Encoder)):
+        encoder.keep_weights_once()
+    return model
+
+
+def load_predictor(folder: str | Path, device: str = "auto", *, likelihood: bool = False, **options: Any) -> Predictor:
+    """A `Predictor`, of how likely texts are if wanted. options: its own."""
+    predictor = Predictor(folder, device, **options)
+    return predictor.for_likelihood() if likelihood else predictor
 
 
 def changed(columns: Columns, values: Mapping[str, Any]) -> Columns:

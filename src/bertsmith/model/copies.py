@@ -29,6 +29,8 @@ class _Copies:
         # Tensors made in inference mode do not tell that they were written to.
         if any(each.is_inference() for each in parameters) or are_gathered(parameters):
             return _joined(parameters, dtype)
+        if (joined := _side_by_side(parameters, dtype)) is not None:
+            return joined
         first, others = parameters[0], tuple(parameters[1:])
         # A tensor that is put in a parameter's place, as a move to another device does, leaves its version as it was.
         versions = [(each._version, each.data_ptr(), each.device) for each in parameters]
@@ -66,6 +68,27 @@ def _joined(parameters: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         for part, each in zip(torch.split(joined, rows), parameters, strict=True):
             part.copy_(each)
     return joined
+
+
+def _side_by_side(parameters: Sequence[Tensor], dtype: torch.dtype) -> Tensor | None:
+    """The tensor whose rows parameters are, as `keep_once` leaves them; None where there is none."""
+    first, rows = parameters[0], 0
+    storage, row_bytes = first.untyped_storage().data_ptr(), first.stride(0) * first.itemsize
+    for each in parameters:
+        follows = each.data_ptr() == first.data_ptr() + rows * row_bytes and each.is_contiguous()
+        if each.dtype != dtype or not follows or each.untyped_storage().data_ptr() != storage:
+            return None
+        rows += len(each)
+    return first.detach().as_strided((rows, *first.shape[1:]), first.stride())
+
+
+def keep_once(dtype: torch.dtype, *parameters: Tensor) -> None:
+    """Makes parameters that are multiplied side by side the rows of one tensor in `dtype`, of which products need no
+    copy. For a model that is not trained any more."""
+    joined = _joined(parameters, dtype)
+    for each, own in zip(parameters, torch.split(joined, [len(each) for each in parameters]), strict=True):
+        each.requires_grad_(False)
+        each.data = own
 
 
 _copies = _Copies()

@@ -13,6 +13,7 @@ from bertsmith.base.layout import Layout
 from bertsmith.model.attention.packed import Offsets, Packed
 from bertsmith.model.checks import check_ids, padded_input
 from bertsmith.model.config import BertConfig
+from bertsmith.model.copies import keep_once
 from bertsmith.model.layers import Block, Embeddings, in_dtype
 from bertsmith.model.linear import Linear
 
@@ -32,6 +33,21 @@ class Encoder(nn.Module):
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
         self.pooler = Linear(config.hidden_size, config.hidden_size)
+
+    def keep_weights_once(self) -> None:
+        """Keeps the matrices of the blocks and the pooler as products take them, without copies beside them: in their
+        dtype, and joined where they are multiplied together. For a model that is not trained any more; its outputs stay
+        the same to the bit. Biases, norms and embeddings are as wide as before.
+        """
+        compute = self.compute or self.embeddings.word.weight.dtype
+        groups = [[self.pooler]] if hasattr(self, "pooler") else []  # a model that reads no pooler drops it
+        for layer in self.layers:
+            assert isinstance(layer, Block)
+            attention, feed_forward = layer.attention, layer.feed_forward
+            groups += [[attention.query, attention.key, attention.value], [attention.output]]
+            groups += [[feed_forward.inner], [feed_forward.outer]]
+        for group in groups:
+            keep_once(compute, *(each.weight for each in group))
 
     def forward(
         self,

@@ -33,13 +33,13 @@ class Linear(nn.Linear):
 
 def is_plain(module: nn.Module, compute: torch.dtype) -> bool:
     """Whether a module is a linear map in fp32 and nothing else: no other class that somebody put in its place, and
-    without a hook that waits for its call. compute: the dtype of products, in which its weight may have been gathered.
+    without a hook that waits for its call. compute: the dtype of products, in which its weight may be already.
     """
     if type(module) is not Linear:
         return False
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    wide = module.weight.dtype == torch.float32 or (module.weight.dtype == compute and are_gathered([module.weight]))
-    return not any(hooks) and wide and module.bias.dtype == torch.float32
+    wide = module.weight.dtype in (torch.float32, compute) and module.bias.dtype == torch.float32
+    return not any(hooks) and wide
 
 
 def activated(x: Tensor, linear: Linear, activation: str) -> Tensor:

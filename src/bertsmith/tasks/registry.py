@@ -14,11 +14,12 @@ from bertsmith.tasks.kinds.many_labels import ManyLabels
 from bertsmith.tasks.kinds.masked_words import MaskedWords
 from bertsmith.tasks.kinds.qa import Qa
 from bertsmith.tasks.kinds.regress import Regress
+from bertsmith.tasks.kinds.score import Score
 from bertsmith.tasks.kinds.tag import Tag
 from bertsmith.tasks.task import Answering, Task
 
 TASKS: dict[str, type[Task]] = {each.kind: each for each in (Classify, Regress, Tag, Qa, Choice, Embed)}
-_ANSWERING: tuple[type[Answering], ...] = (*TASKS.values(), ManyLabels, MaskedWords)
+_ANSWERING: tuple[type[Answering], ...] = (Score, *TASKS.values(), ManyLabels, MaskedWords)
 
 
 def task_named(name: str) -> type[Task]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -35,22 +35,26 @@ Floats = NDArray[np.float32]
 @dataclass(frozen=True)
 class FolderFacts:
     """What a model folder says of its task. config: its config.json. task: its task.json, {} where there is none.
-    tokenizer: its tokenizer. top: how many guesses a masked word gets."""
+    tokenizer: its tokenizer. top: how many guesses a masked word gets. sentence: its config_sentence_transformers.json,
+    {} where there is none."""
 
     config: Mapping[str, Any]
     task: Mapping[str, Any]
     tokenizer: Tokenizer
     top: int = 5
+    sentence: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Answering(RowReader, ABC):
     """A kind of model that answers rows of text.
 
-    architectures: the classes of `transformers` that a folder of this kind may name. may_be_fresh: parts that a folder
-    may lack. literal_specials: whether "[MASK]" in a text is the mask. pairs: whether rows have two texts; None where
-    that is not known. overlap: tokens that the windows of a long text share; None where it is cut instead.
+    name: of the kind, in words. architectures: the classes of `transformers` that a folder of this kind may name.
+    may_be_fresh: parts that a folder may lack. literal_specials: whether "[MASK]" in a text is the mask. pairs: whether
+    rows have two texts; None where that is not known. overlap: tokens that the windows of a long text share; None where
+    it is cut instead.
     """
 
+    name: ClassVar[str] = ""
     architectures: ClassVar[tuple[str, ...]]
     may_be_fresh: ClassVar[Collection[str]] = ()
     literal_specials: ClassVar[bool] = False

@@ -13,8 +13,8 @@ import torch
 from bertsmith import Embedder
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
-from bertsmith.inference import embed
-from bertsmith.inference.embed import embed_file
+from bertsmith.inference.embed_file import embed_file
+from bertsmith.inference.parts.run import RowOptions
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.weights.huggingface import load_encoder
 from made_rows import CONFIG, PIECES, WORDS, made_model
@@ -56,12 +56,11 @@ def test_vectors_come_in_the_order_of_the_texts(embedder):
 
 
 @pytest.mark.parametrize("at_once", [4, 1000])
-def test_both_kinds_of_files_hold_the_same_vectors(embedder, tmp_path, monkeypatch, at_once):
-    monkeypatch.setattr(embed, "_ROWS_AT_ONCE", at_once)
+def test_both_kinds_of_files_hold_the_same_vectors(embedder, tmp_path, at_once):
     source = rows_file(tmp_path / "texts.jsonl", TEXTS)
     for name in ("vectors.npy", "vectors.jsonl"):
-        done = embed_file(embedder, source, tmp_path / name)
-        assert (done.rows, done.width, done.truncated_rows) == (25, 32, 0)
+        done = embed_file(embedder, source, tmp_path / name, rows=RowOptions(part_rows=at_once))
+        assert (done.rows, done.truncated_rows) == (25, 0)
     array = np.load(tmp_path / "vectors.npy", allow_pickle=False)
     assert (array.shape, array.dtype) == ((25, 32), np.float32)
     assert np.allclose(array, embedder(TEXTS), atol=1e-6)
@@ -75,13 +74,12 @@ def test_what_was_cut_is_counted(embedder, tmp_path, said):
     done = embed_file(embedder, source, tmp_path / "vectors.npy")
     assert embedder.max_length == 40
     assert (done.truncated_rows, done.truncated_tokens) == (2, 60 - 38 + 87 - 38)
-    assert "2 texts truncated to 40 tokens, 71 not read" in said.text
+    assert "2 texts truncated, 71 tokens not read" in said.text
     assert "have no part in the vectors: number" in said.text
 
 
 @pytest.mark.parametrize(("text", "what"), [("", "column 'text' is empty"), (None, "holds no text")])
-def test_a_bad_row_is_named_and_no_file_is_written(embedder, tmp_path, monkeypatch, text, what):
-    monkeypatch.setattr(embed, "_ROWS_AT_ONCE", 2)
+def test_a_bad_row_is_named_and_no_file_is_written(embedder, tmp_path, text, what):
     source = rows_file(tmp_path / "texts.jsonl", [*TEXTS[:4], text, TEXTS[5]])
     with pytest.raises(BertsmithError, match=what) as caught:
         embed_file(embedder, source, tmp_path / "vectors.npy")
@@ -120,4 +118,4 @@ def test_the_command_reads_a_pipe_and_names_what_it_cannot_write(model, tmp_path
         ("word1 word2", 32),
         ("word3 word4 word5", 32),
     ]
-    assert "1 texts truncated to 4 tokens, 1 not read" in captured.err
+    assert "1 texts truncated, 1 tokens not read" in captured.err

@@ -9,12 +9,12 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size
+from bertsmith.base.processes import default_workers
 from bertsmith.bench.machine import machine
 from bertsmith.bench.measure import CaseSpec, Measured, measure, measure_peer
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.table import Report, Table
 from bertsmith.bench.text import Text, cut_texts, default_source, name_sources, vocabulary_for
-from bertsmith.corpus.engines.local import default_workers
 
 OURS, PEERS = "ours", ("nvidia", "tokenizers", "datasets")
 # A side that is slow in pure Python is given this share of each text.

@@ -7,21 +7,16 @@ runs, when, or how often.
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
-import sys
-import threading
-import types
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import warn
+from bertsmith.base.processes import default_workers, one_thread, start_worker, without_main_module
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -29,11 +24,8 @@ Result = TypeVar("Result")
 Finished = Callable[[int, Any], None]
 
 ENGINES = ("local", "ray")
-_MAIN_MODULE = threading.Lock()
 _ATTEMPTS_ALONE = 2
 _TASKS_AHEAD = 2
-# A worker is one core: the libraries under it start no threads of their own.
-_ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Engine(Protocol):
@@ -66,14 +58,6 @@ def check_engine(name: str) -> None:
     """Raises BertsmithError for the name of no engine."""
     if name not in ENGINES:
         raise BertsmithError(f"engine '{name}' is not known", "engine", nearest(name, ENGINES))
-
-
-def default_workers() -> int:
-    """The cores that this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    else:
-        return os.cpu_count() or 1
 
 
 class LocalEngine:
@@ -169,45 +153,5 @@ class LocalEngine:
         with without_main_module(), one_thread():
             if self._pool is None:
                 context = multiprocessing.get_context("spawn")
-                self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_start_worker)
+                self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=start_worker)
             return self._pool.submit(function, task)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Sets what keeps libraries to one thread, for this process and for workers that it starts."""
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(_ONE_THREAD)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def without_main_module() -> Iterator[None]:
-    """Keeps workers from importing the caller's script, which would run again where it has no `__main__` guard."""
-    with _MAIN_MODULE:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        try:
-            yield
-        finally:
-            sys.modules["__main__"] = main
-
-
-def _start_worker() -> None:
-    """Ctrl-C is the parent's to handle; and a worker whose parent was killed would wait for tasks for ever."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def leave_with_parent() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=leave_with_parent, daemon=True).start()

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import locked
+from bertsmith.base.processes import default_workers
 from bertsmith.corpus.engines.array_jobs import ArrayEngine, Seat, held_together
 from bertsmith.corpus.engines.claims import SessionOver
-from bertsmith.corpus.engines.local import Engine, LocalEngine, default_workers
+from bertsmith.corpus.engines.local import Engine, LocalEngine
 from bertsmith.corpus.engines.nodes import versions
 from bertsmith.corpus.engines.parts import WORK, fingerprint
 

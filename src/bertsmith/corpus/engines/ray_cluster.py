@@ -18,7 +18,8 @@ from typing import Any, Self, TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice, warn
-from bertsmith.corpus.engines.local import Finished, one_thread
+from bertsmith.base.processes import one_thread
+from bertsmith.corpus.engines.local import Finished
 from bertsmith.corpus.engines.nodes import Common, check_node
 
 Task = TypeVar("Task")

@@ -58,8 +58,8 @@ def read_rules(folder: Path) -> SentenceRules | None:
         raise BertsmithError(what, path, _FIX)
     if kinds[0][1]:
         raise BertsmithError(f"its encoder is in '{kinds[0][1]}', not beside this file", path, _FIX)
-    _check_prompt(folder / _PROMPTS_FILE)
-    settings = _object(folder / _SETTINGS_FILE) if (folder / _SETTINGS_FILE).is_file() else {}
+    _check_prompt(folder)
+    settings = _settings(folder)
     return SentenceRules(
         pooling=_pooling(folder / kinds[1][1] / "config.json"),
         unit=len(names) == 3,
@@ -131,7 +131,22 @@ def _max_length(settings: Mapping[str, Any], folder: Path) -> int | None:
     return int(length)
 
 
-def _check_prompt(path: Path) -> None:
-    default = _object(path).get("default_prompt_name") if path.is_file() else None
+def read_sentence_config(folder: Path) -> Mapping[str, Any]:
+    """What sentence-transformers says of a folder's use, such as prompts; {} where it says nothing."""
+    path = folder / _PROMPTS_FILE
+    return _object(path) if path.is_file() else {}
+
+
+def read_max_length(folder: Path) -> int | None:
+    """The most tokens of a text, in a folder of sentence-transformers; None where it does not say."""
+    return _max_length(_settings(folder), folder) if (folder / _PROMPTS_FILE).is_file() else None
+
+
+def _settings(folder: Path) -> Mapping[str, Any]:
+    return _object(folder / _SETTINGS_FILE) if (folder / _SETTINGS_FILE).is_file() else {}
+
+
+def _check_prompt(folder: Path) -> None:
+    default, path = read_sentence_config(folder).get("default_prompt_name"), folder / _PROMPTS_FILE
     if default is not None:
         raise BertsmithError(f"it puts the prompt '{default}' before every text, which is not done here", path, _FIX)

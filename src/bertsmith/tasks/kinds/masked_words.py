@@ -13,7 +13,7 @@ from torch import nn
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.sequences import Sequences, by_length, pack
 from bertsmith.tasks.task import Answer, Answering, FolderFacts, Runner
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -25,6 +25,7 @@ MASK = "[MASK]"
 class MaskedWords(Answering):
     """top: how many guesses a mask gets."""
 
+    name = "masked words"
     architectures = ("BertForPreTraining", "BertForMaskedLM")
     may_be_fresh = ("encoder.pooler", "next_sentence")  # neither has a part in predicting words
     literal_specials = True
@@ -36,6 +37,14 @@ class MaskedWords(Answering):
     def of_folder(cls, facts: FolderFacts) -> Self:
         return cls(facts.tokenizer, min(facts.top, facts.tokenizer.size))
 
+    @classmethod
+    def record(cls, row: Row | str, columns: Columns, labelled: bool, where: str) -> Record:
+        """A row without a mask is refused."""
+        record = super().record(row, columns, labelled, where)
+        if not _masks(record):
+            raise ValueError(f"there is no {MASK} in this row: put one for a word")
+        return record
+
     def build(self, config: BertConfig, compute: torch.dtype | None) -> PretrainingModel:
         return PretrainingModel(config, compute)
 
@@ -44,7 +53,7 @@ class MaskedWords(Answering):
     ) -> list[Answer]:
         """{"guesses"} for each row: for each of its masks, in order, the likeliest pieces with their probabilities.
 
-        Raises BertsmithError at a row without a mask, and at one whose mask was truncated away.
+        Raises BertsmithError at a row whose mask was truncated away.
         """
         assert isinstance(model, PretrainingModel)
         self._check(records, sequences)
@@ -75,10 +84,7 @@ class MaskedWords(Answering):
 
     def _check(self, records: Sequence[Record], sequences: Sequences) -> None:
         for record, ids in zip(records, sequences.ids, strict=True):
-            wanted = f"{record.text} {record.text_b or ''}".count(MASK)
-            if not wanted:
-                raise BertsmithError(f"there is no {MASK} in this row", record.where, f"put {MASK} for a word")
-            if int(np.sum(ids == self.tokenizer.special.mask)) < wanted:
+            if int(np.sum(ids == self.tokenizer.special.mask)) < _masks(record):
                 raise BertsmithError(
                     f"a {MASK} of this row lies past the tokens that the model reads", record.where, "shorten the text"
                 )
@@ -86,3 +92,7 @@ class MaskedWords(Answering):
     def cells(self, answer: Answer) -> dict[str, str]:
         """The best guess of every mask."""
         return {"predicted_pieces": " ".join(guesses[0]["piece"] for guesses in answer["guesses"])}
+
+
+def _masks(record: Record) -> int:
+    return f"{record.text} {record.text_b or ''}".count(MASK)

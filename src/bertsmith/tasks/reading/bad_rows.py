@@ -15,7 +15,7 @@ BadRow = tuple[BertsmithError, Any]
 """What is wrong with a row, and the row: its bytes or its cells."""
 Report = Callable[[BertsmithError, Any], None]
 """Is given a bad row."""
-_SHOWN = 5
+SHOWN = 5
 
 
 def raise_at_once(error: BertsmithError, row: Any) -> None:
@@ -40,20 +40,34 @@ class SkippedRows:
 
     def write(self, path: Path) -> None:
         """Writes a line of JSON for each: {"where", "why", "row"}. Raises BertsmithError where it cannot."""
-        lines = (
-            json.dumps({"where": error.where, "why": error.what, "row": _plain(row)}, ensure_ascii=False, default=str)
-            for error, row in self.rows
-        )
-        # Half of a surrogate pair is written as JSON's escape of it.
-        raw = "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")
-        files.write_whole(path, lambda file: file.write(raw))
+        files.write_whole(path, lambda file: file.writelines(map(line_of, self.rows)))
+
+
+def line_of(bad: BadRow) -> bytes:
+    """A line of JSON: {"where", "why", "row"}."""
+    error, row = bad
+    line = json.dumps({"where": error.where, "why": error.what, "row": _plain(row)}, ensure_ascii=False, default=str)
+    # Half of a surrogate pair is written as JSON's escape of it.
+    return f"{line}\n".encode(errors="backslashreplace")
 
 
 def refusal(bad: Sequence[BadRow], good: int, name: str | Path, fix: str) -> BertsmithError:
     """An error that counts bad rows and names the first of them."""
-    listed = "".join(f"\n    {error.where}: {error.what}" for error, _ in bad[:_SHOWN])
-    more = f"\n    and {len(bad) - _SHOWN:,} more" if len(bad) > _SHOWN else ""
-    return BertsmithError(f"{len(bad):,} of {len(bad) + good:,} rows cannot be used:{listed}{more}", name, fix)
+    first = [in_words(error) for error, _ in bad[:SHOWN]]
+    return BertsmithError(
+        listed(f"{len(bad):,} of {len(bad) + good:,} rows cannot be used", first, len(bad)), name, fix
+    )
+
+
+def in_words(error: BertsmithError) -> str:
+    """Which row it is, and what is wrong with it."""
+    return f"{error.where}: {error.what}"
+
+
+def listed(what: str, first: Sequence[str], count: int) -> str:
+    """A fact about so many rows, and the first of them a line each."""
+    more = f"\n    and {count - len(first):,} more" if count > len(first) else ""
+    return f"{what}:" + "".join(f"\n    {each}" for each in first) + more
 
 
 def _plain(row: Any) -> Any:

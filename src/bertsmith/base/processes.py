@@ -1,0 +1,72 @@
+"""How many cores there are, and what processes are started with."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_MAIN_MODULE = threading.Lock()
+# A worker is one core: the libraries under it start no threads of their own.
+_ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def default_workers() -> int:
+    """The cores that this process may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    else:
+        return os.cpu_count() or 1
+
+
+def bound_product_caches() -> None:
+    """Has PyTorch and oneDNN remember 64 shapes of products each, not 1,024. To call before torch is imported, where
+    batches have ever new shapes: each that is remembered takes some 0.5 MB, and to make it anew took no time that could
+    be measured. A value of the user's stays."""
+    for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        os.environ.setdefault(name, "64")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sets what keeps libraries to one thread, for this process and for workers that it starts."""
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(_ONE_THREAD)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def without_main_module() -> Iterator[None]:
+    """Keeps workers from importing the caller's script, which would run again where it has no `__main__` guard."""
+    with _MAIN_MODULE:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+def start_worker() -> None:
+    """Ctrl-C is the parent's to handle; and a worker whose parent was killed would wait for tasks for ever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def leave_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=leave_with_parent, daemon=True).start()

@@ -1,0 +1,155 @@
+"""Vectors for the rows of a file, in the same order, into a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.log import say
+from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, columns_of, record_of
+from bertsmith.inference.parts.folder import Join, joined_lines
+from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, lines
+from bertsmith.inference.parts.run import Job, RowOptions, answer_rows
+from bertsmith.inference.parts.tables import joined_array, joined_tables, parquet_library, table_of
+from bertsmith.inference.parts.workers import Given, Load
+from bertsmith.tasks.kinds.embed import short_numbers
+from bertsmith.tasks.reading.bad_rows import Report, pass_over
+from bertsmith.tasks.reading.records import Columns, Row, read_rows
+from bertsmith.tasks.sequences import Sequences, slots_of
+from bertsmith.weights.huggingface import model_folder
+
+EMBEDDING = "embedding"
+_JOINS: dict[str, Join] = {".npy": joined_array, ".jsonl": joined_lines, ".parquet": joined_tables}
+# A token has thousands of numbers, and a row of them is some hundred KB of text.
+_PART_ROWS_OF_TOKENS = 64
+
+
+def embed_file(
+    model: str | Path | Embedder,
+    source: str | Path,
+    out: str | Path,
+    *,
+    rows: RowOptions | None = None,
+    columns: Columns | Mapping[str, Any] | None = None,
+    **loading: Any,
+) -> Account:
+    """The vectors of a column of texts in a csv, tsv, jsonl or parquet file, in bounded memory, in the same order.
+
+    source: "-" is standard input. out: .npy, fp32[N, H]; .jsonl, where each line is the row with its "embedding";
+    .parquet, with that as a further column; "-" is JSON lines on standard output. A file is written whole or not at
+    all. loading: of `Embedder`, such as `device`, where `model` is none yet. columns: in place of the model's. Raises
+    BertsmithError for files and rows that cannot be used, and names these.
+    """
+    rows = rows or RowOptions()
+    options = model.options if isinstance(model, Embedder) else loading.get("vectors") or VectorOptions()
+    check_embedding_file(out, bool(options.layers))
+    kind = ".jsonl" if str(out) == "-" else Path(out).suffix.lower()
+    load: Load
+    if isinstance(model, Embedder):
+        rows.refuse_several()
+        folder, columns = model.folder, columns_of(model.folder, columns) if columns else model.columns
+        load = Given(EmbedWork(model, columns, kind))
+    else:
+        folder = model_folder(Path(model))
+        columns = columns_of(folder, columns)
+        load = partial(_loaded, model, {**loading, "columns": columns}, kind)
+    if str(source) != "-" and (others := _others(source, columns)):
+        say(f"columns of {source} that have no part in the vectors: {', '.join(others)}")
+    flags = {name: value for name, value in sorted(loading.items()) if name not in ("device", "vectors")}
+    flags |= {"columns": asdict(columns), "vectors": asdict(options) | {"layers": list(options.layers)}, "kind": kind}
+    part_rows = _PART_ROWS_OF_TOKENS if options.layers else Job.part_rows
+    job = Job(load, folder, loading.get("device", "auto"), {"flags": flags}, _JOINS[kind], "embedding", part_rows)
+    done = answer_rows(job, source, out, rows)
+    cut = f"; {done.truncated_rows:,} texts truncated, {done.truncated_tokens:,} tokens not read"
+    left = f"; {done.skipped:,} rows left out" if done.skipped else ""
+    say(f"vectors of {done.rows:,} texts{cut if done.truncated_rows else ''}{left}")
+    return done
+
+
+def check_embedding_file(out: str | Path, of_tokens: bool = False) -> None:
+    """Raises BertsmithError for a kind of file that is not written here. of_tokens: with --layers."""
+    suffix = Path(out).suffix.lower()
+    if str(out) != "-" and suffix not in _JOINS:
+        raise BertsmithError(f"'{suffix}' is not a kind of file that is written here", out, nearest(suffix, _JOINS))
+    if suffix == ".parquet":
+        parquet_library()
+    if of_tokens and str(out) != "-" and suffix != ".jsonl":
+        raise BertsmithError("the vectors of tokens are written as JSON lines", out, "name a .jsonl file")
+
+
+def _loaded(model: str | Path, loading: Mapping[str, Any], kind: str, device: str) -> PartWork:
+    embedder = Embedder(model, **{**loading, "device": device})
+    return EmbedWork(embedder, embedder.columns, kind)
+
+
+def _others(source: str | Path, columns: Columns) -> list[str]:
+    """The columns of the first row beside that of the text."""
+    _, row = next(read_rows(source, columns, report=pass_over), ("", ""))
+    return [] if isinstance(row, str) else [name for name in row if name != columns.text]
+
+
+class EmbedWork(PartWork):
+    """Vectors as an array, a table, or lines of JSON."""
+
+    def __init__(self, embedder: Embedder, columns: Columns, kind: str) -> None:
+        self.columns, self.facts = columns, embedder.facts
+        self._embedder, self._kind = embedder, kind
+
+    def usable(self, where: str, row: Row | str) -> None:
+        record_of(where, row, self.columns.text)
+        if self._kind != ".npy" and not self._embedder.options.layers and EMBEDDING in row:
+            raise BertsmithError(f"this row has a column '{EMBEDDING}' already", where, "rename that column")
+        if self._kind == ".parquet":
+            check_line(where, json.dumps(row, ensure_ascii=False))
+
+    def answered(self, rows: list[Named], part: Part, account: Account, report: Report) -> bytes:
+        vectors, sequences = self._embedder.embed(rows, self.columns.text)
+        lost = sequences.row_lost_tokens.tolist()
+        if self._embedder.options.layers:
+            places = part.places()
+            for tokens in lost:
+                account.read(tokens)
+            return "".join(
+                self._features(places[where], sequences, number, vectors) for number, (where, _) in enumerate(rows)
+            ).encode()
+        if self._kind == ".jsonl":
+            answers = list(zip(vectors, lost, strict=True))
+            written = []
+            for (_, tokens), line in lines(rows, answers, _json_line, report):
+                account.read(tokens)
+                written.append(line)
+            return "".join(written).encode()
+        for tokens in lost:
+            account.read(tokens)
+        if self._kind == ".npy":
+            return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
+        return table_of([row for _, row in rows if not isinstance(row, str)], EMBEDDING, vectors, rows[0][0])
+
+    def _features(self, place: int, sequences: Sequences, number: int, vectors: Vectors) -> str:
+        """A line as extract_features.py writes it. place: of the row in the file. number: of the sequence."""
+        indices = self._embedder.options.layers
+        offsets = np.concatenate(([0], np.cumsum(sequences.lengths)))
+        of_tokens = vectors[slots_of(offsets, np.array([number]))].reshape(-1, len(indices), self._embedder.width)
+        pieces = self._embedder.pieces(sequences.ids[number])
+        features = [
+            {
+                "token": piece,
+                "layers": [
+                    {"index": index, "values": [round(float(value), 6) for value in values]}
+                    for index, values in zip(indices, layers, strict=True)
+                ],
+            }
+            for piece, layers in zip(pieces, of_tokens, strict=True)
+        ]
+        return json.dumps({"linex_index": place, "features": features}, ensure_ascii=False) + "\n"
+
+
+def _json_line(where: str, row: Row, answer: tuple[Any, int]) -> str:
+    return json.dumps({**row, EMBEDDING: short_numbers(answer[0])}, ensure_ascii=False) + "\n"

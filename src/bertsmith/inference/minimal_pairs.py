@@ -1,0 +1,69 @@
+"""Minimal pairs, as BLiMP has them: how often a model finds the grammatical one of two sentences likelier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import Progress, as_details, say
+from bertsmith.inference.predictor import Predictor, load_predictor
+from bertsmith.tasks.reading.records import Columns, read_rows, text_of
+
+_GOOD, _BAD = "sentence_good", "sentence_bad"
+
+
+@dataclass
+class MinimalPairsScore:
+    """rows: pairs of each file. figures: the share of pairs of each file whose better sentence is the likelier one, and
+    their "mean". truncated_tokens: how many no score is of."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
+    truncated_tokens: int = 0
+
+
+def evaluate_minimal_pairs(
+    model: str | Path, folder: Path, *, device: str = "auto", precision: str = "auto"
+) -> MinimalPairsScore:
+    """Scores every pair of the .jsonl files of a folder, by the pseudo-log-likelihood of its two sentences.
+
+    A row has a "sentence_good" and a "sentence_bad". Sentences that are equally likely count as a mistake. Raises
+    BertsmithError for a folder without such files, for a bad row, and for a model that was not pre-trained.
+    """
+    paths = sorted(folder.glob("*.jsonl"))
+    if not paths:
+        raise BertsmithError("there is no .jsonl file with pairs of sentences here", folder, "name BLiMP's folder")
+    predictor = load_predictor(model, device, likelihood=True, precision=precision)
+    score = MinimalPairsScore()
+    with Progress("minimal pairs", None, "pair") as progress:
+        for path in paths:
+            told = _told(predictor, path, score)
+            score.rows[path.stem] = len(told)
+            score.figures[path.stem] = float(np.mean(told))
+            progress.advance(len(told), path.stem)
+    score.figures["mean"] = float(np.mean(list(score.figures.values())))
+    cut = f", {score.truncated_tokens:,} tokens not read" if score.truncated_tokens else ""
+    say(f"{sum(score.rows.values()):,} pairs in {len(paths):,} files{cut}")
+    return score
+
+
+def _told(predictor: Predictor, path: Path, score: MinimalPairsScore) -> Sequence[bool]:
+    """Whether the better sentence of each pair of a file is the likelier one."""
+    rows = []
+    for where, row in read_rows(path, Columns(text=_GOOD)):
+        try:
+            assert not isinstance(row, str)
+            rows += [(where, text_of(row, name)) for name in (_GOOD, _BAD)]
+        except ValueError as error:
+            raise BertsmithError(str(error), where, "correct or remove this row") from error
+    if not rows:
+        raise BertsmithError("no rows found", path, "give a file with at least one pair")
+    with as_details():
+        answers = predictor.predict(rows)
+    score.truncated_tokens += sum(each["truncated_tokens"] for each in answers)
+    found = [each["log_likelihood"] for each in answers]
+    return [good > bad for good, bad in zip(found[::2], found[1::2], strict=True)]

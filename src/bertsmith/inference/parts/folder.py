@@ -1,0 +1,123 @@
+"""Finished parts on the disk, beside the file that they will become, with what they were made from.
+
+OUT.parts/made_from.json   the input, the model and the flags: parts of others are never joined with these
+OUT.parts/00000000.part    what is written for the rows of a part
+OUT.parts/00000000.bad     its rows that cannot be used, a line of JSON each
+OUT.parts/00000000.json    its account, written last: a part is finished where this is
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.locks import locked
+from bertsmith.inference.parts.part import Account, Answered
+from bertsmith.tasks.reading.bad_rows import line_of
+
+_MADE_FROM = "made_from.json"
+_COPIED_AT_ONCE = 1 << 20
+
+
+class PartsFolder:
+    """The parts of one file. path: their folder."""
+
+    def __init__(self, out: Path) -> None:
+        self.path = out.with_name(f"{out.name}.parts")
+
+    @contextmanager
+    def held(self, made_from: Mapping[str, Any], resume: bool) -> Iterator[dict[int, Account]]:
+        """Holds the folder for this process, and gives the accounts of the parts that it has already.
+
+        Raises BertsmithError where parts are there and are not to be continued, or were made from something else.
+        """
+        with locked(self.path, doing="writing these parts"):
+            finished = self._finished()
+            if finished:
+                self.refuse_to_begin(resume)
+                self._check(made_from)
+            else:
+                files.write_json(self.path / _MADE_FROM, made_from)
+            try:
+                yield finished
+            except BaseException:
+                if self.path.is_dir() and not self.finished_parts():
+                    self.remove()
+                raise
+
+    def refuse_to_begin(self, resume: bool) -> None:
+        """Raises BertsmithError where parts are there and are not to be continued."""
+        if not resume and (parts := self.finished_parts()):
+            what = f"finished parts of an earlier run are there ({parts:,} of them)"
+            raise BertsmithError(what, self.path, "continue it with --resume, or delete this folder to begin anew")
+
+    def finished_parts(self) -> int:
+        """How many there are."""
+        return len(self._accounts())
+
+    def _accounts(self) -> list[Path]:
+        return [path for path in sorted(self.path.glob("*.json")) if path.stem.isdigit()]
+
+    def _finished(self) -> dict[int, Account]:
+        return {int(path.stem): Account.from_json(files.read_json(path)) for path in self._accounts()}
+
+    def _check(self, made_from: Mapping[str, Any]) -> None:
+        was = files.read_json(self.path / _MADE_FROM, "delete this folder to begin anew")
+        other = [name for name in made_from if not isinstance(was, dict) or was.get(name) != made_from[name]]
+        if other:
+            before = was.get(other[0]) if isinstance(was, dict) else None
+            what = f"these parts were made from another {' and '.join(other)}"
+            change = f"{before!r} then, {made_from[other[0]]!r} now"
+            fix = "give the command as it was, or delete this folder to begin anew"
+            raise BertsmithError(f"{what} ({change})", self.path, fix)
+
+    def write(self, number: int, answered: Answered) -> None:
+        """Writes a finished part, whole or not at all. Raises BertsmithError where the disk refuses."""
+        files.write_whole(self._file(number, "part"), lambda file: file.write(answered.payload))
+        if answered.bad:
+            files.write_whole(self._file(number, "bad"), lambda file: file.writelines(map(line_of, answered.bad)))
+        files.write_json(self._file(number, "json"), answered.account.to_json())
+
+    def joined(self, out: Path, parts: int, join: Callable[[BinaryIO, Sequence[Path]], object]) -> None:
+        """Joins so many parts into `out`, whole or not at all. What a kill leaves of it goes with this folder. Raises
+        BertsmithError where the disk refuses."""
+        aside, payloads = self.path / "joined", [self._file(number, "part") for number in range(parts)]
+        with files.disk_errors(out):
+            files.write_whole(aside, lambda file: join(file, payloads))
+            os.replace(aside, out)
+            files.sync(out.parent)
+
+    def write_bad(self, path: Path, parts: int) -> None:
+        """Writes the rows that cannot be used of so many parts into one file."""
+        found = [self._file(number, "bad") for number in range(parts)]
+        files.write_whole(path, lambda file: copy_files([each for each in found if each.is_file()], file))
+
+    def remove(self) -> None:
+        """Removes the folder, when its parts were joined or are of no use to anybody."""
+        files.remove_folder(self.path)
+
+    def _file(self, number: int, suffix: str) -> Path:
+        return self.path / f"{number:08d}.{suffix}"
+
+
+def copy_files(paths: Sequence[Path], file: BinaryIO) -> None:
+    """Copies files into an open one, one after the other."""
+    for path in paths:
+        with open(path, "rb") as part:
+            shutil.copyfileobj(part, file, _COPIED_AT_ONCE)
+
+
+Join = Callable[[BinaryIO, Sequence[Path], Account], object]
+"""Writes what parts hold into one file; the account is that of all of them."""
+
+
+def joined_lines(file: BinaryIO, parts: Sequence[Path], account: Account) -> None:
+    """The Join of lines, with a header where there is one."""
+    file.write(account.header.encode())
+    copy_files(parts, file)

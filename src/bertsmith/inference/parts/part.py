@@ -1,0 +1,176 @@
+"""A part: a stretch of the rows of a file that is answered by itself, and what became of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self, TypeGuard, TypeVar
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, Report, in_words, raise_at_once
+from bertsmith.tasks.reading.records import Columns, Row, RowReader, has_lone_surrogate
+
+Named = tuple[str, Row | str]
+"""A row with its name for messages, "file:line"."""
+OnError = Literal["stop", "skip"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Part:
+    """number: from 0. first: how many rows stand before it. rows: in the order of the file; in the place of one that
+    could not be read is what is wrong with it. names: the columns of the file's first row."""
+
+    number: int
+    first: int
+    rows: list[Named | BadRow]
+    names: tuple[str, ...] = ()
+
+    def places(self) -> dict[str, int]:
+        """The number of each row in the file, from 0, by its name."""
+        names = (name.where if isinstance(name, BertsmithError) else name for name, _ in self.rows)
+        return {name: place for place, name in enumerate(names, self.first)}
+
+
+@dataclass
+class Account:
+    """What became of rows. rows: answered. truncated_rows, truncated_tokens: how many of them the model read in part,
+    and how many of their tokens it did not. skipped: left out because they cannot be used. first_skipped: the first of
+    those, in words. header: the line that a table begins with."""
+
+    rows: int = 0
+    truncated_rows: int = 0
+    truncated_tokens: int = 0
+    skipped: int = 0
+    first_skipped: list[str] = field(default_factory=list)
+    header: str = ""
+
+    def read(self, lost_tokens: int) -> None:
+        """Counts a row that was answered, and what of it the model did not read."""
+        self.rows += 1
+        self.truncated_rows += lost_tokens > 0
+        self.truncated_tokens += lost_tokens
+
+    def skip(self, error: BertsmithError) -> None:
+        """Counts a row that was left out."""
+        self.skipped += 1
+        if len(self.first_skipped) < SHOWN:
+            self.first_skipped.append(in_words(error))
+
+    def add(self, other: Account) -> None:
+        """Adds that of a later part. Raises BertsmithError where its table has another header."""
+        if self.header and other.header and self.header != other.header:
+            what = "later rows have other columns than the first ones"
+            raise BertsmithError(what, other.header.strip(), "write to a .jsonl file")
+        for name in ("rows", "truncated_rows", "truncated_tokens", "skipped"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.first_skipped += other.first_skipped[: SHOWN - len(self.first_skipped)]
+        self.header = self.header or other.header
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        return cls(**values)
+
+
+class PartWork(ABC):
+    """A loaded model, and how its answers are written. columns, reader: how rows are read for it. facts: what was
+    chosen when it was loaded, such as its precision, as JSON."""
+
+    columns: Columns
+    reader: type[RowReader] = RowReader
+    facts: Mapping[str, Any]
+
+    @abstractmethod
+    def usable(self, where: str, row: Row | str) -> None:
+        """Raises BertsmithError for a row that cannot be answered, as far as that shows without the model."""
+
+    @abstractmethod
+    def answered(self, rows: list[Named], part: Part, account: Account, report: Report) -> bytes:
+        """What is written for the usable rows of a part, which are counted. report: is given a row whose answer cannot
+        be written. Raises BertsmithError that names a row which cannot be answered."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """payload: what is written for a part. bad: the rows that were left out, in order."""
+
+    payload: bytes
+    bad: list[BadRow]
+    account: Account
+
+
+def answer(work: PartWork, part: Part, on_error: OnError) -> Answered:
+    """Answers the rows of a part. Raises BertsmithError at the first bad row, or with "skip" leaves bad rows out."""
+    if on_error == "stop":
+        # What is wrong with a row before the one that could not be read comes first.
+        bad = next((place for place, row in enumerate(part.rows) if is_bad(row)), None)
+        rows = [row for row in part.rows[:bad] if is_row(row)]
+        done = _answer(work, part, rows, raise_at_once)
+        for row in part.rows if bad is not None else ():
+            if is_bad(row):
+                raise row[0]
+        return done
+    found: list[BadRow] = [row for row in part.rows if is_bad(row)]
+    done = _answer(work, part, [row for row in part.rows if is_row(row)], lambda *bad: found.append(bad))
+    places = part.places()
+    found.sort(key=lambda bad: places.get(bad[0].where, 0))
+    for error, _ in found:
+        done.account.skip(error)
+    return Answered(done.payload, found, done.account)
+
+
+def _answer(work: PartWork, part: Part, rows: list[Named], report: Report) -> Answered:
+    good = []
+    for where, row in rows:
+        try:
+            work.usable(where, row)
+        except BertsmithError as error:
+            report(error, row)
+        else:
+            good.append((where, row))
+    while True:
+        account = Account()
+        try:
+            payload = work.answered(good, part, account, report) if good else b""
+            return Answered(payload, [], account)
+        except BertsmithError as error:
+            place = next((place for place, (where, _) in enumerate(good) if where == error.where), None)
+            if place is None:
+                raise
+            report(error, good.pop(place)[1])
+
+
+def is_bad(row: Named | BadRow) -> TypeGuard[BadRow]:
+    """Whether this is what is wrong with a row, not a row."""
+    return isinstance(row[0], BertsmithError)
+
+
+def is_row(row: Named | BadRow) -> TypeGuard[Named]:
+    """The reverse of `is_bad`."""
+    return not is_bad(row)
+
+
+def lines(
+    rows: list[Named], answers: list[T], line: Callable[[str, Row, T], str], report: Report
+) -> Iterator[tuple[T, str]]:
+    """The answers that can be written, with the lines that are written for them; the others are reported."""
+    for (where, row), each in zip(rows, answers, strict=True):
+        assert not isinstance(row, str)
+        try:
+            written = line(where, row, each)
+            check_line(where, written)
+        except BertsmithError as error:
+            report(error, row)
+        else:
+            yield each, written
+
+
+def check_line(where: str, line: str) -> None:
+    """Raises BertsmithError for a row that UTF-8 cannot hold."""
+    if has_lone_surrogate(line):
+        what = "a column of this row holds half of a surrogate pair, which cannot be written"
+        raise BertsmithError(what, where, "correct or remove this row")

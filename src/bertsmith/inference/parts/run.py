@@ -1,0 +1,209 @@
+"""The rows of a file, answered in parts and joined into a file that is there whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.locks import LOCK_FILE
+from bertsmith.base.log import Progress, say, warn
+from bertsmith.inference.parts.folder import Join, PartsFolder
+from bertsmith.inference.parts.part import Account, OnError, Part
+from bertsmith.inference.parts.reading import parts_of
+from bertsmith.inference.parts.stream import stream
+from bertsmith.inference.parts.workers import Here, Load, Workers, processes
+from bertsmith.tasks.reading.bad_rows import listed
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """How the rows of a file are worked through.
+
+    workers: processes of one thread, each with a model of its own. gpus: as many GPUs, each with a process and a model;
+    "all" for all there are. on_error: what happens at a row that cannot be used. resume: finished parts of an earlier
+    run are kept. part_rows: of a part, which is done again as a whole after a kill; 0 is the job's own number.
+    """
+
+    workers: int = 1
+    gpus: str = ""
+    on_error: OnError = "stop"
+    resume: bool = False
+    part_rows: int = 0
+
+    def check(self, source: str | Path, out: str | Path) -> None:
+        """Raises BertsmithError for what does not belong together."""
+        if self.on_error not in get_args(OnError):
+            raise BertsmithError(f"on_error is '{self.on_error}'", "on_error", "use stop or skip")
+        for name, least in (("workers", 1), ("part_rows", 0)):
+            if getattr(self, name) < least:
+                raise BertsmithError(f"{name} is {getattr(self, name)}", name, f"use a whole number from {least}")
+        if self.gpus and self.workers > 1:
+            raise BertsmithError("--workers and --gpus exclude each other", "workers", "every GPU has one worker")
+        if str(out) == "-" and (self.resume or self.workers > 1 or self.gpus):
+            what = "--resume, --workers and --gpus write parts beside a file, and there is none"
+            raise BertsmithError(what, "standard output", "name a file with --out")
+        if self.resume and str(source) == "-":
+            raise BertsmithError("what came through a pipe cannot be resumed", "standard input", "name a file")
+        if str(out) != "-" and str(source) != "-" and Path(out).resolve() == Path(source).resolve():
+            raise BertsmithError("the input would be replaced by the output", out, "choose another --out")
+
+    def refuse_several(self) -> None:
+        """Raises BertsmithError for several workers where a loaded model was given."""
+        if self.workers > 1 or self.gpus:
+            raise BertsmithError("each of several workers loads a model", "model", "give its folder, not a loaded one")
+
+    def devices(self, device: str) -> list[str]:
+        """The device of each worker. Raises BertsmithError for more GPUs than there are."""
+        if not self.gpus:
+            return [device] * self.workers
+        import torch
+
+        there = torch.cuda.device_count()
+        wanted = there if self.gpus == "all" else int(self.gpus) if self.gpus.isdecimal() else 0
+        if not 1 <= wanted <= there:
+            raise BertsmithError(f"gpus is {self.gpus}", "gpus", f"{there} CUDA device(s) found; use all or a number")
+        return [f"cuda:{number}" for number in range(wanted)]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is done with rows. load: gives the loaded model; it must be importable where there are several workers.
+    model: its folder. device: one for all workers. flags: what else decides what is written, as JSON. doing: in words.
+    part_rows: of a part, where the user does not say.
+    """
+
+    load: Load
+    model: Path
+    device: str
+    flags: Mapping[str, Any]
+    join: Join
+    doing: str
+    part_rows: int = 4096
+
+
+def answer_rows(job: Job, source: str | Path, out: str | Path, options: RowOptions) -> Account:
+    """Answers the rows of a file, or of standard input ("-"), into a file or to standard output ("-").
+
+    Finished parts stay where a row, a worker or the disk ends the work, and `resume` continues from them. Raises
+    BertsmithError.
+    """
+    options.check(source, out)
+    options = replace(options, part_rows=options.part_rows or job.part_rows)
+    with Progress(job.doing, None, "row") as progress:
+        if str(out) != "-":
+            return _into_file(job, source, Path(out), options, progress)
+        done = stream(job.load(job.device), source, options.part_rows, options.on_error, progress)
+        _check_some(done, source)
+        return done
+
+
+def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, progress: Progress) -> Account:
+    folder = PartsFolder(out)
+    folder.refuse_to_begin(options.resume)
+    with _workers(job, folder, options) as workers:
+        made_from = {
+            "model": _model_facts(job.model),
+            "input": _input_facts(source),
+            "part size": options.part_rows,
+        }
+        made_from |= {**job.flags, **workers.facts}
+        with folder.held(made_from, options.resume) as finished:
+            if options.resume:
+                say(f"parts that are finished: {len(finished):,}" if finished else "no parts are there: beginning anew")
+            try:
+                done, parts = _answered(workers, source, options, finished, progress)
+            except BaseException:
+                _tell_kept(folder, source)
+                raise
+            if not done.rows:
+                folder.remove()
+            _check_some(done, source)
+            bad = out.with_name(f"{out.name}.errors.jsonl")
+            if done.skipped:
+                folder.write_bad(bad, parts)
+            else:
+                bad.unlink(missing_ok=True)
+            folder.joined(out, parts, lambda file, payloads: job.join(file, payloads, done))
+            folder.remove()
+    if done.skipped:
+        warn(
+            listed(
+                f"{done.skipped:,} rows cannot be used and were left out, see {bad}", done.first_skipped, done.skipped
+            )
+        )
+    return done
+
+
+@contextmanager
+def _workers(job: Job, folder: PartsFolder, options: RowOptions) -> Iterator[Workers]:
+    devices = options.devices(job.device)
+    if len(devices) == 1:
+        yield Here(job.load(devices[0]), folder, options.on_error)
+        return
+    with processes(job.load, devices, folder, options.on_error) as several:
+        yield several
+
+
+def _answered(
+    workers: Workers, source: str | Path, options: RowOptions, finished: dict[int, Account], progress: Progress
+) -> tuple[Account, int]:
+    """The account of all rows, and how many parts there are."""
+    accounts = dict(finished)
+    parts = 0
+
+    def missing() -> Iterator[Part]:
+        nonlocal parts
+        for part in parts_of(source, workers.columns, workers.reader, options.part_rows, options.on_error):
+            parts = part.number + 1
+            if part.number not in finished:
+                yield part
+
+    progress.skip(sum(each.rows + each.skipped for each in finished.values()))
+    for number, account in workers.run(missing()):
+        accounts[number] = account
+        progress.advance(account.rows + account.skipped)
+    done = Account()
+    for number in range(parts):
+        done.add(accounts[number])
+    return done, parts
+
+
+def _tell_kept(folder: PartsFolder, source: str | Path) -> None:
+    """Says what is kept of unfinished work; what came through a pipe is of no use."""
+    parts = folder.finished_parts()
+    if str(source) == "-":
+        folder.remove()
+    elif parts:
+        say(f"finished parts are kept in {folder.path} ({parts:,} of them): --resume continues from there")
+
+
+def _check_some(done: Account, source: str | Path) -> None:
+    """Raises BertsmithError where all rows were left out: then it is not the rows that are wrong."""
+    if not done.rows and done.skipped:
+        what = listed(f"none of {done.skipped:,} rows can be used", done.first_skipped, done.skipped)
+        raise BertsmithError(what, source, "name the right columns, or another model")
+
+
+def _input_facts(source: str | Path) -> dict[str, Any]:
+    """What tells an input from another one, or from what it was before."""
+    try:
+        stat = os.stat(source)
+    except OSError:  # which the reader says better
+        return {}
+    return {"path": str(Path(source).resolve()), "bytes": stat.st_size, "changed_ns": stat.st_mtime_ns}
+
+
+def _model_facts(folder: Path) -> str:
+    """A checksum of all files of a model folder."""
+    checksum = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != LOCK_FILE:
+            checksum.update(f"{path.relative_to(folder)} {files.sha256(path)}\n".encode())
+    return checksum.hexdigest()

@@ -1,0 +1,85 @@
+"""Rows answered one chunk after the other, to standard output: those of a pipe as they come."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import Progress, warn
+from bertsmith.inference.parts.part import Account, Answered, Named, OnError, Part, PartWork, answer
+from bertsmith.inference.parts.reading import parts_of
+from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, in_words, raise_at_once
+from bertsmith.tasks.reading.records import read_rows
+
+
+def stream(work: PartWork, source: str | Path, part_rows: int, on_error: OnError, progress: Progress) -> Account:
+    """Answers rows to standard output, in their order. Those of standard input are answered as they come: those before
+    a bad one too."""
+    done = Account()
+    is_pipe = str(source) == "-"
+    parts = (
+        _as_they_come(work, part_rows, on_error)
+        if is_pipe
+        else parts_of(source, work.columns, work.reader, part_rows, on_error)
+    )
+    for part in parts:
+        for answered in _one_by_one(work, part, on_error) if is_pipe else [answer(work, part, on_error)]:
+            for error, _ in answered.bad[: max(0, SHOWN - done.skipped)]:
+                warn(f"left out: {in_words(error)}")
+            done.add(answered.account)
+            sys.stdout.write(answered.payload.decode())
+            sys.stdout.flush()
+        progress.advance(len(part.rows))
+    return done
+
+
+def _one_by_one(work: PartWork, part: Part, on_error: OnError) -> Iterator[Answered]:
+    """The answers of a part at once, or where one of its rows is bad those of the rows before it."""
+    try:
+        found = [answer(work, part, on_error)]
+    except BertsmithError:
+        for place, row in enumerate(part.rows, part.first):
+            yield answer(work, Part(0, place, [row]), on_error)
+        raise
+    yield from found
+
+
+def _as_they_come(work: PartWork, most: int, on_error: OnError) -> Iterator[Part]:
+    """The rows of standard input in parts of all that have come so far, one at least: who types a row gets its answer
+    at once, and a long file is answered in large parts."""
+    ready: queue.Queue[Named | BadRow | BaseException | None] = queue.Queue(maxsize=2 * most)
+
+    def keep(error: BertsmithError, row: Any) -> None:
+        ready.put((error, row))
+
+    def read() -> None:
+        try:
+            report = raise_at_once if on_error == "stop" else keep
+            for row in read_rows("-", work.columns, reader=work.reader, report=report):
+                ready.put(row)
+            ready.put(None)
+        except BaseException as error:  # raised where the rows are used
+            ready.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    first = 0
+    while True:
+        rows: list[Named | BadRow] = []
+        end = ready.get()
+        while isinstance(end, tuple):
+            rows.append(end)
+            if len(rows) == most or ready.empty():
+                break
+            end = ready.get()
+        if rows:
+            yield Part(0, first, rows)
+            first += len(rows)
+        if isinstance(end, BaseException):
+            raise end
+        if end is None:
+            return

@@ -1,0 +1,76 @@
+"""Parts of arrays and of parquet tables, joined into one .npy or .parquet file."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.inference.parts.folder import copy_files
+from bertsmith.inference.parts.part import Account
+
+_NUMBER_BYTES = 4
+
+
+def joined_array(file: BinaryIO, parts: Sequence[Path], account: Account) -> None:
+    """The Join of fp32 numbers, as an .npy file of a line for each row."""
+    width = sum(path.stat().st_size for path in parts) // (_NUMBER_BYTES * account.rows)
+    head: dict[str, Any] = {"descr": "<f4", "fortran_order": False, "shape": (account.rows, width)}
+    np.lib.format.write_array_header_1_0(file, head)
+    copy_files(parts, file)
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], name: str, vectors: NDArray[np.float32], where: str) -> bytes:
+    """Rows with a further column of vectors, as a parquet file. Raises BertsmithError for columns that have no one
+    type, and where pyarrow is missing."""
+    arrow, parquet = parquet_library()
+    try:
+        names = dict.fromkeys(name for row in rows for name in row)
+        table = arrow.table({name: [row.get(name) for row in rows] for name in names})
+    except arrow.ArrowException as error:
+        raise _mixed(error, where) from error
+    flat = arrow.array(np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1))
+    table = table.append_column(name, arrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1]))
+    out = io.BytesIO()
+    parquet.write_table(table, out)
+    return out.getvalue()
+
+
+def joined_tables(file: BinaryIO, parts: Sequence[Path], account: Account) -> None:
+    """The Join of parquet files: a row group for each part. A column that is empty in a part, or has whole numbers
+    there alone, takes the type that it has in the others. Raises BertsmithError for a column with several types."""
+    arrow, parquet = parquet_library()
+    filled = [path for path in parts if path.stat().st_size]
+    try:
+        schemas = [parquet.read_schema(path) for path in filled]
+        schema = arrow.unify_schemas(schemas, promote_options="permissive")
+        with parquet.ParquetWriter(file, schema) as writer:
+            for path in filled:
+                table = parquet.read_table(path)
+                for column in schema:
+                    if column.name not in table.column_names:
+                        table = table.append_column(column, arrow.nulls(len(table), column.type))
+                writer.write_table(table.select(schema.names).cast(schema))
+    except arrow.ArrowException as error:
+        raise _mixed(error, str(parts[0].parent)) from error
+
+
+def _mixed(error: Exception, where: str) -> BertsmithError:
+    what = f"a column of these rows has no one type ({str(error).splitlines()[0]})"
+    return BertsmithError(what, where, "write to a .jsonl file, or give every column one type")
+
+
+def parquet_library() -> tuple[Any, Any]:
+    """pyarrow, and its part for parquet. Raises BertsmithError where it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        fix = "install it with: pip install 'bertsmith[parquet]'"
+        raise BertsmithError("writing parquet files needs the package pyarrow", ".parquet", fix) from error
+    return pyarrow, pyarrow.parquet

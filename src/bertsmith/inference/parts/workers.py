@@ -1,0 +1,238 @@
+"""Who answers parts: this process, or several, each with a model of its own."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
+
+from bertsmith.base import log
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.processes import one_thread, start_worker, without_main_module
+from bertsmith.inference.parts.folder import PartsFolder
+from bertsmith.inference.parts.part import Account, OnError, Part, PartWork, answer
+from bertsmith.tasks.reading.records import Columns, RowReader
+
+Load = Callable[[str], PartWork]
+"""Loads a model on a device."""
+_LEAVE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Given:
+    """The Load of a model that is loaded already."""
+
+    work: PartWork
+
+    def __call__(self, device: str) -> PartWork:
+        return self.work
+
+
+class WorkerError(Exception):
+    """Our own bug in a worker, with its traceback."""
+
+
+class Workers(Protocol):
+    """columns, reader, facts: as of `PartWork`."""
+
+    columns: Columns
+    reader: type[RowReader]
+    facts: Mapping[str, Any]
+
+    def run(self, parts: Iterator[Part]) -> Iterator[tuple[int, Account]]:
+        """Answers parts and writes them into the folder; gives the number and the account of each as it ends.
+
+        The error of the first row in the file that has one is raised, when the parts before it are finished.
+        """
+        ...
+
+
+class Here:
+    """This process."""
+
+    def __init__(self, work: PartWork, folder: PartsFolder, on_error: OnError) -> None:
+        self.columns, self.reader, self.facts = work.columns, work.reader, work.facts
+        self._work, self._folder, self._on_error = work, folder, on_error
+
+    def run(self, parts: Iterator[Part]) -> Iterator[tuple[int, Account]]:
+        for part in parts:
+            with log.as_details():
+                answered = answer(self._work, part, self._on_error)
+            self._folder.write(part.number, answered)
+            yield part.number, answered.account
+
+
+@dataclass
+class _Worker:
+    """part: the number of the one that it has, None while it waits."""
+
+    name: str
+    process: BaseProcess
+    pipe: Connection
+    part: int | None = None
+
+
+class Processes:
+    """Processes of this machine, one for each device.
+
+    A part is answered by one of them as it would be here, so it does not matter by which.
+    """
+
+    def __init__(self, workers: list[_Worker], said: tuple[Columns, type[RowReader], Mapping[str, Any]]) -> None:
+        self.columns, self.reader, self.facts = said
+        self._workers = workers
+
+    def run(self, parts: Iterator[Part]) -> Iterator[tuple[int, Account]]:
+        following = _next(parts)
+        failed: tuple[int, BaseException] | None = None
+        while True:
+            for worker in self._workers:
+                if worker.part is not None or failed:
+                    continue
+                if isinstance(following, BaseException):
+                    failed = self._after_all(), following
+                elif following is not None:
+                    worker.part = following.number
+                    _send(worker, following)
+                    following = _next(parts)
+            busy = [worker for worker in self._workers if worker.part is not None]
+            if not busy:
+                break
+            for worker in _ready(busy):
+                number, result = worker.part, _received(worker)
+                assert number is not None
+                worker.part = None
+                if isinstance(result, Account):
+                    yield number, result
+                elif failed is None or number < failed[0]:
+                    failed = number, result
+        if failed:
+            raise failed[1]
+
+    def _after_all(self) -> int:
+        """A number behind that of every part which is under way."""
+        return 1 + max((worker.part for worker in self._workers if worker.part is not None), default=-1)
+
+
+@contextmanager
+def processes(load: Load, devices: list[str], folder: PartsFolder, on_error: OnError) -> Iterator[Processes]:
+    """Starts a process for each device, and ends them all at the end. Raises BertsmithError where a model cannot be
+    loaded, and for a process that dies, by its name."""
+    context = multiprocessing.get_context("spawn")
+    workers: list[_Worker] = []
+    try:
+        for number, device in enumerate(devices):
+            ours, theirs = context.Pipe()
+            args = (theirs, load, device, folder, on_error, _Log(number, log.logger.level))
+            with without_main_module(), one_thread():
+                process = context.Process(target=_serve, args=args, daemon=True)
+                process.start()
+            theirs.close()
+            workers.append(_Worker(f"worker {number + 1} of {len(devices)}", process, ours))
+        said = [_received(worker) for worker in workers]
+        for each in said:
+            if isinstance(each, BaseException):
+                raise each
+        yield Processes(workers, said[0])
+    finally:
+        for worker in workers:
+            worker.pipe.close()  # which ends one that waits
+        for worker in workers:
+            if worker.part is not None:
+                worker.process.kill()
+            worker.process.join(_LEAVE_SECONDS)
+            worker.process.kill()
+            worker.process.join()
+
+
+def _next(parts: Iterator[Part]) -> Part | BaseException | None:
+    """The next part, read while the workers are busy; what reading it raises comes after what they raise."""
+    try:
+        return next(parts, None)
+    except Exception as error:
+        return error
+
+
+def _ready(workers: list[_Worker]) -> list[_Worker]:
+    """Those that have answered, or died."""
+    ready = wait([worker.pipe for worker in workers])
+    return [worker for worker in workers if worker.pipe in ready]
+
+
+def _send(worker: _Worker, part: Part) -> None:
+    try:
+        worker.pipe.send(part)
+    except OSError as error:
+        raise _died(worker) from error
+
+
+def _received(worker: _Worker) -> Any:
+    try:
+        return worker.pipe.recv()
+    except (EOFError, OSError) as error:
+        raise _died(worker) from error
+
+
+def _died(worker: _Worker) -> BertsmithError:
+    worker.process.join(_LEAVE_SECONDS)
+    code = worker.process.exitcode
+    how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with status {code}"
+    what = f"{worker.name} (process {worker.process.pid}) {how}"
+    fix = "it may have run out of memory: use fewer workers; finished parts are kept, --resume continues from there"
+    return BertsmithError(what, f"part {worker.part}" if worker.part is not None else "while it loaded the model", fix)
+
+
+@dataclass(frozen=True)
+class _Log:
+    """How a worker logs: the first one as this process does while it loads the model, all others warnings alone."""
+
+    number: int
+    level: int
+
+    def configure(self) -> None:
+        log.configure()
+        log.logger.setLevel(self.level)
+        if self.number:
+            self.only_warnings()
+
+    def only_warnings(self) -> None:
+        if self.level > logging.DEBUG:
+            log.only_warnings(f"worker {self.number + 1}: ")
+
+
+def _serve(pipe: Connection, load: Load, device: str, folder: PartsFolder, on_error: OnError, logs: _Log) -> None:
+    """Loads the model, says how its rows are read, and answers parts until there are none."""
+    start_worker()
+    logs.configure()
+    try:
+        work = load(device)
+        pipe.send((work.columns, work.reader, work.facts))
+    except Exception as error:
+        pipe.send(_told(error))
+        return
+    logs.only_warnings()
+    here = Here(work, folder, on_error)
+    while True:
+        try:
+            part = pipe.recv()
+        except EOFError:
+            return
+        try:
+            ((_, account),) = here.run(iter([part]))
+            pipe.send(account)
+        except Exception as error:
+            pipe.send(_told(error))
+
+
+def _told(error: Exception) -> Exception:
+    """An error as the parent raises it: wrong input as it is, our own bug with the traceback."""
+    if isinstance(error, BertsmithError):
+        return error
+    return WorkerError("".join(traceback.format_exception(error)))

@@ -1,0 +1,109 @@
+"""How likely texts are to a pre-trained model: the pseudo-log-likelihood of Salazar et al. (2020).
+
+Each token is masked in turn, and the log probability of what stands there is summed; [CLS] and [SEP] are not scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.model.config import BertConfig
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.sequences import Ints, Sequences, pack
+from bertsmith.tasks.task import Answer, Answering, FolderFacts, Runner
+from bertsmith.tokens.tokenizer import Tokenizer
+
+# Of the scores of all pieces: so many rows of them fit into memory, however short the texts are.
+_SLOTS_AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class Likelihood(Answering):
+    """A kind for the folders of `MaskedWords`."""
+
+    name = "likelihood"
+    architectures = ("BertForPreTraining", "BertForMaskedLM")
+    may_be_fresh = ("encoder.pooler", "next_sentence")
+
+    tokenizer: Tokenizer
+
+    @classmethod
+    def of_folder(cls, facts: FolderFacts) -> Self:
+        return cls(facts.tokenizer)
+
+    def build(self, config: BertConfig, compute: torch.dtype | None) -> PretrainingModel:
+        return PretrainingModel(config, compute)
+
+    def answers(
+        self, model: nn.Module, records: Sequence[Record], sequences: Sequences, runner: Runner
+    ) -> list[Answer]:
+        """{"log_likelihood", "tokens", "per_token", "pieces"} for each row: the sum over its tokens, how many these
+        are, their mean (None for no tokens), and each piece with its own."""
+        assert isinstance(model, PretrainingModel)
+        found = [np.zeros(len(ids)) for ids in sequences.ids]
+        for members, positions in self._batches(sequences, runner.budget_tokens):
+            runner.between()
+            scored = self._scored(model, sequences, members, positions, runner.device)
+            for member, position, value in zip(members.tolist(), positions.tolist(), scored.tolist(), strict=True):
+                found[member][position] = value
+        if not all(np.isfinite(each).all() for each in found):
+            fix = "use --precision fp32, or train again with a lower learning rate"
+            raise BertsmithError("the model's scores are not finite (NaN or infinity)", "the model", fix)
+        return [self._answer(*each) for each in zip(sequences.ids, found, strict=True)]
+
+    def _answer(self, ids: Ints, values: NDArray[np.float64]) -> Answer:
+        places = self._scored_places(ids)
+        total = float(values.sum())
+        pieces = [
+            {"piece": self.tokenizer.pieces[ids[place]], "log_likelihood": float(values[place])} for place in places
+        ]
+        per_token = total / len(places) if len(places) else None
+        return {"log_likelihood": total, "tokens": len(places), "per_token": per_token, "pieces": pieces}
+
+    def _scored_places(self, ids: Ints) -> Ints:
+        special = self.tokenizer.special
+        return np.flatnonzero((ids != special.cls) & (ids != special.sep))
+
+    def _batches(self, sequences: Sequences, budget_tokens: int) -> Iterator[tuple[Ints, Ints]]:
+        """(sequence, masked position) of every copy of a batch, longest first, within the budget: int64[M] each."""
+        order = np.argsort(-sequences.lengths, kind="stable")
+        places = [self._scored_places(sequences.ids[member]) for member in order]
+        members = np.repeat(order, [len(each) for each in places])
+        positions = np.concatenate([*places, np.zeros(0, dtype=np.int64)])
+        start = 0
+        while start < len(members):
+            end = start + max(1, budget_tokens // int(sequences.lengths[members[start]]))
+            yield members[start:end], positions[start:end]
+            start = end
+
+    @torch.no_grad()
+    def _scored(
+        self, model: PretrainingModel, sequences: Sequences, members: Ints, positions: Ints, device: torch.device
+    ) -> NDArray[np.float64]:
+        """The log probability of what stands at a position of each member, masked there: float64[M]."""
+        inputs = pack(sequences, members, device)
+        slots = torch.from_numpy(inputs.asked.offsets[:-1] + positions).to(device)
+        truths = inputs.input_ids[slots]
+        inputs.input_ids[slots] = self.tokenizer.special.mask
+        ids = (inputs.input_ids, inputs.token_type_ids, inputs.position_ids)
+        hidden = model.encoder(*ids, inputs.packed, rows=slots)
+        found = []
+        for some, own in zip(torch.split(hidden, _SLOTS_AT_ONCE), torch.split(truths, _SLOTS_AT_ONCE), strict=True):
+            logits = model.masked_logits(some, torch.arange(len(some), device=device))[:, : self.tokenizer.size]
+            found.append(logits.float().log_softmax(-1).gather(1, own[:, None])[:, 0].cpu().numpy())
+        return np.concatenate(found).astype(np.float64)
+
+    def cells(self, answer: Answer) -> dict[str, str]:
+        return {
+            "predicted_log_likelihood": f"{answer['log_likelihood']:.6f}",
+            "predicted_tokens": str(answer["tokens"]),
+        }

@@ -1,0 +1,93 @@
+"""One score for each row, from a model with one output that was not trained on numbers: how well two texts fit, as
+rerankers give it.
+
+Such folders are written by sentence-transformers' CrossEncoder, which says in one of two files what becomes of the
+output: a sigmoid unless it names another function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.model.config import BertConfig
+from bertsmith.tasks.kinds.pooled import Classifier
+from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.sequences import Sequences, encode
+from bertsmith.tasks.task import Answer, Answering, FolderFacts, Runner, check_pairs
+from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
+
+_ACTIVATIONS = {"Sigmoid": True, "Identity": False}
+
+
+@dataclass(frozen=True)
+class Score(Answering):
+    """sigmoid: whether the score is the sigmoid of the output, or the output itself. pairs: true for a folder of
+    sentence-transformers, and not known elsewhere."""
+
+    name = "score"
+    architectures = ("BertForSequenceClassification",)
+
+    sigmoid: bool = True
+    pairs: bool | None = None
+
+    @classmethod
+    def reads(cls, config: Mapping[str, Any]) -> bool:
+        """One output; and where the folder calls it a number, only if it says what becomes of it."""
+        outputs = len(config.get("id2label") or {}) or config.get("num_labels", 2)
+        return outputs == 1 and (config.get("problem_type") != "regression" or _activation(config) is not None)
+
+    @classmethod
+    def of_folder(cls, facts: FolderFacts) -> Self:
+        named = facts.sentence.get("activation_fn") or _activation(facts.config)
+        name = "Sigmoid" if named is None else str(named).rpartition(".")[2]
+        if name not in _ACTIVATIONS:
+            what = f"its activation is {named}; known here are {' and '.join(_ACTIVATIONS)}"
+            raise BertsmithError(what, "config.json", "use sentence-transformers for this model")
+        if facts.sentence.get("default_prompt_name") is not None:
+            what = "it puts a prompt before every pair, which is not done here"
+            raise BertsmithError(what, "config_sentence_transformers.json", "use sentence-transformers for this model")
+        return cls(_ACTIVATIONS[name], True if facts.sentence or named else None)
+
+    def build(self, config: BertConfig, compute: torch.dtype | None) -> Classifier:
+        return Classifier(config, 1, compute)
+
+    def encode(self, records: Sequence[Record], tokenizer: Tokenizer, max_length: int) -> Sequences:
+        if self.pairs:
+            check_pairs(records, self.pairs)
+        return encode(records, tokenizer, max_length, cut=_halves)
+
+    def answers(
+        self, model: nn.Module, records: Sequence[Record], sequences: Sequences, runner: Runner
+    ) -> list[Answer]:
+        """{"score", "logit"} for each row: logit is the model's output."""
+        if not records:
+            return []
+        logits = runner.scores(model, sequences)[:, 0].astype(np.float64)
+        scores = 1 / (1 + np.exp(-logits)) if self.sigmoid else logits
+        return [{"score": float(score), "logit": float(logit)} for score, logit in zip(scores, logits, strict=True)]
+
+    def cells(self, answer: Answer) -> dict[str, str]:
+        return {f"predicted_{name}": f"{value:.6f}" for name, value in answer.items() if name in ("score", "logit")}
+
+
+def _activation(config: Mapping[str, Any]) -> Any:
+    """The activation that a config.json names; None where it names none."""
+    named = config.get("sentence_transformers")
+    return (
+        named.get("activation_fn") if isinstance(named, Mapping) else config.get("sbert_ce_default_activation_function")
+    )
+
+
+def _halves(first: int, second: int, room: int) -> tuple[int, int]:
+    """As `truncated_lengths`, but an odd token of two equal halves is the second text's, as in Hugging Face's
+    tokenizers."""
+    if first <= second and first > room // 2:
+        return room // 2, room - room // 2
+    return truncated_lengths(first, second, room)

@@ -1,0 +1,129 @@
+"""Vectors other than the folder's own: pooling, scaling, layers of tokens; and parquet files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bertsmith import Embedder
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from bertsmith.inference.embed import VectorOptions
+from bertsmith.inference.embed_file import embed_file
+from bertsmith.inference.parts.run import RowOptions
+from bertsmith.weights.huggingface import load_encoder
+from made_rows import PIECES, WORDS, made_model
+
+CPU = {"device": "cpu", "precision": "fp32"}
+TEXTS = [" ".join(WORDS[number : number + 1 + 3 * number]) for number in range(6)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_model(tmp_path_factory.mktemp("encoder"))
+
+
+def rows_file(path: Path) -> Path:
+    rows = [{"text": text, "n": number, "half": number / 2} for number, text in enumerate(TEXTS)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def hidden_of(model: Path, text: str) -> np.ndarray:
+    ids = torch.tensor([[2, *map(PIECES.index, text.split()), 3]])
+    return load_encoder(model).encode_padded(ids)[0].detach().numpy()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_pooling_and_scaling_are_chosen_and_logged_where_they_differ(model, pooling, said):
+    embedder = Embedder(model, **CPU, vectors=VectorOptions(pooling, unit=True))
+    for text, vector in zip(TEXTS, embedder(TEXTS), strict=True):
+        hidden = hidden_of(model, text)
+        expected = {"mean": hidden.mean(0), "cls": hidden[0], "max": hidden.max(0)}[pooling]
+        assert np.allclose(vector, expected / np.linalg.norm(expected), atol=1e-6)
+    assert "scaled to length 1: True (asked for; the folder's own is False)" in said.text
+    assert (f"pooling: {pooling} (asked for; the folder's own is mean)" in said.text) == (pooling != "mean")
+
+
+def test_the_vectors_of_tokens_are_those_of_transformers_layers(model, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoModel.from_pretrained(model).eval()
+    call = ["embed", str(model), str(rows_file(tmp_path / "rows.jsonl")), "--out", str(tmp_path / "out.jsonl")]
+    assert main([*call, "--layers", "-1,-2", "--part-rows", "4", "--device", "cpu", "--precision", "fp32"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["linex_index"] for line in lines] == list(range(6))
+    for text, line in zip(TEXTS, lines, strict=True):
+        pieces = ["[CLS]", *text.split(), "[SEP]"]
+        assert [each["token"] for each in line["features"]] == pieces
+        with torch.no_grad():
+            states = theirs(torch.tensor([[*map(PIECES.index, pieces)]]), output_hidden_states=True).hidden_states
+        for place, token in enumerate(line["features"]):
+            assert [each["index"] for each in token["layers"]] == [-1, -2]
+            for each in token["layers"]:
+                assert np.allclose(each["values"], states[each["index"]][0, place].numpy(), atol=2e-6)
+
+
+def test_the_number_of_a_row_is_its_own_where_others_are_left_out(model, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"text": "word1"}\n{broken\n{"text": ""}\n{"text": "word2"}\n')
+    options = RowOptions(on_error="skip", part_rows=3)
+    vectors = VectorOptions(layers=(0,))
+    embed_file(model, tmp_path / "rows.jsonl", tmp_path / "out.jsonl", rows=options, vectors=vectors, **CPU)
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["linex_index"] for line in lines] == [0, 3]
+
+
+def test_a_parquet_file_has_the_columns_of_the_rows_and_a_list_of_fixed_size(model, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    source = rows_file(tmp_path / "rows.jsonl")
+    for name in ("out.parquet", "out.npy"):
+        embed_file(model, source, tmp_path / name, rows=RowOptions(part_rows=4), **CPU)
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert table.column_names == ["text", "n", "half", "embedding"]
+    assert table.schema.field("embedding").type.list_size == 32
+    assert table["text"].to_pylist() == TEXTS
+    vectors = np.load(tmp_path / "out.npy", allow_pickle=False)
+    assert np.array_equal(np.float32(table["embedding"].to_pylist()), vectors)
+
+
+def test_columns_of_a_parquet_file_have_one_type_over_all_parts(model, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    def embedded(*values: object) -> None:
+        rows = [{"text": "word1", "x": value} for value in values]
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        embed_file(model, tmp_path / "rows.jsonl", tmp_path / "out.parquet", rows=RowOptions(part_rows=1), **CPU)
+
+    rows = [{"text": "word1"}, {"text": "word2", "late": 1}, {"text": "word3", "late": "\ud800"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = RowOptions(on_error="skip")
+    assert embed_file(model, tmp_path / "rows.jsonl", tmp_path / "out.parquet", rows=options, **CPU).skipped == 1
+    assert parquet.read_table(tmp_path / "out.parquet")["late"].to_pylist() == [None, 1]
+    embedded(None, 1, 2.5)
+    assert parquet.read_table(tmp_path / "out.parquet")["x"].to_pylist() == [None, 1.0, 2.5]
+    for values in ((1, "one"), (2**53 + 1, 0.5)):
+        with pytest.raises(BertsmithError, match="no one type"):
+            embedded(*values)
+        for path in (tmp_path / "out.parquet.parts").iterdir():
+            path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        (["--layers", "-3", "--out", "x.jsonl"], "layer -3 is not one of the model's 2"),
+        (["--layers", "one", "--out", "x.jsonl"], "--layers is 'one'"),
+        (["--layers", "-1", "--out", "x.npy"], "written as JSON lines"),
+        (["--layers", "-1", "--pooling", "cls", "--out", "x.jsonl"], "neither pooled nor scaled"),
+        (["--normalise", "--no-normalise", "--out", "x.npy"], "exclude each other"),
+    ],
+)
+def test_options_that_cannot_be_met_are_refused(model, tmp_path, monkeypatch, capsys, flags, what):
+    monkeypatch.chdir(tmp_path)
+    rows_file(tmp_path / "rows.jsonl")
+    assert main(["embed", str(model), "rows.jsonl", *flags]) == 2
+    assert what in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]

@@ -1,0 +1,120 @@
+"""How likely texts are: each token masked in turn, as a direct and slow computation with transformers has it."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from bertsmith.inference.minimal_pairs import evaluate_minimal_pairs
+from bertsmith.inference.predictor import load_predictor
+from bertsmith.model.initial import initialise
+from bertsmith.tasks.kinds import likelihood
+from bertsmith.tasks.kinds.classify import Classifier, Classify, config_labels
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.weights.huggingface import FolderContents, save_model, save_pretraining_model
+from made_models import drawn_model
+from made_rows import CONFIG, PIECES, WORDS
+
+CPU = {"device": "cpu", "precision": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An encoder whose guesses are far from equal."""
+    folder = tmp_path_factory.mktemp("encoder")
+    Tokenizer.from_vocabulary(PIECES, lowercase=True).save(folder / "tokenizer")
+    save_pretraining_model(drawn_model(CONFIG, dtype=torch.float32), folder / "tokenizer", folder / "model")
+    return folder / "model"
+
+
+def texts(count: int = 9) -> list[str]:
+    draw = random.Random(2)
+    return [" ".join(draw.choices(WORDS, k=draw.randrange(1, 20))) for _ in range(count)]
+
+
+def directly(model: Path, *parts: str) -> list[float]:
+    """The log probability of every token of one text or two, with one forward pass for each."""
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(model).eval()
+    ids, kinds = [2], [0]
+    for kind, part in enumerate(parts):
+        own = [*map(PIECES.index, part.split()), 3]
+        ids, kinds = ids + own, kinds + [kind] * len(own)
+    found = []
+    for place in [each for each, number in enumerate(ids) if number not in (2, 3)]:
+        masked = torch.tensor([[*ids[:place], 4, *ids[place + 1 :]]])
+        with torch.no_grad():
+            logits = theirs(masked, token_type_ids=torch.tensor([kinds])).logits[0, place]
+        found.append(float(logits.log_softmax(-1)[ids[place]]))
+    return found
+
+
+@pytest.mark.parametrize(("budget", "slots"), [(8, 512), (64, 5), (8192, 512)])
+def test_likelihoods_are_those_of_a_direct_computation(model, monkeypatch, budget, slots):
+    monkeypatch.setattr(likelihood, "_SLOTS_AT_ONCE", slots)
+    predictor = load_predictor(model, likelihood=True, budget_tokens=budget, **CPU)
+    for text, ours in zip(texts(), predictor(texts()), strict=True):
+        expected = directly(model, text)
+        assert [each["piece"] for each in ours["pieces"]] == text.split()
+        assert [each["log_likelihood"] for each in ours["pieces"]] == pytest.approx(expected, abs=1e-4)
+        assert ours["log_likelihood"] == pytest.approx(sum(expected), abs=1e-4)
+        assert ours["tokens"] == len(expected)
+        assert ours["per_token"] == pytest.approx(sum(expected) / len(expected), abs=1e-4)
+
+
+def test_both_texts_of_a_pair_are_scored(model):
+    (ours,) = load_predictor(model, likelihood=True, **CPU)([{"text": "word1 word2", "text_b": "word3"}])
+    expected = directly(model, "word1 word2", "word3")
+    assert [each["log_likelihood"] for each in ours["pieces"]] == pytest.approx(expected, abs=1e-4)
+
+
+def test_files_are_scored_and_what_is_cut_is_counted(model, tmp_path):
+    (tmp_path / "rows.csv").write_text("text\n" + "\n".join([*texts(3), "word1 " * 50]) + "\n")
+    call = ["predict", str(model), str(tmp_path / "rows.csv"), "--likelihood", "--device", "cpu", "--precision", "fp32"]
+    assert main([*call, "--out", str(tmp_path / "out.csv")]) == 0
+    header, *rows = (tmp_path / "out.csv").read_text().splitlines()
+    assert header == "text,predicted_log_likelihood,predicted_tokens,truncated_tokens"
+    assert [row.split(",")[2:] for row in rows] == [[str(len(text.split())), "0"] for text in texts(3)] + [["38", "12"]]
+
+
+def test_a_model_that_was_not_pre_trained_is_refused(model, tmp_path):
+    contents = FolderContents(Classify.architecture, Tokenizer.load(model).save, config_labels(["bad", "good"]))
+    classifier = Classifier(CONFIG, 2)
+    initialise(classifier, 0.1, seed=0)
+    save_model(classifier, contents, tmp_path / "classes")
+    with pytest.raises(BertsmithError, match="a model of classify, which does not know how likely texts are"):
+        load_predictor(tmp_path / "classes", likelihood=True, **CPU)
+
+
+def test_minimal_pairs_are_told_by_likelihood(model, tmp_path, capsys):
+    predictor = load_predictor(model, likelihood=True, **CPU)
+    folder, drawn = tmp_path / "pairs", texts(40)
+    folder.mkdir()
+    pairs = list(zip(drawn[::2], drawn[1::2], strict=True))
+    expected = {}
+    for name, some in (("one", pairs[:12]), ("two", pairs[12:])):
+        lines = [json.dumps({"sentence_good": good, "sentence_bad": bad}) + "\n" for good, bad in some]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+        told = [predictor(good)[0]["log_likelihood"] > predictor(bad)[0]["log_likelihood"] for good, bad in some]
+        expected[name] = sum(told) / len(told)
+    found = evaluate_minimal_pairs(model, folder, **CPU)
+    assert found.rows == {"one": 12, "two": 8}
+    assert found.figures == pytest.approx({**expected, "mean": sum(expected.values()) / 2})
+    assert 0 < found.figures["mean"] < 1
+    call = ["evaluate", str(model), "--device", "cpu", "--precision", "fp32"]
+    assert main([*call, "--minimal-pairs", str(folder), "--json", str(tmp_path / "out.json")]) == 0
+    assert json.loads((tmp_path / "out.json").read_text())["figures"] == found.figures
+    assert f"{found.figures['mean']:.4f}" in capsys.readouterr().out
+    assert main(call) == 2
+    assert main([*call, "--minimal-pairs", str(folder), "--data", str(folder)]) == 2
+    assert main([*call, "--minimal-pairs", str(folder), "--report", str(tmp_path / "report")]) == 2
+    assert "are for labelled rows" in capsys.readouterr().err
+    (folder / "three.jsonl").write_text('{"sentence_good": "word1"}\n')
+    assert main([*call, "--minimal-pairs", str(folder)]) == 2
+    assert "no column 'sentence_bad'" in capsys.readouterr().err

@@ -1,0 +1,117 @@
+"""What prediction keeps in memory: the matrices of a model once, and of a file no more than a part."""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bertsmith import Embedder
+from bertsmith.base.device import choose_device
+from bertsmith.inference.predictor import Predictor
+from bertsmith.model.config import BertConfig
+from bertsmith.model.initial import initialise
+from bertsmith.tasks.kinds.classify import Classifier, Classify, config_labels
+from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.sequences import encode, load_tokenizer
+from bertsmith.tasks.task import Runner
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.weights.huggingface import FolderContents, load_model, read_config, save_model
+from made_rows import PIECES, WORDS
+
+WIDTH, INNER, LAYERS = 48, 80, 2
+CONFIG = BertConfig(
+    vocab_size=len(PIECES), hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=2,
+    intermediate_size=INNER, max_position_embeddings=40,
+)  # fmt: skip
+TEXTS = [" ".join(WORDS[number : number + 1 + 2 * number]) for number in range(9)]
+MATRICES = {(WIDTH, WIDTH), (3 * WIDTH, WIDTH), (INNER, WIDTH), (WIDTH, INNER)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tokenizer = Tokenizer.from_vocabulary(PIECES, lowercase=True)
+    model = Classifier(CONFIG, 2)
+    initialise(model, 0.3, seed=0)
+    save_model(
+        model, FolderContents(Classify.architecture, tokenizer.save, config_labels(["bad", "good"])), tmp_path / "m"
+    )
+    return tmp_path / "m"
+
+
+def matrices() -> Counter[torch.dtype]:
+    """The bytes of all matrices of the encoder's shapes that are alive, each memory counted once."""
+    gc.collect()
+    found, seen = Counter[torch.dtype](), set[int]()
+    for each in gc.get_objects():
+        if issubclass(type(each), torch.Tensor) and tuple(each.shape) in MATRICES:
+            storage = each.untyped_storage()
+            if storage.data_ptr() not in seen:
+                seen.add(storage.data_ptr())
+                found[each.dtype] += storage.nbytes()
+    return found
+
+
+def of_one_copy(dtype: torch.dtype) -> Counter[torch.dtype]:
+    numbers = LAYERS * (4 * WIDTH * WIDTH + 2 * WIDTH * INNER) + WIDTH * WIDTH
+    return Counter({dtype: numbers * dtype.itemsize})
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
+def test_weights_are_kept_in_the_dtype_of_products_alone(folder, precision, dtype):
+    before = matrices()
+    predictor = Predictor(folder, "cpu", precision=precision)
+    predictor(TEXTS)
+    assert matrices() - before == of_one_copy(dtype)
+    embedder = Embedder(folder, "cpu", precision=precision)
+    embedder(TEXTS)
+    assert matrices() - before == of_one_copy(dtype) + of_one_copy(dtype)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
+def test_the_scores_are_those_of_wide_weights_to_the_bit(folder, precision, dtype):
+    device = choose_device("cpu", precision)
+    wide = load_model(lambda config: Classifier(config, 2, device.compute), folder)
+    records = [Record(text, None, None, f"row {number}") for number, text in enumerate(TEXTS)]
+    sequences = encode(records, load_tokenizer(folder, read_config(folder)), 40)
+    runner = Runner(device.torch_device, 64)
+    expected = runner.scores(wide, sequences)
+    assert wide.encoder.pooler.weight.dtype == torch.float32
+    wide.encoder.keep_weights_once()
+    assert wide.encoder.pooler.weight.dtype == dtype
+    assert np.array_equal(runner.scores(wide, sequences), expected)
+
+
+_PEAK = """
+import resource, sys
+from bertsmith.cli import main
+status = main(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+sys.exit(status)
+"""
+
+
+def peak_kilobytes(model: Path, rows: int, folder: Path) -> int:
+    """The highest memory of a command that embeds so many rows of many lengths."""
+    draw, source = random.Random(rows), folder / f"{rows}.jsonl"
+    with open(source, "w") as file:
+        for _ in range(rows):
+            file.write(json.dumps({"text": " ".join(draw.choices(WORDS, k=draw.randrange(1, 36)))}) + "\n")
+    call = ["embed", str(model), str(source), "--out", str(folder / f"{rows}.npy"), "--part-rows", "1000", "--quiet"]
+    call += ["--device", "cpu", "--precision", "fp32"]
+    done = subprocess.run([sys.executable, "-c", _PEAK, *call], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_file(folder, tmp_path):
+    """Without a bound on what is remembered of shapes, 10 times the rows took twice the memory."""
+    assert peak_kilobytes(folder, 100_000, tmp_path) < 1.1 * peak_kilobytes(folder, 15_000, tmp_path)

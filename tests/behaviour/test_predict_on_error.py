@@ -1,0 +1,138 @@
+"""Rows that cannot be used: the first one ends the work, or all of them are left out, named and counted."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from bertsmith.inference.embed_file import embed_file
+from bertsmith.inference.parts.run import RowOptions
+from bertsmith.inference.predict_file import predict_file
+from made_rows import made_model
+
+CPU = {"device": "cpu", "precision": "fp32"}
+SKIP = RowOptions(on_error="skip", part_rows=3)
+GOOD = [f"word{number} [MASK]" for number in range(8)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_model(tmp_path_factory.mktemp("encoder"))
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def bad_file(path: Path) -> Path:
+    """Good rows, and between them one of each fault, in lines 2, 4, 5, 8 and 12."""
+    bad = {
+        2: '{"text": "no mask"}',
+        4: "{broken",
+        5: '{"body": "word1 [MASK]"}',
+        8: '{"text": "[MASK]", "prediction": 1}',
+        12: json.dumps({"text": "word1 " * 60 + "[MASK]"}),
+    }
+    rest = iter([json.dumps({"text": text}) for text in GOOD])
+    path.write_text("".join((bad.get(number) or next(rest)) + "\n" for number in range(1, 14)))
+    return path
+
+
+def test_bad_rows_are_left_out_named_and_counted(model, tmp_path, said):
+    source, out = bad_file(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl"
+    done = predict_file(model, source, out, rows=SKIP, **CPU)
+    assert (done.rows, done.skipped) == (8, 5)
+    assert [row["text"] for row in lines(out)] == GOOD
+    errors = lines(tmp_path / "out.jsonl.errors.jsonl")
+    assert [each["where"] for each in errors] == [f"{source}:{number}" for number in (2, 4, 5, 8, 12)]
+    faults = ("no [MASK]", "not JSON", "no column 'text'", "has a column 'prediction'", "past the tokens")
+    assert all(fault in str(each["why"]) for fault, each in zip(faults, errors, strict=True))
+    assert errors[1]["row"] == "{broken"
+    assert f"{source}:2: there is no [MASK]" in said.text
+    assert "8 rows predicted; 5 rows left out" in said.text
+
+
+@pytest.mark.parametrize("bad", [2, 4, 8, 12])
+def test_the_first_bad_row_of_the_file_ends_the_work(model, tmp_path, bad):
+    source = bad_file(tmp_path / "rows.jsonl")
+    kept = [line for number, line in enumerate(source.read_text().splitlines(), 1) if number >= bad]
+    source.write_text("\n" * (bad - 1) + "\n".join(kept) + "\n")
+    with pytest.raises(BertsmithError) as caught:
+        predict_file(model, source, tmp_path / "out.jsonl", **CPU)
+    assert caught.value.where == f"{source}:{bad}"
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_errors_of_an_earlier_run_do_not_stay(model, tmp_path):
+    source, out = bad_file(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl"
+    predict_file(model, source, out, rows=SKIP, **CPU)
+    source.write_text(json.dumps({"text": GOOD[0]}) + "\n")
+    predict_file(model, source, out, rows=SKIP, **CPU)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out.jsonl", "rows.jsonl"]
+
+
+@pytest.mark.parametrize("wrong", ["column", "content"])
+def test_a_file_without_a_usable_row_is_refused(model, tmp_path, wrong):
+    row = {"body": "word1 [MASK]"} if wrong == "column" else {"text": "word1"}
+    (tmp_path / "rows.jsonl").write_text((json.dumps(row) + "\n") * 7)
+    with pytest.raises(BertsmithError, match="rows can" if wrong == "content" else "3 of 3 rows cannot be used"):
+        predict_file(model, tmp_path / "rows.jsonl", tmp_path / "out.jsonl", rows=SKIP, **CPU)
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_a_table_has_its_header_once_although_its_first_rows_are_left_out(model, tmp_path):
+    with open(tmp_path / "rows.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["text", "n"], *(["no mask", n] for n in range(4)), *([text, 9] for text in GOOD)])
+    done = predict_file(model, tmp_path / "rows.csv", tmp_path / "out.csv", rows=SKIP, **CPU)
+    with open(tmp_path / "out.csv", newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["text", "n", "predicted_pieces", "truncated_tokens"]
+    assert [row[0] for row in rows[1:]] == GOOD
+    assert (done.rows, done.skipped) == (8, 4)
+
+
+def test_vectors_leave_bad_rows_out_too(model, tmp_path):
+    rows = [{"text": "word1"}, {"text": ""}, {"text": 5}, {"text": "word2"}, {"embedding": 1, "text": "word3"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert embed_file(model, tmp_path / "rows.jsonl", tmp_path / "out.npy", rows=SKIP, **CPU).skipped == 2
+    assert np.load(tmp_path / "out.npy", allow_pickle=False).shape == (3, 32)
+    assert embed_file(model, tmp_path / "rows.jsonl", tmp_path / "out.jsonl", rows=SKIP, **CPU).skipped == 3
+    assert [row["text"] for row in lines(tmp_path / "out.jsonl")] == ["word1", "word2"]
+
+
+def test_a_pipe_leaves_bad_rows_out_and_ends_with_status_0(model, monkeypatch, capsys):
+    class Pipe(io.StringIO):
+        buffer = io.BytesIO(b'{"text": "a [MASK]"}\n{broken\n{"text": "none"}\n{"text": "b [MASK]"}\n')
+
+    monkeypatch.setattr("sys.stdin", Pipe())
+    assert main(["predict", str(model), "-", "--device", "cpu", "--precision", "fp32", "--on-error", "skip"]) == 0
+    captured = capsys.readouterr()
+    assert [json.loads(line)["text"] for line in captured.out.splitlines()] == ["a [MASK]", "b [MASK]"]
+    assert "left out: standard input:2: this line is not JSON" in captured.err
+    assert captured.err.splitlines()[-1] == "2 rows predicted; 2 rows left out"
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        (["--resume"], "write parts beside a file"),
+        (["--workers", "2"], "write parts beside a file"),
+        (["--workers", "0", "--out", "x.jsonl"], "workers is 0"),
+        (["--gpus", "99", "--out", "x.jsonl"], "gpus is 99"),
+        (["--gpus", "1", "--workers", "2", "--out", "x.jsonl"], "exclude each other"),
+        (["--out", "rows.jsonl"], "would be replaced"),
+    ],
+)
+def test_flags_that_do_not_belong_together_are_refused(model, tmp_path, monkeypatch, capsys, flags, what):
+    monkeypatch.chdir(tmp_path)
+    bad_file(tmp_path / "rows.jsonl")
+    assert main(["predict", str(model), "rows.jsonl", *flags]) == 2
+    assert what in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]

@@ -1,0 +1,200 @@
+"""Parts of a large file: after kills, full disks and lost workers the same bytes come out, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from bertsmith.inference.embed_file import embed_file
+from bertsmith.inference.parts.folder import PartsFolder
+from bertsmith.inference.parts.part import Answered
+from bertsmith.inference.parts.run import RowOptions
+from bertsmith.inference.predict_file import predict_file
+from made_kills import drawing
+from made_rows import WORDS, made_model
+from made_runs import fork_server
+
+CPU = {"device": "cpu", "precision": "fp32"}
+SMALL = RowOptions(part_rows=7)
+RESUMED = RowOptions(part_rows=7, resume=True)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_model(tmp_path_factory.mktemp("encoder"))
+
+
+def masked_rows(path: Path, count: int = 60, bad: tuple[int, ...] = ()) -> Path:
+    """Rows of many lengths with a mask each; those of the numbers `bad` have none, or are not JSON."""
+    draw, lines = random.Random(3), []
+    for number in range(count):
+        words = [*draw.choices(WORDS, k=draw.randrange(1, 30)), "[MASK]"]
+        line = json.dumps({"text": " ".join(words[:-1] if number in bad else words), "n": number})
+        lines.append("{broken" if number in bad and number % 2 else line)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def finished(out: Path) -> int:
+    return PartsFolder(out).finished_parts()
+
+
+def predicted(model: Path, source: Path, out: Path, options: RowOptions) -> None:
+    predict_file(model, source, out, rows=options, **CPU)
+
+
+def embedded(model: Path, source: Path, out: Path, options: RowOptions) -> None:
+    embed_file(model, source, out, rows=options, **CPU)
+
+
+def killed(work: Callable[..., None], *args: object, after_parts: int, delay_seconds: float) -> None:
+    """Calls `work` in a process that kills itself so long after it has written so many parts."""
+    process = fork_server().Process(target=_kills_itself, args=(work, args, after_parts, delay_seconds))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+def _kills_itself(work: Callable[..., None], args: tuple[object, ...], after_parts: int, delay_seconds: float) -> None:
+    write, written = PartsFolder.write, 0
+
+    def counted(self: PartsFolder, number: int, answered: Answered) -> None:
+        nonlocal written
+        write(self, number, answered)
+        written += 1
+        if written == after_parts:
+            threading.Timer(delay_seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+    PartsFolder.write = counted  # type: ignore[method-assign]
+    work(*args)
+    time.sleep(2 * delay_seconds)  # the moment came after the end
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("work", "name"),
+    [(predicted, "out.jsonl"), (predicted, "out.csv"), (embedded, "out.npy"), (embedded, "out.parquet")],
+)
+def test_a_killed_run_ends_with_the_bytes_of_an_unbroken_one(work, name, model, tmp_path):
+    draw, source = drawing(), masked_rows(tmp_path / "rows.jsonl")
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    work(model, source, tmp_path / f"whole-{name}", SMALL)
+    out = tmp_path / "broken" / name
+    options = SMALL
+    for _ in range(2):
+        killed(work, model, source, out, options, after_parts=draw.choice([1, 2, 3]), delay_seconds=draw.random() / 50)
+        options = RESUMED
+    work(model, source, out, options)
+    assert out.read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
+    assert [each.name for each in out.parent.iterdir() if not each.name.startswith(".")] == [name]
+
+
+def test_parts_are_named_where_the_work_is_not_resumed_or_was_another(model, tmp_path, said):
+    source, out = masked_rows(tmp_path / "rows.jsonl", bad=(40,)), tmp_path / "out.jsonl"
+    with pytest.raises(BertsmithError, match=r"no \[MASK\]"):
+        predicted(model, source, out, SMALL)
+    assert finished(out) == 5
+    assert "(5 of them): --resume continues" in said.text
+    with pytest.raises(BertsmithError, match=r"finished parts of an earlier run are there \(5 of them\)"):
+        predicted(model, source, out, SMALL)
+    with pytest.raises(BertsmithError, match="another part size"):
+        predicted(model, source, out, RowOptions(part_rows=8, resume=True))
+    with pytest.raises(BertsmithError, match="another flags"):
+        predict_file(model, source, out, rows=RESUMED, top=2, **CPU)
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    (other / "task.json").write_text('{"max_length": 20}')
+    with pytest.raises(BertsmithError, match="another model"):
+        predicted(other, source, out, RESUMED)
+    predicted(model, source, out, RowOptions(part_rows=7, resume=True, on_error="skip"))
+    assert len(out.read_text().splitlines()) == 59
+    assert not PartsFolder(out).path.exists()
+
+
+def test_an_input_that_changed_is_not_continued(model, tmp_path):
+    source, out = masked_rows(tmp_path / "rows.jsonl", bad=(40,)), tmp_path / "out.jsonl"
+    with pytest.raises(BertsmithError):
+        predicted(model, source, out, SMALL)
+    masked_rows(source)
+    with pytest.raises(BertsmithError, match="another input"):
+        predicted(model, source, out, RESUMED)
+    assert finished(out) == 5
+
+
+def _on_a_full_disk(model: Path, source: Path, out: Path) -> None:
+    """The disk takes every part, and not the file that they are joined into."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    with pytest.raises(BertsmithError, match="could not write"):
+        predicted(model, source, out, SMALL)
+
+
+def test_a_full_disk_loses_nothing(model, tmp_path):
+    source, out = masked_rows(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl"
+    process = fork_server().Process(target=_on_a_full_disk, args=(model, source, out))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert not out.exists()
+    assert finished(out) == 9
+    predicted(model, source, out, RESUMED)
+    predicted(model, source, tmp_path / "whole.jsonl", SMALL)
+    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_several_workers_give_the_bytes_and_the_errors_of_one(model, tmp_path, capfd):
+    source = masked_rows(tmp_path / "rows.jsonl", bad=(11, 12, 37, 52))
+    call = ["predict", str(model), str(source), "--device", "cpu", "--precision", "fp32", "--part-rows", "7"]
+    told = {}
+    for workers in ("1", "2"):
+        out = tmp_path / f"{workers}.jsonl"
+        assert main([*call, "--out", str(out), "--workers", workers, "--on-error", "skip"]) == 0
+        told[workers] = [out.read_bytes(), Path(f"{out}.errors.jsonl").read_bytes()]
+        told[workers].append(capfd.readouterr().err.replace(str(out), "OUT").splitlines()[-1])
+        assert main([*call, "--out", str(tmp_path / f"stop-{workers}.jsonl"), "--workers", workers]) == 2
+        told[workers].append(capfd.readouterr().err.splitlines()[-3:])
+        assert finished(tmp_path / f"stop-{workers}.jsonl") >= 1
+    assert told["1"] == told["2"]
+    assert f"where: {source}:12" in "".join(told["1"][3])
+    assert [json.loads(line)["where"] for line in told["1"][1].splitlines()] == [
+        f"{source}:{n}" for n in (12, 13, 38, 53)
+    ]
+
+
+def _killer(done: list[int]) -> None:
+    """Kills a worker when it has been given work."""
+    while not done:
+        for child in multiprocessing.active_children():
+            if child.daemon:
+                time.sleep(4)
+                os.kill(child.pid, signal.SIGKILL)
+                done.append(child.pid)
+                return
+        time.sleep(0.05)
+
+
+def test_a_worker_that_dies_is_named(model, tmp_path):
+    source, done = masked_rows(tmp_path / "rows.jsonl", 100_000), list[int]()
+    thread = threading.Thread(target=_killer, args=(done,))
+    thread.start()
+    try:
+        with pytest.raises(BertsmithError, match=r"worker \d of 2 \(process \d+\) was killed by SIGKILL"):
+            predicted(model, source, tmp_path / "out.jsonl", RowOptions(workers=2, part_rows=50))
+    finally:
+        done.append(0)
+        thread.join()
+    assert not (tmp_path / "out.jsonl").exists()
+    assert not multiprocessing.active_children()
