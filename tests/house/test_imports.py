@@ -103,6 +103,7 @@ SUB_ROOMS = {
         "nvidia_results",
         "finetuning",
     ),
+    "inference": ("backends", "predictor", "export"),
     "training": ("parallel", "objective", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
 }
 MOST_FILES = 16

@@ -47,8 +47,14 @@ class DeviceFlags:
 
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    """The dtype of matrix products."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "int8"] = "auto"
+    """The dtype of matrix products: torch has all but int8, onnx fp32 and int8, openvino fp32, bf16 and int8."""
+    backend: Literal["torch", "onnx", "openvino"] = "torch"
+    """What runs the model: PyTorch, or another engine for a folder that `bertsmith export` wrote for it."""
+
+    def run_by(self) -> dict[str, Any]:
+        """As arguments."""
+        return {"device": self.device, "precision": self.precision, "backend": self.backend}
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ def _predict(call: Call) -> None:
 
     check_out(flags.out)
     columns = flags.columns.given(call.prog)
-    predictor = Predictor(flags.model, flags.device, precision=flags.precision, columns=columns, top=flags.n_best)
+    predictor = Predictor(flags.model, **flags.run_by(), columns=columns, top=flags.n_best)
     if flags.input is not None:
         predict_file(predictor, flags.input, flags.out)
     elif flags.interactive:
@@ -161,9 +167,7 @@ def _embed(call: Call) -> None:
 
     check_embedding_file(flags.out)
     columns: dict[str, Any] = flags.columns.given(call.prog)
-    embedder = Embedder(
-        flags.model, flags.device, precision=flags.precision, max_length=flags.max_length, columns=columns
-    )
+    embedder = Embedder(flags.model, **flags.run_by(), max_length=flags.max_length, columns=columns)
     embed_file(embedder, flags.input, flags.out)
 
 
@@ -195,24 +199,28 @@ def _evaluate(call: Call) -> None:
     from bertsmith.base.tables import aligned
     from bertsmith.inference.benchmark import BenchmarkScore, evaluate_benchmark
     from bertsmith.inference.evaluate import Evaluated, evaluate
+    from bertsmith.inference.predictor import Predictor
 
-    options: dict[str, Any] = {"device": flags.device, "precision": flags.precision}
     columns = flags.columns.given(call.prog)
+    options = _data_options(flags, bool(columns))
+    predictor = Predictor(flags.model, **flags.run_by(), columns=columns)
     found: Evaluated | BenchmarkScore
     if flags.data.is_dir():
-        found = evaluate_benchmark(flags.model, flags.data, **options, **_of_folder(flags, bool(columns)))
-    elif flags.benchmark or flags.submission or flags.fold:
-        what = "--benchmark, --submission and --fold are for the folder of a benchmark, and --data is none"
-        raise BertsmithError(what, flags.data, "name the folder, or leave them out")
+        found = evaluate_benchmark(predictor, flags.data, **options)
     else:
-        found = evaluate(flags.model, flags.data, report=flags.report, **options, columns=columns)
+        found = evaluate(predictor, flags.data, **options)
     print("\n".join(aligned([(name, f"{value:.4f}") for name, value in found.figures.items()])))
     if flags.json is not None:
         files.write_json(flags.json, asdict(found))
 
 
-def _of_folder(flags: EvaluateFlags, has_columns: bool) -> dict[str, Any]:
-    """The options of a benchmark. Raises BertsmithError for flags that a folder has no use for."""
+def _data_options(flags: EvaluateFlags, has_columns: bool) -> dict[str, Any]:
+    """The options of a benchmark, or of a file of rows. Raises BertsmithError for flags of the other one."""
+    if not flags.data.is_dir():
+        if flags.benchmark or flags.submission or flags.fold:
+            what = "--benchmark, --submission and --fold are for the folder of a benchmark, and --data is none"
+            raise BertsmithError(what, flags.data, "name the folder, or leave them out")
+        return {"report": flags.report}
     if flags.report is not None or has_columns:
         what = "--report and --columns are for a file of rows, and --data is a folder"
         raise BertsmithError(what, flags.data, "leave them out, or name one file")

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.base import files
-from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import Progress, log_choice, say
+from bertsmith.inference.backends.model import ready_model
 from bertsmith.inference.predict_file import chunks_of
 from bertsmith.inference.predictor import changed, read_task
 from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
@@ -32,8 +32,7 @@ from bertsmith.tasks.reading.records import (
     text_of,
 )
 from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer
-from bertsmith.tasks.task import Runner
-from bertsmith.weights.huggingface import TASK_FILE, load_model, model_folder, read_config
+from bertsmith.weights.huggingface import TASK_FILE, model_folder, read_config
 from bertsmith.weights.names import POOLER
 
 Vectors = NDArray[np.float32]
@@ -50,8 +49,8 @@ class Embedder:
     Any other BERT gives the mean over all tokens, not scaled, of up to as many tokens as it has positions, as
     sentence-transformers does. max_length: the most tokens of a text, in place of the folder's. columns: where texts
     stand in a row; where they stood in training, or that with the fields of a mapping in its place. At most
-    `budget_tokens` go through the model at once. width: H, the numbers of a vector. Raises BertsmithError for a folder
-    that holds no BERT, or whose vectors are made in a way that is not known here.
+    `budget_tokens` go through the model at once. backend: as of `Predictor`. width: H, the numbers of a vector. Raises
+    BertsmithError for a folder that holds no BERT, or whose vectors are made in a way that is not known here.
     """
 
     def __init__(
@@ -63,6 +62,7 @@ class Embedder:
         max_length: int = 0,
         budget_tokens: int = 8192,
         columns: Columns | Mapping[str, Any] | None = None,
+        backend: str = "torch",
     ) -> None:
         folder = model_folder(Path(folder))
         trained = read_task(folder / TASK_FILE).columns
@@ -78,14 +78,14 @@ class Embedder:
         if rules.lowercase and not self._tokenizer.lowercase:
             what = "this folder lower-cases texts for a tokenizer that has capital letters"
             raise BertsmithError(what, folder, "use sentence-transformers for this model")
-        chosen = choose_device(device, precision)
-        model = load_model(
-            lambda config: VectorModel(config, rules.pooling, chosen.compute, rules.unit),
+        run_by = {"backend": backend, "device": device, "precision": precision}
+        self._model, self._runner = ready_model(
+            lambda config, compute: VectorModel(config, rules.pooling, compute, rules.unit),
             folder,
-            may_be_fresh=(POOLER,),
+            (POOLER,),
+            **run_by,
+            budget_tokens=budget_tokens,
         )
-        self._model = model.to(chosen.torch_device)
-        self._runner = Runner(chosen.torch_device, budget_tokens)
 
     def __call__(self, texts: Sequence[Row | str] | str) -> Vectors:
         """The vectors of texts, or of rows with the column of the text, in their order: fp32[N, H]; one text gives

@@ -8,15 +8,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from torch import nn
+
 from bertsmith.base import files
-from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
+from bertsmith.inference.backends.model import ready_model
 from bertsmith.tasks.reading.records import Columns, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import load_tokenizer
-from bertsmith.tasks.task import Answer, Examples, FolderFacts, Runner, Task
-from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, load_model, model_folder, read_config
+from bertsmith.tasks.task import Answer, Examples, FolderFacts, Task
+from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, model_folder, read_config
 
 Prediction = Answer
 
@@ -33,8 +35,8 @@ class Predictor:
     [MASK] of the row the `top` likeliest pieces, as {"piece", "probability"}. Each answer also has "truncated_tokens",
     how many tokens of the row the model did not read.
     columns: where the texts stand in a row; the columns that the model was fine-tuned on, or these with the fields of a
-    mapping in their place. At most `budget_tokens` go through the model at once. Raises BertsmithError for a folder
-    that predicts nothing.
+    mapping in their place. At most `budget_tokens` go through the model at once. backend: "torch"; or "onnx" or
+    "openvino", for a folder that was exported to it. Raises BertsmithError for a folder that predicts nothing.
     """
 
     def __init__(
@@ -46,8 +48,9 @@ class Predictor:
         columns: Columns | Mapping[str, Any] | None = None,
         top: int = 5,
         budget_tokens: int = 8192,
+        backend: str = "torch",
     ) -> None:
-        self._folder = folder = model_folder(Path(folder))
+        self.folder = folder = model_folder(Path(folder))
         shape = read_config(folder)
         trained = read_task(folder / TASK_FILE)
         self.columns = columns if isinstance(columns, Columns) else changed(trained.columns, columns or {})
@@ -59,10 +62,10 @@ class Predictor:
             what = f"this folder holds {architecture_of(config)}, which predicts nothing by itself"
             raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
         self._task = kind.of_folder(FolderFacts(config, trained.values, self._tokenizer, top))
-        chosen = choose_device(device, precision)
-        model = load_model(lambda config: self._task.build(config, chosen.compute), folder, kind.may_be_fresh)
-        self._model = model.to(chosen.torch_device)
-        self._runner = Runner(chosen.torch_device, budget_tokens)
+        run_by = {"backend": backend, "device": device, "precision": precision}
+        self._model, self._runner = ready_model(
+            self._task.build, folder, kind.may_be_fresh, **run_by, budget_tokens=budget_tokens
+        )
 
     def __call__(self, rows: Sequence[Row | str] | Row | str) -> list[Prediction]:
         """The predictions of the rows, in their order. A row is a text, or a mapping with the texts' columns; a single
@@ -94,7 +97,7 @@ class Predictor:
         model whose answers cannot be compared with labels."""
         if not isinstance(self._task, Task):
             what = "this model fills in [MASK]s, so its answers cannot be compared with labels"
-            raise BertsmithError(what, self._folder, "name a fine-tuned model")
+            raise BertsmithError(what, self.folder, "name a fine-tuned model")
         records = read_records(source, self.columns, reader=self.reader)
         return self._task.examples(records, self._tokenizer, self.max_length)
 
@@ -112,6 +115,11 @@ class Predictor:
         other = copy.copy(self)
         other.columns = columns
         return other
+
+    @property
+    def model(self) -> nn.Module:
+        """What gives the scores."""
+        return self._model
 
     @property
     def kind(self) -> str:

@@ -1,0 +1,91 @@
+"""A model for a task, from its folder: PyTorch's, or a graph that another engine runs in its place.
+
+Legend: T tokens, S sequences, C classes, M masked words, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertsmith.base.device import choose_device
+from bertsmith.base.errors import BertsmithError
+from bertsmith.inference.backends.engines import Run, open_graph
+from bertsmith.inference.backends.exported import check_backend, check_has_weights, graph_in
+from bertsmith.model.config import BertConfig
+from bertsmith.tasks.sequences import Inputs
+from bertsmith.tasks.task import Runner
+from bertsmith.weights.huggingface import load_model
+
+Build = Callable[[BertConfig, torch.dtype | None], nn.Module]
+_MOST_TOKENS = 1024
+"""Of a batch for an engine: with 8,192 their hidden states leave the processor's caches, and ONNX Runtime takes 1.3
+times as long (docs/decisions/016-other-engines.md)."""
+
+
+class GraphModel(nn.Module):
+    """Gives what the model gives that the graph was exported from: scores of sequences [S, C], or of tokens [T, C]."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        feed = padded(inputs)
+        found = self._run(feed)
+        if "sentence_embedding" in found:
+            return torch.from_numpy(found["sentence_embedding"])
+        if "start_logits" in found:
+            scores = np.stack([found["start_logits"], found["end_logits"]], axis=-1)
+        else:
+            scores = found["logits"]
+        return torch.from_numpy(scores[feed["attention_mask"] > 0] if scores.ndim == 3 else scores)
+
+    def piece_scores(self, inputs: Inputs, slots: Tensor) -> Tensor:
+        """Of every piece at some tokens: int64[M] -> [M, V]."""
+        found: Tensor = self(inputs)[slots]
+        return found
+
+
+def padded(inputs: Inputs) -> dict[str, NDArray[np.int64]]:
+    """A packed batch as rows: "input_ids", "attention_mask" and "token_type_ids", int64[S, L] each."""
+    layout = inputs.asked
+    real = np.arange(layout.longest) < layout.lengths[:, None]
+    feed = {"attention_mask": real.astype(np.int64)}
+    for name in ("input_ids", "token_type_ids"):
+        feed[name] = np.zeros(real.shape, dtype=np.int64)
+        feed[name][real] = getattr(inputs, name)[: layout.tokens].numpy()
+    return feed
+
+
+def ready_model(
+    build: Build,
+    folder: Path,
+    may_be_fresh: Collection[str] = (),
+    *,
+    backend: str = "torch",
+    device: str = "auto",
+    precision: str = "auto",
+    budget_tokens: int = 8192,
+) -> tuple[nn.Module, Runner]:
+    """The model of a folder on its device, and how it is run. build, may_be_fresh: as for `load_model`.
+
+    Raises BertsmithError for an engine with a precision or a device that it does not have, and for a folder that it
+    cannot run.
+    """
+    check_backend(backend, precision)
+    if backend == "torch":
+        check_has_weights(folder)
+        chosen = choose_device(device, precision)
+        model = load_model(lambda config: build(config, chosen.compute), folder, may_be_fresh)
+        return model.to(chosen.torch_device), Runner(chosen.torch_device, budget_tokens)
+    if device not in ("auto", "cpu"):
+        fix = "use --backend torch there, or leave out --device"
+        raise BertsmithError(f"{backend} runs on the CPU here, not on {device}", "--device", fix)
+    run = open_graph(graph_in(folder, backend, precision))
+    return GraphModel(run), Runner(torch.device("cpu"), min(budget_tokens, _MOST_TOKENS))
