@@ -18,6 +18,7 @@ from bertsmith.inference.backends.engines import PACKAGES, check_installed, open
 from bertsmith.inference.backends.exported import EXPORT_FILE, GRAPH_FILES, graph_in
 from bertsmith.inference.export.check import TOLERANCE, check, checked_lengths
 from bertsmith.inference.export.int8 import MAX_LOSS, measured_loss
+from bertsmith.inference.export.triton import arrange, check_name
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
 from bertsmith.tasks.embedding.pooling import VectorModel
@@ -59,6 +60,7 @@ def export(model: str | Path, out: str | Path, options: ExportOptions | None = N
     """
     options, source, out = options or ExportOptions(), model_folder(Path(model)), Path(out)
     _check_options(options)
+    name = check_name(options.name or out.name) if options.to == "triton" else ""
     _check_replaceable(out)
     backend = "openvino" if options.to == "openvino" else "onnx"
     for package in ("onnx", PACKAGES[backend]):
@@ -70,6 +72,9 @@ def export(model: str | Path, out: str | Path, options: ExportOptions | None = N
             assert options.data is not None
             loss = measured_loss(aside, backend, options.data, options.max_loss, options.columns)
             facts["int8"] = {"data": options.data.name, **asdict(loss), "max_loss": options.max_loss}
+        if options.to == "triton":
+            arrange(aside, name, GRAPH_FILES[backend]["int8" if options.int8 else "fp32"])
+            say("the graph was run by ONNX Runtime; Triton's server, and TensorRT, were not")
         facts["files"] = sorted(each.name for each in aside.iterdir())
         files.write_json(aside / EXPORT_FILE, facts)
     sizes = ", ".join(f"{precision} {size(count)}" for precision, count in facts["bytes"].items())
@@ -83,6 +88,8 @@ def _check_options(options: ExportOptions) -> None:
     if options.int8 != (options.data is not None):
         what = "--int8 needs labelled rows to measure its cost on" if options.int8 else "--data is for --int8 alone"
         raise BertsmithError(what, "--data", "give both, or neither")
+    if options.name is not None and options.to != "triton":
+        raise BertsmithError("--name is of a model for Triton", "--name", "leave it out, or use --to triton")
     if not 0 <= options.max_loss <= 1:
         what = f"--max-loss is {options.max_loss:g}"
         raise BertsmithError(what, "--max-loss", "use a share from 0 to 1 of the metric's value in fp32")

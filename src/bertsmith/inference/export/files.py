@@ -14,24 +14,24 @@ EXTERNAL_FROM_BYTES = 1_900_000_000
 _BESIDE = ".data"
 
 
-def write_graph(model: onnx.ModelProto, path: Path, external_from_bytes: int = EXTERNAL_FROM_BYTES) -> int:
+def write_graph(model: onnx.ModelProto, path: Path) -> int:
     """Writes a graph for ONNX Runtime (.onnx) or for OpenVINO (.xml, with its weights in a .bin). Gives how many bytes
     it takes. Raises BertsmithError where the disk refuses."""
     with files.disk_errors(path):
         if path.suffix == ".onnx":
-            _write_onnx(model, path, external_from_bytes)
+            _write_onnx(model, path)
         else:
             given = path.with_suffix(".onnx")
-            _write_onnx(model, given, external_from_bytes)
+            _write_onnx(model, given)
             openvino().save_model(openvino().Core().read_model(given), path, compress_to_fp16=False)
             for each in _parts(given):
                 each.unlink()
         return sum(each.stat().st_size for each in _parts(path))
 
 
-def _write_onnx(model: onnx.ModelProto, path: Path, external_from_bytes: int) -> None:
+def _write_onnx(model: onnx.ModelProto, path: Path) -> None:
     held = sum(len(each.raw_data) for each in model.graph.initializer)
-    if held >= external_from_bytes:
+    if held >= EXTERNAL_FROM_BYTES:
         onnx.save_model(model, path, save_as_external_data=True, location=path.name + _BESIDE)
     else:
         onnx.save_model(model, path)
