@@ -77,6 +77,7 @@ def test_int8_is_measured_on_the_rows_and_runs(engine: str, run: Path, tmp_path:
     assert status == 0
     facts = json.loads((out / "export.json").read_text())
     loss = facts["int8"]
+    assert facts["int8_group"] == CONFIG.hidden_size  # with a longer one OpenVINO would not multiply in int8
     assert (loss["metric"], loss["rows"], loss["max_loss"]) == ("accuracy", 60, 0.2)
     assert loss["fp32"] > 0.9
     assert f"accuracy of 60 rows: {loss['fp32']:.4f} in fp32, {loss['int8']:.4f} in int8" in capfd.readouterr().err

@@ -73,7 +73,7 @@ def _open_openvino(graph: Graph) -> Run:
         "INFERENCE_PRECISION_HINT": "bf16" if graph.precision == "bf16" else "f32",
     }
     if graph.precision == "int8":
-        options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _WHOLE_ROW
+        options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = graph.int8_group
     request = core.compile_model(core.read_model(graph.path), "CPU", options).create_infer_request()
     # An output that is another operator's result unchanged has the name of that, too.
     names = [(place, name) for place, output in enumerate(request.model_outputs) for name in output.names]
@@ -86,5 +86,4 @@ def _open_openvino(graph: Graph) -> Run:
     return run
 
 
-_WHOLE_ROW = 2**32 - 1
 _OPENERS: dict[str, Callable[[Graph], Run]] = {"onnx": _open_onnx, "openvino": _open_openvino}

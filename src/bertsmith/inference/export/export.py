@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -113,13 +114,15 @@ def _write_graphs(source: Path, aside: Path, backend: str, options: ExportOption
     from bertsmith.inference.export.files import write_graph
 
     choose_device("cpu", "fp32")
-    model = _model(source)
+    model, shape = _model(source), read_config(source)
     pretrained = architecture_of(files.read_json(source / CONFIG_FILE)) == "BertForPreTraining"
     names = GRAPH_FILES[backend]
     count = {"fp32": write_graph(graph_of(model, next_sentence=pretrained), aside / names["fp32"])}
-    facts: dict[str, Any] = {"backend": backend, "bytes": count}
+    # The longest that divides the rows of every linear map: where it does not, OpenVINO widens the weights instead.
+    group = math.gcd(shape.hidden_size, shape.intermediate_size)
+    facts: dict[str, Any] = {"backend": backend, "int8_group": group, "bytes": count}
     files.write_json(aside / EXPORT_FILE, facts)
-    lengths = checked_lengths(read_config(source).max_position_embeddings, options.every_length)
+    lengths = checked_lengths(shape.max_position_embeddings, options.every_length)
     checked = check(open_graph(graph_in(aside, backend, "fp32")), model, lengths)
     most = max(checked.differences.values())
     say(f"{len(lengths)} lengths from 1 to {lengths[-1]}: at most {most:.2g} from PyTorch's numbers")
