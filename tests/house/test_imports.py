@@ -77,6 +77,7 @@ SUB_ROOMS = {
         "prepare",
         "step",
         "finetune",
+        "predict",
         "scaling",
     ),
     "tasks": (
@@ -121,6 +122,7 @@ ROOTS = {
     "tasks.distill": {*SEES["tasks"], "corpus", "recipes", "weights", "training.pretrain", "tasks.finetune"},
     **{name: {*SEES["tasks"], "weights", "optim", "training", *FINETUNING} for name in FINETUNING},
     "bench.finetune.ours": {*SEES["bench"], *FINETUNING},
+    **{f"bench.predict.{name}": {*SEES["bench"], "inference"} for name in ("ours", "peer", "bench")},
     "__main__": {"cli"},
     "__init__": {"corpus", "training", "tasks", "weights", "inference"},
 }
@@ -135,7 +137,10 @@ BANNED_OUTSIDE = {
 }
 BANNED_EVERYWHERE = {"transformers", "cloudpickle", "dill", "joblib"}
 # What a bench measures ours against, loaded in a process of its own.
-PEERS = {f"bench.{name}": {"transformers"} for name in ("prepare.sides", "batches.cases", "step.peer", "finetune.peer")}
+PEERS = {
+    f"bench.{name}": {"transformers"}
+    for name in ("prepare.sides", "batches.cases", "step.peer", "finetune.peer", "predict.peer")
+}
 
 
 def modules() -> dict[str, Path]:

@@ -41,7 +41,8 @@ TARGETS = ("onnx", "openvino", "triton")
 class ExportOptions:
     """to: one of `TARGETS`. int8: whether there is a graph in int8, too. data: rows to measure that on; columns: where
     texts and labels stand in them. max_loss: the share of the metric's value that int8 may cost. every_length: whether
-    every length is checked. name: the model's in a repository for Triton; None for the name of the folder."""
+    every length is checked. measure: False writes int8 without data, for a bench of its speed. name: the model's in a
+    repository for Triton; None for the name of the folder."""
 
     to: str = "onnx"
     int8: bool = False
@@ -49,6 +50,7 @@ class ExportOptions:
     max_loss: float = MAX_LOSS
     columns: Mapping[str, Any] = field(default_factory=dict)
     every_length: bool = False
+    measure: bool = True
     name: str | None = None
 
 
@@ -69,8 +71,7 @@ def export(model: str | Path, out: str | Path, options: ExportOptions | None = N
     with files.whole_folder(out) as aside:
         copy_without_weights(source, aside)
         facts = _write_graphs(source, aside, backend, options)
-        if options.int8:
-            assert options.data is not None
+        if options.data is not None:
             loss = measured_loss(aside, backend, options.data, options.max_loss, options.columns)
             facts["int8"] = {"data": options.data.name, **asdict(loss), "max_loss": options.max_loss}
         if options.to == "triton":
@@ -86,7 +87,7 @@ def export(model: str | Path, out: str | Path, options: ExportOptions | None = N
 def _check_options(options: ExportOptions) -> None:
     if options.to not in TARGETS:
         raise BertsmithError(f"nothing is exported to '{options.to}'", "--to", f"use one of {', '.join(TARGETS)}")
-    if options.int8 != (options.data is not None):
+    if options.measure and options.int8 != (options.data is not None):
         what = "--int8 needs labelled rows to measure its cost on" if options.int8 else "--data is for --int8 alone"
         raise BertsmithError(what, "--data", "give both, or neither")
     if options.name is not None and options.to != "triton":
