@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,7 @@ def test_a_graph_that_differs_from_pytorch_is_not_written(tmp_path: Path, monkey
         (ExportOptions(int8=True), "--int8 needs labelled rows"),
         (ExportOptions(data=Path("dev.csv")), "--data is for --int8 alone"),
         (ExportOptions(to="tensorrt"), "nothing is exported to 'tensorrt'"),
+        (ExportOptions(columns={"text": "body"}), "--columns is of the rows of --data"),
         (ExportOptions(name="a"), "--name is of a model for Triton"),
         (ExportOptions(to="triton", name="a/b"), "no name for a model"),
         (ExportOptions(int8=True, data=Path("dev.csv"), max_loss=2), "--max-loss is 2"),
@@ -151,11 +154,28 @@ def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) 
         export(folder, folder)
 
 
-def test_int8_of_a_model_without_a_metric_is_refused(tmp_path: Path) -> None:
-    folder, data = made_head("masked words", tmp_path / "words"), tmp_path / "rows.jsonl"
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [("masked words", "cannot be compared with labels"), ("encoder", "has no task, and so no metric")],
+)
+def test_int8_of_a_model_without_a_metric_is_refused(kind: str, what: str, tmp_path: Path) -> None:
+    folder, data = made_head(kind, tmp_path / "model"), tmp_path / "rows.jsonl"
     data.write_text('{"text": "word1 [MASK]"}\n')
-    with pytest.raises(BertsmithError, match="cannot be compared with labels"):
+    with pytest.raises(BertsmithError, match=what):
         export(folder, tmp_path / "out", ExportOptions(int8=True, data=data))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("package", "to"), [("onnx", "onnx"), ("onnxruntime", "triton"), ("openvino", "openvino")])
+def test_a_package_that_is_not_installed_is_named_with_its_extra(package: str, to: str, tmp_path: Path) -> None:
+    folder = made_head("tag", tmp_path / "tag")
+    code = f"import sys\nsys.modules['{package}'] = None\nfrom bertsmith.cli import main\nsys.exit(main(sys.argv[1:]))"
+    command = ["export", str(folder), "--to", to, "--out", str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    extra = "openvino" if to == "openvino" else "onnx"
+    assert f"{package} is not installed" in done.stderr
+    assert f"pip install 'bertsmith[{extra}]'" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -112,24 +112,17 @@ def _write_graphs(folders: Folders, folder: Path, has_peers: bool, left_out: lis
 def _measured(texts: TextSet, children: Mapping[Side, Child], quick: bool, left_out: list[str]) -> list[dict[str, Any]]:
     """A row for each side, ours first. A side that fails is left out of the case."""
     seconds = _QUICK_SECONDS if quick else _SECONDS
-    found: dict[Side, list[list[float]]] = {}
+    found: dict[Side, list[list[float]]] = {side: [] for side in children}
     at_once: dict[Side, int] = {}
-    for side in children:
-        found[side] = []
     for number in range(1 + (_QUICK_ROUNDS if quick else _ROUNDS)):
         order = list(found)
         first = number % len(order)
         for side in (*order[first:], *order[:first]):
+            question = {"texts": texts.texts, "rows": texts.rows, "seconds": seconds if number else 0.0}
             try:
-                answer = children[side].ask(
-                    "turn", texts=texts.texts, rows=texts.rows, seconds=seconds if number else 0.0
-                )
-            except SideFailed as why:
-                left_out.append(f"{texts.name}, {side.label}: {why.what}")
-                del found[side]
-                continue
+                answer = children[side].ask("turn", **question)
             except BertsmithError as why:
-                if side.who == OURS:
+                if side.who == OURS and not isinstance(why, SideFailed):
                     raise
                 left_out.append(f"{texts.name}, {side.label}: {why.what.splitlines()[-1]}")
                 del found[side]

@@ -17,9 +17,7 @@ from bertsmith.base.log import say, size
 from bertsmith.base.versions import version_of
 from bertsmith.inference.backends.engines import PACKAGES, check_installed, open_graph
 from bertsmith.inference.backends.exported import EXPORT_FILE, GRAPH_FILES, graph_in
-from bertsmith.inference.export.check import TOLERANCE, check, checked_lengths
 from bertsmith.inference.export.int8 import MAX_LOSS, measured_loss
-from bertsmith.inference.export.triton import arrange, check_name
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
 from bertsmith.tasks.embedding.pooling import VectorModel
@@ -62,12 +60,15 @@ def export(model: str | Path, out: str | Path, options: ExportOptions | None = N
     that cannot be exported, where the graph does not give what PyTorch gives, and where int8 costs too much.
     """
     options, source, out = options or ExportOptions(), model_folder(Path(model)), Path(out)
+    read_config(source)
     _check_options(options)
-    name = check_name(options.name or out.name) if options.to == "triton" else ""
     _check_replaceable(out)
     backend = "openvino" if options.to == "openvino" else "onnx"
     for package in ("onnx", PACKAGES[backend]):
         check_installed(package, backend)
+    from bertsmith.inference.export.triton import arrange, check_name  # here and below, because it imports onnx
+
+    name = check_name(options.name or out.resolve().name) if options.to == "triton" else ""
     with files.whole_folder(out) as aside:
         copy_without_weights(source, aside)
         facts = _write_graphs(source, aside, backend, options)
@@ -75,7 +76,9 @@ def export(model: str | Path, out: str | Path, options: ExportOptions | None = N
             loss = measured_loss(aside, backend, options.data, options.max_loss, options.columns)
             facts["int8"] = {"data": options.data.name, **asdict(loss), "max_loss": options.max_loss}
         if options.to == "triton":
-            arrange(aside, name, GRAPH_FILES[backend]["int8" if options.int8 else "fp32"])
+            served = "int8" if options.int8 else "fp32"
+            arrange(aside, name, GRAPH_FILES[backend][served])
+            facts["bytes"] = {precision: count for precision, count in facts["bytes"].items() if precision == served}
             say("the graph was run by ONNX Runtime; Triton's server, and TensorRT, were not")
         facts["files"] = sorted(each.name for each in aside.iterdir())
         files.write_json(aside / EXPORT_FILE, facts)
@@ -90,6 +93,8 @@ def _check_options(options: ExportOptions) -> None:
     if options.measure and options.int8 != (options.data is not None):
         what = "--int8 needs labelled rows to measure its cost on" if options.int8 else "--data is for --int8 alone"
         raise BertsmithError(what, "--data", "give both, or neither")
+    if options.columns and options.data is None:
+        raise BertsmithError("--columns is of the rows of --data", "--columns", "give both, or neither")
     if options.name is not None and options.to != "triton":
         raise BertsmithError("--name is of a model for Triton", "--name", "leave it out, or use --to triton")
     if not 0 <= options.max_loss <= 1:
@@ -112,10 +117,11 @@ def _check_replaceable(out: Path) -> None:
 def _write_graphs(source: Path, aside: Path, backend: str, options: ExportOptions) -> dict[str, Any]:
     """The graphs and a first export.json, with the check of the one in fp32."""
     from bertsmith.inference.export.bert import graph_of
+    from bertsmith.inference.export.check import TOLERANCE, check, checked_lengths
     from bertsmith.inference.export.files import write_graph
 
     choose_device("cpu", "fp32")
-    model, shape = _model(source), read_config(source)
+    model, shape = _model(source, options), read_config(source)
     pretrained = architecture_of(files.read_json(source / CONFIG_FILE)) == "BertForPreTraining"
     names = GRAPH_FILES[backend]
     count = {"fp32": write_graph(graph_of(model, next_sentence=pretrained), aside / names["fp32"])}
@@ -137,12 +143,19 @@ def _write_graphs(source: Path, aside: Path, backend: str, options: ExportOption
     return facts
 
 
-def _model(source: Path) -> nn.Module:
-    """The model of a folder in fp32: its task's; one that has none gives vectors."""
+def _model(source: Path, options: ExportOptions) -> nn.Module:
+    """The model of a folder in fp32: its task's; one that has none gives vectors. Raises BertsmithError for rows that
+    int8 cannot be measured on, before any time is spent."""
     config = files.read_json(source / CONFIG_FILE)
     values = files.read_json(source / TASK_FILE) if (source / TASK_FILE).is_file() else {}
     if answering(values | config) is not None:
-        return Predictor(source, "cpu", precision="fp32").model
+        predictor = Predictor(source, "cpu", precision="fp32", columns=options.columns)
+        if options.data is not None:
+            predictor.examples(options.data)
+        return predictor.model
+    if options.data is not None:
+        what = "this model has no task, and so no metric that would say what int8 costs"
+        raise BertsmithError(what, source, "leave out --int8, or fine-tune the model first")
     rules = read_rules(source) or SentenceRules(unit=False)
     say(f"{source} has no task: exported are hidden states, and vectors as `bertsmith embed` makes them")
     return load_model(lambda shape: VectorModel(shape, rules.pooling, None, rules.unit), source, (POOLER,))
