@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,13 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any], list[dict[str, Any]]
 }  # fmt: skip
 
 
-def made_head(kind: str, folder: Path) -> Path:
-    """The folder of a small model of a kind, or of an encoder alone for "encoder"."""
+def made_head(kind: str, folder: Path, **changes: Any) -> Path:
+    """The folder of a small model of a kind, or of an encoder alone for "encoder". changes: of its `BertConfig`."""
     tokenizer = Tokenizer.from_vocabulary(PIECES, lowercase=True)
     architecture, config, task, _ = KINDS["embed" if kind == "encoder" else kind]
     found = answering({"architectures": [architecture], **task, **config})
     assert found is not None
-    model = found.of_folder(FolderFacts(config, task, tokenizer)).build(CONFIG, None)
+    model = found.of_folder(FolderFacts(config, task, tokenizer)).build(replace(CONFIG, **changes), None)
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -114,6 +114,25 @@ def test_a_loss_is_a_share_of_the_figure_in_fp32() -> None:
     assert Int8Loss("matthews", 10, 0.0, -0.1).share == 1
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_act": "relu"},
+        {"hidden_act": "gelu_new"},
+        {"hidden_act": "gelu_pytorch_tanh"},
+        {"layer_norm_eps": 0.1},
+        {"num_attention_heads": 8, "intermediate_size": 40, "type_vocab_size": 1},
+        {"max_position_embeddings": 4, "num_hidden_layers": 1},
+    ],
+    ids=str,
+)
+def test_every_shape_that_a_config_may_name_passes_the_check(changes: dict[str, Any], tmp_path: Path) -> None:
+    folder = made_head("many labels", tmp_path / "drawn", **changes)
+    for engine in ("onnx", "openvino"):
+        facts = export(folder, tmp_path / engine, ExportOptions(to=engine, every_length=True))
+        assert 0 < facts["checked"]["differences"]["logits"] < 1e-4
+
+
 def test_a_graph_that_differs_from_pytorch_is_not_written(tmp_path: Path, monkeypatch: Any) -> None:
     from bertsmith.inference.export.bert import _Graph
 
