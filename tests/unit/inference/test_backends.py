@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +15,15 @@ import numpy as np
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import write_json
 from bertsmith.inference.backends.exported import BACKENDS
 from bertsmith.inference.embed import Embedder
 from bertsmith.inference.export.export import ExportOptions, export
 from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.embedding.folders import SentenceRules, folder_files
+from bertsmith.tasks.embedding.pooling import POOLINGS
 from made_heads import KINDS, made_head
+from made_rows import CONFIG
 
 ENGINES = ("onnx", "openvino")
 pytestmark = pytest.mark.skipif(
@@ -73,6 +78,22 @@ def test_vectors_are_those_of_pytorch(kind: str, engine: str, folders: Any) -> N
     texts = [row["text"] for row in KINDS["embed"][3]]
     expected = Embedder(folders(kind), "cpu", precision="fp32")(texts)
     assert np.abs(Embedder(folders(kind, engine), backend=engine)(texts) - expected).max() < 1e-4
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_vectors_are_pooled_as_the_folder_says_whatever_was_exported(
+    pooling: str, folders: Any, tmp_path: Path
+) -> None:
+    """The graph itself has the mean."""
+    source, copy = folders("encoder", "onnx"), tmp_path / "copy"
+    shutil.copytree(source, copy)
+    for name, value in folder_files(SentenceRules(pooling), CONFIG.hidden_size).items():  # type: ignore[arg-type]
+        write_json(copy / name, value)
+        write_json(tmp_path / "torch" / name, value)
+    shutil.copytree(folders("encoder"), tmp_path / "torch", dirs_exist_ok=True)
+    texts = [row["text"] for row in KINDS["embed"][3]]
+    expected = Embedder(tmp_path / "torch", "cpu", precision="fp32")(texts)
+    assert np.abs(Embedder(copy, backend="onnx")(texts) - expected).max() < 1e-4
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "encoder"])

@@ -18,9 +18,11 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.backends.engines import Run, open_graph
 from bertsmith.inference.backends.exported import check_backend, check_has_weights, graph_in
 from bertsmith.model.config import BertConfig
+from bertsmith.model.initial import shapes_only
+from bertsmith.tasks.embedding.pooling import VectorModel
 from bertsmith.tasks.sequences import Inputs
 from bertsmith.tasks.task import Runner
-from bertsmith.weights.huggingface import load_model
+from bertsmith.weights.huggingface import load_model, read_config
 
 Build = Callable[[BertConfig, torch.dtype | None], nn.Module]
 _MOST_TOKENS = 1024
@@ -29,17 +31,21 @@ times as long (docs/decisions/016-other-engines.md)."""
 
 
 class GraphModel(nn.Module):
-    """Gives what the model gives that the graph was exported from: scores of sequences [S, C], or of tokens [T, C]."""
+    """Gives what a model gives: scores of sequences [S, C], or of tokens [T, C]; vectors are made of the hidden states
+    by the model's own code, so they are pooled as it says, whatever the graph was exported for."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, model: nn.Module) -> None:
+        """model: the one in whose place the graph is run; its weights are not used."""
         super().__init__()
         self._run = run
+        self._vectors = model.vectors if isinstance(model, VectorModel) else None
 
     def forward(self, inputs: Inputs) -> Tensor:
         feed = padded(inputs)
         found = self._run(feed)
-        if "sentence_embedding" in found:
-            return torch.from_numpy(found["sentence_embedding"])
+        if self._vectors is not None:
+            hidden = torch.from_numpy(found["last_hidden_state"][feed["attention_mask"] > 0])
+            return self._vectors(hidden, torch.from_numpy(inputs.asked.offsets))
         if "start_logits" in found:
             scores = np.stack([found["start_logits"], found["end_logits"]], axis=-1)
         else:
@@ -88,4 +94,6 @@ def ready_model(
         fix = "use --backend torch there, or leave out --device"
         raise BertsmithError(f"{backend} runs on the CPU here, not on {device}", "--device", fix)
     run = open_graph(graph_in(folder, backend, precision))
-    return GraphModel(run), Runner(torch.device("cpu"), min(budget_tokens, _MOST_TOKENS))
+    with shapes_only():
+        model = build(read_config(folder), None)
+    return GraphModel(run, model), Runner(torch.device("cpu"), min(budget_tokens, _MOST_TOKENS))
