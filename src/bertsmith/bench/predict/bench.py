@@ -71,7 +71,11 @@ def bench_predict(options: BenchOptions, folder: Path, command: str) -> Report:
                 left_out.append(f"{each.name}: no time was left")
     if not rows:
         raise BertsmithError(f"nothing was measured: {'; '.join(left_out)}", "bench predict", "give it more --minutes")
-    told = [f"model: {about or name_sources([str(model)])}", *_RULES, *(f"left out: {each}" for each in left_out)]
+    told = [
+        f"model: {about or name_sources([str(model)])}",
+        *_RULES,
+        *(f"left out: {each}" for each in dict.fromkeys(left_out)),
+    ]
     return Report(command, {**before, "threads": str(rows[0]["threads"])}, told, rows, _tables(rows))
 
 

@@ -26,8 +26,7 @@ from bertsmith.weights.huggingface import load_model, read_config
 
 Build = Callable[[BertConfig, torch.dtype | None], nn.Module]
 _MOST_TOKENS = 1024
-"""Of a batch for an engine: with 8,192 their hidden states leave the processor's caches, and ONNX Runtime takes 1.3
-times as long (docs/decisions/016-other-engines.md)."""
+"""Of a batch for an engine: with 4,407 ONNX Runtime took 1.3 times as long (docs/decisions/016-other-engines.md)."""
 
 
 class GraphModel(nn.Module):
