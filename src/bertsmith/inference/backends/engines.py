@@ -20,7 +20,7 @@ from bertsmith.inference.backends.exported import Graph
 
 Feed = Mapping[str, NDArray[np.int64]]
 Run = Callable[[Feed], dict[str, NDArray[np.float32]]]
-"""From int64[B, L] by the names of `bert.INPUTS` to the outputs of the graph by their names; by one thread at a time."""
+"""From int64[B, L] by the names of `bert.INPUTS` to its outputs by theirs; by one thread at a time."""
 
 
 PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
