@@ -28,7 +28,7 @@ SEES = {
     "tasks": {"base", "rows", "tokens", "model"},
     "inference": {"base", "rows", "tokens", "model", "weights", "tasks"},
 }
-SEES["bench"] = {"base", "tokens", "corpus", "batches", "model", "optim", "weights", "training", "tasks"}
+SEES["bench"] = {"base", "tokens", "corpus", "batches", "model", "optim", "weights", "training", "tasks", "inference"}
 SEES["quickstart"] = set(SEES) - {"bench"}
 SEES["cli"] = set(SEES)
 # Within a room that has rooms of its own: its sub-rooms, and those of its own files that they import, in an order in
@@ -122,7 +122,6 @@ ROOTS = {
     "tasks.distill": {*SEES["tasks"], "corpus", "recipes", "weights", "training.pretrain", "tasks.finetune"},
     **{name: {*SEES["tasks"], "weights", "optim", "training", *FINETUNING} for name in FINETUNING},
     "bench.finetune.ours": {*SEES["bench"], *FINETUNING},
-    **{f"bench.predict.{name}": {*SEES["bench"], "inference"} for name in ("ours", "peer", "bench")},
     "__main__": {"cli"},
     "__init__": {"corpus", "training", "tasks", "weights", "inference"},
 }

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 
 from bertsmith.bench.child import Answer, Answering, serve
 from bertsmith.bench.predict.side import BATCHES, DIRECT, Timer
@@ -32,6 +31,7 @@ def start(spec: Answer) -> tuple[Answer, Answering]:
 
 def write_padded(model: str, folder: Path) -> None:
     """The graph in fp32, and what ONNX Runtime's own tool makes of it in int8."""
+    import transformers
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     made = transformers.AutoModelForSequenceClassification.from_pretrained(model).eval()
@@ -54,6 +54,8 @@ def write_padded(model: str, folder: Path) -> None:
 
 
 def _pipeline(spec: Answer) -> Callable[[list[str], int], object]:
+    import transformers
+
     dtype = torch.bfloat16 if spec["precision"] == "bf16" else torch.float32
     pipe = transformers.pipeline("text-classification", model=spec["model"], device="cpu", dtype=dtype)
     options = {"truncation": True, "max_length": _LONGEST}
@@ -62,6 +64,8 @@ def _pipeline(spec: Answer) -> Callable[[list[str], int], object]:
 
 def _direct(spec: Answer) -> Callable[[list[str], int], object]:
     """Rows as they come, padded to the longest of those that are run together."""
+    import transformers
+
     run = _session(spec) if spec["backend"] == "onnx" else _compiled(spec)
     tokenizer = transformers.AutoTokenizer.from_pretrained(spec["model"])
     options: dict[str, Any] = {"padding": True, "truncation": True, "max_length": _LONGEST, "return_tensors": "np"}
