@@ -55,9 +55,9 @@ def directly(model: Path, *parts: str) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(("budget", "slots"), [(8, 512), (64, 5), (8192, 512)])
-def test_likelihoods_are_those_of_a_direct_computation(model, monkeypatch, budget, slots):
-    monkeypatch.setattr(likelihood, "_SLOTS_AT_ONCE", slots)
+@pytest.mark.parametrize(("budget", "copies"), [(8, 512), (64, 5), (8192, 512)])
+def test_likelihoods_are_those_of_a_direct_computation(model, monkeypatch, budget, copies):
+    monkeypatch.setattr(likelihood, "_COPIES_AT_ONCE", copies)
     predictor = load_predictor(model, likelihood=True, budget_tokens=budget, **CPU)
     for text, ours in zip(texts(), predictor(texts()), strict=True):
         expected = directly(model, text)

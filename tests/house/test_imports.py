@@ -28,7 +28,7 @@ SEES = {
     "tasks": {"base", "rows", "tokens", "model"},
     "inference": {"base", "rows", "tokens", "model", "weights", "tasks"},
 }
-SEES["bench"] = {"base", "tokens", "corpus", "batches", "model", "optim", "weights", "training", "tasks"}
+SEES["bench"] = {"base", "tokens", "corpus", "batches", "model", "optim", "weights", "training", "tasks", "inference"}
 SEES["quickstart"] = set(SEES) - {"bench"}
 SEES["cli"] = set(SEES)
 # Within a room that has rooms of its own: its sub-rooms, and those of its own files that they import, in an order in
@@ -77,6 +77,7 @@ SUB_ROOMS = {
         "prepare",
         "step",
         "finetune",
+        "predict",
         "scaling",
     ),
     "tasks": (
@@ -103,7 +104,7 @@ SUB_ROOMS = {
         "nvidia_results",
         "finetuning",
     ),
-    "inference": ("parts",),
+    "inference": ("backends", "predictor", "export", "parts"),
     "training": ("parallel", "objective", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
 }
 MOST_FILES = 16
@@ -135,7 +136,10 @@ BANNED_OUTSIDE = {
 }
 BANNED_EVERYWHERE = {"transformers", "cloudpickle", "dill", "joblib"}
 # What a bench measures ours against, loaded in a process of its own.
-PEERS = {f"bench.{name}": {"transformers"} for name in ("prepare.sides", "batches.cases", "step.peer", "finetune.peer")}
+PEERS = {
+    f"bench.{name}": {"transformers"}
+    for name in ("prepare.sides", "batches.cases", "step.peer", "finetune.peer", "predict.peer")
+}
 
 
 def modules() -> dict[str, Path]:

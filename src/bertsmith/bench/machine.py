@@ -23,6 +23,8 @@ _PACKAGES = (
     "accelerate",
     "datasets",
     "torch",
+    "onnxruntime",
+    "openvino",
     "triton",
 )
 

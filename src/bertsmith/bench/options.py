@@ -16,6 +16,7 @@ _UNUSED = {
     "batches": ("model", *_OF_STEPS),
     "pretrain-step": ("model", "sizes"),
     "finetune": (*_OF_TEXT, *_OF_BATCHES),
+    "predict": (*_OF_TEXT, "corpus", "device"),
     "scaling": ("model", "against", *_OF_TEXT, *_OF_BATCHES, *_OF_STEPS),
 }
 _SIZES_MB, _QUICK_SIZES_MB = (10.0, 40.0, 160.0), (0.5, 1.0, 2.0)
@@ -34,20 +35,22 @@ class BenchOptions:
     sizes: tuple[float, ...] = ()
     """Megabytes of text, rising; 10 40 160 by default. Slow sides get a twentieth."""
     lengths: tuple[int, ...] = (128, 512)
-    """For batches and pretrain-step: the sequence lengths."""
+    """For batches and pretrain-step: the sequence lengths. For predict 32, 128 and 384 unless given."""
     against: tuple[str, ...] | None = None
     """What to compare with: nvidia, tokenizers and datasets for prepare, datasets for batches, transformers for
-    pretrain-step and finetune. All of them by default, none if no name follows."""
+    pretrain-step and finetune, transformers, onnxruntime and openvino for predict. All of them by default, none if no
+    name follows."""
     workers: int | None = None
     """Worker processes of our preparation; one per core by default."""
     model: Path | None = None
-    """For finetune: a BERT folder of Hugging Face's layout; all-MiniLM-L6-v2 in $BERTSMITH_DATA by default."""
+    """For finetune: a BERT folder of Hugging Face's layout; all-MiniLM-L6-v2 in $BERTSMITH_DATA by default. For
+    predict: a classifier of one text; BERT-base with drawn weights by default."""
     device: str = "auto"
     """For pretrain-step and finetune: auto, cpu, cuda or cuda:N."""
     only: str = ""
-    """For pretrain-step and finetune: only the cases whose name contains this."""
+    """For pretrain-step, finetune and predict: only the cases whose name contains this."""
     minutes: float | None = None
-    """For pretrain-step and finetune: cases that are not done by then are left out, and named."""
+    """For pretrain-step, finetune and predict: cases that are not done by then are left out, and named."""
     quick: bool = False
     """Small texts and models, or few steps: takes a minute or two; the figures say little about speed."""
 

@@ -16,7 +16,7 @@ class BenchFlags:
     """Flags of `bench`, with those of BenchOptions."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """prepare, batches, pretrain-step, finetune or scaling."""
+    """prepare, batches, pretrain-step, finetune, predict or scaling."""
     json: Path | None = None
     """A file for the rows."""
     markdown: bool = False
@@ -37,10 +37,11 @@ def _bench(call: Call) -> None:
 
 VERBS = {
     "bench": Verb(
-        "Measure preparation, batches, or steps of training and fine-tuning against other libraries, or two ranks.",
+        "Measure preparation, batches, steps of training and fine-tuning, or prediction against other libraries.",
         "  bertsmith bench prepare --source my_texts --json prepare.json\n  bertsmith bench batches --corpus corpus\n"
         "  bertsmith bench pretrain-step --against transformers\n"
-        "  bertsmith bench finetune --against transformers --json finetune.json\n  bertsmith bench scaling",
+        "  bertsmith bench finetune --against transformers --json finetune.json\n"
+        "  bertsmith bench predict --only real --json predict.json\n  bertsmith bench scaling",
         _bench,
     ),
 }

@@ -51,8 +51,14 @@ class DeviceFlags:
 
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    """The dtype of matrix products."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "int8"] = "auto"
+    """The dtype of matrix products: torch has all but int8, onnx fp32 and int8, openvino fp32, bf16 and int8."""
+    backend: Literal["torch", "onnx", "openvino"] = "torch"
+    """What runs the model: PyTorch, or another engine for a folder that `bertsmith export` wrote for it."""
+
+    def run_by(self) -> dict[str, Any]:
+        """As arguments."""
+        return {"device": self.device, "precision": self.precision, "backend": self.backend}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +146,7 @@ def _predict(call: Call) -> None:
 
     check_out(flags.out)
     columns = flags.columns.given(call.prog)
-    loading: dict[str, Any] = {"device": flags.device, "precision": flags.precision, "top": flags.n_best}
-    loading |= {"columns": columns, "likelihood": flags.likelihood}
+    loading = {**flags.run_by(), "top": flags.n_best, "columns": columns, "likelihood": flags.likelihood}
     if flags.input is not None:
         predict_file(flags.model, flags.input, flags.out, rows=flags.rows(), **loading)
         return
@@ -213,10 +218,8 @@ def _embed(call: Call) -> None:
         flags.out,
         rows=flags.rows(),
         columns=flags.columns.given(call.prog),
-        device=flags.device,
-        precision=flags.precision,
-        max_length=flags.max_length,
-        vectors=VectorOptions(flags.pooling, unit, _layers(flags.layers)),
+        **flags.run_by(),
+        vectors=VectorOptions(flags.pooling, unit, _layers(flags.layers), flags.max_length),
     )
 
 
@@ -270,21 +273,19 @@ def _evaluate(call: Call) -> None:
     from bertsmith.inference.benchmark import BenchmarkScore, evaluate_benchmark
     from bertsmith.inference.evaluate import Evaluated, evaluate
     from bertsmith.inference.minimal_pairs import MinimalPairsScore, evaluate_minimal_pairs
+    from bertsmith.inference.predictor import Predictor
 
-    options: dict[str, Any] = {"device": flags.device, "precision": flags.precision}
     columns = flags.columns.given(call.prog)
     found: Evaluated | BenchmarkScore | MinimalPairsScore
     if flags.data is None:
-        found = evaluate_minimal_pairs(flags.model, _pairs_folder(flags, call.prog, bool(columns)), **options)
+        found = evaluate_minimal_pairs(flags.model, _pairs_folder(flags, call.prog, bool(columns)), **flags.run_by())
     elif flags.minimal_pairs is not None:
         raise BertsmithError("--data and --minimal-pairs exclude each other", call.prog, "give one of them")
-    elif flags.data.is_dir():
-        found = evaluate_benchmark(flags.model, flags.data, **options, **_of_folder(flags, flags.data, bool(columns)))
-    elif flags.benchmark or flags.submission or flags.fold:
-        what = "--benchmark, --submission and --fold are for the folder of a benchmark, and --data is none"
-        raise BertsmithError(what, flags.data, "name the folder, or leave them out")
     else:
-        found = evaluate(flags.model, flags.data, report=flags.report, **options, columns=columns)
+        options = _data_options(flags, flags.data, bool(columns))
+        predictor = Predictor(flags.model, **flags.run_by(), columns=columns)
+        measure = evaluate_benchmark if flags.data.is_dir() else evaluate
+        found = measure(predictor, flags.data, **options)
     print("\n".join(aligned([(name, f"{value:.4f}") for name, value in found.figures.items()])))
     if flags.json is not None:
         files.write_json(flags.json, asdict(found))
@@ -300,11 +301,16 @@ def _pairs_folder(flags: EvaluateFlags, prog: str, has_columns: bool) -> Path:
     return flags.minimal_pairs
 
 
-def _of_folder(flags: EvaluateFlags, folder: Path, has_columns: bool) -> dict[str, Any]:
-    """The options of a benchmark. Raises BertsmithError for flags that a folder has no use for."""
+def _data_options(flags: EvaluateFlags, data: Path, has_columns: bool) -> dict[str, Any]:
+    """The options of a benchmark, or of a file of rows. Raises BertsmithError for flags of the other one."""
+    if not data.is_dir():
+        if flags.benchmark or flags.submission or flags.fold:
+            what = "--benchmark, --submission and --fold are for the folder of a benchmark, and --data is none"
+            raise BertsmithError(what, data, "name the folder, or leave them out")
+        return {"report": flags.report}
     if flags.report is not None or has_columns:
         what = "--report and --columns are for a file of rows, and --data is a folder"
-        raise BertsmithError(what, folder, "leave them out, or name one file")
+        raise BertsmithError(what, data, "leave them out, or name one file")
     return {"benchmark": flags.benchmark, "submission": flags.submission, "fold": flags.fold}
 
 

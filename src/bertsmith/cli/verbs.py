@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bertsmith.cli import bench, data, distill, quickstart, train, use
+from bertsmith.cli import bench, data, distill, export, quickstart, train, use
 from bertsmith.cli.verb import Verb
 
-VERBS: dict[str, Verb] = {**quickstart.VERBS, **data.VERBS, **train.VERBS, **distill.VERBS, **use.VERBS, **bench.VERBS}
+_GROUPS = (quickstart, data, train, distill, use, export, bench)
+VERBS: dict[str, Verb] = {name: verb for group in _GROUPS for name, verb in group.VERBS.items()}

@@ -14,7 +14,7 @@ from bertsmith.tasks.benchmarks.benchmark import Benchmark, benchmarks
 from bertsmith.tasks.benchmarks.glue import Predictions, add_to_submission
 from bertsmith.tasks.benchmarks.inputs import benchmark_named, figure_prefix, tell_rows
 from bertsmith.tasks.reading.records import Columns, read_rows
-from bertsmith.weights.huggingface import TASK_FILE, model_folder
+from bertsmith.weights.huggingface import TASK_FILE
 
 _ROWS_AT_ONCE = 16_384
 
@@ -48,9 +48,8 @@ def evaluate_benchmark(
     are put into. fold: of a benchmark with published folds. Raises BertsmithError for files that are missing, and for a
     model of another task.
     """
-    folder = model_folder(Path(model)) if not isinstance(model, Predictor) else None
     predictor = model if isinstance(model, Predictor) else Predictor(model, device, precision=precision)
-    own = benchmark_named(benchmark or _trained_on(folder))
+    own = benchmark_named(benchmark or _trained_on(predictor.folder))
     followers = [each for each in benchmarks().values() if each.trained_as == own.name]
     score = BenchmarkScore(own.name)
     for each in (own, *followers):
@@ -98,14 +97,14 @@ def _answers(predictor: Predictor, benchmark: Benchmark, part: str, path: Path) 
     return Predictions(ids, answers)
 
 
-def _trained_on(folder: Path | None) -> str:
+def _trained_on(folder: Path) -> str:
     """The benchmark that a model folder says it was fine-tuned on."""
-    path = folder / TASK_FILE if folder is not None else None
-    task = files.read_json(path) if path is not None and path.is_file() else {}
+    path = folder / TASK_FILE
+    task = files.read_json(path) if path.is_file() else {}
     name = task.get("benchmark") if isinstance(task, dict) else None
     if not isinstance(name, str):
         what = "this model was not fine-tuned on a benchmark by its name"
-        raise BertsmithError(what, folder or "the model", "name the benchmark with --benchmark")
+        raise BertsmithError(what, folder, "name the benchmark with --benchmark")
     return name
 
 

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import log_choice, say
-from bertsmith.inference.predictor import changed, on_device, read_task
+from bertsmith.inference.backends.model import ready_model
+from bertsmith.inference.predictor import changed, read_task
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
 from bertsmith.tasks.embedding.layers import LayersModel
 from bertsmith.tasks.embedding.pooling import POOLINGS, Pooling, VectorModel
 from bertsmith.tasks.reading.records import Columns, Record, Row, id_of, row_of, text_of
 from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer
-from bertsmith.tasks.task import Runner
-from bertsmith.weights.huggingface import TASK_FILE, load_model, model_folder, read_config
+from bertsmith.weights.huggingface import TASK_FILE, model_folder, read_config
 from bertsmith.weights.names import POOLER
 
 Vectors = NDArray[np.float32]
@@ -32,11 +32,13 @@ _SHORTEST = 3  # [CLS], a piece and [SEP]
 @dataclass(frozen=True)
 class VectorOptions:
     """How vectors are made. pooling: "mean", "cls" or "max", and unit: scaled to length 1; what is None is as the
-    folder says. layers: not one vector a text, but those of every token behind these layers, -1 being the last one."""
+    folder says. layers: not one vector a text, but those of every token behind these layers, -1 being the last one.
+    max_length: the most tokens of a text; 0 for the folder's."""
 
     pooling: str | None = None
     unit: bool | None = None
     layers: tuple[int, ...] = ()
+    max_length: int = 0
 
     def check(self) -> None:
         """Raises BertsmithError for a pooling that is not known, and for layers together with one vector a text."""
@@ -63,11 +65,11 @@ class Embedder:
 
     A folder that sentence-transformers reads, as `finetune embed` writes them, has its own pooling, scaling and length.
     Any other BERT gives the mean over all tokens, not scaled, of up to as many tokens as it has positions, as
-    sentence-transformers does. max_length: the most tokens of a text, in place of the folder's. columns: where texts
-    stand in a row; where they stood in training, or that with the fields of a mapping in its place. At most
-    `budget_tokens` go through the model at once. vectors: what is to be otherwise than the folder says. width: H, the
-    numbers of a vector. folder, facts: the model's, and the device and precision that were chosen. Raises
-    BertsmithError for a folder that holds no BERT, or whose vectors are made in a way that is not known here.
+    sentence-transformers does. columns: where texts stand in a row; where they stood in training, or that with the
+    fields of a mapping in its place. At most `budget_tokens` go through the model at once. vectors: what is to be
+    otherwise than the folder says. backend: as of `Predictor`. width: H, the numbers of a vector. folder, facts: the
+    model's, and what it is run by. Raises BertsmithError for a folder that holds no BERT, or whose vectors are made in
+    a way that is not known here.
     """
 
     def __init__(
@@ -76,10 +78,10 @@ class Embedder:
         device: str = "auto",
         *,
         precision: str = "auto",
-        max_length: int = 0,
         budget_tokens: int = 8192,
         columns: Columns | Mapping[str, Any] | None = None,
         vectors: VectorOptions | None = None,
+        backend: str = "torch",
     ) -> None:
         self.options = vectors or VectorOptions()
         self.options.check()
@@ -87,23 +89,25 @@ class Embedder:
         self.columns = columns_of(folder, columns)
         config = read_config(folder)
         rules = _rules(folder, self.options)
-        self.max_length = _length(max_length, rules.max_length, config.max_position_embeddings)
+        self.max_length = _length(self.options.max_length, rules.max_length, config.max_position_embeddings)
         self.width = config.hidden_size
         self._tokenizer = load_tokenizer(folder, config)
         if rules.lowercase and not self._tokenizer.lowercase:
             what = "this folder lower-cases texts for a tokenizer that has capital letters"
             raise BertsmithError(what, folder, "use sentence-transformers for this model")
-        chosen = choose_device(device, precision)
-        self.facts = {"device": chosen.torch_device.type, "precision": chosen.precision}
+        if self.options.layers and backend != "torch":
+            what = f"an export to {backend} gives the hidden states of its last layer alone"
+            raise BertsmithError(what, folder, "use --backend torch for --layers")
 
-        def build(config: BertConfig) -> nn.Module:
+        def build(config: BertConfig, compute: torch.dtype | None) -> nn.Module:
             if self.options.layers:
-                return LayersModel(config, self.options.layers, chosen.compute)
-            return VectorModel(config, rules.pooling, chosen.compute, rules.unit)
+                return LayersModel(config, self.options.layers, compute)
+            return VectorModel(config, rules.pooling, compute, rules.unit)
 
-        model = load_model(build, folder, may_be_fresh=(POOLER,))
-        self._model = on_device(model, chosen)
-        self._runner = Runner(chosen.torch_device, budget_tokens)
+        run_by = {"backend": backend, "device": device, "precision": precision}
+        self._model, self._runner, self.facts = ready_model(
+            build, folder, (POOLER,), **run_by, budget_tokens=budget_tokens
+        )
 
     def __call__(self, texts: Sequence[Row | str] | str) -> Vectors:
         """The vectors of texts, or of rows with the column of the text, in their order: fp32[N, H]; one text gives

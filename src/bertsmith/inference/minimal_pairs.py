@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,18 +27,17 @@ class MinimalPairsScore:
     truncated_tokens: int = 0
 
 
-def evaluate_minimal_pairs(
-    model: str | Path, folder: Path, *, device: str = "auto", precision: str = "auto"
-) -> MinimalPairsScore:
+def evaluate_minimal_pairs(model: str | Path, folder: Path, **loading: Any) -> MinimalPairsScore:
     """Scores every pair of the .jsonl files of a folder, by the pseudo-log-likelihood of its two sentences.
 
-    A row has a "sentence_good" and a "sentence_bad". Sentences that are equally likely count as a mistake. Raises
-    BertsmithError for a folder without such files, for a bad row, and for a model that was not pre-trained.
+    A row has a "sentence_good" and a "sentence_bad". Sentences that are equally likely count as a mistake. loading: of
+    `Predictor`, such as `device`. Raises BertsmithError for a folder without such files, for a bad row, and for a model
+    that was not pre-trained.
     """
     paths = sorted(folder.glob("*.jsonl"))
     if not paths:
         raise BertsmithError("there is no .jsonl file with pairs of sentences here", folder, "name BLiMP's folder")
-    predictor = load_predictor(model, device, likelihood=True, precision=precision)
+    predictor = load_predictor(model, likelihood=True, **loading)
     score = MinimalPairsScore()
     with Progress("minimal pairs", None, "pair") as progress:
         for path in paths:

@@ -11,18 +11,17 @@ from typing import Any, Self
 from torch import nn
 
 from bertsmith.base import files
-from bertsmith.base.device import Device, choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
-from bertsmith.model.encoder import Encoder
+from bertsmith.inference.backends.model import ready_model
 from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_config
 from bertsmith.tasks.kinds.likelihood import Likelihood
 from bertsmith.tasks.kinds.masked_words import MaskedWords
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import load_tokenizer
-from bertsmith.tasks.task import Answer, Answering, Examples, FolderFacts, Runner, Task, check_pairs
-from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, load_model, model_folder, read_config
+from bertsmith.tasks.task import Answer, Answering, Examples, FolderFacts, Task, check_pairs
+from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, model_folder, read_config
 
 Prediction = Answer
 
@@ -39,8 +38,9 @@ class Predictor:
     folder gives {"guesses"}: for each [MASK] of the row the `top` likeliest pieces, as {"piece", "probability"}. Each
     answer also has "truncated_tokens", how many tokens of the row the model did not read.
     columns: where the texts stand in a row; the columns that the model was fine-tuned on, or these with the fields of a
-    mapping in their place. At most `budget_tokens` go through the model at once. Raises BertsmithError for a folder
-    that predicts nothing. folder, facts: the model's, and the device and precision that were chosen.
+    mapping in their place. At most `budget_tokens` go through the model at once. backend: "torch"; or "onnx" or
+    "openvino", for a folder that was exported to it. folder, facts: the model's, and what it is run by. Raises
+    BertsmithError for a folder that predicts nothing.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Predictor:
         columns: Columns | Mapping[str, Any] | None = None,
         top: int = 5,
         budget_tokens: int = 8192,
+        backend: str = "torch",
     ) -> None:
         self.folder = folder = model_folder(Path(folder))
         shape = read_config(folder)
@@ -68,11 +69,10 @@ class Predictor:
         self._task: Answering = kind.of_folder(
             FolderFacts(config, trained.values, self._tokenizer, top, read_sentence_config(folder))
         )
-        chosen = choose_device(device, precision)
-        self.facts = {"device": chosen.torch_device.type, "precision": chosen.precision}
-        model = load_model(lambda config: self._task.build(config, chosen.compute), folder, kind.may_be_fresh)
-        self._model = on_device(model, chosen)
-        self._runner = Runner(chosen.torch_device, budget_tokens)
+        run_by = {"backend": backend, "device": device, "precision": precision}
+        self._model, self._runner, self.facts = ready_model(
+            self._task.build, folder, kind.may_be_fresh, **run_by, budget_tokens=budget_tokens
+        )
 
     def __call__(self, rows: Sequence[Row | str] | Row | str) -> list[Prediction]:
         """The predictions of the rows, in their order. A row is a text, or a mapping with the texts' columns; a single
@@ -139,6 +139,11 @@ class Predictor:
         return other
 
     @property
+    def model(self) -> nn.Module:
+        """What gives the scores."""
+        return self._model
+
+    @property
     def kind(self) -> str:
         """The name of the model's task."""
         return self._task.kind if isinstance(self._task, Task) else self._task.name
@@ -158,14 +163,6 @@ class Predictor:
     def cells(self, prediction: Prediction) -> dict[str, str]:
         """A prediction as named cells of a table."""
         return {**self._task.cells(prediction), TRUNCATED: str(prediction[TRUNCATED])}
-
-
-def on_device(model: nn.Module, chosen: Device) -> nn.Module:
-    """A loaded model where it will be run, with the matrices of its encoder once in memory."""
-    model = model.to(chosen.torch_device)
-    for encoder in (each for each in model.modules() if isinstance(each, Encoder)):
-        encoder.keep_weights_once()
-    return model
 
 
 def load_predictor(folder: str | Path, device: str = "auto", *, likelihood: bool = False, **options: Any) -> Predictor:

@@ -220,6 +220,16 @@ def _copy_tokenizer(source: Path, target: Path) -> None:
             shutil.copyfile(source / name, target / name)
 
 
+def copy_without_weights(source: Path, target: Path) -> None:
+    """Copies what a model folder says beside its weights and how it was trained; the tokenizer's files whole."""
+    _copy_tokenizer(source, target)
+    for name in (CONFIG_FILE, TASK_FILE, *_SENTENCE_FILES):
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name)
+        elif (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
 def _config_of(model: nn.Module) -> BertConfig:
     config = model.config
     assert isinstance(config, BertConfig)

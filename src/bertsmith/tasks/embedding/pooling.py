@@ -40,7 +40,11 @@ class VectorModel(nn.Module):
         """The vectors of the sequences asked for, fp32[S, H]."""
         hidden = self.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
         offsets = inputs.packed.offsets[: inputs.asked.sequences + 1].long()
-        vectors = pooled(hidden[: inputs.asked.tokens].float(), offsets, self.pooling)
+        return self.vectors(hidden[: inputs.asked.tokens].float(), offsets)
+
+    def vectors(self, hidden: Tensor, offsets: Tensor) -> Tensor:
+        """Of the last hidden states of all tokens, [T, H] -> [S, H]; offsets as of `pooled`."""
+        vectors = pooled(hidden, offsets, self.pooling)
         return nn.functional.normalize(vectors) if self.unit else vectors
 
 

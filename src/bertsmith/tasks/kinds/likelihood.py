@@ -16,14 +16,14 @@ from torch import nn
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
-from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.tasks.kinds.masked_words import ScoresPieces, WordModel
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.sequences import Ints, Sequences, pack
 from bertsmith.tasks.task import Answer, Answering, FolderFacts, Runner
 from bertsmith.tokens.tokenizer import Tokenizer
 
-# Of the scores of all pieces: so many rows of them fit into memory, however short the texts are.
-_SLOTS_AT_ONCE = 512
+# Scores of all pieces for so many tokens fit into memory, however short the texts are.
+_COPIES_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class Likelihood(Answering):
     def of_folder(cls, facts: FolderFacts) -> Self:
         return cls(facts.tokenizer)
 
-    def build(self, config: BertConfig, compute: torch.dtype | None) -> PretrainingModel:
-        return PretrainingModel(config, compute)
+    def build(self, config: BertConfig, compute: torch.dtype | None) -> WordModel:
+        return WordModel(config, compute)
 
     def answers(
         self, model: nn.Module, records: Sequence[Record], sequences: Sequences, runner: Runner
     ) -> list[Answer]:
         """{"log_likelihood", "tokens", "per_token", "pieces"} for each row: the sum over its tokens, how many these
         are, their mean (None for no tokens), and each piece with its own."""
-        assert isinstance(model, PretrainingModel)
+        assert isinstance(model, ScoresPieces)
         found = [np.zeros(len(ids)) for ids in sequences.ids]
         for members, positions in self._batches(sequences, runner.budget_tokens):
             runner.between()
@@ -81,26 +81,22 @@ class Likelihood(Answering):
         positions = np.concatenate([*places, np.zeros(0, dtype=np.int64)])
         start = 0
         while start < len(members):
-            end = start + max(1, budget_tokens // int(sequences.lengths[members[start]]))
+            end = start + min(_COPIES_AT_ONCE, max(1, budget_tokens // int(sequences.lengths[members[start]])))
             yield members[start:end], positions[start:end]
             start = end
 
     @torch.no_grad()
     def _scored(
-        self, model: PretrainingModel, sequences: Sequences, members: Ints, positions: Ints, device: torch.device
+        self, model: ScoresPieces, sequences: Sequences, members: Ints, positions: Ints, device: torch.device
     ) -> NDArray[np.float64]:
         """The log probability of what stands at a position of each member, masked there: float64[M]."""
         inputs = pack(sequences, members, device)
         slots = torch.from_numpy(inputs.asked.offsets[:-1] + positions).to(device)
         truths = inputs.input_ids[slots]
         inputs.input_ids[slots] = self.tokenizer.special.mask
-        ids = (inputs.input_ids, inputs.token_type_ids, inputs.position_ids)
-        hidden = model.encoder(*ids, inputs.packed, rows=slots)
-        found = []
-        for some, own in zip(torch.split(hidden, _SLOTS_AT_ONCE), torch.split(truths, _SLOTS_AT_ONCE), strict=True):
-            logits = model.masked_logits(some, torch.arange(len(some), device=device))[:, : self.tokenizer.size]
-            found.append(logits.float().log_softmax(-1).gather(1, own[:, None])[:, 0].cpu().numpy())
-        return np.concatenate(found).astype(np.float64)
+        logits = model.piece_scores(inputs, slots)[:, : self.tokenizer.size]
+        found = logits.float().log_softmax(-1).gather(1, truths[:, None])[:, 0]
+        return found.cpu().numpy().astype(np.float64)
 
     def cells(self, answer: Answer) -> dict[str, str]:
         return {

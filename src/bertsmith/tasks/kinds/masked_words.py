@@ -1,24 +1,45 @@
-"""Pieces for the [MASK]s of rows of text, from a pre-trained model: what it answers without fine-tuning."""
+"""Pieces for the [MASK]s of rows of text, from a pre-trained model: what it answers without fine-tuning.
+
+Legend: M masked words, V vocabulary.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.reading.records import Columns, Record, Row
-from bertsmith.tasks.sequences import Sequences, by_length, pack
+from bertsmith.tasks.sequences import Inputs, Sequences, by_length, pack
 from bertsmith.tasks.task import Answer, Answering, FolderFacts, Runner
 from bertsmith.tokens.tokenizer import Tokenizer
 
 MASK = "[MASK]"
+
+
+@runtime_checkable
+class ScoresPieces(Protocol):
+    """A model of masked words."""
+
+    def piece_scores(self, inputs: Inputs, slots: Tensor) -> Tensor:
+        """Scores of every piece at some tokens of a batch: int64[M] -> [M, V]."""
+
+
+class WordModel(PretrainingModel):
+    """BERT with its pre-training heads, asked for words."""
+
+    def piece_scores(self, inputs: Inputs, slots: Tensor) -> Tensor:
+        """[M, V], see `ScoresPieces`."""
+        ids = (inputs.input_ids, inputs.token_type_ids, inputs.position_ids)
+        hidden = self.encoder(*ids, inputs.packed, rows=slots)
+        return self.masked_logits(hidden, torch.arange(len(slots), device=slots.device))
 
 
 @dataclass(frozen=True)
@@ -45,8 +66,8 @@ class MaskedWords(Answering):
             raise ValueError(f"there is no {MASK} in this row: put one for a word")
         return record
 
-    def build(self, config: BertConfig, compute: torch.dtype | None) -> PretrainingModel:
-        return PretrainingModel(config, compute)
+    def build(self, config: BertConfig, compute: torch.dtype | None) -> WordModel:
+        return WordModel(config, compute)
 
     def answers(
         self, model: nn.Module, records: Sequence[Record], sequences: Sequences, runner: Runner
@@ -55,7 +76,7 @@ class MaskedWords(Answering):
 
         Raises BertsmithError at a row whose mask was truncated away.
         """
-        assert isinstance(model, PretrainingModel)
+        assert isinstance(model, ScoresPieces)
         self._check(records, sequences)
         guesses: list[list[list[dict[str, Any]]]] = [[] for _ in records]
         for members in by_length(sequences, runner.budget_tokens):
@@ -71,13 +92,12 @@ class MaskedWords(Answering):
 
     @torch.no_grad()
     def _guess(
-        self, model: PretrainingModel, sequences: Sequences, members: np.ndarray[Any, Any], device: torch.device
+        self, model: ScoresPieces, sequences: Sequences, members: np.ndarray[Any, Any], device: torch.device
     ) -> tuple[Any, Any, Any]:
         """Row, probabilities and pieces of every mask of a batch: int64[M], float32[M, top], int64[M, top]."""
         inputs = pack(sequences, members, device)
         slots = (inputs.input_ids[: inputs.asked.tokens] == self.tokenizer.special.mask).nonzero()[:, 0]
-        hidden = model.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
-        logits = model.masked_logits(hidden, slots)[:, : self.tokenizer.size]
+        logits = model.piece_scores(inputs, slots)[:, : self.tokenizer.size]
         top = logits.float().softmax(-1).topk(self.top)
         rows = np.repeat(members, inputs.asked.lengths)[slots.cpu().numpy()]
         return rows, top.values.cpu().numpy(), top.indices.cpu().numpy()

@@ -1,0 +1,1 @@
+"""How fast models answer: each of our backends beside transformers' pipeline and the engines used directly."""

@@ -1,0 +1,176 @@
+"""`bertsmith bench predict`: classification of texts by our backends, by transformers' pipeline and by the engines
+used directly, in turns; latencies at fixed shapes, and throughput on real texts of many lengths."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say
+from bertsmith.bench.machine import machine
+from bertsmith.bench.options import BenchOptions
+from bertsmith.bench.predict.side import BATCHES, OURS, PIPELINE, Folders, Side, sides_of
+from bertsmith.bench.predict.texts import TextSet, made_classifier, ragged_texts, texts_of_length
+from bertsmith.bench.process import Child, OutOfTime, SideFailed
+from bertsmith.bench.table import Report, Table
+from bertsmith.bench.text import name_sources
+from bertsmith.inference.export.export import ExportOptions, export
+from bertsmith.inference.predictor import Predictor
+from bertsmith.tokens.tokenizer import Tokenizer
+
+PEERS = ("transformers", "onnxruntime", "openvino")
+LENGTHS = (32, 128, 384)
+PERCENTILES = (50, 90, 95, 99)
+_ROUNDS, _QUICK_ROUNDS = 5, 1
+_SECONDS, _QUICK_SECONDS = 4.0, 0.05
+_REAL, _QUICK_REAL = (96, 32), (16, 4)
+"""Sentences and paragraphs."""
+_RULES = (
+    "from texts to labels: making tokens is part of it, on all sides; each side is a process of its own",
+    "ours is `Predictor`, which sorts rows by length and leaves padding out; the pipeline and the engines used "
+    "directly pad rows to the longest that they run together, and take real texts as they come, 1, 8 or 32 at once, "
+    "whichever was fastest in a turn that is not counted",
+    "the graph that engines are given directly is PyTorch's export of transformers' model, in int8 by ONNX Runtime's "
+    "own tool, each column of the weights with its own scale",
+    "sides take turns, beginning with another one each round, after a turn that is not counted; percentiles are over "
+    "all calls, texts per second of the round that is the median",
+)
+
+
+def bench_predict(options: BenchOptions, folder: Path, command: str) -> Report:
+    """Measures in `folder`, on a CPU. Raises BertsmithError for an unknown peer, a model that is no classifier, and
+    an `only` that no case matches."""
+    before = machine()
+    deadline = math.inf if options.minutes is None else time.monotonic() + 60 * options.minutes
+    sides = sides_of(options.peers(PEERS, "predict"))
+    about = made_classifier(folder / "model", options.quick) if options.model is None else ""
+    model = options.model or folder / "model"
+    _check_model(model)
+    sets, left_out = _sets(options, Tokenizer.load(model))
+    folders = Folders(model, folder / "exports", folder / "padded")
+    _write_graphs(folders, folder, any(side.who != OURS for side in sides), left_out)
+    rows: list[dict[str, Any]] = []
+    with ExitStack() as ends:
+        children = {
+            side: ends.enter_context(side.start(folders, folder / str(number), deadline))
+            for number, side in enumerate(sides)
+        }
+        for each in sets:
+            say(f"measuring {each.name}")
+            try:
+                rows += _measured(each, children, options.quick, left_out)
+            except OutOfTime:
+                left_out.append(f"{each.name}: no time was left")
+    if not rows:
+        raise BertsmithError(f"nothing was measured: {'; '.join(left_out)}", "bench predict", "give it more --minutes")
+    told = [
+        f"model: {about or name_sources([str(model)])}",
+        *_RULES,
+        *(f"left out: {each}" for each in dict.fromkeys(left_out)),
+    ]
+    return Report(command, {**before, "threads": str(rows[0]["threads"])}, told, rows, _tables(rows))
+
+
+def _check_model(model: Path) -> None:
+    """Raises BertsmithError for a model that does not sort single texts into classes."""
+    predictor = Predictor(model, "cpu")
+    if predictor.kind != "classify" or predictor.prompts != [predictor.columns.text]:
+        what = f"this model is of {predictor.kind}, and reads {', '.join(predictor.prompts)}"
+        raise BertsmithError(what, model, "name a classifier of one text with --model, or leave it out")
+
+
+def _sets(options: BenchOptions, tokenizer: Tokenizer) -> tuple[list[TextSet], list[str]]:
+    """The cases that `only` lets through, and what is left out."""
+    lengths = LENGTHS if options.lengths == BenchOptions.lengths else options.lengths
+    every = [texts_of_length(tokenizer, length, batch) for length in lengths for batch in BATCHES]
+    ragged = ragged_texts(tokenizer, 512, *(_QUICK_REAL if options.quick else _REAL))
+    left_out = [] if ragged else ["real texts: SST-2 and SQuAD are not in the data folder ($BERTSMITH_DATA)"]
+    every += [ragged] if ragged else []
+    found = [each for each in every if options.only in each.name]
+    if not found:
+        cases = "; ".join(each.name for each in every)
+        raise BertsmithError(f"no case contains '{options.only}'", "bench predict", f"cases are: {cases}")
+    return found, left_out
+
+
+def _write_graphs(folders: Folders, folder: Path, has_peers: bool, left_out: list[str]) -> None:
+    for backend in ("onnx", "openvino"):
+        export(folders.model, folders.exports / backend, ExportOptions(to=backend, int8=True, measure=False))
+    if has_peers:
+        spec = {"who": "graphs", "model": folders.model, "padded": folders.padded}
+        with Child("bertsmith.bench.predict.peer", spec, folder / "graphs") as child:
+            try:
+                child.ready()
+            except SideFailed as why:
+                left_out.append(f"graphs of transformers' model: {why.what}")
+
+
+def _measured(texts: TextSet, children: Mapping[Side, Child], quick: bool, left_out: list[str]) -> list[dict[str, Any]]:
+    """A row for each side, ours first. A side that fails is left out of the case."""
+    seconds = _QUICK_SECONDS if quick else _SECONDS
+    found: dict[Side, list[list[float]]] = {side: [] for side in children}
+    at_once: dict[Side, int] = {}
+    for number in range(1 + (_QUICK_ROUNDS if quick else _ROUNDS)):
+        order = list(found)
+        first = number % len(order)
+        for side in (*order[first:], *order[:first]):
+            question = {"texts": texts.texts, "rows": texts.rows, "seconds": seconds if number else 0.0}
+            try:
+                answer = children[side].ask("turn", **question)
+            except BertsmithError as why:
+                if side.who == OURS and not isinstance(why, SideFailed):
+                    raise
+                left_out.append(f"{texts.name}, {side.label}: {why.what.splitlines()[-1]}")
+                del found[side]
+                continue
+            if number:
+                found[side].append(answer["seconds"])
+                at_once[side] = answer["at_once"]
+    return [_row(texts, side, rounds, at_once[side], children[side]) for side, rounds in found.items()]
+
+
+def _row(texts: TextSet, side: Side, rounds: Sequence[Sequence[float]], at_once: int, child: Child) -> dict[str, Any]:
+    calls = texts.rows or len(texts.texts)
+    rate = median(calls * len(each) / sum(each) for each in rounds)
+    every = [1e3 * seconds for each in rounds for seconds in each]
+    return {
+        "case": texts.name,
+        "side": side.label,
+        "texts_per_second": rate,
+        "tokens_per_second": rate * texts.tokens / len(texts.texts),
+        "calls": len(every),
+        "at_once": at_once or None,
+        "threads": child.ready()["threads"],
+        **{f"p{percent}_ms": float(np.percentile(every, percent)) for percent in PERCENTILES},
+    }
+
+
+def _tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """A table for each case."""
+    found = []
+    for case in dict.fromkeys(row["case"] for row in rows):
+        own = [row for row in rows if row["case"] == case]
+        pipeline = next((row for row in own if row["side"] == Side(PIPELINE, "torch", "fp32").label), None)
+        head = ["", "texts/s", "tokens/s", *(f"p{percent} ms" for percent in PERCENTILES), "calls", "pipeline, fp32"]
+        lines = [
+            [
+                row["side"] + (f", {row['at_once']} at once" if row["at_once"] and " x " not in case else ""),
+                f"{row['texts_per_second']:,.1f}",
+                f"{row['tokens_per_second']:,.0f}",
+                *(f"{row[f'p{percent}_ms']:,.1f}" for percent in PERCENTILES),
+                f"{row['calls']:,}",
+                f"{row['texts_per_second'] / pipeline['texts_per_second']:.2f}x" if pipeline else "",
+            ]
+            for row in own
+        ]
+        title = f"{case} tokens" if " x " in case else case
+        found.append(Table(title, head, lines))
+    return found

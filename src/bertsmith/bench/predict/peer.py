@@ -1,0 +1,102 @@
+"""The peers of a prediction bench, run as `python -m bertsmith.bench.predict.peer SPEC`: transformers' pipeline, and
+ONNX Runtime and OpenVINO on the graph that PyTorch exports of transformers' model, with padded rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertsmith.bench.child import Answer, Answering, serve
+from bertsmith.bench.predict.side import BATCHES, DIRECT, Timer
+from bertsmith.inference.backends.engines import openvino
+
+GRAPHS = "graphs"
+"""Whose process writes the padded graphs, and does nothing else."""
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_LONGEST = 512
+
+
+def start(spec: Answer) -> tuple[Answer, Answering]:
+    """spec: of a `Side` and its `Folders`."""
+    if spec["who"] == GRAPHS:
+        write_padded(spec["model"], Path(spec["padded"]))
+        return {}, lambda question: {}
+    call = _direct(spec) if spec["who"] == DIRECT else _pipeline(spec)
+    return {"threads": torch.get_num_threads()}, Timer(call, BATCHES)
+
+
+def write_padded(model: str, folder: Path) -> None:
+    """The graph in fp32, and what ONNX Runtime's own tool makes of it in int8."""
+    import transformers
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    made = transformers.AutoModelForSequenceClassification.from_pretrained(model).eval()
+    ones = torch.ones(2, 7, dtype=torch.long)
+    free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.onnx.export(
+        made,
+        (),
+        str(folder / "fp32.onnx"),
+        kwargs=dict.fromkeys(_INPUTS, ones),
+        input_names=_INPUTS,
+        output_names=["logits"],
+        dynamic_shapes=dict.fromkeys(_INPUTS, free),
+        dynamo=True,
+        verbose=False,
+    )
+    types = {"op_types_to_quantize": ["MatMul", "Gemm"], "weight_type": QuantType.QInt8, "per_channel": True}
+    quantize_dynamic(folder / "fp32.onnx", folder / "int8.onnx", **types)
+
+
+def _pipeline(spec: Answer) -> Callable[[list[str], int], object]:
+    import transformers
+
+    dtype = torch.bfloat16 if spec["precision"] == "bf16" else torch.float32
+    pipe = transformers.pipeline("text-classification", model=spec["model"], device="cpu", dtype=dtype)
+    options = {"truncation": True, "max_length": _LONGEST}
+    return lambda texts, at_once: pipe(texts, batch_size=at_once, **options)
+
+
+def _direct(spec: Answer) -> Callable[[list[str], int], object]:
+    """Rows as they come, padded to the longest of those that are run together."""
+    import transformers
+
+    run = _session(spec) if spec["backend"] == "onnx" else _compiled(spec)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(spec["model"])
+    options: dict[str, Any] = {"padding": True, "truncation": True, "max_length": _LONGEST, "return_tensors": "np"}
+
+    def call(texts: list[str], at_once: int) -> object:
+        found = []
+        for first in range(0, len(texts), at_once):
+            rows = tokenizer(texts[first : first + at_once], **options)
+            found.append(run({name: rows[name].astype(np.int64) for name in _INPUTS}))
+        return found
+
+    return call
+
+
+def _session(spec: Answer) -> Callable[[dict[str, Any]], object]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    path = Path(spec["padded"], f"{spec['precision']}.onnx")
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return lambda feed: session.run(None, feed)
+
+
+def _compiled(spec: Answer) -> Callable[[dict[str, Any]], object]:
+    core = openvino().Core()
+    hint = {"fp32": "f32", "bf16": "bf16"}[spec["precision"]]
+    options = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": hint}
+    request = core.compile_model(str(Path(spec["padded"], "fp32.onnx")), "CPU", options).create_infer_request()
+    return lambda feed: request.infer(feed)
+
+
+if __name__ == "__main__":
+    serve(start)

@@ -1,0 +1,96 @@
+"""A side of a prediction bench: who runs the model, by which engine and in which precision; and how it is timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.bench.process import Child
+
+OURS, PIPELINE, DIRECT = "ours", "transformers", "directly"
+BATCHES = (1, 8, 32)
+"""What each side may take at once where it may choose: it takes the one that it is fastest with."""
+PRECISIONS = {"torch": ("fp32", "bf16"), "onnx": ("fp32", "int8"), "openvino": ("fp32", "bf16", "int8")}
+
+
+@dataclass(frozen=True)
+class Folders:
+    """model: Hugging Face's, with its weights. exports: ours, a folder for each engine. padded: graphs of
+    transformers' model as PyTorch exports it, fp32.onnx and int8.onnx."""
+
+    model: Path
+    exports: Path
+    padded: Path
+
+
+@dataclass(frozen=True)
+class Side:
+    """who: one of the three above. backend: torch, onnx or openvino."""
+
+    who: str
+    backend: str
+    precision: str
+
+    @property
+    def label(self) -> str:
+        """Its name in a table: "ours, onnx int8", or "openvino directly, bf16"."""
+        if self.who == DIRECT:
+            return f"{self.backend} directly, {self.precision}"
+        return f"{self.who}, {self.backend} {self.precision}" if self.who == OURS else f"pipeline, {self.precision}"
+
+    def start(self, folders: Folders, folder: Path, deadline: float) -> Child:
+        """Its process, which is ready later."""
+        module = "bertsmith.bench.predict.ours" if self.who == OURS else "bertsmith.bench.predict.peer"
+        environment = {"TOKENIZERS_PARALLELISM": "false"}
+        return Child(module, {**asdict(self), **asdict(folders)}, folder, environment, deadline)
+
+
+def sides_of(peers: Sequence[str]) -> list[Side]:
+    """Ours in every pair of engine and precision, then the peers: what the engines' own tools make of the model."""
+    found = [Side(OURS, backend, precision) for backend, those in PRECISIONS.items() for precision in those]
+    if PIPELINE in peers:
+        found += [Side(PIPELINE, "torch", "fp32"), Side(PIPELINE, "torch", "bf16")]
+    direct = {"onnxruntime": ("onnx", ("fp32", "int8")), "openvino": ("openvino", ("fp32", "bf16"))}
+    for peer in peers:
+        backend, precisions = direct.get(peer, ("", ()))
+        found += [Side(DIRECT, backend, precision) for precision in precisions]
+    return found
+
+
+class Timer:
+    """Answers the questions of a bench: "turn" with texts, how many of them a call gets (0 for all), and seconds.
+
+    call: answers texts, so many at once. at_once: what it may be given for all of a set.
+    """
+
+    def __init__(self, call: Callable[[list[str], int], object], at_once: Sequence[int]) -> None:
+        self._call, self._at_once = call, at_once
+        self._best: dict[int, int] = {}
+
+    def __call__(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """The seconds of each call, one at least; calls are made until the turn's seconds are over."""
+        texts, rows = question["texts"], question["rows"]
+        at_once = rows or self._fastest(texts)
+        found: list[float] = []
+        place = 0
+        while not found or sum(found) < question["seconds"]:
+            chunk = texts if not rows else [texts[(place + number) % len(texts)] for number in range(rows)]
+            place += rows
+            found.append(self._seconds(chunk, at_once))
+        return {"seconds": found, "at_once": at_once}
+
+    def _fastest(self, texts: list[str]) -> int:
+        """Chosen once for a set, in the turn that is not counted."""
+        key = len(texts)
+        if key not in self._best:
+            times = {each: self._seconds(texts, each) for each in self._at_once} if len(self._at_once) > 1 else {}
+            self._best[key] = min(times, key=times.__getitem__) if times else self._at_once[0]
+        return self._best[key]
+
+    def _seconds(self, texts: list[str], at_once: int) -> float:
+        began = time.perf_counter()
+        self._call(texts, at_once)
+        return time.perf_counter() - began

@@ -1,0 +1,73 @@
+"""What a prediction bench is given: a model, texts of one length, and real ones of many."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertsmith.bench.step.plan import shape
+from bertsmith.bench.text import data_folder
+from bertsmith.model.config import BertConfig
+from bertsmith.model.initial import initialise
+from bertsmith.tasks.kinds.pooled import Classifier, config_labels
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.weights.huggingface import FolderContents, save_model
+
+_SENTENCES, _PARAGRAPHS = Path("glue", "SST-2", "dev.tsv"), Path("squad", "v1.1", "dev-v1.1.json")
+_SPECIAL_TOKENS = 2  # [CLS] and [SEP]
+
+
+@dataclass(frozen=True)
+class TextSet:
+    """rows: that a call gets; 0 for all of them. tokens: of all texts, special ones included."""
+
+    name: str
+    texts: list[str]
+    rows: int
+    tokens: int
+
+
+def made_classifier(folder: Path, quick: bool) -> str:
+    """Writes a classifier of two classes with drawn weights. Gives its description."""
+    known = data_folder() / "vocab" / "bert-base-uncased" / "vocab.txt"
+    if known.is_file():
+        tokenizer, words = Tokenizer.load(known), "the vocabulary of bert-base-uncased"
+    else:
+        pieces = [f"word{number}" for number in range(1000)]
+        specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        tokenizer, words = Tokenizer.from_vocabulary([*specials, *pieces], lowercase=True), "a made-up vocabulary"
+    size = "tiny" if quick else "base"
+    config = BertConfig(**shape(size, tokenizer.size, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+    model = Classifier(config, 2)
+    initialise(model, config.initializer_range, seed=0)
+    contents = FolderContents("BertForSequenceClassification", tokenizer.save, config_labels(["no", "yes"]))
+    save_model(model, contents, folder)
+    return f"BERT-{size} with drawn weights, {words}"
+
+
+def texts_of_length(tokenizer: Tokenizer, length: int, batch: int) -> TextSet:
+    """Texts of exactly `length` tokens: words that are one piece each, some 64 different texts."""
+    words = [piece for piece in tokenizer.pieces if piece.isascii() and piece.isalnum() and len(piece) > 2]
+    draw = random.Random(length)
+    texts = [" ".join(draw.choices(words, k=length - _SPECIAL_TOKENS)) for _ in range(max(64, batch))]
+    return TextSet(f"{batch} x {length}", texts, batch, length * len(texts))
+
+
+def ragged_texts(tokenizer: Tokenizer, longest: int, sentences: int, paragraphs: int) -> TextSet | None:
+    """Sentences of SST-2 and paragraphs of SQuAD, mixed; None where the data folder has not both."""
+    folder = data_folder()
+    if not (folder / _SENTENCES).is_file() or not (folder / _PARAGRAPHS).is_file():
+        return None
+    with open(folder / _SENTENCES, encoding="utf-8", newline="") as file:
+        found = [row["sentence"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
+    squad = json.loads((folder / _PARAGRAPHS).read_text(encoding="utf-8"))
+    contexts = [part["context"] for article in squad["data"] for part in article["paragraphs"]]
+    draw = random.Random(0)
+    texts = draw.sample(found, min(sentences, len(found))) + draw.sample(contexts, min(paragraphs, len(contexts)))
+    draw.shuffle(texts)
+    lengths = [min(len(ids) + _SPECIAL_TOKENS, longest) for ids in tokenizer.encode_ids(texts)]
+    name = f"{len(texts)} real texts of {min(lengths)} to {max(lengths)} tokens"
+    return TextSet(name, texts, 0, sum(lengths))

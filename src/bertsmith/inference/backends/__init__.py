@@ -1,0 +1,1 @@
+"""What runs a model: PyTorch on its folder, or another engine on the graph that `bertsmith export` wrote."""

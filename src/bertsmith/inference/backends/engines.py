@@ -1,0 +1,89 @@
+"""The engines: each gives a function that runs a graph on padded rows.
+
+Legend: B rows, L columns.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.inference.backends.exported import Graph
+
+Feed = Mapping[str, NDArray[np.int64]]
+Run = Callable[[Feed], dict[str, NDArray[np.float32]]]
+"""From int64[B, L] by the names of `bert.INPUTS` to its outputs by theirs; by one thread at a time."""
+
+
+PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
+"""What each engine is imported by."""
+
+
+def open_graph(graph: Graph) -> Run:
+    """The graph, ready to be run with as many threads as PyTorch has. Raises BertsmithError where the engine is not
+    installed, and where it cannot read the file."""
+    check_installed(PACKAGES[graph.backend], graph.backend)
+    try:
+        return _OPENERS[graph.backend](graph)
+    except Exception as error:  # each engine has exceptions of its own for files that are broken
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        what = f"{graph.backend} cannot read this graph ({reason})"
+        raise BertsmithError(what, graph.path, "export the model again") from error
+
+
+def check_installed(package: str, extra: str) -> None:
+    """Raises BertsmithError where an optional package is missing. extra: of ours, that brings it."""
+    if importlib.util.find_spec(package) is None:
+        raise BertsmithError(f"{package} is not installed", extra, f"pip install 'bertsmith[{extra}]'")
+
+
+def _open_onnx(graph: Graph) -> Run:
+    import onnxruntime
+
+    onnxruntime.disable_telemetry_events()  # some builds for Windows have them
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
+    options.enable_mem_pattern = False  # it keeps one for every shape that comes
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(graph.path), options, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_outputs()]
+    return lambda feed: dict(zip(names, session.run(names, dict(feed)), strict=True))
+
+
+def openvino() -> Any:
+    """The package. Its import sends an event to its maker, which openvino_telemetry does; without that it does not."""
+    if "openvino" not in sys.modules:
+        sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+    return importlib.import_module("openvino")
+
+
+def _open_openvino(graph: Graph) -> Run:
+    core = openvino().Core()
+    options: dict[str, Any] = {
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": "bf16" if graph.precision == "bf16" else "f32",
+    }
+    if graph.precision == "int8":
+        options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = graph.int8_group
+    request = core.compile_model(core.read_model(graph.path), "CPU", options).create_infer_request()
+    # An output that is another operator's result unchanged has the name of that, too.
+    names = [(place, name) for place, output in enumerate(request.model_outputs) for name in output.names]
+
+    def run(feed: Feed) -> dict[str, NDArray[np.float32]]:
+        found = request.infer(dict(feed)).to_tuple()
+        copies = [each.copy() for each in found]  # its own are overwritten by the next run
+        return {name: copies[place] for place, name in names}
+
+    return run
+
+
+_OPENERS: dict[str, Callable[[Graph], Run]] = {"onnx": _open_onnx, "openvino": _open_openvino}

@@ -1,0 +1,111 @@
+"""A model for a task, from its folder: PyTorch's, or a graph that another engine runs in its place.
+
+Legend: T tokens, S sequences, C classes, M masked words, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertsmith.base.device import Device, choose_device
+from bertsmith.base.errors import BertsmithError
+from bertsmith.inference.backends.engines import Run, open_graph
+from bertsmith.inference.backends.exported import check_backend, check_has_weights, graph_in
+from bertsmith.model.config import BertConfig
+from bertsmith.model.encoder import Encoder
+from bertsmith.model.initial import shapes_only
+from bertsmith.tasks.embedding.pooling import VectorModel
+from bertsmith.tasks.sequences import Inputs
+from bertsmith.tasks.task import Runner
+from bertsmith.weights.huggingface import load_model, read_config
+
+Build = Callable[[BertConfig, torch.dtype | None], nn.Module]
+_MOST_TOKENS = 1024
+"""Of a batch for an engine: with 4,407 ONNX Runtime took 1.3 times as long (docs/decisions/016-other-engines.md)."""
+
+
+class GraphModel(nn.Module):
+    """Gives what a model gives: scores of sequences [S, C], or of tokens [T, C]; vectors are made of the hidden states
+    by the model's own code, so they are pooled as it says, whatever the graph was exported for."""
+
+    def __init__(self, run: Run, model: nn.Module) -> None:
+        """model: the one in whose place the graph is run; its weights are not used."""
+        super().__init__()
+        self._run = run
+        self._vectors = model.vectors if isinstance(model, VectorModel) else None
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        feed = padded(inputs)
+        found = self._run(feed)
+        if self._vectors is not None:
+            hidden = torch.from_numpy(found["last_hidden_state"][feed["attention_mask"] > 0])
+            return self._vectors(hidden, torch.from_numpy(inputs.asked.offsets))
+        if "start_logits" in found:
+            scores = np.stack([found["start_logits"], found["end_logits"]], axis=-1)
+        else:
+            scores = found["logits"]
+        return torch.from_numpy(scores[feed["attention_mask"] > 0] if scores.ndim == 3 else scores)
+
+    def piece_scores(self, inputs: Inputs, slots: Tensor) -> Tensor:
+        """Of every piece at some tokens: int64[M] -> [M, V]."""
+        found: Tensor = self(inputs)[slots]
+        return found
+
+
+def padded(inputs: Inputs) -> dict[str, NDArray[np.int64]]:
+    """A packed batch as rows: "input_ids", "attention_mask" and "token_type_ids", int64[S, L] each."""
+    layout = inputs.asked
+    real = np.arange(layout.longest) < layout.lengths[:, None]
+    feed = {"attention_mask": real.astype(np.int64)}
+    for name in ("input_ids", "token_type_ids"):
+        feed[name] = np.zeros(real.shape, dtype=np.int64)
+        feed[name][real] = getattr(inputs, name)[: layout.tokens].numpy()
+    return feed
+
+
+def ready_model(
+    build: Build,
+    folder: Path,
+    may_be_fresh: Collection[str] = (),
+    *,
+    backend: str = "torch",
+    device: str = "auto",
+    precision: str = "auto",
+    budget_tokens: int = 8192,
+) -> tuple[nn.Module, Runner, dict[str, str]]:
+    """The model of a folder on its device, how it is run, and by what: its device and precision. build, may_be_fresh:
+    as for `load_model`.
+
+    Raises BertsmithError for an engine with a precision or a device that it does not have, and for a folder that it
+    cannot run.
+    """
+    check_backend(backend, precision)
+    if backend == "torch":
+        check_has_weights(folder)
+        chosen = choose_device(device, precision)
+        model = load_model(lambda config: build(config, chosen.compute), folder, may_be_fresh)
+        facts = {"device": chosen.torch_device.type, "precision": chosen.precision}
+        return _on_device(model, chosen), Runner(chosen.torch_device, budget_tokens), facts
+    if device not in ("auto", "cpu"):
+        fix = "use --backend torch there, or leave out --device"
+        raise BertsmithError(f"{backend} runs on the CPU here, not on {device}", "--device", fix)
+    graph = graph_in(folder, backend, precision)
+    run = open_graph(graph)
+    with shapes_only():
+        model = build(read_config(folder), None)
+    runner = Runner(torch.device("cpu"), min(budget_tokens, _MOST_TOKENS))
+    return GraphModel(run, model), runner, {"device": "cpu", "precision": graph.precision}
+
+
+def _on_device(model: nn.Module, chosen: Device) -> nn.Module:
+    """A loaded model where it will be run, with the matrices of its encoder once in memory."""
+    model = model.to(chosen.torch_device)
+    for encoder in (each for each in model.modules() if isinstance(each, Encoder)):
+        encoder.keep_weights_once()
+    return model

@@ -1,0 +1,114 @@
+"""`bertsmith bench predict` at a tiny size: every side answers the same texts, and what is left out is named."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.bench.options import BenchOptions
+from bertsmith.bench.predict.bench import bench_predict
+from bertsmith.bench.predict.side import BATCHES, PRECISIONS, Timer, sides_of
+from bertsmith.bench.predict.texts import made_classifier, texts_of_length
+from bertsmith.cli import main
+from bertsmith.inference.backends.exported import BACKENDS
+from bertsmith.tokens.tokenizer import Tokenizer
+from made_heads import made_head
+
+needs_engines = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "openvino")),
+    reason="onnx, onnxruntime or openvino is not installed",
+)
+LABELS = [side.label for side in sides_of(())]
+
+
+@pytest.fixture(autouse=True)
+def no_data(tmp_path: Path, monkeypatch: Any) -> None:
+    """A data folder without anything in it."""
+    (tmp_path / "data").mkdir()
+    monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "data"))
+
+
+@needs_engines
+def test_quick_times_every_backend_and_says_what_is_missing(tmp_path: Path, capsys: Any) -> None:
+    to = tmp_path / "rows.json"
+    args = ["bench", "predict", "--quick", "--only", "8 x 9", "--lengths", "9", "--against", "--json", str(to)]
+    assert main(args) == 0
+    found = json.loads(to.read_text())
+    assert [row["side"] for row in found["rows"]] == LABELS
+    assert "left out: real texts" in "\n".join(found["about"])
+    for row in found["rows"]:
+        assert row["case"] == "8 x 9"
+        assert row["calls"] >= 1
+        assert row["tokens_per_second"] == pytest.approx(9 * row["texts_per_second"])
+        assert 0 < row["p50_ms"] <= row["p90_ms"] <= row["p95_ms"] <= row["p99_ms"]
+    assert "8 x 9 tokens" in capsys.readouterr().out
+
+
+@needs_engines
+@pytest.mark.slow
+def test_the_peers_are_timed_on_the_same_texts(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("onnxscript")
+    options = BenchOptions(quick=True, only="8 x 9", lengths=(9,))
+    report = bench_predict(options, tmp_path, "bertsmith bench predict")
+    assert [row["side"] for row in report.rows] == [
+        *LABELS, "pipeline, fp32", "pipeline, bf16", "onnx directly, fp32", "onnx directly, int8",
+        "openvino directly, fp32", "openvino directly, bf16",
+    ]  # fmt: skip
+    (table,) = report.tables
+    assert {row[-1] for row in table.rows if row[0] == "pipeline, fp32"} == {"1.00x"}
+
+
+def test_the_sides_are_the_pairs_that_predict_takes() -> None:
+    for backend, precisions in PRECISIONS.items():
+        on_cpu = set(BACKENDS[backend]) - {"tf32", "fp16"}
+        assert set(precisions) == on_cpu
+
+
+def test_texts_have_exactly_the_length_that_they_are_named_by(tmp_path: Path) -> None:
+    made_classifier(tmp_path / "model", quick=True)
+    tokenizer = Tokenizer.load(tmp_path / "model")
+    for batch in BATCHES:
+        found = texts_of_length(tokenizer, 33, batch)
+        assert {len(ids) + 2 for ids in tokenizer.encode_ids(found.texts)} == {33}
+        assert len(found.texts) >= batch
+
+
+def test_a_side_that_may_choose_takes_what_it_is_fastest_with() -> None:
+    """The clock of a call is what it is given here: at 8 at once a call ends first."""
+    given: list[int] = []
+    timer = Timer(lambda texts, at_once: given.append(at_once), (1, 8, 32))
+    timer._seconds = lambda texts, at_once: {1: 3.0, 8: 1.0, 32: 2.0}[at_once]  # type: ignore[method-assign]
+    answer = timer({"texts": ["a"] * 5, "rows": 0, "seconds": 2.0})
+    assert answer == {"seconds": [1.0, 1.0], "at_once": 8}
+
+
+def test_every_call_gets_as_many_texts_as_it_should() -> None:
+    given: list[list[str]] = []
+    timer = Timer(lambda texts, at_once: given.append(texts), (1,))
+    timer({"texts": ["a", "b", "c"], "rows": 2, "seconds": 0.0})
+    timer({"texts": ["a", "b", "c"], "rows": 4, "seconds": 0.0})
+    assert given == [["a", "b"], ["a", "b", "c", "a"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (BenchOptions(only="nothing"), "no case contains 'nothing'"),
+        (BenchOptions(against=("tensorrt",)), "there is no 'tensorrt' to compare with"),
+    ],
+)
+def test_what_is_not_there_is_refused(options: BenchOptions, what: str, tmp_path: Path) -> None:
+    with pytest.raises(BertsmithError, match=what):
+        bench_predict(options, tmp_path / "bench", "bertsmith bench predict")
+
+
+def test_a_model_that_answers_no_single_texts_is_refused(tmp_path: Path) -> None:
+    model = made_head("qa", tmp_path / "qa")
+    with pytest.raises(BertsmithError, match="this model is of qa, and reads question, context"):
+        bench_predict(BenchOptions(model=model, against=()), tmp_path / "bench", "bertsmith bench predict")

@@ -1,0 +1,164 @@
+"""Engines give what PyTorch gives, for every kind of model; what they do not have is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import write_json
+from bertsmith.inference.backends.exported import BACKENDS
+from bertsmith.inference.embed import Embedder
+from bertsmith.inference.export.export import ExportOptions, export
+from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.embedding.folders import SentenceRules, folder_files
+from bertsmith.tasks.embedding.pooling import POOLINGS
+from made_heads import KINDS, made_head
+from made_rows import CONFIG
+
+ENGINES = ("onnx", "openvino")
+pytestmark = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "openvino")),
+    reason="onnx, onnxruntime or openvino is not installed",
+)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The folder of a model of a kind, and its export to an engine; each made once."""
+    root = tmp_path_factory.mktemp("heads")
+
+    def find(kind: str, engine: str = "") -> Path:
+        if not engine:
+            return root / kind if (root / kind).exists() else made_head(kind, root / kind)
+        out = root / f"{kind}-{engine}"
+        if not out.exists():
+            export(find(kind), out, ExportOptions(to=engine, every_length=True))
+        return out
+
+    return find
+
+
+def assert_alike(found: Any, expected: Any) -> None:
+    """Equal but for numbers, which are within 1e-4."""
+    if isinstance(expected, float):
+        assert found == pytest.approx(expected, abs=1e-4)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_alike(found[key], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert_alike(ours, theirs)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_are_those_of_pytorch(kind: str, engine: str, folders: Any) -> None:
+    rows = KINDS[kind][3]
+    expected = Predictor(folders(kind), "cpu", precision="fp32")(rows)
+    assert_alike(Predictor(folders(kind, engine), backend=engine)(rows), expected)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", ["encoder", "embed"])
+def test_vectors_are_those_of_pytorch(kind: str, engine: str, folders: Any) -> None:
+    texts = [row["text"] for row in KINDS["embed"][3]]
+    expected = Embedder(folders(kind), "cpu", precision="fp32")(texts)
+    assert np.abs(Embedder(folders(kind, engine), backend=engine)(texts) - expected).max() < 1e-4
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_vectors_are_pooled_as_the_folder_says_whatever_was_exported(
+    pooling: str, folders: Any, tmp_path: Path
+) -> None:
+    """The graph itself has the mean."""
+    source, copy = folders("encoder", "onnx"), tmp_path / "copy"
+    shutil.copytree(source, copy)
+    for name, value in folder_files(SentenceRules(pooling), CONFIG.hidden_size).items():  # type: ignore[arg-type]
+        write_json(copy / name, value)
+        write_json(tmp_path / "torch" / name, value)
+    shutil.copytree(folders("encoder"), tmp_path / "torch", dirs_exist_ok=True)
+    texts = [row["text"] for row in KINDS["embed"][3]]
+    expected = Embedder(tmp_path / "torch", "cpu", precision="fp32")(texts)
+    assert np.abs(Embedder(copy, backend="onnx")(texts) - expected).max() < 1e-4
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "encoder"])
+def test_every_length_was_checked(kind: str, folders: Any) -> None:
+    facts = json.loads((folders(kind, "onnx") / "export.json").read_text())
+    assert facts["checked"]["lengths"] == list(range(1, 41))
+    assert 0 < max(facts["checked"]["differences"].values()) <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("backend", "precision"), [("torch", "int8"), ("onnx", "bf16"), ("openvino", "fp16"), ("onnx", "tf32")]
+)
+def test_a_pair_that_is_not_there_is_refused_with_those_that_are(backend: str, precision: str, folders: Any) -> None:
+    with pytest.raises(BertsmithError, match=f"{backend} does not run in {precision}") as error:
+        Predictor(folders("classify"), backend=backend, precision=precision)
+    assert all(name in error.value.fix for name in BACKENDS)
+
+
+def test_a_folder_of_another_kind_is_refused_with_the_command_that_helps(folders: Any, tmp_path: Path) -> None:
+    with pytest.raises(BertsmithError, match="was not written by `bertsmith export`") as error:
+        Predictor(folders("classify"), backend="onnx")
+    assert "--to onnx" in error.value.fix
+    with pytest.raises(BertsmithError, match="export to onnx, without weights for PyTorch") as error:
+        Predictor(folders("classify", "onnx"))
+    assert "--backend onnx" in error.value.fix
+    with pytest.raises(BertsmithError, match="an export to onnx, not to openvino"):
+        Predictor(folders("classify", "onnx"), backend="openvino")
+    with pytest.raises(BertsmithError, match="no graph in int8") as error:
+        Predictor(folders("classify", "onnx"), backend="onnx", precision="int8")
+    assert "--int8 --data" in error.value.fix
+    with pytest.raises(BertsmithError, match="on the CPU here, not on cuda"):
+        Predictor(folders("classify", "onnx"), "cuda", backend="onnx")
+    with pytest.raises(BertsmithError, match="backend 'onx' is not known") as error:
+        Predictor(folders("classify", "onnx"), backend="onx")
+    assert "onnx" in error.value.fix
+
+
+@pytest.mark.parametrize(("engine", "name"), [("onnx", "model.onnx"), ("openvino", "openvino_model.xml")])
+def test_a_broken_graph_is_named(engine: str, name: str, folders: Any, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for each in folders("classify", engine).iterdir():
+        (broken / each.name).write_bytes(each.read_bytes() if each.name != name else b"nothing that can be read")
+    with pytest.raises(BertsmithError, match=f"{engine} cannot read this graph") as error:
+        Predictor(broken, backend=engine)
+    assert name in str(error.value)
+
+
+def test_an_engine_that_is_not_installed_is_named_with_its_extra(folders: Any, monkeypatch: Any) -> None:
+    folder = folders("classify", "onnx")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(BertsmithError, match="onnxruntime is not installed") as error:
+        Predictor(folder, backend="onnx")
+    assert "bertsmith[onnx]" in error.value.fix
+
+
+def test_openvino_tells_nobody_that_it_is_used(folders: Any, tmp_path: Path) -> None:
+    """Imported as it is, it sends an event, and keeps a number for the user in a folder of theirs."""
+    code = (
+        "import sys\nfrom bertsmith.inference.predictor import Predictor\n"
+        "Predictor(sys.argv[1], backend='openvino')('word1')\n"
+        "assert sys.modules['openvino_telemetry'] is None\n"
+        "assert not any(name.startswith('openvino_telemetry.') for name in sys.modules)"
+    )
+    (tmp_path / "home").mkdir()
+    environment = {**os.environ, "HOME": str(tmp_path / "home")}
+    subprocess.run([sys.executable, "-c", code, str(folders("tag", "openvino"))], env=environment, check=True)
+    assert not any((tmp_path / "home").rglob("*openvino*"))
