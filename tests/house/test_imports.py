@@ -103,6 +103,7 @@ SUB_ROOMS = {
         "nvidia_results",
         "finetuning",
     ),
+    "inference": ("predictor", "predict_file", "embed", "server"),
     "training": ("parallel", "objective", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
 }
 MOST_FILES = 16

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from bertsmith.cli import bench, data, distill, quickstart, train, use
+from bertsmith.cli import bench, data, distill, quickstart, serve, train, use
 from bertsmith.cli.verb import Verb
 
-VERBS: dict[str, Verb] = {**quickstart.VERBS, **data.VERBS, **train.VERBS, **distill.VERBS, **use.VERBS, **bench.VERBS}
+VERBS: dict[str, Verb] = {
+    **quickstart.VERBS,
+    **data.VERBS,
+    **train.VERBS,
+    **distill.VERBS,
+    **use.VERBS,
+    **serve.VERBS,
+    **bench.VERBS,
+}

@@ -50,8 +50,9 @@ class Embedder:
     Any other BERT gives the mean over all tokens, not scaled, of up to as many tokens as it has positions, as
     sentence-transformers does. max_length: the most tokens of a text, in place of the folder's. columns: where texts
     stand in a row; where they stood in training, or that with the fields of a mapping in its place. At most
-    `budget_tokens` go through the model at once. width: H, the numbers of a vector. Raises BertsmithError for a folder
-    that holds no BERT, or whose vectors are made in a way that is not known here.
+    `budget_tokens` go through the model at once. width: H, the numbers of a vector. rules: how vectors are made.
+    precision: what was chosen, such as "bf16". Raises BertsmithError for a folder that holds no BERT, or whose vectors
+    are made in a way that is not known here.
     """
 
     def __init__(
@@ -72,10 +73,11 @@ class Embedder:
         if rules is None:
             rules = SentenceRules(unit=False)
             log_choice("vectors", "the mean of all tokens, not scaled", f"{folder} has no modules.json")
+        self.rules = rules
         self.max_length = _length(max_length, rules.max_length, config.max_position_embeddings)
         self.width = config.hidden_size
-        self._tokenizer = load_tokenizer(folder, config)
-        if rules.lowercase and not self._tokenizer.lowercase:
+        self.tokenizer = load_tokenizer(folder, config)
+        if rules.lowercase and not self.tokenizer.lowercase:
             what = "this folder lower-cases texts for a tokenizer that has capital letters"
             raise BertsmithError(what, folder, "use sentence-transformers for this model")
         chosen = choose_device(device, precision)
@@ -85,6 +87,7 @@ class Embedder:
             may_be_fresh=(POOLER,),
         )
         self._model = model.to(chosen.torch_device)
+        self.precision = chosen.precision
         self._runner = Runner(chosen.torch_device, budget_tokens)
 
     def __call__(self, texts: Sequence[Row | str] | str) -> Vectors:
@@ -101,11 +104,24 @@ class Embedder:
 
     def embed(self, rows: Iterable[tuple[str, Row | str]], column: str = "") -> tuple[Vectors, Sequences]:
         """The same, with the sequences that were read, for rows that come with their names for messages."""
+        sequences = self.encoded(rows, column)
+        return self.vectors(sequences), sequences
+
+    def encoded(self, rows: Iterable[tuple[str, Row | str]], column: str = "", keep_end: bool = False) -> Sequences:
+        """The sequences of rows that come with their names for messages. keep_end: a long text loses its beginning."""
         records = [_record(where, row, column or self.columns.text) for where, row in rows]
-        sequences = encode(records, self._tokenizer, self.max_length)
-        if not records:
-            return np.zeros((0, self.width), dtype=np.float32), sequences
-        return self._runner.scores(self._model, sequences), sequences
+        return encode(records, self.tokenizer, self.max_length, keep_end=keep_end)
+
+    def vectors(self, sequences: Sequences) -> Vectors:
+        """The vectors of sequences: fp32[S, H]."""
+        if not sequences.ids:
+            return np.zeros((0, self.width), dtype=np.float32)
+        return self._runner.scores(self._model, sequences)
+
+    def token_vectors(self, sequences: Sequences) -> list[Vectors]:
+        """The last hidden states of the tokens of each sequence, [CLS] and [SEP] included: fp32[length, H] each."""
+        states = self._runner.scores(self._model.states, sequences, per_token=True)
+        return np.split(states, np.cumsum(sequences.lengths)[:-1])
 
 
 @dataclass

@@ -12,10 +12,10 @@ from bertsmith.base import files
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
-from bertsmith.tasks.reading.records import Columns, Row, RowReader, Source, read_records
+from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering, architecture_of
-from bertsmith.tasks.sequences import load_tokenizer
-from bertsmith.tasks.task import Answer, Examples, FolderFacts, Runner, Task
+from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer, row_means
+from bertsmith.tasks.task import Answer, Answering, Examples, Floats, FolderFacts, Runner, Task
 from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, load_model, model_folder, read_config
 
 Prediction = Answer
@@ -33,8 +33,8 @@ class Predictor:
     [MASK] of the row the `top` likeliest pieces, as {"piece", "probability"}. Each answer also has "truncated_tokens",
     how many tokens of the row the model did not read.
     columns: where the texts stand in a row; the columns that the model was fine-tuned on, or these with the fields of a
-    mapping in their place. At most `budget_tokens` go through the model at once. Raises BertsmithError for a folder
-    that predicts nothing.
+    mapping in their place. At most `budget_tokens` go through the model at once. precision: what was chosen, such as
+    "bf16". Raises BertsmithError for a folder that predicts nothing.
     """
 
     def __init__(
@@ -52,16 +52,17 @@ class Predictor:
         trained = read_task(folder / TASK_FILE)
         self.columns = columns if isinstance(columns, Columns) else changed(trained.columns, columns or {})
         self.max_length = min(trained.max_length or shape.max_position_embeddings, shape.max_position_embeddings)
-        self._tokenizer = load_tokenizer(folder, shape)
+        self.tokenizer = load_tokenizer(folder, shape)
         config = files.read_json(folder / CONFIG_FILE)
         kind = answering(trained.values | config)
         if kind is None:
             what = f"this folder holds {architecture_of(config)}, which predicts nothing by itself"
             raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
-        self._task = kind.of_folder(FolderFacts(config, trained.values, self._tokenizer, top))
+        self._task = kind.of_folder(FolderFacts(config, trained.values, self.tokenizer, top))
         chosen = choose_device(device, precision)
         model = load_model(lambda config: self._task.build(config, chosen.compute), folder, kind.may_be_fresh)
         self._model = model.to(chosen.torch_device)
+        self.precision = chosen.precision
         self._runner = Runner(chosen.torch_device, budget_tokens)
 
     def __call__(self, rows: Sequence[Row | str] | Row | str) -> list[Prediction]:
@@ -76,18 +77,47 @@ class Predictor:
 
     def predict(self, rows: Iterable[tuple[str, Row | str]]) -> list[Prediction]:
         """The same for rows that come with their names for messages ("file:line")."""
-        records = []
-        for where, row in rows:
-            try:
-                records.append(self._task.record(row, self.columns, False, where))
-            except ValueError as error:
-                raise BertsmithError(str(error), where, "correct or remove this row") from error
-        sequences = self._task.encode(records, self._tokenizer, self.max_length)
+        records, sequences = self.encoded(rows)
         if sequences.truncated.rows:
             say(f"{sequences.truncation()} (the model reads {self.max_length})")
-        answers = self._task.answers(self._model, records, sequences, self._runner)
+        return self.answered(self.outputs(sequences), records, sequences) if records else []
+
+    def encoded(self, rows: Iterable[tuple[str, Row | str]], keep_end: bool = False) -> tuple[list[Record], Sequences]:
+        """Rows as records and as sequences. keep_end: what is too long loses its beginning.
+
+        Raises BertsmithError as a call does, and with `keep_end` for a kind of model whose rows do not lose their end.
+        """
+        task, records = self._task, []
+        for where, row in rows:
+            try:
+                records.append(task.record(row, self.columns, False, where))
+            except ValueError as error:
+                raise BertsmithError(str(error), where, "correct or remove this row") from error
+        sequences = task.encode(records, self.tokenizer, self.max_length)
+        if keep_end and sequences.truncated.rows:
+            if type(task).encode is not Answering.encode:
+                what = f"rows of a {self.kind} model do not lose their end, so there is no beginning to cut instead"
+                raise BertsmithError(what, records[0].where, "leave the direction out")
+            sequences = encode(
+                records, self.tokenizer, self.max_length, task.literal_specials, task.overlap, keep_end=True
+            )
+        task.check_rows(records, sequences)
+        return records, sequences
+
+    def outputs(self, sequences: Sequences) -> list[Any]:
+        """What the model gives for each sequence, which does not depend on the others: [S]."""
+        return self._task.outputs(self._model, sequences, self._runner)
+
+    def answered(self, outputs: Sequence[Any], records: Sequence[Record], sequences: Sequences) -> list[Prediction]:
+        """The predictions of records, from the `outputs` of their sequences."""
+        answers = self._task.answers_from(outputs, records, sequences)
         lost = sequences.row_lost_tokens.tolist()
         return [{**answer, TRUNCATED: tokens} for answer, tokens in zip(answers, lost, strict=True)]
+
+    def raw_scores(self, outputs: Sequence[Any], sequences: Sequences) -> Floats:
+        """The numbers of each class before the softmax or sigmoid, of a model that classifies rows: float32[N, C]."""
+        assert isinstance(self._task, Task)
+        return row_means(self._task.joined(outputs), sequences)
 
     def examples(self, source: Source) -> Examples:
         """Labelled rows of a file or a list, encoded. Raises BertsmithError for rows that cannot be used, and for a
@@ -96,7 +126,7 @@ class Predictor:
             what = "this model fills in [MASK]s, so its answers cannot be compared with labels"
             raise BertsmithError(what, self._folder, "name a fine-tuned model")
         records = read_records(source, self.columns, reader=self.reader)
-        return self._task.examples(records, self._tokenizer, self.max_length)
+        return self._task.examples(records, self.tokenizer, self.max_length)
 
     def evaluate(self, examples: Examples, report: Path | None = None) -> dict[str, float]:
         """Every metric of the model on labelled rows (`examples`). report: a folder for what the task has to tell of
@@ -117,6 +147,11 @@ class Predictor:
     def kind(self) -> str:
         """The name of the model's task."""
         return self._task.kind if isinstance(self._task, Task) else "masked words"
+
+    @property
+    def pairs(self) -> bool | None:
+        """Whether rows have two texts; None where that is not known."""
+        return self._task.pairs
 
     @property
     def reader(self) -> type[RowReader]:

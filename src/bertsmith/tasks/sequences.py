@@ -143,10 +143,12 @@ def encode(
     max_length: int,
     literal_specials: bool = False,
     overlap: int | None = None,
+    keep_end: bool = False,
 ) -> Sequences:
     """The sequences of records, at most `max_length` tokens each.
 
-    What is too long loses tokens at the end of the longer text, one by one, as in Google's run_classifier.py; with
+    What is too long loses tokens at the end of the longer text (with `keep_end`, at its beginning), one by one, as in
+    Google's run_classifier.py; with
     `overlap` a single text, or the second of two, is read in windows that share so many tokens. literal_specials:
     "[MASK]" in a text becomes the mask's id.
     """
@@ -157,7 +159,7 @@ def encode(
     rows: list[int] = []
     for row, (record, first) in enumerate(zip(records, firsts, strict=True)):
         parts = [first] if record.text_b is None else [first, next(seconds)]
-        sequences = _sequences_of(parts, max_length, overlap)
+        sequences = _sequences_of(parts, max_length, overlap, keep_end)
         made += [(_joined(each, tokenizer.special), len(each[0]) + 2, lost) for each, lost in sequences]
         rows += [row] * len(sequences)
     first_segments = [first for _, first, _ in made]
@@ -169,12 +171,17 @@ def encode(
 Parts = list[NDArray[np.unsignedinteger[Any]]]
 
 
-def _sequences_of(parts: Parts, max_length: int, overlap: int | None) -> list[tuple[Parts, int]]:
+def _sequences_of(
+    parts: Parts, max_length: int, overlap: int | None, keep_end: bool = False
+) -> list[tuple[Parts, int]]:
     """The sequences of a record of one or two texts, with the tokens that each has lost."""
     lengths, room = [len(part) for part in parts], max_length - 1 - len(parts)
     if overlap is None or sum(lengths) <= room:
         kept = truncated_lengths(lengths[0], sum(lengths[1:]), room)[: len(parts)]
-        return [([part[:length] for part, length in zip(parts, kept, strict=True)], sum(lengths) - sum(kept))]
+        cut = [
+            part[len(part) - length :] if keep_end else part[:length] for part, length in zip(parts, kept, strict=True)
+        ]
+        return [(cut, sum(lengths) - sum(kept))]
     # The first of two texts is in every window; where it takes more than half of the room, it is cut.
     *question, text = parts
     question = [part[: room // 2] for part in question]

@@ -78,10 +78,23 @@ class Answering(RowReader, ABC):
         return encode(records, tokenizer, max_length, self.literal_specials, self.overlap)
 
     @abstractmethod
+    def outputs(self, model: nn.Module, sequences: Sequences, runner: Runner) -> list[Any]:
+        """What the model gives for each sequence by itself, whatever stands beside it: [S], for `answers_from`. The
+        model must be in evaluation mode."""
+
+    @abstractmethod
+    def answers_from(self, outputs: Sequence[Any], records: Sequence[Record], sequences: Sequences) -> list[Answer]:
+        """An answer for each record, in their order, from the `outputs` of all sequences."""
+
+    def check_rows(self, records: Sequence[Record], sequences: Sequences) -> None:
+        """Raises BertsmithError at a row that has no answer."""
+
     def answers(
         self, model: nn.Module, records: Sequence[Record], sequences: Sequences, runner: Runner
     ) -> list[Answer]:
-        """An answer for each record, in their order. The model must be in evaluation mode."""
+        """An answer for each record, in their order. The model must be in evaluation mode. Raises as `check_rows`."""
+        self.check_rows(records, sequences)
+        return self.answers_from(self.outputs(model, sequences, runner), records, sequences) if records else []
 
     @abstractmethod
     def cells(self, answer: Answer) -> dict[str, str]:
@@ -102,7 +115,7 @@ class Runner:
     between: Callable[[], None] = lambda: None
 
     @torch.no_grad()
-    def scores(self, model: nn.Module, sequences: Sequences, per_token: bool = False) -> Floats:
+    def scores(self, model: Callable[[Inputs], Tensor], sequences: Sequences, per_token: bool = False) -> Floats:
         """The model's scores in the order of the sequences: float32[S, C], or with `per_token` those of the tokens of
         all sequences, one after the other: float32[T, C]. The model must be in evaluation mode."""
         order = list(by_length(sequences, self.budget_tokens))
@@ -304,12 +317,17 @@ class Task(Answering):
     def answers_of(self, scores: Floats, records: Sequence[Record], sequences: Sequences) -> list[Answer]:
         """An answer for each record, from the model's scores for all sequences."""
 
-    def answers(
-        self, model: nn.Module, records: Sequence[Record], sequences: Sequences, runner: Runner
-    ) -> list[Answer]:
-        if not records:
-            return []
-        return self.answers_of(runner.scores(model, sequences, self.per_token), records, sequences)
+    def outputs(self, model: nn.Module, sequences: Sequences, runner: Runner) -> list[Floats]:
+        """float32[C] each, or float32[length, C] with `per_token`."""
+        scores = runner.scores(model, sequences, self.per_token)
+        return np.split(scores, np.cumsum(sequences.lengths)[:-1]) if self.per_token else list(scores)
+
+    def answers_from(self, outputs: Sequence[Any], records: Sequence[Record], sequences: Sequences) -> list[Answer]:
+        return self.answers_of(self.joined(outputs), records, sequences)
+
+    def joined(self, outputs: Sequence[Floats]) -> Floats:
+        """The `outputs` of sequences as `Runner.scores` gives them."""
+        return np.concatenate(outputs) if self.per_token else np.stack(outputs)
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The report of the dev or the test rows, and files of this kind alone, into a folder that is made."""
