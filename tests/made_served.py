@@ -39,7 +39,7 @@ def made_models(folder: Path) -> dict[str, Path]:
         "several": ("classify", [{**row, "label": [row["label"], "text"]} for row in made], short),
         "number": ("regress", [{**row, "label": len(row["text"]) / 50} for row in made], short),
         "ranks": ("regress", [{**row, "text_b": "word1 word2", "label": len(row["text"]) / 50} for row in made], short),
-        "tags": ("tag", tagged_rows(48, 1), replace(short, epochs=8)),
+        "tags": ("tag", tagged_rows(96, 1), replace(short, epochs=12)),
         "answers": ("qa", questions(96, 1), replace(QUICK_QA, epochs=6)),
         "choices": ("choice", chosen, short),
         "vectors": ("embed", pairs(48, 1), short),

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
-
 from bertsmith.inference.embed import Embedder
 from bertsmith.inference.predictor import Predictor
 from made_served import Served, serving

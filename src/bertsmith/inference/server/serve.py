@@ -22,6 +22,7 @@ from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.service import ROWS_THREAD, Service
 
 _LOOK_SECONDS = 0.05
+_BACKLOG = 2048
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -113,6 +114,7 @@ def _listener(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(_BACKLOG)  # clients that come before uvicorn is ready wait
         return listener
     except (OSError, OverflowError, UnicodeError) as error:
         fix = "stop what listens there, or choose another --port; --port 0 takes any free one"
