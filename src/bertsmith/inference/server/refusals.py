@@ -40,7 +40,7 @@ class Refusal(Exception):
     def body(self, path: str) -> bytes:
         """The JSON for a request of this path."""
         kind = ERROR_TYPES.get(self.status, "Validation")
-        if OPENAI_PATHS in path:
+        if path.startswith(OPENAI_PATHS):
             return to_json({"error": {"message": self.message, "type": kind, "code": self.status, "param": None}})
         return to_json({"error": self.message, "error_type": kind})
 

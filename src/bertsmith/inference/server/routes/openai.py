@@ -19,7 +19,7 @@ def openai_routes(service: Service) -> APIRouter:
     """The model is named in the body."""
     router = APIRouter(tags=["OpenAI"])
 
-    @router.post("/v1/embeddings", responses=schemas.json_of(dict[str, Any]))
+    @router.post("/v1/embeddings", responses=schemas.json_of(dict[str, Any], schemas.OpenAIError))
     async def embeddings(request: Request, body: schemas.OpenAIEmbeddings) -> Response:
         """Vectors of length 1, as numbers or as base64 of little-endian float32."""
         model = service.named(body.model)
@@ -41,7 +41,7 @@ def openai_routes(service: Service) -> APIRouter:
             found["truncated_tokens"] = encoded.sequences.row_lost_tokens.tolist()
         return answer(found, encoded)
 
-    @router.get("/v1/models", responses=schemas.json_of(dict[str, Any]))
+    @router.get("/v1/models", responses=schemas.json_of(dict[str, Any], schemas.OpenAIError))
     async def models() -> Response:
         """The models that give vectors."""
         named = [name for name, model in service.models.items() if isinstance(model, TextModel)]

@@ -109,6 +109,17 @@ class Error(BaseModel):
     error_type: str
 
 
+class OpenAIErrorFacts(BaseModel):
+    message: str
+    type: str
+    code: int
+    param: None
+
+
+class OpenAIError(BaseModel):
+    error: OpenAIErrorFacts
+
+
 class Prediction(BaseModel):
     label: str
     score: float
@@ -178,6 +189,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def json_of(kind: Any) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route whose answer is of this type."""
-    return {**ERRORS, 200: {"model": kind, "description": "The answer."}}
+def json_of(kind: Any, error: type[BaseModel] = Error) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route whose answer is of this type, and whose errors are of that."""
+    errors = {status: {**facts, "model": error} for status, facts in ERRORS.items()}
+    return {**errors, 200: {"model": kind, "description": "The answer."}}
