@@ -119,6 +119,7 @@ def test_a_server_does_not_grow_over_thousands_of_requests(served_models: dict[s
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_a_server_of_bert_tiny_does_not_grow_over_100_000_requests(tmp_path: Path) -> None:
     tiny = replace(CONFIG, hidden_size=128, intermediate_size=512)
     encoder = made_model(tmp_path / "encoder", tiny)
