@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -250,6 +251,8 @@ def test_what_the_user_gets_wrong_is_one_message(
             (str(tmp_path / "empty"), "--port", "0"): "config.json",
             (labels, "--port", port): "this address cannot be taken",
             (labels, "--host", "no such host"): "this address cannot be taken",
+            (labels, "--port", "65536"): "there is no port 65536",
+            (): "no model is named",
             (labels, "--limits.rows", "0"): "--limits.rows is 0",
             (labels, "--token", "pässword"): "a token has",
             (labels, "--prot", "1"): "--port",
@@ -259,3 +262,16 @@ def test_what_the_user_gets_wrong_is_one_message(
             message = capsys.readouterr().err
             assert says in message
             assert "Traceback" not in message
+
+
+def test_without_the_packages_of_a_server_one_message_says_which_extra_to_install(
+    served_models: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("bertsmith.inference.server.")]:
+        if not name.endswith(".limits"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve", str(served_models["labels"])]) == 2
+    message = capsys.readouterr().err
+    assert "a server needs uvicorn, which is not installed" in message
+    assert "pip install 'bertsmith[serve]'" in message

@@ -78,7 +78,7 @@ class Lane:
 
     def remove(self, job: Job) -> None:
         """Takes a job out of the queue, if it is still there."""
-        with suppress(ValueError):
+        if job in self.waiting:
             self.waiting.remove(job)
             self.tokens -= sum(job.lengths[job.taken :])
 

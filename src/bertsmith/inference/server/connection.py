@@ -16,7 +16,8 @@ def connections(seconds: float = Limits.body_seconds) -> type[HttpToolsProtocol]
     class Connection(HttpToolsProtocol):
         _timer: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
             super().connection_made(transport)
             self._expect()
 

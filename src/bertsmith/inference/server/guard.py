@@ -85,11 +85,13 @@ class Guard:
 
         answering = asyncio.create_task(self._app(scope, replay, send))
         leaving = asyncio.create_task(receive())
+        self._service.active += 1
         try:
             await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
                 await answering
         finally:
+            self._service.active -= 1
             answering.cancel()
             leaving.cancel()
             await asyncio.gather(answering, leaving, return_exceptions=True)

@@ -80,7 +80,8 @@ async def _run(
 ) -> None:
     serving = asyncio.create_task(server.serve([listener]))
     loading = asyncio.create_task(service.load(settings.device, settings.precision))
-    address = f"http://{settings.host}:{listener.getsockname()[1]}"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"http://{host}:{listener.getsockname()[1]}"
     say(f"listening on {address} while models are loaded")
     try:
         await _until(lambda: loading.done() or stop.requested or serving.done())
@@ -91,9 +92,10 @@ async def _run(
         service.state = "stopping"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(settings.limits.stop_seconds):
-                await _until(lambda: not server.server_state.tasks)
-        if left := len(server.server_state.tasks):
-            warn(f"{left} requests were not finished within {settings.limits.stop_seconds:g} s and are dropped")
+                await _until(lambda: not service.active)
+        if service.active:
+            within = f"within {settings.limits.stop_seconds:g} s"
+            warn(f"{service.active} requests were not finished {within} and are dropped")
     finally:
         service.state = "stopping"
         server.should_exit = True
@@ -108,6 +110,8 @@ async def _until(done: Callable[[], bool]) -> None:
 
 def _listener(host: str, port: int) -> socket.socket:
     """Raises BertsmithError for an address that cannot be taken."""
+    if not 0 <= port <= 65535:
+        raise BertsmithError(f"there is no port {port}", "--port", "use one from 1 to 65535, or 0 for any free one")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP)[0]
         # With its protocol, for asyncio sends small packets at once only where it sees that this is TCP.

@@ -30,13 +30,14 @@ class Service:
     """The models of a server and their queues.
 
     folders: of the models, by name. state: "loading" until all are loaded, "stopping" once a signal stops it.
-    token: what clients must send; "" for none.
+    token: what clients must send; "" for none. active: requests that a route works on.
     """
 
     def __init__(self, folders: Mapping[str, Path], limits: Limits, token: str = "") -> None:
         self.folders, self.limits, self.token = dict(folders), limits, token
         self.models: dict[str, Model] = {}
         self.state: Literal["loading", "ready", "stopping"] = "loading"
+        self.active = 0
         self.metrics = Metrics()
         self.batcher = Batcher(limits, self.metrics)
         # One thread: it holds Python's lock most of the time anyway, and a tokenizer remembers words.

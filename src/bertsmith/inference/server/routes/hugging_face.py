@@ -13,9 +13,8 @@ from bertsmith.inference.server.models import MASKED, MOST_GUESSES, Encoded, Mod
 from bertsmith.inference.server.refusals import Refusal
 from bertsmith.inference.server.routes import schemas
 from bertsmith.inference.server.routes.schemas import NAMED
-from bertsmith.inference.server.routes.tei import embeddings, listed, predictions, similarities
+from bertsmith.inference.server.routes.tei import embeddings, listed, numbers, predictions, similarities
 from bertsmith.inference.server.service import Service, answer
-from bertsmith.tasks.kinds.embed import short_numbers
 from bertsmith.tasks.kinds.masked_words import MASK
 
 _TASKS = "the tasks of Hugging Face"
@@ -45,7 +44,7 @@ async def _found(
     service: Service, request: Request, model: Model, body: schemas.HuggingFaceRequest
 ) -> tuple[Encoded, Any]:
     if isinstance(model, RowModel):
-        if body.normalize is not True or body.dimensions is not None or body.encoding_format is not None:
+        if body.normalize is False or body.dimensions is not None or body.encoding_format is not None:
             raise Refusal(422, f"normalize, dimensions and encoding_format are of vectors; {model.name} gives none")
         if model.kind in ("classify", "regress"):
             return await _classes(service, request, model, body)
@@ -57,7 +56,7 @@ async def _found(
         return await similarities(service, request, inputs, parameters.cut)
     _check(body.parameters, ())
     encoded, vectors = await embeddings(service, request, listed(_read(_TEXTS, body.inputs)), body)
-    return encoded, [short_numbers(each) for each in vectors]
+    return encoded, await numbers(service, vectors)
 
 
 async def _classes(

@@ -10,9 +10,8 @@ from fastapi import APIRouter, Request, Response
 from bertsmith.inference.server.models import TextModel
 from bertsmith.inference.server.refusals import Refusal
 from bertsmith.inference.server.routes import schemas
-from bertsmith.inference.server.routes.tei import VECTORS, check_dimensions, listed
+from bertsmith.inference.server.routes.tei import VECTORS, check_dimensions, listed, numbers
 from bertsmith.inference.server.service import Service, account_of, answer
-from bertsmith.tasks.kinds.embed import short_numbers
 
 
 def openai_routes(service: Service) -> APIRouter:
@@ -29,11 +28,12 @@ def openai_routes(service: Service) -> APIRouter:
         check_dimensions(model, body.dimensions)
         encoded, outputs = await service.outputs(request, model, listed(body.input), body.cut)
         vectors = model.vectors(outputs, normalize=True, dimensions=body.dimensions)
-        form = _base64 if body.encoding_format == "base64" else short_numbers
+        is_base64 = body.encoding_format == "base64"
+        forms = map(_base64, vectors) if is_base64 else await numbers(service, vectors)
         tokens = int(encoded.sequences.lengths.sum())
         found: dict[str, Any] = {
             "object": "list",
-            "data": [{"object": "embedding", "index": n, "embedding": form(each)} for n, each in enumerate(vectors)],
+            "data": [{"object": "embedding", "index": n, "embedding": each} for n, each in enumerate(forms)],
             "model": model.name,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }

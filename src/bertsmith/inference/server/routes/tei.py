@@ -46,7 +46,7 @@ def tei_routes(service: Service) -> APIRouter:
     async def embed(request: Request, body: schemas.EmbedRequest) -> Response:
         """A vector for each text."""
         encoded, vectors = await embeddings(service, request, listed(body.inputs), body)
-        return answer([short_numbers(each) for each in vectors], encoded)
+        return answer(await numbers(service, vectors), encoded)
 
     @router.post("/embed_all", responses=schemas.json_of(list[list[list[float]]]))
     async def embed_all(request: Request, body: schemas.EmbedAllRequest) -> Response:
@@ -113,6 +113,11 @@ async def predictions(
     found = await service.in_rows_thread(scored)
     ordered = (sorted(each.items(), key=lambda pair: -pair[1]) for each in found)
     return encoded, [[{"label": label, "score": score} for label, score in each] for each in ordered]
+
+
+async def numbers(service: Service, vectors: Vectors) -> list[list[float]]:
+    """The numbers of vectors as JSON has them, made beside the event loop: for many vectors that takes a while."""
+    return await service.in_rows_thread(lambda: [short_numbers(each) for each in vectors])
 
 
 async def embeddings(
