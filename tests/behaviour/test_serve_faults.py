@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import shutil
@@ -222,6 +223,26 @@ def test_a_signal_lets_requests_finish(served_models: dict[str, Path], number: i
         assert served.lines[-1] == "the server has stopped"
         with pytest.raises(ConnectionRefusedError):
             served.ask("/health")
+
+
+def test_what_takes_longer_than_the_stop_may_last_is_dropped_and_counted(served_models: dict[str, Path]) -> None:
+    flags = ("--limits.batch-tokens", "32", "--limits.stop-seconds", "1", "--limits.queue-seconds", "1000")
+    with serving({"vectors": served_models["vectors"]}, *flags) as served:
+        body = {"inputs": ["word1 " * 30] * 1000}
+
+        def ask() -> None:
+            with suppress(ConnectionError, http.client.HTTPException):
+                served.ask("/embed", body)
+
+        asking = [threading.Thread(target=ask) for _ in range(8)]  # batches of a sequence each: seconds of work
+        for thread in asking:
+            thread.start()
+        while 'bertsmith_queue_requests{model="vectors"} 8' not in served.ask("/metrics")[1]:
+            time.sleep(0.01)
+        assert served.stop() == 143
+        for thread in asking:
+            thread.join()
+        assert any("8 requests were not finished within 1 s and are dropped" in line for line in served.lines)
 
 
 def test_a_signal_while_models_are_loaded_ends_it(served_models: dict[str, Path]) -> None:

@@ -60,16 +60,15 @@ def serve(settings: Settings) -> None:
         access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=2,
     )  # fmt: skip
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
-    keep_quiet = _without_texts
-    logger.addFilter(keep_quiet)
+    logger.addFilter(_without_texts)
     if settings.host not in _LOOPBACK and not settings.token:
         warn(f"whoever reaches {settings.host}:{settings.port} may use this server; --token limits that")
     answer = f"no more requests are taken; those in the server have {settings.limits.stop_seconds:g} s to finish"
     try:
         with stop_on_signals(answer) as stop:
-            asyncio.run(_run(_Server(config), listener, service, settings, stop), debug=False)
+            asyncio.run(_run(_Server(config), listener, service, settings, stop))
     finally:
-        logger.removeFilter(keep_quiet)
+        logger.removeFilter(_without_texts)
         listener.close()
         service.close()
     raise StoppedAfterSaving("the server has stopped", interrupted=stop.interrupted)
