@@ -200,6 +200,12 @@ def test_info_says_what_each_model_is(served: Served, served_models: dict[str, P
         ("/models/number/rerank", {"query": "a", "texts": ["b"]}, 424, "one number for a pair"),
         ("/models/vectors/answers", {"rows": ["a"]}, 424, "answers to rows"),
         ("/models/choices", {"inputs": "a"}, 424, "Hugging Face"),
+        (
+            "/models/choices/answers",
+            {"rows": [{"text": LONG, "choices": ["a", "b"]}], "truncate": True, "truncation_direction": "left"},
+            422,
+            "no beginning to cut instead",
+        ),
         ("/predict", {"inputs": "a"}, 422, "name one in the path, as in /models/labels/predict"),
         ("/models/lables/predict", {"inputs": "a"}, 404, "did you mean 'labels'"),
         ("/models/labels/predict", {"inputs": ["a", "b"]}, 422, "takes rows of one text, and this one has 2"),
