@@ -23,10 +23,10 @@ QUICK = FinetuneSettings(
 )
 
 
-def made_model(folder: Path) -> Path:
+def made_model(folder: Path, config: BertConfig = CONFIG) -> Path:
     """A small encoder, as pre-training leaves it but for the training; `folder` also gets a tokenizer."""
     Tokenizer.from_vocabulary(PIECES, lowercase=True).save(folder / "tokenizer")
-    encoder = PretrainingModel(CONFIG)
+    encoder = PretrainingModel(config)
     initialise(encoder, 0.05, seed=0)
     save_pretraining_model(encoder, folder / "tokenizer", folder / "model")
     return folder / "model"

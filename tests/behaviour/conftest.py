@@ -35,3 +35,11 @@ def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     found = contents(out)
     assert len([name for name in found if name.startswith("train/")]) >= 9
     return found
+
+
+@pytest.fixture(scope="session")
+def served_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A small model of every kind, for servers."""
+    from made_served import made_models
+
+    return made_models(tmp_path_factory.mktemp("served"))

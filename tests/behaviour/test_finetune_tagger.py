@@ -114,7 +114,7 @@ def test_transformers_reads_the_folder_to_the_same_scores_and_labels(run: Path) 
     assert theirs.config.id2label == {0: "O", 1: "B-blame", 2: "I-blame", 3: "B-praise", 4: "I-praise"}
     ours = predictor(run)
     records = [Tag.record(row, ours.columns, False, "row") for row in DEV]
-    sequences = ours._task.encode(records, ours._tokenizer, 32)
+    sequences = ours._task.encode(records, ours.tokenizer, 32)
     scores = ours._runner.scores(ours._model, sequences, per_token=True)
     start = 0
     for ids in sequences.ids:

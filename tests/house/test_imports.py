@@ -104,7 +104,7 @@ SUB_ROOMS = {
         "nvidia_results",
         "finetuning",
     ),
-    "inference": ("backends", "predictor", "export", "parts"),
+    "inference": ("backends", "predictor", "export", "parts", "predict_file", "embed", "server"),
     "training": ("parallel", "objective", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
 }
 MOST_FILES = 16

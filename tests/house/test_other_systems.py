@@ -13,6 +13,7 @@ import importlib, os, pkgutil, signal, sys, types
 import multiprocessing.shared_memory, subprocess, tempfile, asyncio, tarfile, shutil, pathlib, zipfile, logging
 import numpy, torch, torch._dynamo, torch.distributed, torch.utils.checkpoint, tokenizers, safetensors.torch
 import sentencex, mwparserfromhell, yaml, tyro, tqdm, torch.profiler
+import fastapi, prometheus_client, uvicorn.protocols.http.httptools_impl
 import bertsmith
 
 system = sys.argv[1]

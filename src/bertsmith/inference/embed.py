@@ -14,7 +14,7 @@ from torch import nn
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import log_choice, say
-from bertsmith.inference.backends.model import ready_model
+from bertsmith.inference.backends.model import GraphModel, ready_model
 from bertsmith.inference.predictor import changed, read_task
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
@@ -67,9 +67,9 @@ class Embedder:
     Any other BERT gives the mean over all tokens, not scaled, of up to as many tokens as it has positions, as
     sentence-transformers does. columns: where texts stand in a row; where they stood in training, or that with the
     fields of a mapping in its place. At most `budget_tokens` go through the model at once. vectors: what is to be
-    otherwise than the folder says. backend: as of `Predictor`. width: H, the numbers of a vector. folder, facts: the
-    model's, and what it is run by. Raises BertsmithError for a folder that holds no BERT, or whose vectors are made in
-    a way that is not known here.
+    otherwise than the folder says. backend: as of `Predictor`. width: H, the numbers of a vector. rules: how vectors
+    are made. folder, facts: the model's, and what it is run by. Raises BertsmithError for a folder that holds no BERT,
+    or whose vectors are made in a way that is not known here.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class Embedder:
         self.folder = folder = model_folder(Path(folder))
         self.columns = columns_of(folder, columns)
         config = read_config(folder)
-        rules = _rules(folder, self.options)
+        self.rules = rules = _rules(folder, self.options)
         self.max_length = _length(self.options.max_length, rules.max_length, config.max_position_embeddings)
         self.width = config.hidden_size
-        self._tokenizer = load_tokenizer(folder, config)
-        if rules.lowercase and not self._tokenizer.lowercase:
+        self.tokenizer = load_tokenizer(folder, config)
+        if rules.lowercase and not self.tokenizer.lowercase:
             what = "this folder lower-cases texts for a tokenizer that has capital letters"
             raise BertsmithError(what, folder, "use sentence-transformers for this model")
         if self.options.layers and backend != "torch":
@@ -124,15 +124,29 @@ class Embedder:
     def embed(self, rows: Iterable[tuple[str, Row | str]], column: str = "") -> tuple[Vectors, Sequences]:
         """The same, with the sequences that were read, for rows that come with their names for messages. With layers
         the vectors of all tokens of all sequences, fp32[T, L * H]."""
+        sequences = self.encoded(rows, column)
+        return self.vectors(sequences), sequences
+
+    def encoded(self, rows: Iterable[tuple[str, Row | str]], column: str = "", keep_end: bool = False) -> Sequences:
+        """The sequences of rows that come with their names for messages. keep_end: a long text loses its beginning."""
         records = [record_of(where, row, column or self.columns.text) for where, row in rows]
-        sequences = encode(records, self._tokenizer, self.max_length)
-        if not records:
-            return np.zeros((0, self.width), dtype=np.float32), sequences
-        return self._runner.scores(self._model, sequences, bool(self.options.layers)), sequences
+        return encode(records, self.tokenizer, self.max_length, keep_end=keep_end)
+
+    def vectors(self, sequences: Sequences) -> Vectors:
+        """The vectors of sequences: fp32[S, H]; with layers those of all tokens, fp32[T, L * H]."""
+        if not sequences.ids:
+            return np.zeros((0, self.width), dtype=np.float32)
+        return self._runner.scores(self._model, sequences, bool(self.options.layers))
+
+    def token_vectors(self, sequences: Sequences) -> list[Vectors]:
+        """The last hidden states of the tokens of each sequence, [CLS] and [SEP] included: fp32[length, H] each."""
+        assert isinstance(self._model, VectorModel | GraphModel)
+        states = self._runner.scores(self._model.states, sequences, per_token=True)
+        return np.split(states, np.cumsum(sequences.lengths)[:-1])
 
     def pieces(self, ids: NDArray[np.int64]) -> list[str]:
         """The pieces of a sequence, [CLS] and [SEP] included."""
-        return [self._tokenizer.pieces[number] for number in ids]
+        return [self.tokenizer.pieces[number] for number in ids]
 
 
 def columns_of(folder: Path, columns: Columns | Mapping[str, Any] | None) -> Columns:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from torch import nn
 
 from bertsmith.base import files
@@ -19,8 +20,8 @@ from bertsmith.tasks.kinds.likelihood import Likelihood
 from bertsmith.tasks.kinds.masked_words import MaskedWords
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering, architecture_of
-from bertsmith.tasks.sequences import load_tokenizer
-from bertsmith.tasks.task import Answer, Answering, Examples, FolderFacts, Task, check_pairs
+from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer, row_means
+from bertsmith.tasks.task import Answer, Answering, Examples, Floats, FolderFacts, Task, check_pairs
 from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, model_folder, read_config
 
 Prediction = Answer
@@ -60,14 +61,14 @@ class Predictor:
         self.columns = columns if isinstance(columns, Columns) else changed(trained.columns, columns or {})
         longest = trained.max_length or read_max_length(folder) or shape.max_position_embeddings
         self.max_length = min(longest, shape.max_position_embeddings)
-        self._tokenizer = load_tokenizer(folder, shape)
+        self.tokenizer = load_tokenizer(folder, shape)
         config = files.read_json(folder / CONFIG_FILE)
         kind = answering(trained.values | config)
         if kind is None:
             what = f"this folder holds {architecture_of(config)}, which predicts nothing by itself"
             raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
         self._task: Answering = kind.of_folder(
-            FolderFacts(config, trained.values, self._tokenizer, top, read_sentence_config(folder))
+            FolderFacts(config, trained.values, self.tokenizer, top, read_sentence_config(folder))
         )
         run_by = {"backend": backend, "device": device, "precision": precision}
         self._model, self._runner, self.facts = ready_model(
@@ -86,11 +87,34 @@ class Predictor:
 
     def predict(self, rows: Iterable[tuple[str, Row | str]]) -> list[Prediction]:
         """The same for rows that come with their names for messages ("file:line")."""
-        records = [self.record(where, row) for where, row in rows]
-        sequences = self._task.encode(records, self._tokenizer, self.max_length)
+        records, sequences = self.encoded(rows)
         if sequences.truncated.rows:
             say(f"{sequences.truncation()} (the model reads {self.max_length})")
-        answers = self._task.answers(self._model, records, sequences, self._runner)
+        return self.answered(self.outputs(sequences), records, sequences) if records else []
+
+    def encoded(self, rows: Iterable[tuple[str, Row | str]], keep_end: bool = False) -> tuple[list[Record], Sequences]:
+        """Rows as records and as sequences. keep_end: what is too long loses its beginning.
+
+        Raises BertsmithError as a call does, and with `keep_end` for a kind of model whose rows do not lose their end.
+        """
+        task, records = self._task, [self.record(where, row) for where, row in rows]
+        sequences = task.encode(records, self.tokenizer, self.max_length)
+        if keep_end and sequences.truncated.rows:
+            if type(task).encode is not Answering.encode:
+                what = f"rows of a {self.kind} model do not lose their end, so there is no beginning to cut instead"
+                raise BertsmithError(what, records[0].where, "leave the direction out")
+            rules = (task.literal_specials, task.overlap, task.cut)
+            sequences = encode(records, self.tokenizer, self.max_length, *rules, keep_end=True)
+        task.check_rows(records, sequences)
+        return records, sequences
+
+    def outputs(self, sequences: Sequences) -> list[Any]:
+        """What the model gives for each sequence, which does not depend on the others: [S]."""
+        return self._task.outputs(self._model, sequences, self._runner)
+
+    def answered(self, outputs: Sequence[Any], records: Sequence[Record], sequences: Sequences) -> list[Prediction]:
+        """The predictions of records, from the `outputs` of their sequences."""
+        answers = self._task.answers_from(outputs, records, sequences)
         lost = sequences.row_lost_tokens.tolist()
         return [{**answer, TRUNCATED: tokens} for answer, tokens in zip(answers, lost, strict=True)]
 
@@ -104,6 +128,10 @@ class Predictor:
             check_pairs([record], self._task.pairs)
         return record
 
+    def raw_scores(self, outputs: Sequence[Any], sequences: Sequences) -> Floats:
+        """The numbers of each class before the softmax or sigmoid, of a model that scores rows: float32[N, C]."""
+        return row_means(np.stack(outputs), sequences)
+
     def examples(self, source: Source) -> Examples:
         """Labelled rows of a file or a list, encoded. Raises BertsmithError for rows that cannot be used, and for a
         model whose answers cannot be compared with labels."""
@@ -111,7 +139,7 @@ class Predictor:
             what = "this model was not fine-tuned on labels that its answers could be compared with"
             raise BertsmithError(what, self.folder, "name a fine-tuned model")
         records = read_records(source, self.columns, reader=self.reader)
-        return self._task.examples(records, self._tokenizer, self.max_length)
+        return self._task.examples(records, self.tokenizer, self.max_length)
 
     def evaluate(self, examples: Examples, report: Path | None = None) -> dict[str, float]:
         """Every metric of the model on labelled rows (`examples`). report: a folder for what the task has to tell of
@@ -129,7 +157,7 @@ class Predictor:
             what = f"this is a model of {self.kind}, which does not know how likely texts are"
             raise BertsmithError(what, self.folder, "name a pre-trained model")
         other = copy.copy(self)
-        other._task = Likelihood(self._tokenizer)
+        other._task = Likelihood(self.tokenizer)
         return other
 
     def with_columns(self, columns: Columns) -> Self:
@@ -147,6 +175,11 @@ class Predictor:
     def kind(self) -> str:
         """The name of the model's task."""
         return self._task.kind if isinstance(self._task, Task) else self._task.name
+
+    @property
+    def pairs(self) -> bool | None:
+        """Whether rows have two texts; None where that is not known."""
+        return self._task.pairs
 
     @property
     def reader(self) -> type[RowReader]:

@@ -146,12 +146,13 @@ def encode(
     literal_specials: bool = False,
     overlap: int | None = None,
     cut: Cut = truncated_lengths,
+    keep_end: bool = False,
 ) -> Sequences:
     """The sequences of records, at most `max_length` tokens each.
 
-    What is too long loses tokens at the end of the longer text, one by one, as in Google's run_classifier.py; with
-    `overlap` a single text, or the second of two, is read in windows that share so many tokens. literal_specials:
-    "[MASK]" in a text becomes the mask's id. cut: another rule for what is too long.
+    What is too long loses tokens at the end of the longer text (with `keep_end`, at its beginning), one by one, as in
+    Google's run_classifier.py; with `overlap` a single text, or the second of two, is read in windows that share so
+    many tokens. literal_specials: "[MASK]" in a text becomes the mask's id. cut: another rule for what is too long.
     """
     firsts = tokenizer.encode_ids([record.text for record in records], literal_specials)
     texts_b = [record.text_b for record in records if record.text_b is not None]
@@ -160,7 +161,7 @@ def encode(
     rows: list[int] = []
     for row, (record, first) in enumerate(zip(records, firsts, strict=True)):
         parts = [first] if record.text_b is None else [first, next(seconds)]
-        sequences = _sequences_of(parts, max_length, overlap, cut)
+        sequences = _sequences_of(parts, max_length, overlap, cut, keep_end)
         made += [(_joined(each, tokenizer.special), len(each[0]) + 2, lost) for each, lost in sequences]
         rows += [row] * len(sequences)
     first_segments = [first for _, first, _ in made]
@@ -172,12 +173,15 @@ def encode(
 Parts = list[NDArray[np.unsignedinteger[Any]]]
 
 
-def _sequences_of(parts: Parts, max_length: int, overlap: int | None, cut: Cut) -> list[tuple[Parts, int]]:
+def _sequences_of(
+    parts: Parts, max_length: int, overlap: int | None, cut: Cut, keep_end: bool
+) -> list[tuple[Parts, int]]:
     """The sequences of a record of one or two texts, with the tokens that each has lost."""
     lengths, room = [len(part) for part in parts], max_length - 1 - len(parts)
     if overlap is None or sum(lengths) <= room:
-        kept = cut(lengths[0], sum(lengths[1:]), room)[: len(parts)]
-        return [([part[:length] for part, length in zip(parts, kept, strict=True)], sum(lengths) - sum(kept))]
+        sizes = cut(lengths[0], sum(lengths[1:]), room)[: len(parts)]
+        kept = [part[len(part) - size :] if keep_end else part[:size] for part, size in zip(parts, sizes, strict=True)]
+        return [(kept, sum(lengths) - sum(sizes))]
     # The first of two texts is in every window; where it takes more than half of the room, it is cut.
     *question, text = parts
     question = [part[: room // 2] for part in question]

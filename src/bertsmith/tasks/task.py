@@ -26,7 +26,7 @@ from bertsmith.tasks.reading.records import Record, RowReader
 from bertsmith.tasks.sampling import rows_of_epoch
 from bertsmith.tasks.sequences import Inputs, Sequences, Targets, by_length, encode, pack, slots_of
 from bertsmith.tasks.settings import FinetuneSettings
-from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
 
 Answer = dict[str, Any]
 Floats = NDArray[np.float32]
@@ -79,13 +79,31 @@ class Answering(RowReader, ABC):
         """The sequences of records. Raises BertsmithError for single texts where pairs are wanted, and the reverse."""
         if self.pairs is not None:
             check_pairs(records, self.pairs)
-        return encode(records, tokenizer, max_length, self.literal_specials, self.overlap)
+        return encode(records, tokenizer, max_length, self.literal_specials, self.overlap, self.cut)
+
+    @staticmethod
+    def cut(first: int, second: int, room: int) -> tuple[int, int]:
+        """How many tokens are kept of two texts of these lengths where there is room for so many."""
+        return truncated_lengths(first, second, room)
 
     @abstractmethod
+    def outputs(self, model: nn.Module, sequences: Sequences, runner: Runner) -> list[Any]:
+        """What the model gives for each sequence by itself, whatever stands beside it: [S], for `answers_from`. The
+        model must be in evaluation mode."""
+
+    @abstractmethod
+    def answers_from(self, outputs: Sequence[Any], records: Sequence[Record], sequences: Sequences) -> list[Answer]:
+        """An answer for each record, in their order, from the `outputs` of all sequences."""
+
+    def check_rows(self, records: Sequence[Record], sequences: Sequences) -> None:
+        """Raises BertsmithError at a row that has no answer."""
+
     def answers(
         self, model: nn.Module, records: Sequence[Record], sequences: Sequences, runner: Runner
     ) -> list[Answer]:
-        """An answer for each record, in their order. The model must be in evaluation mode."""
+        """An answer for each record, in their order. The model must be in evaluation mode. Raises as `check_rows`."""
+        self.check_rows(records, sequences)
+        return self.answers_from(self.outputs(model, sequences, runner), records, sequences) if records else []
 
     @abstractmethod
     def cells(self, answer: Answer) -> dict[str, str]:
@@ -106,7 +124,7 @@ class Runner:
     between: Callable[[], None] = lambda: None
 
     @torch.no_grad()
-    def scores(self, model: nn.Module, sequences: Sequences, per_token: bool = False) -> Floats:
+    def scores(self, model: Callable[[Inputs], Tensor], sequences: Sequences, per_token: bool = False) -> Floats:
         """The model's scores in the order of the sequences: float32[S, C], or with `per_token` those of the tokens of
         all sequences, one after the other: float32[T, C]. The model must be in evaluation mode."""
         order = list(by_length(sequences, self.budget_tokens))
@@ -308,12 +326,17 @@ class Task(Answering):
     def answers_of(self, scores: Floats, records: Sequence[Record], sequences: Sequences) -> list[Answer]:
         """An answer for each record, from the model's scores for all sequences."""
 
-    def answers(
-        self, model: nn.Module, records: Sequence[Record], sequences: Sequences, runner: Runner
-    ) -> list[Answer]:
-        if not records:
-            return []
-        return self.answers_of(runner.scores(model, sequences, self.per_token), records, sequences)
+    def outputs(self, model: nn.Module, sequences: Sequences, runner: Runner) -> list[Floats]:
+        """float32[C] each, or float32[length, C] with `per_token`."""
+        scores = runner.scores(model, sequences, self.per_token)
+        return np.split(scores, np.cumsum(sequences.lengths)[:-1]) if self.per_token else list(scores)
+
+    def answers_from(self, outputs: Sequence[Any], records: Sequence[Record], sequences: Sequences) -> list[Answer]:
+        return self.answers_of(self.joined(outputs), records, sequences)
+
+    def joined(self, outputs: Sequence[Floats]) -> Floats:
+        """The `outputs` of sequences as `Runner.scores` gives them."""
+        return np.concatenate(outputs) if self.per_token else np.stack(outputs)
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The report of the dev or the test rows, and files of this kind alone, into a folder that is made."""

@@ -145,10 +145,13 @@ class Tokenizer:
         """As `encode_ids`, by `tokenizers` alone: what every faster way is held to."""
         return [each.ids for each in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    def encode_offsets(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    def encode_offsets(
+        self, texts: Sequence[str], literal_specials: bool = False
+    ) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """The ids of every text, without [CLS] and [SEP], and the characters that each piece stands for: int64[L],
-        int64[L, 2] (its first one, and the one after its last)."""
-        encoded = self._plain.encode_batch(list(texts), add_special_tokens=False)
+        int64[L, 2] (its first one, and the one after its last). literal_specials: as of `encode_ids`."""
+        engine = self._with_specials if literal_specials else self._plain
+        encoded = engine.encode_batch(list(texts), add_special_tokens=False)
         return [
             (np.array(each.ids, dtype=np.int64), np.array(each.offsets, dtype=np.int64).reshape(-1, 2))
             for each in encoded

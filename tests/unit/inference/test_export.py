@@ -232,7 +232,7 @@ def test_a_repository_for_triton_is_read_and_its_model_runs(tmp_path: Path) -> N
     (logits,) = config.output
     assert (out / "reviews" / logits.label_filename).read_text().splitlines() == list(LABELS)
     row = {"text": "word1 word2", "text_b": "lovely"}
-    ids = np.array([Predictor(folder)._tokenizer.encode_pair(*row.values()).ids])
+    ids = np.array([Predictor(folder).tokenizer.encode_pair(*row.values()).ids])
     kinds_of = np.array([[0, 0, 0, 0, 1, 1]])
     (found,) = session.run(
         ["logits"], {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": kinds_of}

@@ -41,6 +41,20 @@ def test_sequences_are_googles(a, b, max_length):
     assert (sequences.truncated.tokens, sequences.truncated.rows) == (lost, int(lost > 0))
 
 
+@given(a=text, b=st.none() | text, max_length=st.integers(8, 40))
+@settings(deadline=None)
+def test_keeping_the_end_cuts_as_much_of_each_text_from_its_beginning(a, b, max_length):
+    """It is what cutting the end of the reversed texts leaves, reversed."""
+    kept = encode([record(a, b)], TOKENIZER, max_length, keep_end=True)
+    mirrored = encode([record(a[::-1], b and b[::-1])], TOKENIZER, max_length)
+    assert kept.lost_tokens.tolist() == mirrored.lost_tokens.tolist()
+    split = int(kept.first_segments[0]) - 1
+    parts = [each.ids[0].tolist() for each in (kept, mirrored)]
+    firsts, seconds = ([each[1:split] for each in parts], [each[split + 1 : -1] for each in parts])
+    assert firsts[0] == firsts[1][::-1]
+    assert seconds[0] == seconds[1][::-1]
+
+
 def test_a_literal_special_is_text_unless_asked_for():
     assert MASK not in encode([record("a [MASK] b")], TOKENIZER, 20).ids[0]
     assert encode([record("a [MASK] b")], TOKENIZER, 20, literal_specials=True).ids[0].tolist() == [2, 5, 4, 6, 3]

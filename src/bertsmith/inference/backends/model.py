@@ -41,16 +41,20 @@ class GraphModel(nn.Module):
         self._vectors = model.vectors if isinstance(model, VectorModel) else None
 
     def forward(self, inputs: Inputs) -> Tensor:
+        if self._vectors is not None:
+            return self._vectors(self.states(inputs), torch.from_numpy(inputs.asked.offsets))
         feed = padded(inputs)
         found = self._run(feed)
-        if self._vectors is not None:
-            hidden = torch.from_numpy(found["last_hidden_state"][feed["attention_mask"] > 0])
-            return self._vectors(hidden, torch.from_numpy(inputs.asked.offsets))
         if "start_logits" in found:
             scores = np.stack([found["start_logits"], found["end_logits"]], axis=-1)
         else:
             scores = found["logits"]
         return torch.from_numpy(scores[feed["attention_mask"] > 0] if scores.ndim == 3 else scores)
+
+    def states(self, inputs: Inputs) -> Tensor:
+        """The last hidden states of the tokens, fp32[T, H]."""
+        feed = padded(inputs)
+        return torch.from_numpy(self._run(feed)["last_hidden_state"][feed["attention_mask"] > 0])
 
     def piece_scores(self, inputs: Inputs, slots: Tensor) -> Tensor:
         """Of every piece at some tokens: int64[M] -> [M, V]."""

@@ -38,14 +38,18 @@ class VectorModel(nn.Module):
 
     def forward(self, inputs: Inputs) -> Tensor:
         """The vectors of the sequences asked for, fp32[S, H]."""
-        hidden = self.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
         offsets = inputs.packed.offsets[: inputs.asked.sequences + 1].long()
-        return self.vectors(hidden[: inputs.asked.tokens].float(), offsets)
+        return self.vectors(self.states(inputs), offsets)
 
     def vectors(self, hidden: Tensor, offsets: Tensor) -> Tensor:
         """Of the last hidden states of all tokens, [T, H] -> [S, H]; offsets as of `pooled`."""
         vectors = pooled(hidden, offsets, self.pooling)
         return nn.functional.normalize(vectors) if self.unit else vectors
+
+    def states(self, inputs: Inputs) -> Tensor:
+        """The last hidden states of the tokens of the sequences asked for, fp32[T, H]."""
+        hidden: Tensor = self.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
+        return hidden[: inputs.asked.tokens].float()
 
 
 def pooled(hidden: Tensor, offsets: Tensor, pooling: Pooling) -> Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -43,11 +43,8 @@ class Likelihood(Answering):
     def build(self, config: BertConfig, compute: torch.dtype | None) -> WordModel:
         return WordModel(config, compute)
 
-    def answers(
-        self, model: nn.Module, records: Sequence[Record], sequences: Sequences, runner: Runner
-    ) -> list[Answer]:
-        """{"log_likelihood", "tokens", "per_token", "pieces"} for each row: the sum over its tokens, how many these
-        are, their mean (None for no tokens), and each piece with its own."""
+    def outputs(self, model: nn.Module, sequences: Sequences, runner: Runner) -> list[NDArray[np.float64]]:
+        """The log probability of each token of a sequence, 0 for those that are not scored: float64[length] each."""
         assert isinstance(model, ScoresPieces)
         found = [np.zeros(len(ids)) for ids in sequences.ids]
         for members, positions in self._batches(sequences, runner.budget_tokens):
@@ -58,7 +55,12 @@ class Likelihood(Answering):
         if not all(np.isfinite(each).all() for each in found):
             fix = "use --precision fp32, or train again with a lower learning rate"
             raise BertsmithError("the model's scores are not finite (NaN or infinity)", "the model", fix)
-        return [self._answer(*each) for each in zip(sequences.ids, found, strict=True)]
+        return found
+
+    def answers_from(self, outputs: Sequence[Any], records: Sequence[Record], sequences: Sequences) -> list[Answer]:
+        """{"log_likelihood", "tokens", "per_token", "pieces"} for each row: the sum over its tokens, how many these
+        are, their mean (None for no tokens), and each piece with its own."""
+        return [self._answer(*each) for each in zip(sequences.ids, outputs, strict=True)]
 
     def _answer(self, ids: Ints, values: NDArray[np.float64]) -> Answer:
         places = self._scored_places(ids)

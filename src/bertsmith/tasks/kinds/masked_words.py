@@ -69,16 +69,10 @@ class MaskedWords(Answering):
     def build(self, config: BertConfig, compute: torch.dtype | None) -> WordModel:
         return WordModel(config, compute)
 
-    def answers(
-        self, model: nn.Module, records: Sequence[Record], sequences: Sequences, runner: Runner
-    ) -> list[Answer]:
-        """{"guesses"} for each row: for each of its masks, in order, the likeliest pieces with their probabilities.
-
-        Raises BertsmithError at a row whose mask was truncated away.
-        """
+    def outputs(self, model: nn.Module, sequences: Sequences, runner: Runner) -> list[list[list[dict[str, Any]]]]:
+        """For each mask of a sequence, in order, the likeliest pieces with their probabilities."""
         assert isinstance(model, ScoresPieces)
-        self._check(records, sequences)
-        guesses: list[list[list[dict[str, Any]]]] = [[] for _ in records]
+        guesses: list[list[list[dict[str, Any]]]] = [[] for _ in sequences.ids]
         for members in by_length(sequences, runner.budget_tokens):
             rows, probabilities, pieces = self._guess(model, sequences, members, runner.device)
             for row, those_probabilities, those_pieces in zip(rows, probabilities, pieces, strict=True):
@@ -88,7 +82,11 @@ class MaskedWords(Answering):
                         for piece, probability in zip(those_pieces, those_probabilities, strict=True)
                     ]
                 )
-        return [{"guesses": each} for each in guesses]
+        return guesses
+
+    def answers_from(self, outputs: Sequence[Any], records: Sequence[Record], sequences: Sequences) -> list[Answer]:
+        """{"guesses"} for each row: those of its masks."""
+        return [{"guesses": each} for each in outputs]
 
     @torch.no_grad()
     def _guess(
@@ -102,7 +100,8 @@ class MaskedWords(Answering):
         rows = np.repeat(members, inputs.asked.lengths)[slots.cpu().numpy()]
         return rows, top.values.cpu().numpy(), top.indices.cpu().numpy()
 
-    def _check(self, records: Sequence[Record], sequences: Sequences) -> None:
+    def check_rows(self, records: Sequence[Record], sequences: Sequences) -> None:
+        """Raises BertsmithError at a row without a mask, and at one whose mask was truncated."""
         for record, ids in zip(records, sequences.ids, strict=True):
             if int(np.sum(ids == self.tokenizer.special.mask)) < _masks(record):
                 raise BertsmithError(

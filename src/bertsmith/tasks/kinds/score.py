@@ -19,9 +19,9 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.kinds.pooled import Classifier
 from bertsmith.tasks.reading.records import Record
-from bertsmith.tasks.sequences import Sequences, encode
-from bertsmith.tasks.task import Answer, Answering, FolderFacts, Runner, check_pairs
-from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
+from bertsmith.tasks.sequences import Sequences
+from bertsmith.tasks.task import Answer, Answering, Floats, FolderFacts, Runner
+from bertsmith.tokens.tokenizer import truncated_lengths
 
 _ACTIVATIONS = {"Sigmoid": True, "Identity": False}
 
@@ -58,18 +58,20 @@ class Score(Answering):
     def build(self, config: BertConfig, compute: torch.dtype | None) -> Classifier:
         return Classifier(config, 1, compute)
 
-    def encode(self, records: Sequence[Record], tokenizer: Tokenizer, max_length: int) -> Sequences:
-        if self.pairs:
-            check_pairs(records, self.pairs)
-        return encode(records, tokenizer, max_length, cut=_halves)
+    @staticmethod
+    def cut(first: int, second: int, room: int) -> tuple[int, int]:
+        """An odd token of two equal halves is the second text's, as in Hugging Face's tokenizers."""
+        if first <= second and first > room // 2:
+            return room // 2, room - room // 2
+        return truncated_lengths(first, second, room)
 
-    def answers(
-        self, model: nn.Module, records: Sequence[Record], sequences: Sequences, runner: Runner
-    ) -> list[Answer]:
+    def outputs(self, model: nn.Module, sequences: Sequences, runner: Runner) -> list[Floats]:
+        """float32[1] each."""
+        return list(runner.scores(model, sequences))
+
+    def answers_from(self, outputs: Sequence[Any], records: Sequence[Record], sequences: Sequences) -> list[Answer]:
         """{"score", "logit"} for each row: logit is the model's output."""
-        if not records:
-            return []
-        logits = runner.scores(model, sequences)[:, 0].astype(np.float64)
+        logits = np.stack(outputs)[:, 0].astype(np.float64)
         scores = 1 / (1 + np.exp(-logits)) if self.sigmoid else logits
         return [{"score": float(score), "logit": float(logit)} for score, logit in zip(scores, logits, strict=True)]
 
@@ -83,11 +85,3 @@ def _activation(config: Mapping[str, Any]) -> Any:
     return (
         named.get("activation_fn") if isinstance(named, Mapping) else config.get("sbert_ce_default_activation_function")
     )
-
-
-def _halves(first: int, second: int, room: int) -> tuple[int, int]:
-    """As `truncated_lengths`, but an odd token of two equal halves is the second text's, as in Hugging Face's
-    tokenizers."""
-    if first <= second and first > room // 2:
-        return room // 2, room - room // 2
-    return truncated_lengths(first, second, room)

@@ -1,0 +1,93 @@
+"""`bertsmith serve`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.processes import bound_product_caches
+from bertsmith.cli.use import DeviceFlags
+from bertsmith.cli.verb import Call, Verb
+from bertsmith.inference.server.limits import Limits
+
+if TYPE_CHECKING:
+    from bertsmith.inference.server.serve import Settings
+
+TOKEN_VARIABLE = "BERTSMITH_TOKEN"
+
+
+@dataclass(frozen=True)
+class ServeFlags(DeviceFlags):
+    """Flags of `serve`."""
+
+    models: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL...")]
+    """Runs or model folders, each under the name of its folder, or of another where it is written NAME=FOLDER."""
+    host: str = "127.0.0.1"
+    """The address to listen on; 0.0.0.0 is every one of this machine."""
+    port: int = 8080
+    """The port to listen on; 0 takes any free one, which is logged."""
+    token: str = ""
+    """What clients must send as Authorization: Bearer TOKEN. Other users of this machine can see flags: the variable
+    BERTSMITH_TOKEN hides it."""
+    limits: Limits = field(default_factory=Limits)
+    """What is taken in, and how long things may take."""
+
+
+def _serve(call: Call) -> None:
+    flags = call.read(ServeFlags)
+    models = named_folders(flags.models, call.prog)
+    try:
+        from bertsmith.inference.server.serve import Settings, serve
+    except ModuleNotFoundError as error:
+        what = f"a server needs {error.name}, which is not installed"
+        raise BertsmithError(what, call.prog, "pip install 'bertsmith[serve]'") from error
+    token = flags.token or os.environ.get(TOKEN_VARIABLE, "")
+    if not token.isascii() or token != token.strip():
+        what = "a token has white space around it, or letters that a header cannot hold"
+        raise BertsmithError(what, call.prog, "use ASCII letters and digits")
+    settings: Settings = Settings(models, flags.host, flags.port, token, **flags.run_by(), limits=flags.limits)
+    bound_product_caches()
+    serve(settings)
+
+
+def named_folders(models: tuple[str, ...], prog: str) -> dict[str, Path]:
+    """The folders by the names that they are served under. Raises BertsmithError for a folder that is not there, and
+    for names that are equal or cannot stand in a path."""
+    found: dict[str, Path] = {}
+    for each in models:
+        name, separator, folder = each.rpartition("=")
+        path = Path(folder)
+        name = name if separator else _own_name(path)
+        if not name or set(name) & set("/?#% "):
+            raise BertsmithError(f"'{name}' cannot be the name of a model", each, "write NAME=FOLDER with another name")
+        if name in found:
+            what = f"two models are called '{name}'"
+            raise BertsmithError(what, each, f"name one of them, as in other={folder}")
+        if not path.is_dir():
+            raise BertsmithError("this folder is not there", folder, "name a run or a model folder")
+        found[name] = path
+    if not found:
+        raise BertsmithError("no model is named", prog, f"name a run or a model folder; see {prog} --help")
+    return found
+
+
+def _own_name(folder: Path) -> str:
+    """The name of a folder; of the model in a run, that of the run."""
+    folder = folder.resolve()
+    return folder.parent.name if folder.name == "model" else folder.name
+
+
+VERBS = {
+    "serve": Verb(
+        "Serve models over HTTP: routes of Text Embeddings Inference, Hugging Face and OpenAI, and a page at /.",
+        "  bertsmith serve runs/labels\n"
+        "  bertsmith serve labels=runs/labels runs/squad runs/embed --host 0.0.0.0 --port 80 --limits.rows 64\n"
+        "  curl localhost:8080/predict -H 'Content-Type: application/json' -d '{\"inputs\": \"a text\"}'",
+        _serve,
+    ),
+}

@@ -1,0 +1,58 @@
+"""The application: all routes, each also under /models/NAME, and every error in one shape."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+import bertsmith
+from bertsmith.inference.server.guard import Guard
+from bertsmith.inference.server.refusals import Refusal
+from bertsmith.inference.server.routes.hugging_face import hugging_face_routes
+from bertsmith.inference.server.routes.openai import openai_routes
+from bertsmith.inference.server.routes.own import answers_route, info_route, probe_routes
+from bertsmith.inference.server.routes.page import page_routes
+from bertsmith.inference.server.routes.schemas import NAMED, complaint
+from bertsmith.inference.server.routes.tei import tei_routes
+from bertsmith.inference.server.service import Service
+
+
+def make_app(service: Service) -> Guard:
+    """The ASGI application of a server."""
+    # The pages that FastAPI makes of an OpenAPI load scripts from other servers.
+    app = FastAPI(
+        title="Bertsmith", version=bertsmith.__version__, docs_url=None, redoc_url=None,
+        summary="BERT models behind HTTP.",
+    )  # fmt: skip
+    for make in (tei_routes, answers_route, info_route):
+        routes = make(service)
+        app.include_router(routes, prefix="/models/{model}", dependencies=[NAMED])
+        app.include_router(routes)
+    for others in (hugging_face_routes(service), openai_routes(service), probe_routes(service), page_routes()):
+        app.include_router(others)
+    app.router.redirect_slashes = False
+    for kind in (Refusal, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _refuse)
+    return Guard(app, service)
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    if isinstance(error, RequestValidationError):
+        refusal = Refusal(422, complaint([{**each, "loc": each["loc"][1:]} for each in error.errors()]))
+    elif isinstance(error, HTTPException):
+        # 400 is FastAPI's for a body that it cannot parse at all.
+        status = 422 if error.status_code == 400 else error.status_code
+        refusal = Refusal(status, _WORDS.get(status, str(error.detail)), dict(error.headers or {}))
+    else:
+        assert isinstance(error, Refusal)
+        refusal = error
+    body = refusal.body(request.url.path)
+    return Response(body, refusal.status, headers=refusal.headers, media_type="application/json")
+
+
+_WORDS = {
+    404: "there is no such route; /openapi.json lists those there are",
+    405: "this route has another method; /openapi.json says which",
+    422: "the body is not JSON in UTF-8",
+}

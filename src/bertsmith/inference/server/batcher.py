@@ -1,0 +1,228 @@
+"""Continuous batching: what has gathered while one batch was computed is the next one, up to a budget of tokens.
+
+Each way of running a model is a lane with a queue. One thread computes for all lanes, a batch of each in turn, so that
+models share the processor fairly. Nothing waits for a batch to fill. Legend: S sequences of a job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from bertsmith.inference.server.limits import Limits
+from bertsmith.inference.server.refusals import Refusal, overloaded
+from bertsmith.tasks.sequences import Sequences
+
+Compute = Callable[[Sequences], Sequence[Any]]
+_MEMORY = 0.8  # share of the earlier speed in the running mean
+
+
+@dataclass(eq=False)
+class Job:
+    """The sequences of a request. taken: how many of them are computed or in a batch. outputs: of those, in order."""
+
+    sequences: Sequences
+    done: asyncio.Future[list[Any]]
+    lengths: list[int]
+    taken: int = 0
+    outputs: list[Any] = field(default_factory=list)
+    error: Exception | None = None
+    since: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The sequences `start` to `stop` of a job."""
+
+    job: Job
+    start: int
+    stop: int
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.job.lengths[self.start : self.stop])
+
+
+class Observer(Protocol):
+    """Counts batches and waits; called by the computing thread."""
+
+    def batch(self, lane: Lane, sequences: int, tokens: int, seconds: float) -> None: ...
+
+    def waited(self, lane: Lane, seconds: float) -> None: ...
+
+
+class Lane:
+    """A queue of jobs for one way of running a model.
+
+    compute: gives the output of each sequence, [S], whatever stands beside it. tokens: waiting. rate: tokens/s of late,
+    0 before the first batch.
+    """
+
+    def __init__(self, model: str, compute: Compute, budget_tokens: int) -> None:
+        self.model, self.compute, self.budget_tokens = model, compute, budget_tokens
+        self.waiting: deque[Job] = deque()
+        self.tokens = 0
+        self.rate = 0.0
+
+    def add(self, job: Job) -> None:
+        self.waiting.append(job)
+        self.tokens += sum(job.lengths)
+
+    def remove(self, job: Job) -> None:
+        """Takes a job out of the queue, if it is still there."""
+        if job in self.waiting:
+            self.waiting.remove(job)
+            self.tokens -= sum(job.lengths[job.taken :])
+
+    def take(self) -> list[Part]:
+        """The next batch, the oldest jobs first. While others wait, no job fills more than half of it, so that a long
+        request holds nobody up; a sequence that is longer than the budget goes alone."""
+        room = self.budget_tokens
+        starts: dict[Job, int] = {}
+        used: dict[Job, int] = {}
+        for share in (room // 2 if len(self.waiting) > 1 else room, room):
+            for job in self.waiting:
+                while job.taken < len(job.lengths):
+                    length, mine = job.lengths[job.taken], used.get(job, 0)
+                    if starts and (length > room or mine + length > share):
+                        break
+                    starts.setdefault(job, job.taken)
+                    used[job] = mine + length
+                    room -= length
+                    job.taken += 1
+        self.tokens -= sum(used.values())
+        self.waiting = deque(job for job in self.waiting if job.taken < len(job.lengths))
+        return [Part(job, start, job.taken) for job, start in starts.items()]
+
+    def measured(self, tokens: int, seconds: float) -> None:
+        """Brings the speed up to date."""
+        rate = tokens / max(seconds, 1e-6)
+        self.rate = _MEMORY * self.rate + (1 - _MEMORY) * rate if self.rate else rate
+
+
+class Batcher:
+    """The computing thread, and the queues before it. Its methods are called from the event loop's thread."""
+
+    def __init__(self, limits: Limits, observer: Observer) -> None:
+        self._limits, self._observer = limits, observer
+        self.lanes: list[Lane] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="compute", daemon=True)
+
+    def start(self, lanes: Sequence[Lane]) -> None:
+        """Begins to compute for these lanes."""
+        self.lanes = list(lanes)
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Lets the thread end once nothing waits."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def wait_seconds(self) -> float:
+        """How long what waits will take, as far as the speed is known."""
+        return sum(lane.tokens / lane.rate for lane in self.lanes if lane.rate)
+
+    def check_room(self, lane: Lane, tokens: int) -> None:
+        """Raises Refusal where so many more tokens may not wait: 429, or 413 for what never could."""
+        limits = self._limits
+        if tokens > limits.queue_tokens:
+            what = f"this request has {tokens:,} tokens, and a queue takes {limits.queue_tokens:,}"
+            raise Refusal(413, f"{what}; send fewer rows at a time")
+        if not lane.waiting:
+            return
+        wait = self.wait_seconds()
+        too_many = len(lane.waiting) >= limits.queue_requests or lane.tokens + tokens > limits.queue_tokens
+        if too_many or wait > limits.queue_seconds:
+            raise overloaded(wait)
+
+    async def outputs(self, lane: Lane, sequences: Sequences) -> list[Any]:
+        """What the lane gives for each of the sequences: [S].
+
+        A caller that is cancelled leaves the queue. Raises Refusal as `check_room`, and whatever `compute` raises for
+        these sequences by themselves.
+        """
+        job = Job(sequences, asyncio.get_running_loop().create_future(), sequences.lengths.tolist())
+        self.check_room(lane, sum(job.lengths))
+        with self._changed:
+            lane.add(job)
+            self._changed.notify()
+        try:
+            return await job.done
+        finally:
+            with self._changed:
+                lane.remove(job)
+
+    def _work(self) -> None:
+        turn = 0
+        while True:
+            with self._changed:
+                while not any(lane.waiting for lane in self.lanes):
+                    if self._closed:
+                        return
+                    self._changed.wait()
+                order = (self.lanes[(turn + step) % len(self.lanes)] for step in range(len(self.lanes)))
+                lane = next(each for each in order if each.waiting)
+                turn = self.lanes.index(lane) + 1
+                parts = lane.take()
+            for part in parts:
+                if part.start == 0:
+                    self._observer.waited(lane, time.monotonic() - part.job.since)
+            self._compute(lane, parts)
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                self._loop.call_soon_threadsafe(_deliver, [part.job for part in parts])
+
+    def _compute(self, lane: Lane, parts: Sequence[Part]) -> None:
+        """Gives each job its outputs; where a batch fails, its parts are computed alone, so that only those fail which
+        are at fault."""
+        began = time.perf_counter()
+        try:
+            outputs = list(lane.compute(_joined(parts)))
+        except Exception as error:
+            if len(parts) > 1:
+                for part in parts:
+                    self._compute(lane, [part])
+            else:
+                self._fail(lane, parts[0].job, error)
+            return
+        seconds, tokens = time.perf_counter() - began, sum(part.tokens for part in parts)
+        lane.measured(tokens, seconds)
+        self._observer.batch(lane, len(outputs), tokens, seconds)
+        place = 0
+        for part in parts:
+            part.job.outputs += outputs[place : place + part.stop - part.start]
+            place += part.stop - part.start
+
+    def _fail(self, lane: Lane, job: Job, error: Exception) -> None:
+        job.error = error
+        with self._changed:
+            lane.remove(job)
+
+
+def _joined(parts: Sequence[Part]) -> Sequences:
+    """The sequences of all parts as one, each a row of its own."""
+    ids = [each for part in parts for each in part.job.sequences.ids[part.start : part.stop]]
+    firsts = np.concatenate([part.job.sequences.first_segments[part.start : part.stop] for part in parts])
+    return Sequences(ids, firsts, np.zeros_like(firsts), np.arange(len(ids)))
+
+
+def _deliver(jobs: Sequence[Job]) -> None:
+    """Ends the wait for jobs that are computed or have failed."""
+    for job in jobs:
+        if job.done.done():
+            continue
+        if job.error is not None:
+            job.done.set_exception(job.error)
+        elif len(job.outputs) == len(job.lengths):
+            job.done.set_result(job.outputs)

@@ -1,0 +1,170 @@
+"""What stands before the routes: the token, whether there is room, the size and pace of bodies, clients that go away.
+
+A request that the server cannot take is refused here, before its body is parsed: under load that costs least.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import time
+import traceback
+from typing import Any
+
+from bertsmith.base.log import say, warn
+from bertsmith.inference.server.metrics import Account
+from bertsmith.inference.server.refusals import Refusal
+from bertsmith.inference.server.service import Service
+
+Message = dict[str, Any]
+# What a browser or a probe reads before it can send a token; nothing of the models is in it.
+OPEN_PATHS = ("/health", "/", "/page.css", "/page.js")
+MODELS = "/models/"
+
+
+class Guard:
+    """An ASGI application around the one that has the routes."""
+
+    def __init__(self, app: Any, service: Service) -> None:
+        self._app, self._service = app, service
+
+    async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, started = time.perf_counter(), False
+        account = scope.setdefault("state", {})["account"] = Account(scope["method"])
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started, account.status = True, message["status"]
+            await send(message)
+
+        try:
+            await self._pass(scope, receive, sending)
+        except Refusal as refusal:
+            await _refuse(refusal, scope, sending)
+        except Exception as error:
+            warn("an error of the server's own:\n" + "".join(traceback.format_exception(error)))
+            if not started:
+                await _refuse(Refusal(500, "the server failed; its log says how"), scope, sending)
+        finally:
+            account.seconds = time.perf_counter() - began
+            account.route = _route(scope)
+            self._service.metrics.request(account)
+            say(_line(account))
+
+    async def _pass(self, scope: Message, receive: Any, send: Any) -> None:
+        service, path = self._service, scope["path"]
+        headers = dict(scope["headers"])
+        if not (scope["method"] in ("GET", "HEAD") and path in OPEN_PATHS):
+            _check_token(headers, service.token)
+        if scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        service.check_ready()
+        length = _check_head(headers, service)
+        service.check_room(path.split("/")[2] if path.startswith(MODELS) else None, length)
+        try:
+            async with asyncio.timeout(service.limits.body_seconds):
+                body = await _body(receive, service.limits.body_bytes)
+        except TimeoutError:
+            what = f"the body did not arrive within {service.limits.body_seconds:g} s"
+            raise Refusal(408, what, {"Connection": "close"}) from None
+        if body is not None:
+            await self._answer(scope, body, receive, send)
+
+    async def _answer(self, scope: Message, body: bytes, receive: Any, send: Any) -> None:
+        """Runs the route, unless the client goes away before it has an answer."""
+        unread = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return unread.pop() if unread else await asyncio.Future()
+
+        answering = asyncio.create_task(self._app(scope, replay, send))
+        leaving = asyncio.create_task(receive())
+        self._service.active += 1
+        try:
+            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                await answering
+        finally:
+            self._service.active -= 1
+            answering.cancel()
+            leaving.cancel()
+            await asyncio.gather(answering, leaving, return_exceptions=True)
+
+
+async def _body(receive: Any, most: int) -> bytes | None:
+    """The whole body; None where the client went away. Raises Refusal (413) as soon as it is too long."""
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            raise _too_long(most)
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+def _too_long(most: int) -> Refusal:
+    return Refusal(413, f"the body is longer than {most:,} bytes; send fewer rows at a time")
+
+
+def _check_head(headers: dict[bytes, bytes], service: Service) -> int:
+    """The length that a body says it has, 0 where it does not. Raises Refusal for one that is too long (413), and for
+    one that is not JSON (415): a browser sends nothing else to another site without asking first."""
+    kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+    if kind != b"application/json" and not (kind.startswith(b"application/") and kind.endswith(b"+json")):
+        raise Refusal(415, "the body must be JSON; send the header Content-Type: application/json")
+    said = headers.get(b"content-length", b"0")
+    length = int(said) if said.isdigit() else 0
+    if length > service.limits.body_bytes:
+        raise _too_long(service.limits.body_bytes)
+    return length
+
+
+def _check_token(headers: dict[bytes, bytes], token: str) -> None:
+    """Raises Refusal (401). The time that this takes does not depend on how much of a token is right."""
+    scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+    right = hmac.compare_digest(given.strip(), token.encode()) and scheme.lower() == b"bearer"
+    if token and not right:
+        what = "a token is wanted; send the header Authorization: Bearer with it"
+        raise Refusal(401, what, {"WWW-Authenticate": "Bearer"})
+
+
+async def _refuse(refusal: Refusal, scope: Message, send: Any) -> None:
+    body = refusal.body(scope["path"])
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}
+    pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _route(scope: Message) -> str:
+    """The route that answered, as the routes name it: a path that a client made up would make a count of its own."""
+    route = scope.get("route")
+    path = getattr(route, "path", "")
+    return path if isinstance(path, str) and path else "none"
+
+
+def _line(account: Account) -> str:
+    """A request as a line of JSON; nothing that a client wrote is in it."""
+    return json.dumps(
+        {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "method": account.method,
+            "route": account.route,
+            "status": account.status,
+            "model": account.model,
+            "rows": account.rows,
+            "tokens": account.tokens,
+            "truncated_rows": account.truncated,
+            "ms": round(1000 * account.seconds, 2),
+        }
+    )

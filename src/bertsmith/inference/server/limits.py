@@ -1,0 +1,44 @@
+"""What a server takes in, how much may wait in it, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from bertsmith.base.errors import BertsmithError
+
+CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 2048, 16_384
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Every number is above 0, but for `batch_tokens`. Raises BertsmithError for one that is not."""
+
+    body_bytes: int = 4_000_000
+    """The most bytes of a request's body; a longer one is answered with 413."""
+    rows: int = 1024
+    """The most texts or rows of a request (413)."""
+    queue_requests: int = 512
+    """The most requests that wait for a model; another one is answered with 429."""
+    queue_tokens: int = 262_144
+    """The most tokens that wait for a model (429); a request with more by itself is refused (413)."""
+    queue_seconds: float = 10.0
+    """The longest wait, as foretold from the measured speed, at which another request is let in (429)."""
+    request_seconds: float = 60.0
+    """How long a request may wait for its answer (504)."""
+    body_seconds: float = 20.0
+    """How long a client may take for the head of a request, or for its body (408), or to read on in an answer."""
+    stop_seconds: float = 30.0
+    """How long requests that are in the server may take once a signal stops it."""
+    batch_tokens: int = 0
+    """The most tokens that go through a model at once; 0 is 2,048 on a CPU and 16,384 on a GPU."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value, least = getattr(self, each.name), 0 if each.name == "batch_tokens" else 1
+            if not value >= least:
+                flag = f"--limits.{each.name.replace('_', '-')}"
+                raise BertsmithError(f"{flag} is {value}", "the limits of the server", f"use a number from {least}")
+
+    def batch_tokens_on(self, cpu: bool) -> int:
+        """`batch_tokens` on a CPU, or on a GPU."""
+        return self.batch_tokens or (CPU_BATCH_TOKENS if cpu else GPU_BATCH_TOKENS)

@@ -1,0 +1,158 @@
+"""The models of a server: what each can do, how requests become sequences, and outputs become answers.
+
+Legend: N rows of a request, H width of a vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertsmith.base import files
+from bertsmith.base.device import choose_device
+from bertsmith.base.errors import BertsmithError
+from bertsmith.inference.embed import Embedder, Vectors
+from bertsmith.inference.predictor import Prediction, Predictor, read_task
+from bertsmith.inference.server.batcher import Lane
+from bertsmith.inference.server.limits import Limits
+from bertsmith.inference.server.refusals import Refusal, refused
+from bertsmith.tasks.kinds.pooled import SEVERAL, names_of_config
+from bertsmith.tasks.reading.records import Record, Row
+from bertsmith.tasks.registry import answering
+from bertsmith.tasks.sequences import Sequences
+from bertsmith.tokens.tokenizer import Tokenizer
+from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, model_folder
+
+EMBED, MASKED, SCORE = "embed", "masked words", "score"
+MOST_GUESSES = 20
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What to do with a row that is longer than the model reads. truncate: whether it may lose tokens; otherwise the
+    request is refused. keep_end: whether it loses its beginning."""
+
+    truncate: bool = False
+    keep_end: bool = False
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The rows of a request. records: [N]; none of a model that gives vectors."""
+
+    records: Sequence[Record]
+    sequences: Sequences
+
+
+class RowModel:
+    """A model that answers rows: classes, numbers, tags, answers to questions, choices or masked words.
+
+    kind, columns, pairs, prompts: as of `Predictor`. labels: of a model that classifies, in the order of its outputs.
+    several_labels: whether a row may have any number of them. reads_masks: whether "[MASK]" in a text is the mask.
+    """
+
+    def __init__(self, name: str, folder: Path, predictor: Predictor, budget_tokens: int) -> None:
+        self.name, self.folder, self._predictor = name, folder, predictor
+        self.kind, self.max_length, self.precision = predictor.kind, predictor.max_length, predictor.facts["precision"]
+        self.columns, self.pairs, self.prompts = predictor.columns, predictor.pairs, predictor.prompts
+        self.lane = Lane(name, predictor.outputs, budget_tokens)
+        self.lanes = (self.lane,)
+        config = files.read_json(folder / CONFIG_FILE)
+        self.labels = names_of_config(config) if self.kind in ("classify", "regress", SCORE, "tag") else []
+        self.several_labels = config.get("problem_type") == SEVERAL
+        self.reads_masks = self.kind == MASKED
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._predictor.tokenizer
+
+    def encode(self, rows: Sequence[Row | str], cut: Cut) -> Encoded:
+        """Raises Refusal for rows that cannot be used (422), and for one that is too long (413)."""
+        try:
+            records, sequences = self._predictor.encoded(_named(rows), cut.keep_end)
+        except BertsmithError as error:
+            raise refused(error) from error
+        _check_length(sequences, cut, self.max_length)
+        return Encoded(records, sequences)
+
+    def answers(self, encoded: Encoded, outputs: Sequence[Any]) -> list[Prediction]:
+        return self._predictor.answered(outputs, encoded.records, encoded.sequences)
+
+    def raw_scores(self, encoded: Encoded, outputs: Sequence[Any]) -> NDArray[np.float32]:
+        """As of `Predictor`: float32[N, C]."""
+        return self._predictor.raw_scores(outputs, encoded.sequences)
+
+
+class TextModel:
+    """A model that gives vectors of texts. width: H. unit: whether its vectors have length 1."""
+
+    kind = EMBED
+
+    def __init__(self, name: str, folder: Path, embedder: Embedder, budget_tokens: int) -> None:
+        self.name, self.folder, self._embedder = name, folder, embedder
+        self.max_length, self.precision = embedder.max_length, embedder.facts["precision"]
+        self.width, self.unit, self.pooling = embedder.width, embedder.rules.unit, embedder.rules.pooling
+        self.lane = Lane(name, lambda sequences: list(embedder.vectors(sequences)), budget_tokens)
+        self.token_lane = Lane(name, embedder.token_vectors, budget_tokens)
+        self.lanes = (self.lane, self.token_lane)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._embedder.tokenizer
+
+    def encode(self, texts: Sequence[str], cut: Cut) -> Encoded:
+        """Raises Refusal for texts that cannot be used (422), and for one that is too long (413)."""
+        try:
+            rows = [(where, {"text": text}) for where, text in _named(texts)]
+            sequences = self._embedder.encoded(rows, "text", cut.keep_end)
+        except BertsmithError as error:
+            raise refused(error) from error
+        _check_length(sequences, cut, self.max_length)
+        return Encoded((), sequences)
+
+    def vectors(self, outputs: Sequence[Vectors], normalize: bool, dimensions: int | None = None) -> Vectors:
+        """float32[N, H], or the first `dimensions` numbers of each; scaled to length 1 with `normalize`."""
+        found = np.stack(outputs)[:, :dimensions]
+        if not normalize:
+            return found
+        return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12), dtype=np.float32)
+
+
+Model = RowModel | TextModel
+
+
+def open_model(name: str, folder: Path, run_by: Mapping[str, str], limits: Limits) -> Model:
+    """Loads the model of a folder, or of a run's folder. run_by: device, precision and backend, as of `Predictor`.
+
+    A folder whose model answers rows is one of those; any other BERT gives vectors. Raises BertsmithError where it
+    holds none that can be served.
+    """
+    folder = model_folder(folder)
+    config = files.read_json(folder / CONFIG_FILE, "name a model folder: one with config.json and model.safetensors")
+    if not isinstance(config, Mapping):
+        raise BertsmithError("this file holds no JSON object", folder / CONFIG_FILE, "name a model folder")
+    on_cpu = run_by["backend"] != "torch" or choose_device(run_by["device"], "auto").is_cpu
+    options: dict[str, Any] = {**run_by, "budget_tokens": (budget := limits.batch_tokens_on(on_cpu))}
+    kind = answering(read_task(folder / TASK_FILE).values | dict(config))
+    if kind is None or getattr(kind, "kind", "") == EMBED:
+        return TextModel(name, folder, Embedder(folder, **options), budget)
+    return RowModel(name, folder, Predictor(folder, top=MOST_GUESSES, **options), budget)
+
+
+def _named(rows: Sequence[Any]) -> list[tuple[str, Any]]:
+    return [(f"row {number}", row) for number, row in enumerate(rows, start=1)]
+
+
+def _check_length(sequences: Sequences, cut: Cut, max_length: int) -> None:
+    """Raises Refusal (413) where a row would lose tokens and the request does not allow that."""
+    lost = sequences.row_lost_tokens
+    if cut.truncate or not lost.any():
+        return
+    row = int(np.flatnonzero(lost)[0])
+    what = f"row {row + 1} has {int(lost[row]):,} tokens more than the {max_length:,} that the model reads"
+    raise Refusal(413, f"{what}; shorten it, or set truncate to true")

@@ -1,0 +1,57 @@
+"""A request that is not answered: its status, what is wrong, and how the client learns of it.
+
+The JSON is that of Text Embeddings Inference, {"error", "error_type"}; under /v1 it is OpenAI's, {"error": {"message",
+"type", "code", "param"}}.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pydantic_core import to_json
+
+from bertsmith.base.errors import BertsmithError
+
+OPENAI_PATHS = "/v1/"
+ERROR_TYPES = {
+    401: "Unauthorized",
+    404: "NotFound",
+    405: "NotFound",
+    408: "Timeout",
+    413: "Validation",
+    415: "Validation",
+    422: "Validation",
+    424: "Backend",
+    429: "Overloaded",
+    500: "Backend",
+    503: "Unhealthy",
+    504: "Timeout",
+}
+
+
+@dataclass
+class Refusal(Exception):
+    """status: of HTTP. message: what is wrong, where, and what to do. headers: beside those of every answer."""
+
+    status: int
+    message: str
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def body(self, path: str) -> bytes:
+        """The JSON for a request of this path."""
+        kind = ERROR_TYPES.get(self.status, "Validation")
+        if path.startswith(OPENAI_PATHS):
+            return to_json({"error": {"message": self.message, "type": kind, "code": self.status, "param": None}})
+        return to_json({"error": self.message, "error_type": kind})
+
+
+def refused(error: BertsmithError, status: int = 422) -> Refusal:
+    """An error of the user's as a refusal."""
+    where = f" ({error.where})" if error.where else ""
+    return Refusal(status, f"{error.what}{where}" + (f"; {error.fix}" if error.fix else ""))
+
+
+def overloaded(wait_seconds: float) -> Refusal:
+    """429. wait_seconds: after which there is room, as far as is known."""
+    seconds = max(1, min(60, round(wait_seconds)))
+    return Refusal(429, f"the queue is full; try again in {seconds} s", {"Retry-After": str(seconds)})

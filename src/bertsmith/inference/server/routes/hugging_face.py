@@ -1,0 +1,184 @@
+"""POST / as Hugging Face's inference has it, in the shapes that huggingface_hub.InferenceClient reads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import TypeAdapter, ValidationError
+
+from bertsmith.inference.predictor import Prediction
+from bertsmith.inference.server.models import MASKED, MOST_GUESSES, SCORE, Encoded, Model, RowModel
+from bertsmith.inference.server.refusals import Refusal
+from bertsmith.inference.server.routes import schemas
+from bertsmith.inference.server.routes.schemas import NAMED
+from bertsmith.inference.server.routes.tei import embeddings, listed, numbers, predictions, similarities
+from bertsmith.inference.server.service import Service, answer
+from bertsmith.tasks.kinds.masked_words import MASK
+
+_TASKS = "the tasks of Hugging Face"
+_TEXTS: TypeAdapter[str | list[str]] = TypeAdapter(str | list[str])
+
+
+def hugging_face_routes(service: Service) -> APIRouter:
+    """POST / and POST /models/NAME, whose answer depends on the model and, of vectors, on the inputs."""
+    router = APIRouter(tags=["Hugging Face"])
+
+    @router.post("/", responses=schemas.json_of(list[Any] | dict[str, Any]))
+    @router.post("/models/{model}", responses=schemas.json_of(list[Any] | dict[str, Any]), dependencies=[NAMED])
+    async def task(request: Request, body: schemas.HuggingFaceRequest) -> Response:
+        """Classes, entities, an answer, masked words, vectors or similarities."""
+        model = service.model(request, _answers_here, _TASKS)
+        encoded, found = await _found(service, request, model, body)
+        return answer(found, encoded)
+
+    return router
+
+
+def _answers_here(model: Model) -> bool:
+    return model.kind != "choice"
+
+
+async def _found(
+    service: Service, request: Request, model: Model, body: schemas.HuggingFaceRequest
+) -> tuple[Encoded, Any]:
+    if isinstance(model, RowModel):
+        if body.normalize is False or body.dimensions is not None or body.encoding_format is not None:
+            raise Refusal(422, f"normalize, dimensions and encoding_format are of vectors; {model.name} gives none")
+        if model.kind in ("classify", "regress", SCORE):
+            return await _classes(service, request, model, body)
+        return await _rows(service, request, model, body)
+    if isinstance(body.inputs, Mapping):
+        _check(body.parameters, ("truncate", "truncation_direction", "prompt_name"))
+        parameters = _read(schemas.SimilarityParameters, body.parameters or {})
+        inputs = _read(schemas.SimilarityInput, body.inputs)
+        return await similarities(service, request, inputs, parameters.cut)
+    _check(body.parameters, ())
+    encoded, vectors = await embeddings(service, request, listed(_read(_TEXTS, body.inputs)), body)
+    return encoded, await numbers(service, vectors)
+
+
+async def _classes(
+    service: Service, request: Request, model: RowModel, body: schemas.HuggingFaceRequest
+) -> tuple[Encoded, Any]:
+    """A list of labels for each row; also for one row, as the client wants it."""
+    parameters = _check(body.parameters, ("top_k", "function_to_apply"))
+    how = parameters.get("function_to_apply")
+    own = "softmax" if not model.several_labels else "sigmoid"
+    if how not in (None, "none", own):
+        raise Refusal(422, f"function_to_apply is {str(how)[:40]!r}; this model has '{own}' and 'none'")
+    inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
+    encoded, found = await predictions(service, request, [_texts(each) for each in inputs], body.cut, how == "none")
+    return encoded, [each[: parameters.get("top_k")] for each in found]
+
+
+def _texts(row: Any) -> Sequence[str]:
+    """A text, or the two of a pair as the text-classification pipeline takes them."""
+    if isinstance(row, str):
+        return [row]
+    if isinstance(row, Mapping) and set(row) == {"text", "text_pair"} and all(isinstance(row[x], str) for x in row):
+        return [row["text"], row["text_pair"]]
+    raise Refusal(422, 'inputs: give texts, or {"text", "text_pair"} for pairs')
+
+
+async def _rows(
+    service: Service, request: Request, model: RowModel, body: schemas.HuggingFaceRequest
+) -> tuple[Encoded, Any]:
+    """Entities, answers to questions or masked words: of one input by itself, or of each in a list."""
+    known = {"tag": ("aggregation_strategy", "ignore_labels"), "qa": ("top_k",), MASKED: ("top_k",)}[model.kind]
+    parameters = _check(body.parameters, known)
+    inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
+    rows: list[Any]
+    if model.kind == "qa":
+        fields = ("question", "context")
+        if not all(isinstance(each, Mapping) and set(each) == set(fields) for each in inputs):
+            raise Refusal(422, 'inputs: give {"question", "context"}')
+        named = (model.columns.question, model.columns.context)
+        rows = [{name: each[field] for name, field in zip(named, fields, strict=True)} for each in inputs]
+    else:
+        rows = listed(_read(_TEXTS, inputs))
+    encoded, outputs = await service.outputs(request, model, rows, body.cut)
+    answers = await service.in_rows_thread(model.answers, encoded, outputs)
+    if model.kind == "tag":
+        found = [_entities(each, parameters) for each in answers]
+    elif model.kind == "qa":
+        found = [_spans(each, parameters.get("top_k")) for each in answers]
+    else:
+        pieces = {piece: number for number, piece in enumerate(model.tokenizer.pieces)}
+        top = parameters.get("top_k", 5)
+        found = [_filled(text, each, pieces, top) for text, each in zip(rows, answers, strict=True)]
+    return encoded, found if isinstance(body.inputs, list) else found[0]
+
+
+def _entities(found: Prediction, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    strategy = parameters.get("aggregation_strategy")
+    if strategy not in (None, "simple", "first"):
+        what = f"aggregation_strategy is {str(strategy)[:40]!r}; entities are grouped by the first piece of each word"
+        raise Refusal(422, f"{what}, which is 'first' (or 'simple')")
+    ignored = parameters.get("ignore_labels", [])
+    return [
+        {
+            "entity_group": each["label"],
+            "score": each["score"],
+            "word": each["text"],
+            "start": each["start"],
+            "end": each["end"],
+        }
+        for each in found["entities"]
+        if each["label"] not in ignored
+    ]
+
+
+def _spans(found: Prediction, top: int | None) -> Any:
+    """The answer, or with `top` above 1 the best ones. No answer is "" from 0 to 0, as in the pipeline."""
+    if top is None or top == 1:
+        return {name: found[name] or 0 for name in ("score", "start", "end")} | {"answer": found["answer"]}
+    return [
+        {"score": each["probability"], "start": each["start"] or 0, "end": each["end"] or 0, "answer": each["text"]}
+        for each in found["nbest"][:top]
+    ]
+
+
+def _filled(text: str, found: Prediction, pieces: Mapping[str, int], top: int) -> list[Any]:
+    """The likeliest pieces of the mask; of several masks a list for each."""
+    before = text.split(MASK)
+    filled = []
+    for place, guesses in enumerate(found["guesses"]):
+        left, right = MASK.join(before[: place + 1]), MASK.join(before[place + 1 :])
+        filled.append(
+            [
+                {
+                    "score": each["probability"],
+                    "token": pieces[each["piece"]],
+                    "token_str": each["piece"],
+                    "sequence": left + each["piece"] + right,
+                }
+                for each in guesses[:top]
+            ]
+        )
+    return filled[0] if len(filled) == 1 else filled
+
+
+def _check(parameters: Mapping[str, Any] | None, known: Collection[str]) -> Mapping[str, Any]:
+    """The parameters that are not null. Raises Refusal (422) for others than the known ones, and for a bad top_k."""
+    given = {name: value for name, value in (parameters or {}).items() if value is not None}
+    for name in given.keys() - set(known):
+        can = f"it has {', '.join(known)}" if known else "it has none"
+        raise Refusal(422, f"parameters: '{name[:40]}' is not a parameter of this model's task; {can}")
+    top = given.get("top_k", 1)
+    if type(top) is not int or not 1 <= top <= MOST_GUESSES:
+        raise Refusal(422, f"parameters: top_k is not a whole number from 1 to {MOST_GUESSES}")
+    labels = given.get("ignore_labels", [])
+    if not isinstance(labels, list) or not all(isinstance(each, str) for each in labels):
+        raise Refusal(422, "parameters: ignore_labels is not a list of labels")
+    return given
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """A part of a body as its type. Raises Refusal (422)."""
+    adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        raise Refusal(422, f"inputs: {schemas.complaint(error.errors())}") from None

@@ -1,0 +1,55 @@
+"""OpenAI's /v1/embeddings and /v1/models, for its client libraries and what is written for them."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from bertsmith.inference.server.models import TextModel
+from bertsmith.inference.server.refusals import Refusal
+from bertsmith.inference.server.routes import schemas
+from bertsmith.inference.server.routes.tei import VECTORS, check_dimensions, listed, numbers
+from bertsmith.inference.server.service import Service, account_of, answer
+
+
+def openai_routes(service: Service) -> APIRouter:
+    """The model is named in the body."""
+    router = APIRouter(tags=["OpenAI"])
+
+    @router.post("/v1/embeddings", responses=schemas.json_of(dict[str, Any], schemas.OpenAIError))
+    async def embeddings(request: Request, body: schemas.OpenAIEmbeddings) -> Response:
+        """Vectors of length 1, as numbers or as base64 of little-endian float32."""
+        model = service.named(body.model)
+        account_of(request).model = model.name
+        if not isinstance(model, TextModel):
+            raise Refusal(424, f"{model.name} gives no {VECTORS}; it is a model of the kind {model.kind}")
+        check_dimensions(model, body.dimensions)
+        encoded, outputs = await service.outputs(request, model, listed(body.input), body.cut)
+        vectors = model.vectors(outputs, normalize=True, dimensions=body.dimensions)
+        is_base64 = body.encoding_format == "base64"
+        forms = map(_base64, vectors) if is_base64 else await numbers(service, vectors)
+        tokens = int(encoded.sequences.lengths.sum())
+        found: dict[str, Any] = {
+            "object": "list",
+            "data": [{"object": "embedding", "index": n, "embedding": each} for n, each in enumerate(forms)],
+            "model": model.name,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+        if encoded.sequences.truncated.rows:
+            found["truncated_tokens"] = encoded.sequences.row_lost_tokens.tolist()
+        return answer(found, encoded)
+
+    @router.get("/v1/models", responses=schemas.json_of(dict[str, Any], schemas.OpenAIError))
+    async def models() -> Response:
+        """The models that give vectors."""
+        named = [name for name, model in service.models.items() if isinstance(model, TextModel)]
+        facts = {"object": "model", "created": 0, "owned_by": "bertsmith"}
+        return answer({"object": "list", "data": [{"id": name, **facts} for name in named]})
+
+    return router
+
+
+def _base64(vector: Any) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()

@@ -1,0 +1,106 @@
+"""What no other server has a route for: whatever a model answers, and what the server says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from bertsmith.base.versions import version_of
+from bertsmith.inference.predictor import Prediction
+from bertsmith.inference.server.metrics import CONTENT_TYPE
+from bertsmith.inference.server.models import SCORE, Model, RowModel
+from bertsmith.inference.server.routes import schemas
+from bertsmith.inference.server.service import Service, answer
+
+
+def answers_route(service: Service) -> APIRouter:
+    """/answers."""
+    router = APIRouter(tags=["Bertsmith"])
+
+    @router.post("/answers", responses=schemas.json_of(schemas.Answers))
+    async def answers(request: Request, body: schemas.AnswersRequest) -> Response:
+        """What `bertsmith predict` answers for each row, of any kind of model that is not for vectors; with
+        `truncated_tokens`."""
+        model = service.model(request, lambda model: isinstance(model, RowModel), "answers to rows")
+        assert isinstance(model, RowModel)
+        encoded, outputs = await service.outputs(request, model, body.rows, body.cut)
+        found = await service.in_rows_thread(model.answers, encoded, outputs)
+        return answer({"model": model.name, "answers": [_shortened(each, body.top) for each in found]}, encoded)
+
+    return router
+
+
+def info_route(service: Service) -> APIRouter:
+    """/info."""
+    router = APIRouter(tags=["Server"])
+
+    @router.get("/info", responses=schemas.json_of(dict[str, Any]))
+    async def info(request: Request) -> Response:
+        """Of one model as Text Embeddings Inference has it; "models" lists all."""
+        name = request.path_params.get("model")
+        found = [service.named(name)] if name is not None else list(service.models.values())
+        each = [_info(model, service) for model in found]
+        return answer((each[0] if len(each) == 1 else {}) | {"models": each, "version": version_of("bertsmith")})
+
+    return router
+
+
+def probe_routes(service: Service) -> APIRouter:
+    """/health and /metrics, which are of the whole server."""
+    router = APIRouter(tags=["Server"])
+
+    @router.get("/health", responses={503: schemas.ERRORS[503]})
+    async def health() -> Response:
+        """200 once all models are loaded, 503 before that and while the server stops. Needs no token."""
+        service.check_ready()
+        return answer({"status": "ready"})
+
+    @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def metrics() -> Response:
+        """For Prometheus."""
+        return Response(service.metrics.text(service.batcher.lanes), headers={"Content-Type": CONTENT_TYPE})
+
+    return router
+
+
+def _shortened(found: Prediction, top: int) -> dict[str, Any]:
+    """An answer with the `top` best where it lists several."""
+    cuts: dict[str, Callable[[Any], Any]] = {
+        "nbest": lambda best: best[:top],
+        "guesses": lambda masks: [each[:top] for each in masks],
+    }
+    return {name: cuts.get(name, lambda value: value)(value) for name, value in found.items()}
+
+
+def _info(model: Model, service: Service) -> dict[str, Any]:
+    limits = service.limits
+    columns = model.prompts if isinstance(model, RowModel) else []
+    return {
+        "model_id": model.name,
+        "model_sha": None,
+        "model_dtype": model.precision,
+        "model_type": _model_type(model),
+        "kind": model.kind,
+        "columns": columns,
+        "max_concurrent_requests": limits.queue_requests,
+        "max_input_length": model.max_length,
+        "max_batch_tokens": model.lane.budget_tokens,
+        "max_batch_requests": None,
+        "max_client_batch_size": limits.rows,
+        "auto_truncate": False,
+        "tokenization_workers": 1,
+    }
+
+
+def _model_type(model: Model) -> dict[str, Any]:
+    if not isinstance(model, RowModel):
+        return {"embedding": {"pooling": model.pooling}}
+    labels = {
+        "id2label": {str(place): label for place, label in enumerate(model.labels)},
+        "label2id": {label: place for place, label in enumerate(model.labels)},
+    }
+    ranker = "reranker" if model.pairs is not False else "classifier"
+    names = {"classify": "classifier", "regress": ranker, SCORE: ranker}
+    return {names.get(model.kind, model.kind.replace(" ", "_")): labels if model.labels else {}}

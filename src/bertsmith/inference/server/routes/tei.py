@@ -1,0 +1,200 @@
+"""The routes of Text Embeddings Inference: classes, vectors, ranks, similarities and tokens, in its shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from numpy.typing import NDArray
+
+from bertsmith.inference.embed import Vectors
+from bertsmith.inference.server.models import SCORE, Cut, Encoded, Model, RowModel, TextModel
+from bertsmith.inference.server.refusals import Refusal
+from bertsmith.inference.server.routes import schemas
+from bertsmith.inference.server.service import Service, answer
+from bertsmith.tasks.kinds.embed import short_numbers
+from bertsmith.tokens.tokenizer import Tokenizer
+
+VECTORS, CLASSES = "vectors of texts", "classes or numbers of rows"
+
+
+def classifies(model: Model) -> bool:
+    return model.kind in ("classify", "regress", SCORE)
+
+
+def embeds(model: Model) -> bool:
+    return isinstance(model, TextModel)
+
+
+def ranks(model: Model) -> bool:
+    return isinstance(model, RowModel) and model.kind in ("regress", SCORE) and model.pairs is not False
+
+
+def tei_routes(service: Service) -> APIRouter:
+    """/predict, /embed, /embed_all, /rerank, /similarity and /tokenize."""
+    router = APIRouter(tags=["Text Embeddings Inference"])
+
+    @router.post("/predict", responses=schemas.json_of(list[schemas.Prediction] | list[list[schemas.Prediction]]))
+    async def predict(request: Request, body: schemas.PredictRequest) -> Response:
+        """The labels of texts or pairs with their probabilities, the likeliest first."""
+        rows, batch = _rows(body.inputs)
+        encoded, found = await predictions(service, request, rows, body.cut, body.raw_scores)
+        return answer(found if batch else found[0], encoded)
+
+    @router.post("/embed", responses=schemas.json_of(list[list[float]]))
+    async def embed(request: Request, body: schemas.EmbedRequest) -> Response:
+        """A vector for each text."""
+        encoded, vectors = await embeddings(service, request, listed(body.inputs), body)
+        return answer(await numbers(service, vectors), encoded)
+
+    @router.post("/embed_all", responses=schemas.json_of(list[list[list[float]]]))
+    async def embed_all(request: Request, body: schemas.EmbedAllRequest) -> Response:
+        """The last hidden state of every token of each text, [CLS] and [SEP] included."""
+        model = service.model(request, embeds, VECTORS)
+        assert isinstance(model, TextModel)
+        encoded, states = await service.outputs(request, model, listed(body.inputs), body.cut, model.token_lane)
+        found = await service.in_rows_thread(lambda: [list(map(short_numbers, each)) for each in states])
+        return answer(found, encoded)
+
+    @router.post("/rerank", responses=schemas.json_of(list[schemas.Rank]))
+    async def rerank(request: Request, body: schemas.RerankRequest) -> Response:
+        """How well each text fits the query, the best first, by a model with one number for a pair."""
+        model = service.model(request, ranks, "one number for a pair of texts")
+        assert isinstance(model, RowModel)
+        rows = [pair_row(model, body.query, text) for text in body.texts]
+        encoded, outputs = await service.outputs(request, model, rows, body.cut)
+        scores = _fits(model, encoded, outputs, body.raw_scores)
+        order = np.argsort(-scores, kind="stable").tolist()
+        texts = [{"text": body.texts[place]} if body.return_text else {} for place in order]
+        found = [{"index": place, "score": scores[place], **text} for place, text in zip(order, texts, strict=True)]
+        return answer(found, encoded)
+
+    @router.post("/similarity", responses=schemas.json_of(list[float]))
+    async def similarity(request: Request, body: schemas.SimilarityRequest) -> Response:
+        """The cosine of a text's vector with that of each of others."""
+        cut = body.parameters.cut if body.parameters else Cut()
+        encoded, found = await similarities(service, request, body.inputs, cut)
+        return answer(found, encoded)
+
+    @router.post("/tokenize", responses=schemas.json_of(list[list[schemas.Token]]))
+    async def tokenize(request: Request, body: schemas.TokenizeRequest) -> Response:
+        """The pieces of texts, whole, with the characters that each stands for."""
+        model = service.model(request, lambda _: True, "tokens")
+        if len(texts := listed(body.inputs)) > service.limits.rows:
+            raise Refusal(413, f"this request has {len(texts):,} rows; send at most {service.limits.rows:,} at a time")
+        masks = isinstance(model, RowModel) and model.reads_masks
+        found = await service.in_rows_thread(_tokens, model.tokenizer, texts, body.add_special_tokens, masks)
+        return answer(found)
+
+    return router
+
+
+def _fits(model: RowModel, encoded: Encoded, outputs: Sequence[Any], raw: bool) -> NDArray[np.float64]:
+    """One number for each row: what the model was made to give, a sigmoid of it, or with `raw` its output: [N]."""
+    scores = model.raw_scores(encoded, outputs)[:, 0].astype(np.float64)
+    if raw:
+        return scores
+    if model.kind == SCORE:
+        return np.array([each["score"] for each in model.answers(encoded, outputs)])
+    return 1 / (1 + np.exp(-scores))
+
+
+def listed(inputs: schemas.Texts) -> list[str]:
+    """One text or several as several."""
+    return [inputs] if isinstance(inputs, str) else inputs
+
+
+async def predictions(
+    service: Service, request: Request, rows: Sequence[Sequence[str]], cut: Cut, raw: bool = False
+) -> tuple[Encoded, list[list[dict[str, Any]]]]:
+    """{"label", "score"} of every label for each row of one or two texts, the highest first."""
+    model = service.model(request, classifies, CLASSES)
+    assert isinstance(model, RowModel)
+    encoded, outputs = await service.outputs(request, model, [pair_row(model, *row) for row in rows], cut)
+
+    def scored() -> list[Mapping[str, float]]:
+        if raw or model.kind == "regress":
+            scores = model.raw_scores(encoded, outputs).tolist()
+            return [dict(zip(model.labels, row, strict=True)) for row in scores]
+        if model.kind == SCORE:
+            return [{model.labels[0]: each["score"]} for each in model.answers(encoded, outputs)]
+        return [each["scores"] for each in model.answers(encoded, outputs)]
+
+    found = await service.in_rows_thread(scored)
+    ordered = (sorted(each.items(), key=lambda pair: -pair[1]) for each in found)
+    return encoded, [[{"label": label, "score": score} for label, score in each] for each in ordered]
+
+
+async def numbers(service: Service, vectors: Vectors) -> list[list[float]]:
+    """The numbers of vectors as JSON has them, made beside the event loop: for many vectors that takes a while."""
+    return await service.in_rows_thread(lambda: [short_numbers(each) for each in vectors])
+
+
+async def embeddings(
+    service: Service, request: Request, texts: Sequence[str], body: schemas.EmbedRequest | schemas.HuggingFaceRequest
+) -> tuple[Encoded, Vectors]:
+    """float32[N, H]."""
+    model = service.model(request, embeds, VECTORS)
+    assert isinstance(model, TextModel)
+    normalize = body.normalize is not False
+    check_dimensions(model, body.dimensions)
+    if not normalize and model.unit:
+        what = "the vectors of this model have length 1, as its folder says"
+        raise Refusal(422, f"{what}; leave normalize out, or set it to true")
+    encoded, outputs = await service.outputs(request, model, texts, body.cut)
+    return encoded, model.vectors(outputs, normalize, body.dimensions)
+
+
+def check_dimensions(model: TextModel, dimensions: int | None) -> None:
+    """Raises Refusal (422) for more numbers than a vector has."""
+    if dimensions is not None and dimensions > model.width:
+        raise Refusal(422, f"dimensions is {dimensions}, and the vectors have {model.width} numbers")
+
+
+async def similarities(
+    service: Service, request: Request, inputs: schemas.SimilarityInput, cut: Cut
+) -> tuple[Encoded, list[float]]:
+    """The cosines of the source sentence with the others."""
+    model = service.model(request, embeds, VECTORS)
+    assert isinstance(model, TextModel)
+    if not inputs.sentences:
+        raise Refusal(422, "there are no sentences; give at least one")
+    encoded, outputs = await service.outputs(request, model, [inputs.source_sentence, *inputs.sentences], cut)
+    source, *others = model.vectors(outputs, normalize=True).astype(np.float64)
+    return encoded, [float(each @ source) for each in others]
+
+
+def pair_row(model: RowModel, *texts: str) -> dict[str, str]:
+    """One or two texts as a row. Raises Refusal (422) for one where the model takes two, and the reverse."""
+    if model.pairs is not None and model.pairs != (len(texts) == 2):
+        wanted = "two texts" if model.pairs else "one text"
+        raise Refusal(422, f"{model.name} takes rows of {wanted}, and this one has {len(texts)}")
+    return dict(zip((model.columns.text, model.columns.text_b), texts, strict=False))
+
+
+def _rows(inputs: str | list[str] | list[list[str]]) -> tuple[list[list[str]], bool]:
+    """The rows of a request, and whether it is a batch."""
+    if isinstance(inputs, str):
+        return [[inputs]], False
+    texts = [each for each in inputs if isinstance(each, str)]
+    return ([texts], False) if texts else ([list(each) for each in inputs], True)
+
+
+def _tokens(tokenizer: Tokenizer, texts: Sequence[str], specials: bool, masks: bool) -> list[list[dict[str, Any]]]:
+    special, pieces = tokenizer.special, tokenizer.pieces
+    first, last = ([_special(number, pieces)] if specials else [] for number in (special.cls, special.sep))
+    found = []
+    for text, (ids, offsets) in zip(texts, tokenizer.encode_offsets(texts, masks), strict=True):
+        places = zip(ids.tolist(), offsets.tolist(), strict=True)
+        inner = [
+            {"id": number, "text": text[start:stop], "special": number == special.mask, "start": start, "stop": stop}
+            for number, (start, stop) in places
+        ]
+        found.append([*first, *inner, *last])
+    return found
+
+
+def _special(number: int, pieces: Sequence[str]) -> dict[str, Any]:
+    return {"id": number, "text": pieces[number], "special": True, "start": None, "stop": None}

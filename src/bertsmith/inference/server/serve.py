@@ -1,0 +1,132 @@
+"""A server from its start to its end: the address is taken, models are loaded, requests answered, the rest finished."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvicorn
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import logger, say, warn
+from bertsmith.base.stopping import StoppedAfterSaving, StopSignal, stop_on_signals
+from bertsmith.inference.server.app import make_app
+from bertsmith.inference.server.connection import connections
+from bertsmith.inference.server.limits import Limits
+from bertsmith.inference.server.service import ROWS_THREAD, Service
+
+_LOOK_SECONDS = 0.05
+_BACKLOG = 2048
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """models: folders by the names that they are served under. port: 0 for any free one. token: that clients must send
+    as a bearer token; "" for none."""
+
+    models: Mapping[str, Path]
+    host: str = "127.0.0.1"
+    port: int = 8080
+    token: str = ""
+    device: str = "auto"
+    precision: str = "auto"
+    backend: str = "torch"
+    limits: Limits = field(default_factory=Limits)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, but for its signals: those are `stop_on_signals`'s."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(settings: Settings) -> None:
+    """Serves until a signal comes, then raises StoppedAfterSaving once what was in the server is answered.
+
+    Raises BertsmithError for an address that cannot be taken and for a model that cannot be loaded.
+    """
+    listener = _listener(settings.host, settings.port)
+    service = Service(settings.models, settings.limits, settings.token)
+    config = uvicorn.Config(
+        make_app(service), http=connections(settings.limits.body_seconds), ws="none", log_config=None,
+        access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=2,
+    )  # fmt: skip
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
+    logger.addFilter(_without_texts)
+    if settings.host not in _LOOPBACK and not settings.token:
+        warn(f"whoever reaches {settings.host}:{settings.port} may use this server; --token limits that")
+    answer = f"no more requests are taken; those in the server have {settings.limits.stop_seconds:g} s to finish"
+    try:
+        with stop_on_signals(answer) as stop:
+            asyncio.run(_run(_Server(config), listener, service, settings, stop))
+    finally:
+        logger.removeFilter(_without_texts)
+        listener.close()
+        service.close()
+    raise StoppedAfterSaving("the server has stopped", interrupted=stop.interrupted)
+
+
+async def _run(
+    server: _Server, listener: socket.socket, service: Service, settings: Settings, stop: StopSignal
+) -> None:
+    serving = asyncio.create_task(server.serve([listener]))
+    run_by = {name: getattr(settings, name) for name in ("device", "precision", "backend")}
+    loading = asyncio.create_task(service.load(run_by))
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"http://{host}:{listener.getsockname()[1]}"
+    say(f"listening on {address} while models are loaded")
+    try:
+        await _until(lambda: loading.done() or stop.requested or serving.done())
+        if loading.done():
+            await loading
+            say(f"ready: {address}")
+        await _until(lambda: stop.requested or serving.done())
+        service.state = "stopping"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(settings.limits.stop_seconds):
+                await _until(lambda: not service.active)
+        if service.active:
+            within = f"within {settings.limits.stop_seconds:g} s"
+            warn(f"{service.active} requests were not finished {within} and are dropped")
+    finally:
+        service.state = "stopping"
+        server.should_exit = True
+        loading.cancel()
+        await serving
+
+
+async def _until(done: Callable[[], bool]) -> None:
+    while not done():
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """Raises BertsmithError for an address that cannot be taken."""
+    if not 0 <= port <= 65535:
+        raise BertsmithError(f"there is no port {port}", "--port", "use one from 1 to 65535, or 0 for any free one")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP)[0]
+        # With its protocol, for asyncio sends small packets at once only where it sees that this is TCP.
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)  # clients that come before uvicorn is ready wait
+        return listener
+    except (OSError, OverflowError, UnicodeError) as error:
+        fix = "stop what listens there, or choose another --port; --port 0 takes any free one"
+        raise BertsmithError(f"this address cannot be taken: {error}", f"{host}:{port}", fix) from error
+
+
+def _without_texts(record: logging.LogRecord) -> bool:
+    """Leaves out what is logged of the rows of requests: it may hold their words."""
+    own = (threading.current_thread().name or "").startswith((ROWS_THREAD, "compute"))
+    return not own or record.levelno >= logging.WARNING

@@ -1,0 +1,152 @@
+"""What routes stand on: the models by name, whether the server is ready, and the way of a request through it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from fastapi import Request, Response
+from pydantic_core import to_json
+
+from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.log import say, warn
+from bertsmith.inference.server.batcher import Batcher, Lane
+from bertsmith.inference.server.limits import Limits
+from bertsmith.inference.server.metrics import Account, Metrics
+from bertsmith.inference.server.models import Cut, Encoded, Model, open_model
+from bertsmith.inference.server.refusals import Refusal
+
+# The threads in which rows are made ready and answered. What is logged there may hold texts.
+ROWS_THREAD = "rows"
+TRUNCATED_HEADER = "X-Truncated-Tokens"
+_BYTES_A_TOKEN = 8  # more than text has, so that nothing that fits is refused by its size
+T = TypeVar("T")
+
+
+class Service:
+    """The models of a server and their queues.
+
+    folders: of the models, by name. state: "loading" until all are loaded, "stopping" once a signal stops it.
+    token: what clients must send; "" for none. active: requests that a route works on.
+    """
+
+    def __init__(self, folders: Mapping[str, Path], limits: Limits, token: str = "") -> None:
+        self.folders, self.limits, self.token = dict(folders), limits, token
+        self.models: dict[str, Model] = {}
+        self.state: Literal["loading", "ready", "stopping"] = "loading"
+        self.active = 0
+        self.metrics = Metrics()
+        self.batcher = Batcher(limits, self.metrics)
+        # One thread: it holds Python's lock most of the time anyway, and a tokenizer remembers words.
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=ROWS_THREAD)
+
+    async def load(self, run_by: Mapping[str, str]) -> None:
+        """Loads the models and begins to compute. run_by: as of `open_model`. Raises BertsmithError for one that cannot
+        be served."""
+        loop = asyncio.get_running_loop()
+        for name, folder in self.folders.items():
+            model = await loop.run_in_executor(None, open_model, name, folder, run_by, self.limits)
+            say(f"{name}: {model.kind}, {model.precision}, rows of up to {model.max_length} tokens, from {folder}")
+            self.models[name] = model
+        self.batcher.start([lane for model in self.models.values() for lane in model.lanes])
+        if self.state == "loading":
+            self.state = "ready"
+
+    def close(self) -> None:
+        """Ends the threads once what waits is done."""
+        self.batcher.close()
+        self._pool.shutdown(wait=False)
+
+    def check_ready(self) -> None:
+        """Raises Refusal (503) while models are loaded, and once the server stops."""
+        if self.state != "ready":
+            what = "the models are being loaded" if self.state == "loading" else "the server is stopping"
+            raise Refusal(503, f"{what}; try again", {"Retry-After": "2"})
+
+    def check_room(self, name: str | None, body_bytes: int) -> None:
+        """Raises Refusal (429) where all queues that a request of so many bytes may come to are full; name: of the
+        model in its path."""
+        models = [self.models[name]] if name in self.models else list(self.models.values())
+        refusals = []
+        for lane in (lane for model in models for lane in model.lanes):
+            try:
+                self.batcher.check_room(lane, min(body_bytes // _BYTES_A_TOKEN, self.limits.queue_tokens))
+            except Refusal as refusal:
+                refusals.append(refusal)
+            else:
+                return
+        if refusals:
+            raise refusals[0]
+
+    def named(self, name: str) -> Model:
+        """Raises Refusal (404) for a model that there is not."""
+        if name not in self.models:
+            raise Refusal(404, f"there is no model '{name[:80]}' here; {nearest(name[:80], self.models)}")
+        return self.models[name]
+
+    def model(self, request: Request, able: Callable[[Model], bool], what: str) -> Model:
+        """The model of a request: the one in its path, or the only one that is able. what: such as "vectors of texts".
+
+        Raises Refusal: 424 where the model is not able, or none is; 422 where several are; 404 for one not there.
+        """
+        name = request.path_params.get("model")
+        found = [self.named(name)] if name is not None else list(self.models.values())
+        fit = [model for model in found if able(model)]
+        if not fit:
+            kinds = ", ".join(f"{model.name} ({model.kind})" for model in found)
+            raise Refusal(424, f"no model here gives {what}; there is {kinds}")
+        if len(fit) > 1:
+            names = ", ".join(model.name for model in fit)
+            path = f"/models/{fit[0].name}{request.url.path.rstrip('/')}"
+            raise Refusal(422, f"several models give {what}: {names}; name one in the path, as in {path}")
+        account_of(request).model = fit[0].name
+        return fit[0]
+
+    async def in_rows_thread(self, function: Callable[..., T], *values: Any) -> T:
+        """Runs what takes a while beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *values)
+
+    async def outputs(
+        self, request: Request, model: Model, rows: Sequence[Any], cut: Cut, lane: Lane | None = None
+    ) -> tuple[Encoded, list[Any]]:
+        """The rows of a request, encoded, and what the model gives for their sequences. lane: in place of the model's.
+
+        Raises Refusal: 413 for too many or too long rows, 422 for rows that cannot be used, 424 where the model fails,
+        429 where the queue is full, 504 after `request_seconds`.
+        """
+        limits, account = self.limits, account_of(request)
+        if not rows:
+            raise Refusal(422, "there are no rows; give at least one")
+        if len(rows) > limits.rows:
+            raise Refusal(413, f"this request has {len(rows):,} rows; send at most {limits.rows:,} at a time")
+        try:
+            async with asyncio.timeout(limits.request_seconds):
+                encoded = await self.in_rows_thread(model.encode, rows, cut)
+                account.rows, account.tokens = len(rows), int(encoded.sequences.lengths.sum())
+                account.truncated = encoded.sequences.truncated.rows
+                return encoded, await self.batcher.outputs(lane or model.lane, encoded.sequences)
+        except TimeoutError:
+            what = f"there was no answer within {limits.request_seconds:g} s"
+            raise Refusal(504, f"{what}; send fewer rows, or try again later") from None
+        except BertsmithError as error:
+            raise Refusal(424, f"the model failed: {error.what}") from error
+        except (RuntimeError, MemoryError) as error:
+            warn(f"{model.name} failed: {type(error).__name__}: {error}")
+            raise Refusal(424, f"the model failed ({type(error).__name__}); the server's log says how") from error
+
+
+def account_of(request: Request) -> Account:
+    """What is known of a request."""
+    account: Account = request.state.account
+    return account
+
+
+def answer(value: Any, encoded: Encoded | None = None) -> Response:
+    """JSON. Where rows lost tokens, a header says how many of each, in their order."""
+    headers = {}
+    if encoded is not None and encoded.sequences.truncated.rows:
+        headers[TRUNCATED_HEADER] = ",".join(map(str, encoded.sequences.row_lost_tokens.tolist()))
+    return Response(to_json(value), media_type="application/json", headers=headers)

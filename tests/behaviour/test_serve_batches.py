@@ -1,0 +1,128 @@
+"""What was computed together changes nothing, and a server does not grow over very many requests."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bertsmith
+from bertsmith.inference.embed import Embedder
+from bertsmith.inference.predictor import Predictor
+from made_rows import CONFIG, QUICK, WORDS, made_model, rows
+from made_served import Served, in_threads, serving
+
+# Of probabilities and of vectors of length 1; the second is that of docs/parity.md.
+FP32, BF16 = 1e-5, 1 / 50
+
+
+def texts(count: int, seed: int = 0) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices([*WORDS, "lovely", "awful"], k=draw.randrange(1, 28))) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", FP32), ("bf16", BF16)])
+def test_neighbours_change_no_answer(served_models: dict[str, Path], precision: str, bound: float) -> None:
+    asked = texts(160)
+    models = {name: served_models[name] for name in ("labels", "vectors")}
+    alone = Predictor(models["labels"], "cpu", precision=precision)
+    classes = [alone([text])[0]["scores"] for text in asked]
+    embedder = Embedder(models["vectors"], "cpu", precision=precision)
+    vectors = [embedder.embed([("row 1", text)])[0][0] for text in asked]
+    with serving(models, "--precision", precision) as served:
+        found = in_threads(32, lambda text: served.ask("/predict", {"inputs": text})[1], asked)
+        near = in_threads(32, lambda text: served.ask("/embed", {"inputs": text})[1][0], asked)
+        batches = float(value(served, 'bertsmith_batch_sequences_count{model="labels"}'))
+        assert batches < len(asked)  # some went together
+    for ours, theirs in zip(found, classes, strict=True):
+        assert {each["label"]: each["score"] for each in ours} == pytest.approx(theirs, rel=0, abs=bound)
+        assert ours[0]["label"] == max(theirs, key=theirs.__getitem__) or abs(np.diff([*theirs.values()])[0]) < bound
+    assert np.linalg.norm(np.array(near) - np.array(vectors), axis=1).max() <= bound
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_neighbours_change_no_vector_of_a_real_model(
+    real_data: Callable[[str], Path], precision: str
+) -> None:  # fmt: skip
+    folder = real_data("weights/all-MiniLM-L6-v2")
+    draw = random.Random(1)
+    words = [
+        "the",
+        "a",
+        "of",
+        "river",
+        "bank",
+        "holds",
+        "water",
+        "and",
+        "money",
+        "for",
+        "people",
+        "who",
+        "never",
+        "swim",
+        "in",
+        "it",
+    ]
+    asked = [" ".join(draw.choices(words, k=draw.choice((2, 5, 12, 40, 120)))) for _ in range(40)]
+    embedder = Embedder(folder, "cpu", precision=precision)
+    expected = np.array([embedder.embed([("row 1", text)])[0][0] for text in asked])
+    with serving({"real": folder}, "--precision", precision) as served:
+        found = in_threads(16, lambda text: served.ask("/embed", {"inputs": text, "normalize": False})[1][0], asked)
+    distances = np.linalg.norm(np.array(found) - expected, axis=1) / np.linalg.norm(expected, axis=1)
+    assert distances.max() <= (FP32 if precision == "fp32" else BF16)
+
+
+def value(served: Served, name: str) -> str:
+    (line,) = [line for line in served.ask("/metrics")[1].splitlines() if line.startswith(name)]
+    return line.rsplit(" ", 1)[1]
+
+
+def resident_bytes(served: Served) -> float:
+    return float(value(served, "process_resident_memory_bytes"))
+
+
+def ask_many(served: Served, count: int, bodies: list[bytes], threads: int = 8) -> None:
+    """Asks so many requests over as many connections as there are threads."""
+
+    def some(place: int) -> None:
+        connection = served.connect()
+        for number in range(place, count, threads):
+            connection.request("POST", "/predict", bodies[number % len(bodies)], {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            assert answer.status in (200, 413, 422)
+            answer.read()
+        connection.close()
+
+    in_threads(threads, some, range(threads))
+
+
+def grown(folder: Path, warm: int, count: int) -> float:
+    """By how much of itself a server grows over so many requests, some of them refused, after as many to warm up."""
+    inputs: list[Any] = [*texts(300), "word1 " * 40, 5]
+    bodies = [json.dumps({"inputs": row}).encode() for row in inputs]
+    with serving({"labels": folder}, "--precision", "fp32") as served:
+        ask_many(served, warm, bodies)
+        before = resident_bytes(served)
+        ask_many(served, count, bodies)
+        return resident_bytes(served) / before - 1
+
+
+def test_a_server_does_not_grow_over_thousands_of_requests(served_models: dict[str, Path]) -> None:
+    assert grown(served_models["labels"], 1_500, 2_500) <= 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_server_of_bert_tiny_does_not_grow_over_100_000_requests(tmp_path: Path) -> None:
+    tiny = replace(CONFIG, hidden_size=128, intermediate_size=512)
+    encoder = made_model(tmp_path / "encoder", tiny)
+    settings = replace(QUICK, epochs=1)
+    bertsmith.finetune("classify", encoder, rows(32, 1), rows(16, 2), tmp_path / "run", settings=settings)
+    assert grown(tmp_path / "run", 5_000, 100_000) <= 0.05

@@ -1,0 +1,298 @@
+"""Clients that misbehave, models that fail and signals: nothing crashes, and the neighbours get their answers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from bertsmith.cli import main
+from made_served import Served, in_threads, serving
+
+PATH = "/models/labels/predict"
+ONE = {"inputs": "lovely word1"}
+HEAD = b"POST /models/labels/predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+BODY = json.dumps(ONE).encode()
+
+
+@pytest.fixture(scope="module")
+def folders(served_models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """labels; vectors; and overflows, a copy of labels that has no finite score for "word7"."""
+    broken = tmp_path_factory.mktemp("broken") / "model"
+    shutil.copytree(served_models["labels"], broken)
+    tensors = load_file(broken / "model.safetensors")
+    tensors["bert.embeddings.word_embeddings.weight"][5 + 7] = 3e38 * torch.randn(32).sign()
+    save_file(tensors, broken / "model.safetensors", {"format": "pt"})
+    return {"labels": served_models["labels"], "vectors": served_models["vectors"], "overflows": broken}
+
+
+@pytest.fixture(scope="module")
+def served(folders: dict[str, Path]) -> Iterator[Served]:
+    with serving(folders, "--precision", "fp32", "--limits.body-seconds", "2") as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def neighbours(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Asks the server all the while, and holds that every answer is the right one."""
+    if "served" not in request.fixturenames:
+        yield
+        return
+    served: Served = request.getfixturevalue("served")
+    expected = served.ask(PATH, ONE)[1][0]["score"]
+    ended, wrong = threading.Event(), []
+
+    def ask() -> None:
+        while not ended.is_set():
+            status, found, _ = served.ask(PATH, ONE)
+            if status != 200 or abs(found[0]["score"] - expected) > 1e-5:
+                wrong.append((status, found))
+
+    neighbour = threading.Thread(target=ask)
+    neighbour.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        neighbour.join()
+    assert not wrong
+    assert served.process.poll() is None
+    assert served.ask("/health")[0] == 200
+
+
+def connected(served: Served) -> socket.socket:
+    parts = urlsplit(served.address)
+    return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60)
+
+
+def read_all(client: socket.socket) -> bytes:
+    """What the server sends until it closes the connection."""
+    parts = []
+    with suppress(ConnectionError):
+        while part := client.recv(65536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def resident_bytes(served: Served) -> float:
+    return float(re.findall(r"^process_resident_memory_bytes (\S+)", served.ask("/metrics")[1], re.MULTILINE)[0])
+
+
+@pytest.mark.parametrize("how", ["with its length", "in chunks"])
+def test_a_body_of_100_mb_is_refused_and_not_kept(served: Served, how: str) -> None:
+    before = resident_bytes(served)
+    size, part = 100_000_000, b"x" * 1_000_000
+    with closing(connected(served)) as client:
+        with suppress(ConnectionError):  # the server may close before all is sent
+            if how == "in chunks":
+                client.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+                for _ in range(size // len(part)):
+                    client.sendall(b"%x\r\n" % len(part) + part + b"\r\n")
+                client.sendall(b"0\r\n\r\n")
+            else:
+                client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % size)
+                for _ in range(size // len(part)):
+                    client.sendall(part)
+        assert client.recv(65536).startswith(b"HTTP/1.1 413 ")
+    assert resident_bytes(served) - before < 40e6
+
+
+def test_a_body_that_comes_too_slowly_is_given_up(served: Served) -> None:
+    with closing(connected(served)) as client:
+        client.sendall(HEAD + b"Content-Length: %d\r\n\r\n{" % len(BODY))
+        answer = read_all(client)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"the body did not arrive within 2 s" in answer
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HT", HEAD + b"X-Long: "])
+def test_a_head_that_does_not_come_to_its_end_is_cut(served: Served, sent: bytes) -> None:
+    with closing(connected(served)) as client:
+        client.sendall(sent)
+        assert read_all(client) == b""
+
+
+def test_a_client_that_does_not_read_its_answer_is_cut(served: Served) -> None:
+    body = json.dumps({"inputs": ["word1 " * 20] * 1000}).encode()
+    with closing(connected(served)) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        head = HEAD.replace(b"labels/predict", b"vectors/embed_all")
+        client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        while not waiting_for_clients(served):
+            time.sleep(0.01)
+        while waiting_for_clients(served):  # until the test's own limit of time
+            time.sleep(0.1)
+
+
+def waiting_for_clients(served: Served) -> int:
+    """How many connections of the server's process hold data that their clients do not take. What the kernel keeps of
+    a closed one has no inode."""
+    table = Path(f"/proc/{served.process.pid}/net/tcp").read_text().splitlines()[1:]
+    port = f":{urlsplit(served.address).port:04X}"
+    rows = [line.split() for line in table]
+    return sum(row[1].endswith(port) and row[9] != "0" and int(row[4].split(":")[0], 16) > 100_000 for row in rows)
+
+
+def test_garbage_in_place_of_http_is_answered_with_400(served: Served) -> None:
+    for garbage in (b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n"):
+        with closing(connected(served)) as client:
+            client.sendall(garbage + b"\r\n\r\n")
+            assert read_all(client).startswith(b"HTTP/1.1 400 ")
+
+
+def test_half_closed_and_reset_connections_are_let_go(served: Served) -> None:
+    count = len([each for each in served.requests() if each["status"] == 499])
+    for shut in (True, False):
+        for sent in (HEAD + b"Content-Length: 1000\r\n\r\n{", HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY):
+            with closing(connected(served)) as client:
+                client.sendall(sent)
+                if shut:
+                    client.shutdown(socket.SHUT_WR)
+                    read_all(client)
+                else:
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    deadline = time.monotonic() + 30
+    while len([each for each in served.requests() if each["status"] == 499]) < count + 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_pipelined_requests_are_answered_in_their_order(served: Served) -> None:
+    bodies = [json.dumps({"inputs": text, "x": 1}).encode() if not text else BODY for text in ("a", "", "b")]
+    with closing(connected(served)) as client:
+        client.sendall(b"".join(HEAD + b"Content-Length: %d\r\n\r\n" % len(each) + each for each in bodies))
+        client.settimeout(10)
+        found = b""
+        while found.count(b"HTTP/1.1") < 3:
+            found += client.recv(65536)
+    assert re.findall(rb"HTTP/1.1 (\d+)", found) == [b"200", b"422", b"200"]
+
+
+def test_a_model_that_fails_on_a_row_fails_that_request_alone(served: Served) -> None:
+    texts = ["lovely word7" if number % 5 == 0 else f"lovely word{number % 6}" for number in range(60)]
+    path = "/models/overflows/predict"
+    found = in_threads(12, lambda text: served.ask(path, {"inputs": text}), texts)
+    for text, (status, answer, _) in zip(texts, found, strict=True):
+        assert status == (424 if "word7" in text else 200), answer
+        if "word7" in text:
+            assert answer["error_type"] == "Backend"
+            assert "not finite" in answer["error"]
+
+
+def test_a_model_folder_may_vanish_under_a_server(served_models: dict[str, Path], tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("labels", "vectors", "answers")}
+    for name, folder in folders.items():
+        shutil.copytree(served_models[name], folder)
+    with serving(folders, "--precision", "fp32") as served:
+        row = {"rows": [{"question": "what is word1", "context": "word2 lovely"}]}
+        asked = ((PATH, ONE), ("/embed", {"inputs": "word9 word3"}), ("/models/answers/answers", row))
+        before = [served.ask(*each) for each in asked]
+        for folder in folders.values():
+            shutil.rmtree(folder)
+        assert [served.ask(*each)[:2] for each in asked] == [each[:2] for each in before]
+        assert {each[0] for each in before} == {200}
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_lets_requests_finish(served_models: dict[str, Path], number: int, status: int) -> None:
+    flags = ("--limits.batch-tokens", "64", "--precision", "fp32")
+    with serving({"vectors": served_models["vectors"]}, *flags) as served:
+        answers = []
+        body = {"inputs": ["word1 " * 30] * 1000}
+        asking = threading.Thread(target=lambda: answers.append(served.ask("/embed", body)))
+        asking.start()
+        while 'bertsmith_compute_seconds_count{model="vectors"}' not in served.ask("/metrics")[1]:
+            time.sleep(0.01)
+        assert served.stop(number) == status
+        asking.join()
+        assert [(each[0], len(each[1])) for each in answers] == [(200, 1000)]
+        assert served.lines[-1] == "the server has stopped"
+        with pytest.raises(ConnectionRefusedError):
+            served.ask("/health")
+
+
+def test_what_takes_longer_than_the_stop_may_last_is_dropped_and_counted(served_models: dict[str, Path]) -> None:
+    flags = ("--limits.batch-tokens", "32", "--limits.stop-seconds", "1", "--limits.queue-seconds", "1000")
+    with serving({"vectors": served_models["vectors"]}, *flags) as served:
+        body = {"inputs": ["word1 " * 30] * 1000}
+
+        def ask() -> None:
+            with suppress(ConnectionError, http.client.HTTPException):
+                served.ask("/embed", body)
+
+        asking = [threading.Thread(target=ask) for _ in range(8)]  # batches of a sequence each: seconds of work
+        for thread in asking:
+            thread.start()
+        while 'bertsmith_queue_requests{model="vectors"} 8' not in served.ask("/metrics")[1]:
+            time.sleep(0.01)
+        assert served.stop() == 143
+        for thread in asking:
+            thread.join()
+        assert any("8 requests were not finished within 1 s and are dropped" in line for line in served.lines)
+
+
+def test_a_signal_while_models_are_loaded_ends_it(served_models: dict[str, Path]) -> None:
+    with serving(served_models, wait_for="listening on") as served:
+        assert served.stop() == 143
+
+
+def test_health_is_503_until_all_models_are_loaded(served_models: dict[str, Path]) -> None:
+    with serving(served_models, wait_for="listening on") as served:
+        seen = [served.ask("/health")[0]]
+        while seen[-1] != 200:
+            seen.append(served.ask("/health")[0])
+        assert set(seen[:-1]) == {503}
+
+
+def test_what_the_user_gets_wrong_is_one_message(
+    served_models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = str(served_models["labels"])
+    (tmp_path / "empty").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        wrong = {
+            (str(tmp_path / "nowhere"),): "this folder is not there",
+            (labels, labels): "two models are called 'labels'",
+            (f"a/b={labels}",): "cannot be the name of a model",
+            (str(tmp_path / "empty"), "--port", "0"): "config.json",
+            (labels, "--port", port): "this address cannot be taken",
+            (labels, "--host", "no such host"): "this address cannot be taken",
+            (labels, "--port", "65536"): "there is no port 65536",
+            (): "no model is named",
+            (labels, "--limits.rows", "0"): "--limits.rows is 0",
+            (labels, "--token", "pässword"): "a token has",
+            (labels, "--prot", "1"): "--port",
+        }
+        for call, says in wrong.items():
+            assert main(["serve", *call]) == 2, call
+            message = capsys.readouterr().err
+            assert says in message
+            assert "Traceback" not in message
+
+
+def test_without_the_packages_of_a_server_one_message_says_which_extra_to_install(
+    served_models: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("bertsmith.inference.server.")]:
+        if not name.endswith(".limits"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve", str(served_models["labels"])]) == 2
+    message = capsys.readouterr().err
+    assert "a server needs uvicorn, which is not installed" in message
+    assert "pip install 'bertsmith[serve]'" in message

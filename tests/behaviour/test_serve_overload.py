@@ -1,0 +1,207 @@
+"""Full queues, requests that are given up, models that fail and a server that loads or stops, each held still."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2 as web
+import pytest
+
+from bertsmith.inference.server.app import make_app
+from bertsmith.inference.server.limits import Limits
+from bertsmith.inference.server.service import Service
+
+PATH = "/models/labels/predict"
+ONE = {"inputs": "lovely word1"}
+
+
+class Gate:
+    """Holds the model `labels` of a service before each batch until it is opened."""
+
+    def __init__(self, service: Service) -> None:
+        lane = service.models["labels"].lane
+        self._compute, self._open = lane.compute, threading.Event()
+        self.entered, self.sequences = threading.Event(), list[int]()
+        lane.compute = self._held
+
+    def _held(self, sequences: Any) -> Any:
+        self.entered.set()
+        assert self._open.wait(60)
+        self.sequences.append(len(sequences.ids))
+        return self._compute(sequences)
+
+    async def wait(self) -> None:
+        await asyncio.to_thread(self.entered.wait, 60)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+Work = Callable[[Service, Gate, Any], Awaitable[None]]
+
+
+def run(models: dict[str, Path], work: Work, names: tuple[str, ...] = ("labels",), **limits: Any) -> None:
+    """Does the work with a service of these models, its gate and a client."""
+
+    async def inside() -> None:
+        service = Service({name: models[name] for name in names}, Limits(**limits))
+        await service.load({"device": "cpu", "precision": "fp32", "backend": "torch"})
+        gate = Gate(service)
+        transport = web.ASGITransport(make_app(service))
+        try:
+            async with web.AsyncClient(transport=transport, base_url="http://localhost") as client:
+                await work(service, gate, client)
+        finally:
+            gate.open()
+            service.close()
+
+    asyncio.run(inside())
+
+
+async def first_held(gate: Gate, client: Any) -> Any:
+    """A request whose batch is held."""
+    task = asyncio.create_task(client.post(PATH, json=ONE))
+    await gate.wait()
+    return task
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("limits", [{"queue_requests": 2}, {"queue_tokens": 8}])
+def test_a_full_queue_refuses_and_takes_again(served_models: dict[str, Path], limits: dict[str, int]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        lane = service.models["labels"].lane
+        held = await first_held(gate, client)
+        queued = [asyncio.create_task(client.post(PATH, json=ONE)) for _ in range(2)]
+        await until(lambda: len(lane.waiting) == 2)
+        refused = await client.post(PATH, json=ONE)
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error_type"] == "Overloaded"
+        gate.open()
+        assert {(await task).status_code for task in (held, *queued)} == {200}
+        assert (await client.post(PATH, json=ONE)).status_code == 200
+        assert gate.sequences == [1, 2, 1]  # what had gathered went together
+
+    run(served_models, work, **limits)
+
+
+def test_a_wait_that_would_be_too_long_is_refused(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        lane = service.models["labels"].lane
+        held = await first_held(gate, client)
+        queued = asyncio.create_task(client.post(PATH, json=ONE))
+        await until(lambda: bool(lane.waiting))
+        lane.rate = 0.1  # four tokens take 40 s
+        refused = await client.post(PATH, json=ONE)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "40")
+        gate.open()
+        assert {(await held).status_code, (await queued).status_code} == {200}
+
+    run(served_models, work, queue_seconds=10)
+
+
+def test_a_full_queue_of_one_model_leaves_the_others_alone(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        held = await first_held(gate, client)
+        queued = asyncio.create_task(client.post(PATH, json=ONE))
+        await until(lambda: bool(service.models["labels"].lane.waiting))
+        assert (await client.post(PATH, json=ONE)).status_code == 429
+        other = asyncio.create_task(client.post("/models/several/predict", json=ONE))
+        await until(lambda: bool(service.models["several"].lane.waiting))
+        gate.open()
+        assert {(await task).status_code for task in (held, queued, other)} == {200}
+
+    run(served_models, work, ("labels", "several"), queue_requests=1)
+
+
+def test_a_request_that_waits_too_long_is_given_up_before_it_is_computed(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        lane = service.models["labels"].lane
+        held = await first_held(gate, client)
+        late = await client.post(PATH, json=ONE)
+        assert late.status_code == 504
+        assert (await held).status_code == 504
+        assert (len(lane.waiting), lane.tokens) == (0, 0)
+        gate.open()
+        assert (await client.post(PATH, json=ONE)).status_code == 200
+        assert gate.sequences == [1, 1]
+
+    run(served_models, work, request_seconds=1)
+
+
+def test_requests_that_are_cancelled_leave_the_queue(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        lane = service.models["labels"].lane
+        held = await first_held(gate, client)
+        gone = [asyncio.create_task(client.post(PATH, json=ONE)) for _ in range(5)]
+        kept = asyncio.create_task(client.post(PATH, json={"inputs": "awful"}))
+        await until(lambda: len(lane.waiting) == 6)
+        for task in gone:
+            task.cancel()
+        await until(lambda: len(lane.waiting) == 1)
+        assert lane.tokens == 3
+        gate.open()
+        assert {(await held).status_code, (await kept).status_code} == {200}
+        assert gate.sequences == [1, 1]
+
+    run(served_models, work)
+
+
+def test_what_fails_in_a_batch_fails_alone(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        lane = service.models["labels"].lane
+        compute = lane.compute
+
+        def failing(sequences: Any) -> Any:
+            if any(len(ids) == 7 for ids in sequences.ids):
+                raise RuntimeError("this length")
+            return compute(sequences)
+
+        lane.compute = failing
+        held = await first_held(gate, client)
+        texts = ["lovely", "awful " * 5, "word1 word2"]
+        tasks = [asyncio.create_task(client.post(PATH, json={"inputs": text})) for text in texts]
+        await until(lambda: len(lane.waiting) == 3)
+        gate.open()
+        answers = [await task for task in tasks]
+        assert [each.status_code for each in answers] == [200, 424, 200]
+        assert answers[1].json()["error_type"] == "Backend"
+        assert (await held).status_code == 200
+
+    run(served_models, work)
+
+
+def test_a_request_that_no_queue_could_hold_is_too_large(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        gate.open()
+        answer = await client.post(PATH, json={"inputs": [["word1 word2 word3"]] * 3})
+        assert (answer.status_code, answer.json()["error"]) == (
+            413,
+            "this request has 15 tokens, and a queue takes 10; send fewer rows at a time",
+        )
+        rows = await client.post(PATH, json={"inputs": [["word1"]] * 4})
+        assert (rows.status_code, "at most 3" in rows.json()["error"]) == (413, True)
+
+    run(served_models, work, queue_tokens=10, rows=3)
+
+
+@pytest.mark.parametrize("state", ["loading", "stopping"])
+def test_while_it_loads_or_stops_the_server_is_not_healthy(served_models: dict[str, Path], state: Any) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        gate.open()
+        assert (await client.get("/health")).status_code == 200
+        service.state = state
+        for answer in (await client.get("/health"), await client.post(PATH, json=ONE)):
+            assert (answer.status_code, answer.json()["error_type"]) == (503, "Unhealthy")
+            assert answer.headers["retry-after"]
+        assert (await client.get("/metrics")).status_code == 200
+
+    run(served_models, work)

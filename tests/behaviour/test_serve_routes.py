@@ -1,0 +1,339 @@
+"""The routes of a server: each gives what the models give without one, in the shape that its clients know."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertsmith.inference.embed import Embedder
+from bertsmith.inference.export.export import ExportOptions, export
+from bertsmith.inference.predictor import Predictor
+from made_served import Served, serving
+
+TEXTS = ["lovely word1 word2", "awful", "word3 word4 awful word5 word6"]
+LONG = "lovely " + "word1 " * 40
+CLOSE = {"rel": 0, "abs": 1e-5}
+
+
+@pytest.fixture(scope="module")
+def served(served_models: dict[str, Path]) -> Iterator[Served]:
+    with serving(served_models, "--precision", "fp32") as server:
+        yield server
+
+
+def alone(folder: Path) -> Predictor:
+    return Predictor(folder, "cpu", precision="fp32")
+
+
+def asked(served: Served, path: str, body: Any) -> Any:
+    status, found, _ = served.ask(path, body)
+    assert status == 200, found
+    return found
+
+
+def test_predict_gives_all_labels_the_likeliest_first(served: Served, served_models: dict[str, Path]) -> None:
+    expected = alone(served_models["labels"])(TEXTS)
+    found = asked(served, "/models/labels/predict", {"inputs": [[text] for text in TEXTS]})
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours[0]["label"] == theirs["label"]
+        assert {each["label"]: each["score"] for each in ours} == pytest.approx(theirs["scores"], **CLOSE)
+        assert ours[0]["score"] >= ours[1]["score"]
+    assert equal(asked(served, "/models/labels/predict", {"inputs": TEXTS[0]}), found[0])
+
+
+def test_raw_scores_are_those_before_the_softmax(served: Served) -> None:
+    for name, map_back in (("labels", "softmax"), ("several", "sigmoid")):
+        raw = {
+            each["label"]: each["score"]
+            for each in asked(served, f"/models/{name}/predict", {"inputs": TEXTS[0], "raw_scores": True})
+        }
+        scores = np.array([raw[label] for label in sorted(raw)])
+        p = np.exp(scores) / np.exp(scores).sum() if map_back == "softmax" else 1 / (1 + np.exp(-scores))
+        found = {
+            each["label"]: each["score"] for each in asked(served, f"/models/{name}/predict", {"inputs": TEXTS[0]})
+        }
+        if name == "several":
+            assert [found[label] for label in sorted(found)] == pytest.approx(p.tolist(), **CLOSE)
+        else:  # the folder's temperature stands between
+            assert np.argmax(p) == np.argmax([found[label] for label in sorted(found)])
+
+
+def test_numbers_and_ranks(served: Served, served_models: dict[str, Path]) -> None:
+    (number,) = alone(served_models["number"])([TEXTS[0]])
+    found = asked(served, "/models/number/predict", {"inputs": TEXTS[0]})
+    assert found == [{"label": "LABEL_0", "score": pytest.approx(number["number"], **CLOSE)}]
+    pairs = alone(served_models["ranks"])([{"text": "word1 word2", "text_b": text} for text in TEXTS])
+    raw = asked(served, "/rerank", {"query": "word1 word2", "texts": TEXTS, "raw_scores": True, "return_text": True})
+    assert [each["text"] for each in raw] == [TEXTS[each["index"]] for each in raw]
+    assert [each["score"] for each in raw] == sorted((each["score"] for each in raw), reverse=True)
+    for each in raw:
+        assert each["score"] == pytest.approx(pairs[each["index"]]["number"], **CLOSE)
+    ranks = asked(served, "/rerank", {"query": "word1 word2", "texts": TEXTS})
+    for ours, before in zip(ranks, raw, strict=True):
+        assert ours == {
+            "index": before["index"],
+            "score": pytest.approx(1 / (1 + np.exp(-before["score"])), **CLOSE),
+        }
+
+
+def test_vectors_of_texts_and_of_tokens(served: Served, served_models: dict[str, Path]) -> None:
+    embedder = Embedder(served_models["vectors"], "cpu", precision="fp32")
+    expected = embedder(TEXTS)
+    found = np.array(asked(served, "/embed", {"inputs": TEXTS}), dtype=np.float32)
+    assert np.abs(found - expected).max() <= 1e-5
+    one = np.array(asked(served, "/embed", {"inputs": TEXTS[1], "dimensions": 4}), dtype=np.float32)
+    assert np.abs(one - expected[1:2, :4] / np.linalg.norm(expected[1, :4])).max() <= 1e-5
+    states = asked(served, "/embed_all", {"inputs": TEXTS})
+    assert [len(each) for each in states] == [len(text.split()) + 2 for text in TEXTS]
+    means = np.array([np.mean(each, axis=0) for each in states])
+    assert np.abs(means / np.linalg.norm(means, axis=1, keepdims=True) - expected).max() <= 1e-5
+    found = asked(served, "/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS}})
+    assert found == pytest.approx((expected @ expected[0]).tolist(), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("labels", TEXTS),
+        ("several", TEXTS),
+        ("number", TEXTS),
+        ("tags", [*TEXTS, {"tokens": ["lovely", "word0", "awful"]}]),
+        ("answers", [{"question": "what is word1", "context": "word2 lovely word3 " + "word4 " * 60}]),
+        ("choices", [{"text": "word1", "choices": ["lovely", "awful", "word9"]}]),
+        ("masks", ["word1 [MASK] word2", "[MASK] [MASK]"]),
+    ],
+)
+def test_answers_are_those_of_predict(served: Served, served_models: dict[str, Path], name: str, rows: Any) -> None:
+    found = asked(served, f"/models/{name}/answers", {"rows": rows})
+    assert found["model"] == name
+    expected = alone(served_models[name])(rows)
+    assert len(found["answers"]) == len(expected)
+    for ours, theirs in zip(found["answers"], expected, strict=True):
+        assert equal(ours, theirs), (ours, theirs)
+
+
+def equal(ours: Any, theirs: Any) -> bool:
+    """Whether two answers are the same, numbers within 1e-5."""
+    if isinstance(theirs, dict):
+        return ours.keys() == theirs.keys() and all(equal(ours[name], theirs[name]) for name in theirs)
+    if isinstance(theirs, list | tuple):
+        return len(ours) == len(theirs) and all(map(equal, ours, theirs))
+    if isinstance(theirs, float):
+        return abs(ours - theirs) <= 1e-5
+    return bool(ours == theirs)
+
+
+def test_tokens_are_those_that_the_model_reads(served: Served, served_models: dict[str, Path]) -> None:
+    (found,) = asked(served, "/models/masks/tokenize", {"inputs": "lovely  word1 [MASK]"})
+    assert [each["text"] for each in found] == ["[CLS]", "lovely", "word1", "[MASK]", "[SEP]"]
+    assert [(each["start"], each["stop"]) for each in found[1:-1]] == [(0, 6), (8, 13), (14, 20)]
+    assert [each["special"] for each in found] == [True, False, False, True, True]
+    _, sequences = alone(served_models["masks"]).encoded([("row 1", "lovely  word1 [MASK]")])
+    assert [each["id"] for each in found] == sequences.ids[0].tolist()
+    bare = asked(served, "/models/labels/tokenize", {"inputs": ["lovely", ""], "add_special_tokens": False})
+    assert [[each["text"] for each in row] for row in bare] == [["lovely"], []]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/models/labels/predict", {"inputs": [[LONG], ["awful"]]}),
+        ("/embed", {"inputs": [LONG, "awful"]}),
+        ("/embed_all", {"inputs": [LONG, "awful"]}),
+        ("/rerank", {"query": "word1", "texts": [LONG, "awful"]}),
+        ("/models/labels/answers", {"rows": [LONG, "awful"]}),
+        ("/models/vectors", {"inputs": [LONG, "awful"]}),
+        ("/v1/embeddings", {"input": [LONG, "awful"], "model": "vectors"}),
+    ],
+)
+def test_a_row_that_is_too_long_is_refused_or_cut_and_told(served: Served, path: str, body: Any) -> None:
+    status, found, _ = served.ask(path, body)
+    assert status == 413
+    assert "than the 32 that the model reads" in str(found["error"])
+    lost = "13" if path == "/rerank" else "11"
+    answers = {}
+    for direction in ("right", "Left"):
+        status, answers[direction], headers = served.ask(
+            path, {**body, "truncate": True, "truncation_direction": direction}
+        )
+        assert status == 200
+        assert headers["x-truncated-tokens"] == f"{lost},0"
+    assert answers["right"] != answers["Left"]
+    assert "x-truncated-tokens" not in served.ask(path, _short(body))[2]
+
+
+def _short(body: Any) -> Any:
+    if isinstance(body, dict):
+        return {name: _short(value) for name, value in body.items()}
+    return list(map(_short, body)) if isinstance(body, list) else "awful" if body == LONG else body
+
+
+def test_cutting_the_beginning_gives_what_the_end_alone_gives(served: Served) -> None:
+    text = "awful " * 20 + "lovely " * 30
+    cut = {"inputs": text, "truncate": True, "truncation_direction": "left"}
+    assert asked(served, "/models/labels/predict", cut) == asked(
+        served, "/models/labels/predict", {"inputs": "lovely " * 30}
+    )
+
+
+def test_info_says_what_each_model_is(served: Served, served_models: dict[str, Path]) -> None:
+    models = {each["model_id"]: each for each in asked(served, "/info", None)["models"]}
+    assert list(models) == list(served_models)
+    types = {name: next(iter(each["model_type"])) for name, each in models.items()}
+    assert types["labels"] == types["several"] == "classifier"
+    assert (types["ranks"], types["vectors"], types["answers"]) == ("reranker", "embedding", "qa")
+    one = asked(served, "/models/vectors/info", None)
+    assert one["model_type"] == {"embedding": {"pooling": "mean"}}
+    assert (one["model_dtype"], one["max_input_length"], one["auto_truncate"]) == ("fp32", 32, False)
+    assert one["max_batch_tokens"] == 2048
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "says"),
+    [
+        ("/models/labels/embed", {"inputs": "a"}, 424, "no model here gives vectors of texts; there is labels"),
+        ("/models/vectors/predict", {"inputs": "a"}, 424, "vectors (embed)"),
+        ("/models/number/rerank", {"query": "a", "texts": ["b"]}, 424, "one number for a pair"),
+        ("/models/vectors/answers", {"rows": ["a"]}, 424, "answers to rows"),
+        ("/models/choices", {"inputs": "a"}, 424, "Hugging Face"),
+        (
+            "/models/choices/answers",
+            {"rows": [{"text": LONG, "choices": ["a", "b"]}], "truncate": True, "truncation_direction": "left"},
+            422,
+            "no beginning to cut instead",
+        ),
+        ("/predict", {"inputs": "a"}, 422, "name one in the path, as in /models/labels/predict"),
+        ("/models/lables/predict", {"inputs": "a"}, 404, "did you mean 'labels'"),
+        ("/models/labels/predict", {"inputs": ["a", "b"]}, 422, "takes rows of one text, and this one has 2"),
+        ("/models/ranks/predict", {"inputs": "a"}, 422, "takes rows of two texts, and this one has 1"),
+        ("/models/labels/predict", {"inputs": []}, 422, "there are no rows"),
+        ("/models/labels/predict", {"inputs": " "}, 422, "is empty"),
+        ("/models/labels/predict", {"inputs": 5}, 422, "inputs: give a text"),
+        ("/models/labels/predict", {"input": "a"}, 422, "inputs: this is missing; input: there is no such field"),
+        ("/models/labels/predict", b"{", 422, "the body is not JSON"),
+        ("/models/labels/predict", b'{"inputs": "\xff"}', 422, "the body is not JSON in UTF-8"),
+        ("/models/labels/predict", b'{"inputs": "\\ud800"}', 422, "surrogate"),
+        ("/models/labels/predict", b"[" * 100_000, 422, "the body is not JSON"),
+        ("/embed", {"inputs": [[1, 2]]}, 422, "inputs: give a text"),
+        ("/embed", {"inputs": "a", "normalize": False}, 422, "have length 1"),
+        ("/embed", {"inputs": "a", "dimensions": 33}, 422, "the vectors have 32 numbers"),
+        ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "prompt_name"),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 422, "there are no sentences"),
+        (
+            "/models/masks/answers",
+            {"rows": ["no mask"]},
+            422,
+            "there is no [MASK] in this row: put one for a word (row 1)",
+        ),
+        ("/models/tags", {"inputs": "a", "parameters": {"stride": 3}}, 422, "it has aggregation_strategy"),
+        ("/models/answers", {"inputs": {"question": "a"}}, 422, "question"),
+        ("/models/answers", {"inputs": {"question": "a", "context": "b"}, "parameters": {"top_k": 0}}, 422, "top_k"),
+        ("/models/labels", {"inputs": "a", "parameters": {"function_to_apply": "sigmoid"}}, 422, "has 'softmax'"),
+        ("/v1/embeddings", {"input": "a", "model": "labels"}, 424, "gives no vectors"),
+        ("/v1/embeddings", {"input": "a", "model": "ada"}, 404, "there is no model 'ada'"),
+        ("/nowhere", {"inputs": "a"}, 404, "there is no such route"),
+        ("/info", {"inputs": "a"}, 405, "another method"),
+    ],
+)
+def test_a_request_that_cannot_be_answered_says_why(
+    served: Served, path: str, body: Any, status: int, says: str
+) -> None:
+    found = served.ask(path, body)
+    assert found[0] == status, found[1]
+    if path.startswith("/v1"):
+        assert says in found[1]["error"]["message"]
+        assert found[1]["error"]["code"] == status
+    else:
+        assert says in found[1]["error"]
+        assert found[1].keys() == {"error", "error_type"}
+
+
+def test_a_body_that_is_not_called_json_is_refused(served: Served) -> None:
+    kinds = ("text/plain", "application/x-www-form-urlencoded")
+    assert [served.ask("/embed", {"inputs": "a"}, {"Content-Type": kind})[0] for kind in kinds] == [415, 415]
+
+
+def test_the_log_has_a_line_for_each_request_and_no_text(served: Served) -> None:
+    asked(served, "/models/labels/predict", {"inputs": [["lovely word7"], [LONG], [LONG]], "truncate": True})
+    served.ask("/models/labels/answers", {"rows": ["word8", ""]})
+    served.ask("/secret-word9", None)
+    facts = ("method", "route", "status", "model", "rows", "tokens", "truncated_rows")
+    wanted = {
+        ("POST", "/predict", 200, "labels", 3, 4 + 2 * 32, 2),
+        ("POST", "/answers", 422, "labels", 0, 0, 0),
+        ("GET", "none", 404, "", 0, 0, 0),
+    }
+    while not wanted <= {tuple(each[name] for name in facts) for each in served.requests()}:
+        time.sleep(0.01)  # until the test's own limit of time
+    assert all(each["ms"] > 0 for each in served.requests())
+    assert not [line for line in served.lines if re.search("word[0-9]|lovely|secret", line)]
+
+
+def test_metrics_count_requests_rows_and_batches(served: Served) -> None:
+    def value(name: str) -> float:
+        (line,) = [line for line in served.ask("/metrics")[1].splitlines() if line.startswith(name)]
+        return float(line.rsplit(" ", 1)[1])
+
+    asked(served, "/embed", {"inputs": "word1"})
+    names = (
+        'bertsmith_requests_total{method="POST",route="/embed",status="200"}',
+        'bertsmith_rows_total{model="vectors"}',
+        'bertsmith_batch_tokens_sum{model="vectors"}',
+        'bertsmith_request_seconds_count{method="POST",route="/embed"}',
+    )
+    before = [value(name) for name in names]
+    asked(served, "/embed", {"inputs": ["word1", "word2 word3"]})
+    assert [value(name) - first for name, first in zip(names, before, strict=True)][:3] == [1, 2, 3 + 4]
+    assert value('bertsmith_queue_requests{model="vectors"}') == 0
+    assert served.ask("/metrics")[2]["content-type"].startswith("text/plain; version=0.0.4")
+
+
+def test_a_cross_encoder_ranks_as_it_scores(served_models: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(served_models["ranks"], tmp_path / "cross")
+    (folder / "task.json").unlink()
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    del config["problem_type"]
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    query = "word1 word2"
+    expected = alone(folder)([{"text": query, "text_b": text} for text in TEXTS])
+    with serving({"cross": folder}, "--precision", "fp32") as served:
+        assert list(asked(served, "/info", None)["model_type"]) == ["reranker"]
+        for raw, name in ((False, "score"), (True, "logit")):
+            found = asked(served, "/rerank", {"query": query, "texts": TEXTS, "raw_scores": raw})
+            for each in found:
+                assert each["score"] == pytest.approx(expected[each["index"]][name], **CLOSE)
+        found = asked(served, "/predict", {"inputs": [[query, text] for text in TEXTS]})
+        assert [row[0]["score"] for row in found] == pytest.approx([each["score"] for each in expected], **CLOSE)
+
+
+@pytest.mark.parametrize(("name", "engine"), [("labels", "onnx"), ("vectors", "openvino")])
+def test_an_export_gives_what_its_model_gives(
+    served_models: dict[str, Path], tmp_path: Path, name: str, engine: str
+) -> None:
+    export(served_models[name], tmp_path / "export", ExportOptions(engine))
+    asks = {"labels": ["/predict", "/answers"], "vectors": ["/embed", "/embed_all"]}[name]
+    with serving({name: served_models[name]}, "--precision", "fp32") as served:
+        expected = [asked(served, path, _texts(path)) for path in asks]
+    with serving({name: tmp_path / "export"}, "--backend", engine) as served:
+        for path, theirs in zip(asks, expected, strict=True):
+            assert numbers_in(asked(served, path, _texts(path))) == pytest.approx(numbers_in(theirs), abs=1e-4)
+
+
+def _texts(path: str) -> dict[str, Any]:
+    return {"rows" if path == "/answers" else "inputs": TEXTS}
+
+
+def numbers_in(found: Any) -> list[float]:
+    """All numbers of an answer, in order."""
+    if isinstance(found, dict | list):
+        inner = found.values() if isinstance(found, dict) else found
+        return [number for each in inner for number in numbers_in(each)]
+    return [found] if isinstance(found, float) else []

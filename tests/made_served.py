@@ -1,0 +1,141 @@
+"""Small fine-tuned models of every kind, and a server of theirs in a process of its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import bertsmith
+from made_entities import tagged_rows
+from made_pairs import pairs
+from made_questions import QUICK as QUICK_QA
+from made_questions import questions
+from made_rows import QUICK, made_model, rows
+
+SECONDS = 240
+
+
+def made_models(folder: Path) -> dict[str, Path]:
+    """A model folder for each name: labels, several (labels a row), number, ranks (numbers of pairs), tags, answers,
+    choices, vectors, masks."""
+    encoder = made_model(folder / "encoder")
+    short = replace(QUICK, epochs=3)
+    made = rows(64, 1)
+    chosen = [{"text": row["text"], "choices": ["lovely", "awful"], "label": 0} for row in made]
+    tuned: dict[str, tuple[str, list[dict[str, Any]], Any]] = {
+        "labels": ("classify", made, short),
+        "several": ("classify", [{**row, "label": [row["label"], "text"]} for row in made], short),
+        "number": ("regress", [{**row, "label": len(row["text"]) / 50} for row in made], short),
+        "ranks": ("regress", [{**row, "text_b": "word1 word2", "label": len(row["text"]) / 50} for row in made], short),
+        "tags": ("tag", tagged_rows(96, 1), replace(short, epochs=12)),
+        "answers": ("qa", questions(96, 1), replace(QUICK_QA, epochs=6)),
+        "choices": ("choice", chosen, short),
+        "vectors": ("embed", pairs(48, 1), short),
+    }  # fmt: skip
+    found = {"masks": encoder}
+    for name, (task, train, settings) in tuned.items():
+        bertsmith.finetune(
+            task, encoder, train[:-16], train[-16:], folder / name, settings=replace(settings, report=False)
+        )
+        found[name] = folder / name / "model"
+    return found
+
+
+@dataclass
+class Served:
+    """A server in a process. lines: what it has logged."""
+
+    process: subprocess.Popen[str]
+    address: str = ""
+    lines: list[str] = field(default_factory=list)
+
+    def connect(self, timeout: float = 60) -> http.client.HTTPConnection:
+        """A connection, to be closed by the caller."""
+        parts = urlsplit(self.address)
+        assert parts.hostname
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+
+    def ask(
+        self, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any, dict[str, str]]:
+        """Status, JSON (or text) and headers of GET, or of POST with a body: bytes, or what becomes JSON."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        given = {"Content-Type": "application/json"} if data is not None else {}
+        connection = self.connect()
+        try:
+            connection.request("GET" if data is None else "POST", path, data, {**given, **(headers or {})})
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+        finally:
+            connection.close()
+        is_json = found.get("content-type", "").startswith("application/json")
+        return answer.status, json.loads(text) if is_json else text, found
+
+    def requests(self) -> list[dict[str, Any]]:
+        """The request log."""
+        return [json.loads(line) for line in self.lines if line.startswith("{")]
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Sends a signal and gives the exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(SECONDS)
+
+
+@contextmanager
+def serving(models: dict[str, Path], *flags: str, wait_for: str = "ready: ", **variables: str) -> Iterator[Served]:
+    """A server of the models, once it has logged that it is ready. variables: of its environment."""
+    named = [f"{name}={folder}" for name, folder in models.items()]
+    command = [sys.executable, "-m", "bertsmith", "serve", *named, "--port", "0", "--device", "cpu"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    process = subprocess.Popen(
+        [*command, *flags], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
+    )
+    served = Served(process)
+    told: queue.Queue[str] = queue.Queue()
+    reading = threading.Thread(target=_read, args=(served, told), daemon=True)
+    reading.start()
+    try:
+        while wait_for not in (line := told.get(timeout=SECONDS)):
+            assert line != _END, "\n".join(served.lines)
+            served.address = line.split()[2] if line.startswith("listening on") else served.address
+        served.address = line.split()[-1] if line.startswith("ready: ") else line.split()[2]
+        yield served
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        reading.join(10)
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+_END = "the end of the log"
+
+
+def _read(served: Served, told: queue.Queue[str]) -> None:
+    assert served.process.stderr is not None
+    for line in served.process.stderr:
+        served.lines.append(line.rstrip("\n"))
+        told.put(served.lines[-1])
+    told.put(_END)
+
+
+def in_threads(count: int, function: Any, values: Sequence[Any]) -> list[Any]:
+    """What the function gives for each value, asked from so many threads at once, in the order of the values."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(function, values))

@@ -1,0 +1,178 @@
+"""Lanes and the batcher: who is computed when, that all of it is, and that a failure stays where it belongs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.inference.server.batcher import Batcher, Compute, Job, Lane
+from bertsmith.inference.server.limits import Limits
+from bertsmith.inference.server.metrics import Metrics
+from bertsmith.tasks.sequences import Sequences
+
+BUDGET = 64
+
+
+def sequences_of(lengths: Sequence[int], mark: int = 0) -> Sequences:
+    """Sequences whose tokens are their job's mark and their own number."""
+    ids = [np.array([mark, number, *[0] * (length - 2)]) for number, length in enumerate(lengths)]
+    counts = np.array(lengths, dtype=np.int64)
+    return Sequences(ids, counts, np.zeros_like(counts), np.arange(len(ids)))
+
+
+def job(*lengths: int) -> Job:
+    loop = asyncio.new_event_loop()
+    try:
+        return Job(sequences_of(lengths), loop.create_future(), list(lengths))
+    finally:
+        loop.close()
+
+
+def marks(sequences: Sequences) -> list[tuple[int, int, int]]:
+    """What stands in for a model: the marks and the length of each sequence."""
+    return [(int(ids[0]), int(ids[1]), len(ids)) for ids in sequences.ids]
+
+
+def lane_of(*jobs: Job) -> Lane:
+    lane = Lane("model", marks, BUDGET)
+    for each in jobs:
+        lane.add(each)
+    return lane
+
+
+def taken(lane: Lane, *jobs: Job) -> list[tuple[int, int, int]]:
+    return [(jobs.index(part.job), part.start, part.stop) for part in lane.take()]
+
+
+def test_a_job_alone_fills_the_batch() -> None:
+    only = job(*[16] * 6)
+    lane = lane_of(only)
+    assert taken(lane, only) == [(0, 0, 4)]
+    assert lane.tokens == 32
+    assert taken(lane, only) == [(0, 4, 6)]
+    assert not lane.waiting
+
+
+def test_a_long_job_leaves_half_of_the_batch_to_those_behind_it() -> None:
+    long, short = job(*[16] * 20), job(16, 16, 16)
+    lane = lane_of(long, short)
+    assert taken(lane, long, short) == [(0, 0, 2), (1, 0, 2)]
+
+
+def test_what_the_others_leave_free_goes_to_the_first() -> None:
+    long, short = job(*[16] * 20), job(16)
+    lane = lane_of(long, short)
+    assert taken(lane, long, short) == [(0, 0, 3), (1, 0, 1)]
+
+
+def test_a_sequence_longer_than_the_budget_goes_alone() -> None:
+    large, small = job(100), job(5)
+    lane = lane_of(large, small)
+    assert taken(lane, large, small) == [(0, 0, 1)]
+    assert taken(lane, large, small) == [(1, 0, 1)]
+
+
+def test_a_removed_job_takes_its_tokens_with_it() -> None:
+    first, second = job(*[40] * 3), job(10)
+    lane = lane_of(first, second)
+    lane.take()
+    lane.remove(first)
+    lane.remove(first)
+    assert lane.tokens == sum(second.lengths[second.taken :])
+
+
+jobs_of_lengths = st.lists(st.lists(st.integers(2, 90), min_size=1, max_size=12), min_size=1, max_size=12)
+
+
+@given(jobs_of_lengths)
+def test_every_sequence_is_taken_once_in_batches_within_the_budget(lengths: list[list[int]]) -> None:
+    jobs = [job(*each) for each in lengths]
+    lane = lane_of(*jobs)
+    seen: dict[int, list[int]] = {number: [] for number in range(len(jobs))}
+    while lane.waiting:
+        oldest = lane.waiting[0]
+        parts = lane.take()
+        assert parts[0].job is oldest  # nobody starves
+        assert sum(part.tokens for part in parts) <= BUDGET or (len(parts), parts[0].stop - parts[0].start) == (1, 1)
+        for part in parts:
+            seen[jobs.index(part.job)] += range(part.start, part.stop)
+        assert lane.tokens == sum(sum(each.lengths[each.taken :]) for each in jobs)
+    assert seen == {number: list(range(len(each))) for number, each in enumerate(lengths)}
+
+
+def answers(compute: Compute, lengths: list[list[int]], budget: int = BUDGET) -> list[Any]:
+    """What a batcher gives for jobs that come at once; of one that fails its error."""
+
+    async def ask() -> list[Any]:
+        batcher = Batcher(Limits(), Metrics())
+        lanes = [Lane("one", compute, budget), Lane("other", compute, budget)]
+        batcher.start(lanes)
+        asked = (batcher.outputs(lanes[n % 2], sequences_of(each, n)) for n, each in enumerate(lengths))
+        try:
+            return await asyncio.gather(*asked, return_exceptions=True)
+        finally:
+            batcher.close()
+
+    return asyncio.run(ask())
+
+
+@given(jobs_of_lengths)
+def test_every_job_gets_its_own_outputs_in_order(lengths: list[list[int]]) -> None:
+    expected = [[(n, place, length) for place, length in enumerate(each)] for n, each in enumerate(lengths)]
+    assert answers(marks, lengths) == expected
+
+
+@given(jobs_of_lengths)
+def test_only_the_jobs_with_what_fails_fail(lengths: list[list[int]]) -> None:
+    def failing(sequences: Sequences) -> list[Any]:
+        if any(len(ids) > 80 for ids in sequences.ids):
+            raise RuntimeError("too long")
+        return marks(sequences)
+
+    found = answers(failing, lengths)
+    for each, answer in zip(lengths, found, strict=True):
+        assert isinstance(answer, RuntimeError) == (max(each) > 80)
+        assert isinstance(answer, RuntimeError) or len(answer) == len(each)
+
+
+def test_lanes_take_turns() -> None:
+    order: list[int] = []
+    release = threading.Event()
+
+    def noting(sequences: Sequences) -> list[Any]:
+        release.wait(10)
+        order.append(int(sequences.ids[0][0]))
+        return marks(sequences)
+
+    async def ask() -> None:
+        batcher = Batcher(Limits(), Metrics())
+        lanes = [Lane("one", noting, 10), Lane("other", noting, 10)]
+        batcher.start(lanes)
+        asked = [
+            asyncio.create_task(batcher.outputs(lanes[n], sequences_of([10] * count, n)))
+            for n, count in ((0, 6), (1, 3))
+        ]
+        while not lanes[1].waiting:
+            await asyncio.sleep(0)
+        release.set()
+        await asyncio.gather(*asked)
+        batcher.close()
+
+    asyncio.run(ask())
+    assert order == [0, 1, 0, 1, 0, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("field", ["rows", "queue_seconds", "body_bytes"])
+def test_limits_that_make_no_sense_are_refused(field: str) -> None:
+    from bertsmith.base.errors import BertsmithError
+
+    for wrong in (0, -1, float("nan")):
+        with pytest.raises(BertsmithError, match=f"--limits.{field.replace('_', '-')} is"):
+            Limits(**{field: wrong})
