@@ -62,7 +62,7 @@ def _overview() -> str:
     return "\n".join(
         [
             "usage: bertsmith VERB ... [--quiet] [--debug]",
-            "\nForges BERT encoders: raw text goes in, a pre-trained, fine-tuned encoder comes out.\n",
+            "\nForges BERT encoders: raw text goes in, a pre-trained, fine-tuned, served encoder comes out.\n",
             *lines,
             "",
             "bertsmith VERB --help lists its flags, with an example.",
