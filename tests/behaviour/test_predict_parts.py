@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -125,6 +126,37 @@ def test_parts_are_named_where_the_work_is_not_resumed_or_was_another(model, tmp
     assert not PartsFolder(out).path.exists()
 
 
+def kept_by_a_full_disk(model: Path, source: Path, out: Path, on_error: str) -> None:
+    """Finishes every part, and keeps them because the file that they are joined into cannot be written."""
+    process = fork_server().Process(target=_on_a_full_disk, args=(model, source, out, on_error))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert not out.exists()
+
+
+def test_parts_that_rows_were_left_out_of_are_not_continued_with_stop(model, tmp_path):
+    """The bad row of number 41 cannot be read, and ends its part early where the work is to stop at it."""
+    source, out = masked_rows(tmp_path / "rows.jsonl", bad=(41, 50)), tmp_path / "out.jsonl"
+    kept_by_a_full_disk(model, source, out, "skip")
+    with pytest.raises(BertsmithError, match=rf"{source}:42: this line is not JSON"):
+        predicted(model, source, out, RESUMED)
+    assert finished(out) == 9
+    assert not out.exists()
+    resumed = RowOptions(part_rows=7, resume=True, on_error="skip")
+    predicted(model, source, out, resumed)
+    assert len(out.read_text().splitlines()) == 58
+
+
+def test_work_that_stopped_may_be_continued_with_skip(model, tmp_path):
+    source, out, whole = masked_rows(tmp_path / "rows.jsonl", bad=(41,)), tmp_path / "out.jsonl", tmp_path / "w.jsonl"
+    with pytest.raises(BertsmithError, match="not JSON"):
+        predicted(model, source, out, SMALL)
+    predicted(model, source, out, RowOptions(part_rows=7, resume=True, on_error="skip"))
+    predicted(model, source, whole, RowOptions(part_rows=7, on_error="skip"))
+    assert out.read_bytes() == whole.read_bytes()
+
+
 def test_an_input_that_changed_is_not_continued(model, tmp_path):
     source, out = masked_rows(tmp_path / "rows.jsonl", bad=(40,)), tmp_path / "out.jsonl"
     with pytest.raises(BertsmithError):
@@ -135,20 +167,16 @@ def test_an_input_that_changed_is_not_continued(model, tmp_path):
     assert finished(out) == 5
 
 
-def _on_a_full_disk(model: Path, source: Path, out: Path) -> None:
+def _on_a_full_disk(model: Path, source: Path, out: Path, on_error: Literal["stop", "skip"]) -> None:
     """The disk takes every part, and not the file that they are joined into."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     with pytest.raises(BertsmithError, match="could not write"):
-        predicted(model, source, out, SMALL)
+        predicted(model, source, out, RowOptions(part_rows=7, on_error=on_error))
 
 
 def test_a_full_disk_loses_nothing(model, tmp_path):
     source, out = masked_rows(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl"
-    process = fork_server().Process(target=_on_a_full_disk, args=(model, source, out))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    assert not out.exists()
+    kept_by_a_full_disk(model, source, out, "stop")
     assert finished(out) == 9
     predicted(model, source, out, RESUMED)
     predicted(model, source, tmp_path / "whole.jsonl", SMALL)

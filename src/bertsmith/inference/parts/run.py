@@ -115,6 +115,8 @@ def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, pro
         }
         made_from |= {**job.flags, **workers.facts}
         with folder.held(made_from, options.resume) as finished:
+            if options.on_error == "stop":
+                _refuse_left_out(finished)
             if options.resume:
                 say(f"parts that are finished: {len(finished):,}" if finished else "no parts are there: beginning anew")
             try:
@@ -173,6 +175,14 @@ def _answered(
     for number in range(parts):
         done.add(accounts[number])
     return done, parts
+
+
+def _refuse_left_out(finished: Mapping[int, Account]) -> None:
+    """Raises BertsmithError for finished parts that rows were left out of: "stop" would have ended there."""
+    left_out = [each for _, each in sorted(finished.items()) if each.skipped]
+    if left_out:
+        what = f"rows were left out of the finished parts, and --on-error is stop: {left_out[0].first_skipped[0]}"
+        raise BertsmithError(what, "--on-error", "resume with --on-error skip, or delete the parts to begin anew")
 
 
 def _tell_kept(folder: PartsFolder, source: str | Path) -> None:
