@@ -19,11 +19,14 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
+from bertsmith.inference.embed import Embedder
 from bertsmith.inference.embed_file import embed_file
 from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.part import Answered
 from bertsmith.inference.parts.run import RowOptions
 from bertsmith.inference.predict_file import predict_file
+from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.reading.records import Columns
 from made_kills import drawing
 from made_rows import WORDS, made_model
 from made_runs import fork_server
@@ -155,6 +158,62 @@ def test_work_that_stopped_may_be_continued_with_skip(model, tmp_path):
     predicted(model, source, out, RowOptions(part_rows=7, resume=True, on_error="skip"))
     predicted(model, source, whole, RowOptions(part_rows=7, on_error="skip"))
     assert out.read_bytes() == whole.read_bytes()
+
+
+def test_a_loaded_model_is_continued_by_its_like_alone(model, tmp_path):
+    source, out = masked_rows(tmp_path / "rows.jsonl", bad=(40,)), tmp_path / "out.jsonl"
+    loaded = Predictor(model, top=2, **CPU)
+    with pytest.raises(BertsmithError, match=r"no \[MASK\]"):
+        predict_file(loaded, source, out, rows=SMALL)
+    for other, name in (
+        (Predictor(model, top=3, **CPU), "top"),
+        (Predictor(model, top=2, budget_tokens=64, **CPU), "budget_tokens"),
+        (loaded.with_columns(Columns(text="body")), "columns"),
+        (loaded.for_likelihood(), "kind"),
+    ):
+        with pytest.raises(BertsmithError, match=f"made from another {name} "):
+            predict_file(other, source, out, rows=RESUMED)
+    with pytest.raises(BertsmithError, match="loaded already, so this would have no effect: top"):
+        predict_file(loaded, source, out, rows=RESUMED, top=3)
+    with pytest.raises(BertsmithError, match="loaded already, so this would have no effect: precision"):
+        embed_file(Embedder(model, **CPU), source, tmp_path / "out.npy", precision="bf16")
+    predict_file(loaded, source, out, rows=RowOptions(part_rows=7, resume=True, on_error="skip"))
+    assert len(out.read_text().splitlines()) == 59
+
+
+def test_what_another_run_left_of_a_part_is_not_used(model, tmp_path):
+    """A run that was killed in part 7 left its bad rows, and part 2 has lost its predictions."""
+    source, out, whole = masked_rows(tmp_path / "rows.jsonl", bad=(40,)), tmp_path / "out.jsonl", tmp_path / "w.jsonl"
+    with pytest.raises(BertsmithError, match=r"no \[MASK\]"):
+        predicted(model, source, out, SMALL)
+    (PartsFolder(out).path / "00000007.bad").write_text("left\n")
+    (PartsFolder(out).path / "00000002.part").unlink()
+    assert finished(out) == 4
+    predicted(model, source, out, RowOptions(part_rows=7, resume=True, on_error="skip"))
+    predicted(model, source, whole, RowOptions(part_rows=7, on_error="skip"))
+    assert out.read_bytes() == whole.read_bytes()
+    assert PartsFolder(out).bad.read_bytes() == PartsFolder(whole).bad.read_bytes()
+
+
+def test_predictions_in_the_model_folder_do_not_change_the_model(model, tmp_path):
+    source, folder = masked_rows(tmp_path / "rows.jsonl", bad=(40,)), tmp_path / "model"
+    shutil.copytree(model, folder)
+    out = folder / "out.jsonl"
+    out.write_text("of an earlier run\n")
+    with pytest.raises(BertsmithError, match=r"no \[MASK\]"):
+        predicted(folder, source, out, SMALL)
+    predicted(folder, source, out, RowOptions(part_rows=7, resume=True, on_error="skip"))
+    assert len(out.read_text().splitlines()) == 59
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.errors.jsonl", "out.jsonl.parts/rows.jsonl"])
+def test_an_input_that_would_be_replaced_or_removed_is_refused(model, tmp_path, name):
+    source = tmp_path / name
+    source.parent.mkdir(exist_ok=True)
+    masked_rows(source)
+    with pytest.raises(BertsmithError, match="would be replaced or removed by the output"):
+        predicted(model, source, tmp_path / "out.jsonl", SMALL)
+    assert source.is_file()
 
 
 def test_an_input_that_changed_is_not_continued(model, tmp_path):
