@@ -138,3 +138,11 @@ def test_flags_that_do_not_belong_together_are_refused(model, tmp_path, monkeypa
     assert main(["predict", str(model), "rows.jsonl", *flags]) == 2
     assert what in capsys.readouterr().err
     assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_standard_output_is_utf8_whatever_the_locale(model, tmp_path, monkeypatch):
+    (tmp_path / "rows.jsonl").write_text('{"text": "\u00e9 [MASK]"}\n', encoding="utf-8")
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
+    predict_file(model, tmp_path / "rows.jsonl", "-", **CPU)
+    assert json.loads(written.getvalue().decode())["text"] == "\u00e9 [MASK]"
