@@ -118,3 +118,30 @@ def test_minimal_pairs_are_told_by_likelihood(model, tmp_path, capsys):
     (folder / "three.jsonl").write_text('{"sentence_good": "word1"}\n')
     assert main([*call, "--minimal-pairs", str(folder)]) == 2
     assert "no column 'sentence_bad'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("likelihood", [False, True])
+def test_scores_that_are_not_finite_are_refused(model, likelihood):
+    predictor = load_predictor(model, likelihood=likelihood, **CPU)
+    with torch.no_grad():
+        for each in predictor.model.parameters():
+            each.fill_(float("nan"))
+    with pytest.raises(BertsmithError, match="not finite"):
+        predictor("word1 [MASK]")
+
+
+def test_a_number_of_guesses_beside_likelihood_is_refused(model, capsys):
+    assert main(["predict", str(model), "rows.jsonl", "--likelihood", "--n-best", "2"]) == 2
+    assert "--likelihood lists nothing that --n-best could count" in capsys.readouterr().err
+
+
+def test_an_export_gives_the_same_likelihoods(model, tmp_path):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from bertsmith.inference.export.export import export
+
+    export(model, tmp_path / "onnx")
+    expected = load_predictor(model, likelihood=True, **CPU)(texts())
+    found = load_predictor(tmp_path / "onnx", likelihood=True, backend="onnx")(texts())
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours["per_token"] == pytest.approx(theirs["per_token"], abs=1e-4)

@@ -127,6 +127,8 @@ def test_a_pipe_leaves_bad_rows_out_and_ends_with_status_0(model, monkeypatch, c
         (["--workers", "0", "--out", "x.jsonl"], "workers is 0"),
         (["--gpus", "99", "--out", "x.jsonl"], "gpus is 99"),
         (["--gpus", "1", "--workers", "2", "--out", "x.jsonl"], "exclude each other"),
+        (["--gpus", "1", "--device", "cpu", "--out", "x.jsonl"], "--gpus gives each worker its device"),
+        (["--gpus", "1", "--backend", "onnx", "--out", "x.jsonl"], "not on --gpus"),
         (["--out", "rows.jsonl"], "would be replaced"),
     ],
 )
@@ -136,3 +138,11 @@ def test_flags_that_do_not_belong_together_are_refused(model, tmp_path, monkeypa
     assert main(["predict", str(model), "rows.jsonl", *flags]) == 2
     assert what in capsys.readouterr().err
     assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_standard_output_is_utf8_whatever_the_locale(model, tmp_path, monkeypatch):
+    (tmp_path / "rows.jsonl").write_text('{"text": "\u00e9 [MASK]"}\n', encoding="utf-8")
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
+    predict_file(model, tmp_path / "rows.jsonl", "-", **CPU)
+    assert json.loads(written.getvalue().decode())["text"] == "\u00e9 [MASK]"

@@ -13,16 +13,20 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
+from bertsmith.inference.embed import Embedder
 from bertsmith.inference.embed_file import embed_file
 from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.part import Answered
 from bertsmith.inference.parts.run import RowOptions
 from bertsmith.inference.predict_file import predict_file
+from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.reading.records import Columns
 from made_kills import drawing
 from made_rows import WORDS, made_model
 from made_runs import fork_server
@@ -125,6 +129,93 @@ def test_parts_are_named_where_the_work_is_not_resumed_or_was_another(model, tmp
     assert not PartsFolder(out).path.exists()
 
 
+def kept_by_a_full_disk(model: Path, source: Path, out: Path, on_error: str) -> None:
+    """Finishes every part, and keeps them because the file that they are joined into cannot be written."""
+    process = fork_server().Process(target=_on_a_full_disk, args=(model, source, out, on_error))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert not out.exists()
+
+
+def test_parts_that_rows_were_left_out_of_are_not_continued_with_stop(model, tmp_path):
+    """The bad row of number 41 cannot be read, and ends its part early where the work is to stop at it."""
+    source, out = masked_rows(tmp_path / "rows.jsonl", bad=(41, 50)), tmp_path / "out.jsonl"
+    kept_by_a_full_disk(model, source, out, "skip")
+    with pytest.raises(BertsmithError, match=rf"{source}:42: this line is not JSON"):
+        predicted(model, source, out, RESUMED)
+    assert finished(out) == 9
+    assert not out.exists()
+    resumed = RowOptions(part_rows=7, resume=True, on_error="skip")
+    predicted(model, source, out, resumed)
+    assert len(out.read_text().splitlines()) == 58
+
+
+def test_work_that_stopped_may_be_continued_with_skip(model, tmp_path):
+    source, out, whole = masked_rows(tmp_path / "rows.jsonl", bad=(41,)), tmp_path / "out.jsonl", tmp_path / "w.jsonl"
+    with pytest.raises(BertsmithError, match="not JSON"):
+        predicted(model, source, out, SMALL)
+    predicted(model, source, out, RowOptions(part_rows=7, resume=True, on_error="skip"))
+    predicted(model, source, whole, RowOptions(part_rows=7, on_error="skip"))
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_a_loaded_model_is_continued_by_its_like_alone(model, tmp_path):
+    source, out = masked_rows(tmp_path / "rows.jsonl", bad=(40,)), tmp_path / "out.jsonl"
+    loaded = Predictor(model, top=2, **CPU)
+    with pytest.raises(BertsmithError, match=r"no \[MASK\]"):
+        predict_file(loaded, source, out, rows=SMALL)
+    for other, name in (
+        (Predictor(model, top=3, **CPU), "top"),
+        (Predictor(model, top=2, budget_tokens=64, **CPU), "budget_tokens"),
+        (loaded.with_columns(Columns(text="body")), "columns"),
+        (loaded.for_likelihood(), "kind"),
+    ):
+        with pytest.raises(BertsmithError, match=f"made from another {name} "):
+            predict_file(other, source, out, rows=RESUMED)
+    with pytest.raises(BertsmithError, match="loaded already, so this would have no effect: top"):
+        predict_file(loaded, source, out, rows=RESUMED, top=3)
+    with pytest.raises(BertsmithError, match="loaded already, so this would have no effect: precision"):
+        embed_file(Embedder(model, **CPU), source, tmp_path / "out.npy", precision="bf16")
+    predict_file(loaded, source, out, rows=RowOptions(part_rows=7, resume=True, on_error="skip"))
+    assert len(out.read_text().splitlines()) == 59
+
+
+def test_what_another_run_left_of_a_part_is_not_used(model, tmp_path):
+    """A run that was killed in part 7 left its bad rows, and part 2 has lost its predictions."""
+    source, out, whole = masked_rows(tmp_path / "rows.jsonl", bad=(40,)), tmp_path / "out.jsonl", tmp_path / "w.jsonl"
+    with pytest.raises(BertsmithError, match=r"no \[MASK\]"):
+        predicted(model, source, out, SMALL)
+    (PartsFolder(out).path / "00000007.bad").write_text("left\n")
+    (PartsFolder(out).path / "00000002.part").unlink()
+    assert finished(out) == 4
+    predicted(model, source, out, RowOptions(part_rows=7, resume=True, on_error="skip"))
+    predicted(model, source, whole, RowOptions(part_rows=7, on_error="skip"))
+    assert out.read_bytes() == whole.read_bytes()
+    assert PartsFolder(out).bad.read_bytes() == PartsFolder(whole).bad.read_bytes()
+
+
+def test_predictions_in_the_model_folder_do_not_change_the_model(model, tmp_path):
+    source, folder = masked_rows(tmp_path / "rows.jsonl", bad=(40,)), tmp_path / "model"
+    shutil.copytree(model, folder)
+    out = folder / "out.jsonl"
+    out.write_text("of an earlier run\n")
+    with pytest.raises(BertsmithError, match=r"no \[MASK\]"):
+        predicted(folder, source, out, SMALL)
+    predicted(folder, source, out, RowOptions(part_rows=7, resume=True, on_error="skip"))
+    assert len(out.read_text().splitlines()) == 59
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.errors.jsonl", "out.jsonl.parts/rows.jsonl"])
+def test_an_input_that_would_be_replaced_or_removed_is_refused(model, tmp_path, name):
+    source = tmp_path / name
+    source.parent.mkdir(exist_ok=True)
+    masked_rows(source)
+    with pytest.raises(BertsmithError, match="would be replaced or removed by the output"):
+        predicted(model, source, tmp_path / "out.jsonl", SMALL)
+    assert source.is_file()
+
+
 def test_an_input_that_changed_is_not_continued(model, tmp_path):
     source, out = masked_rows(tmp_path / "rows.jsonl", bad=(40,)), tmp_path / "out.jsonl"
     with pytest.raises(BertsmithError):
@@ -135,20 +226,16 @@ def test_an_input_that_changed_is_not_continued(model, tmp_path):
     assert finished(out) == 5
 
 
-def _on_a_full_disk(model: Path, source: Path, out: Path) -> None:
+def _on_a_full_disk(model: Path, source: Path, out: Path, on_error: Literal["stop", "skip"]) -> None:
     """The disk takes every part, and not the file that they are joined into."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     with pytest.raises(BertsmithError, match="could not write"):
-        predicted(model, source, out, SMALL)
+        predicted(model, source, out, RowOptions(part_rows=7, on_error=on_error))
 
 
 def test_a_full_disk_loses_nothing(model, tmp_path):
     source, out = masked_rows(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl"
-    process = fork_server().Process(target=_on_a_full_disk, args=(model, source, out))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    assert not out.exists()
+    kept_by_a_full_disk(model, source, out, "stop")
     assert finished(out) == 9
     predicted(model, source, out, RESUMED)
     predicted(model, source, tmp_path / "whole.jsonl", SMALL)

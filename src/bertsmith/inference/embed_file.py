@@ -53,10 +53,11 @@ def embed_file(
     kind = ".jsonl" if str(out) == "-" else Path(out).suffix.lower()
     load: Load
     if isinstance(model, Embedder):
-        rows.refuse_several()
+        rows.check_loaded(loading)
         folder, columns = model.folder, columns_of(model.folder, columns) if columns else model.columns
         load = Given(EmbedWork(model, columns, kind))
     else:
+        rows.check_loading(loading)
         folder = model_folder(Path(model))
         columns = columns_of(folder, columns)
         load = partial(_loaded, model, {**loading, "columns": columns}, kind)

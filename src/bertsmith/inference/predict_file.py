@@ -45,9 +45,10 @@ def predict_file(
     to_csv = Path(out).suffix.lower() == ".csv"
     load: Load
     if isinstance(model, Predictor):
-        rows.refuse_several()
+        rows.check_loaded(loading)
         folder, load = model.folder, Given(PredictWork(model, to_csv))
     else:
+        rows.check_loading(loading)
         folder, load = model_folder(Path(model)), partial(_loaded, model, loading, to_csv)
     job = Job(load, folder, loading.get("device", "auto"), {"flags": _plain(loading)}, joined_lines, "predicting")
     done = answer_rows(job, source, out, rows)
@@ -78,7 +79,8 @@ class PredictWork(PartWork):
     """Predictions as lines of JSON, or of a csv file."""
 
     def __init__(self, predictor: Predictor, to_csv: bool) -> None:
-        self.columns, self.reader, self.facts = predictor.columns, predictor.reader, predictor.facts
+        self.columns, self.reader = predictor.columns, predictor.reader
+        self.facts = {**predictor.facts, "kind": predictor.kind, "columns": asdict(predictor.columns)}
         self._predictor, self._to_csv = predictor, to_csv
 
     def usable(self, where: str, row: Row | str) -> None:

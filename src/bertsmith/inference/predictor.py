@@ -71,9 +71,10 @@ class Predictor:
             FolderFacts(config, trained.values, self.tokenizer, top, read_sentence_config(folder))
         )
         run_by = {"backend": backend, "device": device, "precision": precision}
-        self._model, self._runner, self.facts = ready_model(
+        self._model, self._runner, facts = ready_model(
             self._task.build, folder, kind.may_be_fresh, **run_by, budget_tokens=budget_tokens
         )
+        self.facts = {**facts, "top": top, "budget_tokens": budget_tokens}
 
     def __call__(self, rows: Sequence[Row | str] | Row | str) -> list[Prediction]:
         """The predictions of the rows, in their order. A row is a text, or a mapping with the texts' columns; a single

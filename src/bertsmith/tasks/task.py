@@ -8,7 +8,7 @@ token slots, U units of training, C classes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -141,15 +141,20 @@ class Runner:
         if not rows:
             return np.zeros((0, 0), dtype=np.float32)
         found = np.concatenate(rows)
-        if not np.isfinite(found).all():
-            fix = "use --precision fp32, or train again with a lower learning rate"
-            raise BertsmithError("the model's scores are not finite (NaN or infinity)", "the model", fix)
+        check_finite([found])
         places = np.concatenate(order)
         if per_token:
             places = slots_of(np.concatenate(([0], np.cumsum(sequences.lengths))), places)
         scores = np.empty_like(found)
         scores[places] = found
         return scores
+
+
+def check_finite(scores: Iterable[NDArray[Any]]) -> None:
+    """Raises BertsmithError for scores of a model that are NaN or infinite."""
+    if not all(np.isfinite(each).all() for each in scores):
+        fix = "use --precision fp32, or train again with a lower learning rate"
+        raise BertsmithError("the model's scores are not finite (NaN or infinity)", "the model", fix)
 
 
 @dataclass(frozen=True)

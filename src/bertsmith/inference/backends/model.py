@@ -83,8 +83,8 @@ def ready_model(
     precision: str = "auto",
     budget_tokens: int = 8192,
 ) -> tuple[nn.Module, Runner, dict[str, str]]:
-    """The model of a folder on its device, how it is run, and by what: its device and precision. build, may_be_fresh:
-    as for `load_model`.
+    """The model of a folder on its device, how it is run, and by what: engine, device and precision. build,
+    may_be_fresh: as for `load_model`.
 
     Raises BertsmithError for an engine with a precision or a device that it does not have, and for a folder that it
     cannot run.
@@ -94,7 +94,7 @@ def ready_model(
         check_has_weights(folder)
         chosen = choose_device(device, precision)
         model = load_model(lambda config: build(config, chosen.compute), folder, may_be_fresh)
-        facts = {"device": chosen.torch_device.type, "precision": chosen.precision}
+        facts = {"backend": backend, "device": chosen.torch_device.type, "precision": chosen.precision}
         return _on_device(model, chosen), Runner(chosen.torch_device, budget_tokens), facts
     if device not in ("auto", "cpu"):
         fix = "use --backend torch there, or leave out --device"
@@ -104,7 +104,7 @@ def ready_model(
     with shapes_only():
         model = build(read_config(folder), None)
     runner = Runner(torch.device("cpu"), min(budget_tokens, _MOST_TOKENS))
-    return GraphModel(run, model), runner, {"device": "cpu", "precision": graph.precision}
+    return GraphModel(run, model), runner, {"backend": backend, "device": "cpu", "precision": graph.precision}
 
 
 def _on_device(model: nn.Module, chosen: Device) -> nn.Module:

@@ -17,7 +17,7 @@ from bertsmith.base.log import say, size
 from bertsmith.base.versions import version_of
 from bertsmith.inference.backends.engines import PACKAGES, check_installed, open_graph
 from bertsmith.inference.backends.exported import EXPORT_FILE, GRAPH_FILES, graph_in
-from bertsmith.inference.export.int8 import MAX_LOSS, measured_loss
+from bertsmith.inference.export.int8 import MAX_LOSS, check_enough, measured_loss
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
 from bertsmith.tasks.embedding.pooling import VectorModel
@@ -62,13 +62,13 @@ def export(model: str | Path, out: str | Path, options: ExportOptions | None = N
     options, source, out = options or ExportOptions(), model_folder(Path(model)), Path(out)
     read_config(source)
     _check_options(options)
-    _check_replaceable(out)
     backend = "openvino" if options.to == "openvino" else "onnx"
     for package in ("onnx", PACKAGES[backend]):
         check_installed(package, backend)
     from bertsmith.inference.export.triton import arrange, check_name  # here and below, because it imports onnx
 
     name = check_name(options.name or out.resolve().name) if options.to == "triton" else ""
+    _check_replaceable(out, name)
     with files.whole_folder(out) as aside:
         copy_without_weights(source, aside)
         facts = _write_graphs(source, aside, backend, options)
@@ -79,8 +79,9 @@ def export(model: str | Path, out: str | Path, options: ExportOptions | None = N
             served = "int8" if options.int8 else "fp32"
             arrange(aside, name, GRAPH_FILES[backend][served])
             facts["bytes"] = {precision: count for precision, count in facts["bytes"].items() if precision == served}
+            facts["name"] = name
             say("the graph was run by ONNX Runtime; Triton's server, and TensorRT, were not")
-        facts["files"] = sorted(each.name for each in aside.iterdir())
+        facts["files"] = _files_in(aside)
         files.write_json(aside / EXPORT_FILE, facts)
     sizes = ", ".join(f"{precision} {size(count)}" for precision, count in facts["bytes"].items())
     say(f"{out}: a model for {options.to} ({sizes})")
@@ -102,12 +103,22 @@ def _check_options(options: ExportOptions) -> None:
         raise BertsmithError(what, "--max-loss", "use a share from 0 to 1 of the metric's value in fp32")
 
 
-def _check_replaceable(out: Path) -> None:
-    """Raises BertsmithError where `out` holds something other than an earlier export: it would be deleted."""
+def _files_in(folder: Path) -> list[str]:
+    """All files below a folder, relative to it."""
+    return sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*") if not each.is_dir())
+
+
+def _check_replaceable(out: Path, name: str) -> None:
+    """Raises BertsmithError where `out` holds something other than an earlier export, or another model in a repository
+    for Triton: it would be deleted. name: of the model in such a repository."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    known = files.read_json(out / EXPORT_FILE).get("files", ()) if (out / EXPORT_FILE).is_file() else ()
-    extra = sorted(each.name for each in out.iterdir() if each.name not in known) if out.is_dir() else [out.name]
+    earlier = files.read_json(out / EXPORT_FILE) if (out / EXPORT_FILE).is_file() else {}
+    if earlier.get("name", name) != name:
+        what = f"this is a repository with the model '{earlier['name']}', which would be deleted"
+        raise BertsmithError(what, out, "choose another --out; the folders of models can be moved into one repository")
+    known = earlier.get("files", ())
+    extra = [each for each in _files_in(out) if each not in known] if out.is_dir() else [out.name]
     if extra:
         what = f"this is there already and holds more than an earlier export ({', '.join(extra[:5])})"
         raise BertsmithError(what, out, "choose another folder, or move it away first")
@@ -151,7 +162,7 @@ def _model(source: Path, options: ExportOptions) -> nn.Module:
     if answering(values | config) is not None:
         predictor = Predictor(source, "cpu", precision="fp32", columns=options.columns)
         if options.data is not None:
-            predictor.examples(options.data)
+            check_enough(len(predictor.examples(options.data).records), options.max_loss, options.data)
         return predictor.model
     if options.data is not None:
         what = "this model has no task, and so no metric that would say what int8 costs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +28,17 @@ class Int8Loss:
 
     @property
     def share(self) -> float:
-        """By what share of its value in fp32 the metric has fallen; below 0 where it has risen."""
-        fall = self.fp32 - self.int8
-        return fall / abs(self.fp32) if self.fp32 else float(fall > 0)
+        """By what share of its value in fp32, above 0, the metric has fallen; below 0 where it has risen."""
+        return (self.fp32 - self.int8) / self.fp32
+
+
+def check_enough(rows: int, max_loss: float, data: Path) -> None:
+    """Raises BertsmithError for so few rows that one wrong answer more costs above `max_loss` of a perfect metric; with
+    0 none is allowed to change for the worse, however many there are."""
+    if 0 < rows * max_loss < 1:
+        needed = math.ceil(1 / max_loss)
+        what = f"a loss of {max_loss:g} cannot be measured on {rows:,} rows: one answer is {1 / rows:.2%} of them"
+        raise BertsmithError(what, data, f"give {needed:,} rows or more, or allow more with --max-loss")
 
 
 def measured_loss(
@@ -37,8 +46,8 @@ def measured_loss(
 ) -> Int8Loss:
     """Measures an exported folder that has both graphs, and says both figures.
 
-    Raises BertsmithError where the metric falls by more than `max_loss` of its value in fp32, for rows that cannot be
-    used, and for a model without a metric.
+    Raises BertsmithError where the metric falls by more than `max_loss` of its value in fp32, or is not above 0 there,
+    for rows that cannot be used, and for a model without a metric.
     """
     figures = {}
     for precision in ("fp32", "int8"):
@@ -53,6 +62,9 @@ def measured_loss(
     found = Int8Loss(metric, len(examples.records), figures["fp32"][metric], figures["int8"][metric])
     told = f"{metric} of {found.rows:,} rows: {found.fp32:.4f} in fp32, {found.int8:.4f} in int8"
     say(told)
+    if not found.fp32 > 0:
+        fix = "measure on rows that the model answers better than by chance; nothing was written"
+        raise BertsmithError(f"{told}: the metric says nothing on these rows", data, fix)
     if not found.share <= max_loss:
         what = f"{told}: a fall by {found.share:.2%} of its value, and --max-loss allows {max_loss:.2%}"
         fix = "leave out --int8, measure on more rows, or allow more with --max-loss; nothing was written"

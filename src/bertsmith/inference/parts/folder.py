@@ -26,10 +26,16 @@ _COPIED_AT_ONCE = 1 << 20
 
 
 class PartsFolder:
-    """The parts of one file. path: their folder."""
+    """The parts of one file. path: their folder. bad: where the rows go that cannot be used."""
 
     def __init__(self, out: Path) -> None:
-        self.path = out.with_name(f"{out.name}.parts")
+        self.out, self.path = out, out.with_name(f"{out.name}.parts")
+        self.bad = out.with_name(f"{out.name}.errors.jsonl")
+
+    def owns(self, path: Path) -> bool:
+        """Whether a file is one that is written here, and may be replaced or removed."""
+        path = path.resolve()
+        return path in (self.out.resolve(), self.bad.resolve()) or self.path.resolve() in path.parents
 
     @contextmanager
     def held(self, made_from: Mapping[str, Any], resume: bool) -> Iterator[dict[int, Account]]:
@@ -62,7 +68,8 @@ class PartsFolder:
         return len(self._accounts())
 
     def _accounts(self) -> list[Path]:
-        return [path for path in sorted(self.path.glob("*.json")) if path.stem.isdigit()]
+        found = [path for path in sorted(self.path.glob("*.json")) if path.stem.isdigit()]
+        return [path for path in found if path.with_suffix(".part").is_file()]
 
     def _finished(self) -> dict[int, Account]:
         return {int(path.stem): Account.from_json(files.read_json(path)) for path in self._accounts()}
@@ -79,24 +86,27 @@ class PartsFolder:
 
     def write(self, number: int, answered: Answered) -> None:
         """Writes a finished part, whole or not at all. Raises BertsmithError where the disk refuses."""
+        for suffix in ("json", "bad"):  # of another run, which lost its payload or was killed in this part
+            self._file(number, suffix).unlink(missing_ok=True)
         files.write_whole(self._file(number, "part"), lambda file: file.write(answered.payload))
         if answered.bad:
             files.write_whole(self._file(number, "bad"), lambda file: file.writelines(map(line_of, answered.bad)))
         files.write_json(self._file(number, "json"), answered.account.to_json())
 
-    def joined(self, out: Path, parts: int, join: Callable[[BinaryIO, Sequence[Path]], object]) -> None:
-        """Joins so many parts into `out`, whole or not at all. What a kill leaves of it goes with this folder. Raises
-        BertsmithError where the disk refuses."""
-        aside, payloads = self.path / "joined", [self._file(number, "part") for number in range(parts)]
-        with files.disk_errors(out):
-            files.write_whole(aside, lambda file: join(file, payloads))
-            os.replace(aside, out)
-            files.sync(out.parent)
+    def joined(self, parts: int, join: Callable[[BinaryIO, Sequence[Path]], object]) -> None:
+        """Joins so many parts into the file, whole or not at all. What a kill leaves of it goes with this folder.
 
-    def write_bad(self, path: Path, parts: int) -> None:
+        Raises BertsmithError where the disk refuses."""
+        aside, payloads = self.path / "joined", [self._file(number, "part") for number in range(parts)]
+        with files.disk_errors(self.out):
+            files.write_whole(aside, lambda file: join(file, payloads))
+            os.replace(aside, self.out)
+            files.sync(self.out.parent)
+
+    def write_bad(self, parts: int) -> None:
         """Writes the rows that cannot be used of so many parts into one file."""
         found = [self._file(number, "bad") for number in range(parts)]
-        files.write_whole(path, lambda file: copy_files([each for each in found if each.is_file()], file))
+        files.write_whole(self.bad, lambda file: copy_files([each for each in found if each.is_file()], file))
 
     def remove(self) -> None:
         """Removes the folder, when its parts were joined or are of no use to anybody."""

@@ -14,6 +14,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import LOCK_FILE
 from bertsmith.base.log import Progress, say, warn
+from bertsmith.base.versions import version_of
 from bertsmith.inference.parts.folder import Join, PartsFolder
 from bertsmith.inference.parts.part import Account, OnError, Part
 from bertsmith.inference.parts.reading import parts_of
@@ -51,13 +52,25 @@ class RowOptions:
             raise BertsmithError(what, "standard output", "name a file with --out")
         if self.resume and str(source) == "-":
             raise BertsmithError("what came through a pipe cannot be resumed", "standard input", "name a file")
-        if str(out) != "-" and str(source) != "-" and Path(out).resolve() == Path(source).resolve():
-            raise BertsmithError("the input would be replaced by the output", out, "choose another --out")
+        if str(out) != "-" and str(source) != "-" and PartsFolder(Path(out)).owns(Path(source)):
+            raise BertsmithError("the input would be replaced or removed by the output", out, "choose another --out")
 
-    def refuse_several(self) -> None:
-        """Raises BertsmithError for several workers where a loaded model was given."""
+    def check_loaded(self, loading: Mapping[str, Any]) -> None:
+        """Raises BertsmithError for several workers, and for what a model is loaded with, where one is loaded."""
         if self.workers > 1 or self.gpus:
             raise BertsmithError("each of several workers loads a model", "model", "give its folder, not a loaded one")
+        if loading:
+            what = f"the model is loaded already, so this would have no effect: {', '.join(sorted(loading))}"
+            raise BertsmithError(what, "model", "give its folder, or load it with these")
+
+    def check_loading(self, loading: Mapping[str, Any]) -> None:
+        """Raises BertsmithError for GPUs together with another device or an engine that has none."""
+        device, backend = loading.get("device", "auto"), loading.get("backend", "torch")
+        if self.gpus and device not in ("auto", "cuda"):
+            what = f"--gpus gives each worker its device, and --device is {device}"
+            raise BertsmithError(what, "--gpus", "leave out one of them")
+        if self.gpus and backend != "torch":
+            raise BertsmithError(f"{backend} runs on the CPU here, not on --gpus", "--gpus", "use --workers there")
 
     def devices(self, device: str) -> list[str]:
         """The device of each worker. Raises BertsmithError for more GPUs than there are."""
@@ -109,12 +122,15 @@ def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, pro
     folder.refuse_to_begin(options.resume)
     with _workers(job, folder, options) as workers:
         made_from = {
-            "model": _model_facts(job.model),
+            "bertsmith": version_of("bertsmith"),
+            "model": _model_facts(job.model, folder),
             "input": _input_facts(source),
             "part size": options.part_rows,
         }
         made_from |= {**job.flags, **workers.facts}
         with folder.held(made_from, options.resume) as finished:
+            if options.on_error == "stop":
+                _refuse_left_out(finished)
             if options.resume:
                 say(f"parts that are finished: {len(finished):,}" if finished else "no parts are there: beginning anew")
             try:
@@ -125,17 +141,18 @@ def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, pro
             if not done.rows:
                 folder.remove()
             _check_some(done, source)
-            bad = out.with_name(f"{out.name}.errors.jsonl")
             if done.skipped:
-                folder.write_bad(bad, parts)
+                folder.write_bad(parts)
             else:
-                bad.unlink(missing_ok=True)
-            folder.joined(out, parts, lambda file, payloads: job.join(file, payloads, done))
+                folder.bad.unlink(missing_ok=True)
+            folder.joined(parts, lambda file, payloads: job.join(file, payloads, done))
             folder.remove()
     if done.skipped:
         warn(
             listed(
-                f"{done.skipped:,} rows cannot be used and were left out, see {bad}", done.first_skipped, done.skipped
+                f"{done.skipped:,} rows cannot be used and were left out, see {folder.bad}",
+                done.first_skipped,
+                done.skipped,
             )
         )
     return done
@@ -175,6 +192,14 @@ def _answered(
     return done, parts
 
 
+def _refuse_left_out(finished: Mapping[int, Account]) -> None:
+    """Raises BertsmithError for finished parts that rows were left out of: "stop" would have ended there."""
+    left_out = [each for _, each in sorted(finished.items()) if each.skipped]
+    if left_out:
+        what = f"rows were left out of the finished parts, and --on-error is stop: {left_out[0].first_skipped[0]}"
+        raise BertsmithError(what, "--on-error", "resume with --on-error skip, or delete the parts to begin anew")
+
+
 def _tell_kept(folder: PartsFolder, source: str | Path) -> None:
     """Says what is kept of unfinished work; what came through a pipe is of no use."""
     parts = folder.finished_parts()
@@ -200,10 +225,10 @@ def _input_facts(source: str | Path) -> dict[str, Any]:
     return {"path": str(Path(source).resolve()), "bytes": stat.st_size, "changed_ns": stat.st_mtime_ns}
 
 
-def _model_facts(folder: Path) -> str:
-    """A checksum of all files of a model folder."""
+def _model_facts(folder: Path, written: PartsFolder) -> str:
+    """A checksum of all files of a model folder but for those that are written here."""
     checksum = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != LOCK_FILE:
+        if path.is_file() and path.name != LOCK_FILE and not written.owns(path):
             checksum.update(f"{path.relative_to(folder)} {files.sha256(path)}\n".encode())
     return checksum.hexdigest()

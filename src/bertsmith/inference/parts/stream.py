@@ -32,8 +32,8 @@ def stream(work: PartWork, source: str | Path, part_rows: int, on_error: OnError
             for error, _ in answered.bad[: max(0, SHOWN - done.skipped)]:
                 warn(f"left out: {in_words(error)}")
             done.add(answered.account)
-            sys.stdout.write(answered.payload.decode())
-            sys.stdout.flush()
+            sys.stdout.buffer.write(answered.payload)  # UTF-8, whatever the locale
+            sys.stdout.buffer.flush()
         progress.advance(len(part.rows))
     return done
 

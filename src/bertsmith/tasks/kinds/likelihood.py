@@ -14,12 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.kinds.masked_words import ScoresPieces, WordModel
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.sequences import Ints, Sequences, pack
-from bertsmith.tasks.task import Answer, Answering, FolderFacts, Runner
+from bertsmith.tasks.task import Answer, Answering, FolderFacts, Runner, check_finite
 from bertsmith.tokens.tokenizer import Tokenizer
 
 # Scores of all pieces for so many tokens fit into memory, however short the texts are.
@@ -52,9 +51,7 @@ class Likelihood(Answering):
             scored = self._scored(model, sequences, members, positions, runner.device)
             for member, position, value in zip(members.tolist(), positions.tolist(), scored.tolist(), strict=True):
                 found[member][position] = value
-        if not all(np.isfinite(each).all() for each in found):
-            fix = "use --precision fp32, or train again with a lower learning rate"
-            raise BertsmithError("the model's scores are not finite (NaN or infinity)", "the model", fix)
+        check_finite(found)
         return found
 
     def answers_from(self, outputs: Sequence[Any], records: Sequence[Record], sequences: Sequences) -> list[Answer]:

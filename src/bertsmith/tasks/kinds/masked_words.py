@@ -18,7 +18,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.sequences import Inputs, Sequences, by_length, pack
-from bertsmith.tasks.task import Answer, Answering, FolderFacts, Runner
+from bertsmith.tasks.task import Answer, Answering, FolderFacts, Runner, check_finite
 from bertsmith.tokens.tokenizer import Tokenizer
 
 MASK = "[MASK]"
@@ -74,6 +74,7 @@ class MaskedWords(Answering):
         assert isinstance(model, ScoresPieces)
         guesses: list[list[list[dict[str, Any]]]] = [[] for _ in sequences.ids]
         for members in by_length(sequences, runner.budget_tokens):
+            runner.between()
             rows, probabilities, pieces = self._guess(model, sequences, members, runner.device)
             for row, those_probabilities, those_pieces in zip(rows, probabilities, pieces, strict=True):
                 guesses[row].append(
@@ -97,8 +98,10 @@ class MaskedWords(Answering):
         slots = (inputs.input_ids[: inputs.asked.tokens] == self.tokenizer.special.mask).nonzero()[:, 0]
         logits = model.piece_scores(inputs, slots)[:, : self.tokenizer.size]
         top = logits.float().softmax(-1).topk(self.top)
+        probabilities = top.values.cpu().numpy()
+        check_finite([probabilities])
         rows = np.repeat(members, inputs.asked.lengths)[slots.cpu().numpy()]
-        return rows, top.values.cpu().numpy(), top.indices.cpu().numpy()
+        return rows, probabilities, top.indices.cpu().numpy()
 
     def check_rows(self, records: Sequence[Record], sequences: Sequences) -> None:
         """Raises BertsmithError at a row without a mask, and at one whose mask was truncated."""
