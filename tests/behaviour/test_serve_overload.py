@@ -10,10 +10,14 @@ from typing import Any
 
 import httpx2 as web
 import pytest
+from pydantic import ValidationError
 
 from bertsmith.inference.server.app import make_app
 from bertsmith.inference.server.limits import Limits
+from bertsmith.inference.server.refusals import Refusal
+from bertsmith.inference.server.routes import schemas
 from bertsmith.inference.server.service import Service
+from bertsmith.inference.server.service import answer as answer_of
 
 PATH = "/models/labels/predict"
 ONE = {"inputs": "lovely word1"}
@@ -205,3 +209,47 @@ def test_while_it_loads_or_stops_the_server_is_not_healthy(served_models: dict[s
         assert (await client.get("/metrics")).status_code == 200
 
     run(served_models, work)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("masks", {"inputs": "[MASK] " * 30, "parameters": {"top_k": 20}}, "letters in the texts of this answer"),
+        ("ranks/rerank", {"query": "word1 " * 40, "texts": ["a"] * 20}, "letters in the pairs of this request"),
+        ("choices/answers", {"rows": [{"text": "a", "choices": ["b"] * 60}]}, "60 choices in this request"),
+        ("choices/answers", {"rows": [{"text": "a " * 60, "choices": ["b"] * 40}]}, "letters in the choices"),
+        ("vectors/embed_all", {"inputs": ["word1 " * 20] * 4}, "88 tokens in this answer"),
+        ("vectors/tokenize", {"inputs": ["word1 " * 50] * 3}, "150 tokens in this request"),
+    ],
+)
+def test_what_would_grow_far_beyond_its_request_is_refused(
+    served_models: dict[str, Path], path: str, body: dict[str, Any], says: str
+) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        answer = await client.post(f"/models/{path}", json=body)
+        assert (answer.status_code, answer.json()["error_type"]) == (413, "Validation")
+        assert says in answer.json()["error"]
+
+    names = ("labels", path.split("/")[0])
+    run(served_models, work, names, body_bytes=1000, rows=50, queue_tokens=100 if "tokenize" in path else 100_000)
+
+
+def test_numbers_that_are_not_finite_are_no_answer() -> None:
+    for value in ([1.0, float("nan")], {"score": float("-inf")}):
+        with pytest.raises(Refusal, match="not finite") as refused:
+            answer_of(value)
+        assert refused.value.status == 424
+    assert answer_of(["NaN", "-Infinity"]).body == b'["NaN","-Infinity"]'
+
+
+def test_a_list_of_wrong_items_costs_one_error() -> None:
+    for kind, body in (
+        (schemas.EmbedRequest, {"inputs": [1] * 1000}),
+        (schemas.PredictRequest, {"inputs": [[1] * 3] * 1000}),
+        (schemas.RerankRequest, {"query": "a", "texts": [1] * 1000}),
+        (schemas.AnswersRequest, {"rows": [1] * 1000}),
+        (schemas.SimilarityInput, {"source_sentence": "a", "sentences": [None] * 1000}),
+    ):
+        with pytest.raises(ValidationError) as wrong:
+            kind.model_validate(body)
+        assert wrong.value.error_count() <= 5

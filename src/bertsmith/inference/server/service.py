@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -17,7 +18,7 @@ from bertsmith.inference.server.batcher import Batcher, Lane
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.metrics import Account, Metrics
 from bertsmith.inference.server.models import Cut, Encoded, Model, open_model
-from bertsmith.inference.server.refusals import Refusal
+from bertsmith.inference.server.refusals import Refusal, check_size
 
 # The threads in which rows are made ready and answered. What is logged there may hold texts.
 ROWS_THREAD = "rows"
@@ -109,33 +110,59 @@ class Service:
         """Runs what takes a while beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *values)
 
+    async def answer(self, value: Any, encoded: Encoded | None = None) -> Response:
+        """As `answer`, beside the event loop."""
+        return await self.in_rows_thread(answer, value, encoded)
+
+    async def in_time(self, work: Awaitable[T]) -> T:
+        """Raises Refusal (504) after `request_seconds`."""
+        try:
+            async with asyncio.timeout(self.limits.request_seconds):
+                return await work
+        except TimeoutError:
+            what = f"there was no answer within {self.limits.request_seconds:g} s"
+            raise Refusal(504, f"{what}; send fewer rows, or try again later") from None
+
     async def outputs(
-        self, request: Request, model: Model, rows: Sequence[Any], cut: Cut, lane: Lane | None = None
+        self,
+        request: Request,
+        model: Model,
+        rows: Sequence[Any],
+        cut: Cut,
+        lane: Lane | None = None,
+        most_tokens: int | None = None,
     ) -> tuple[Encoded, list[Any]]:
         """The rows of a request, encoded, and what the model gives for their sequences. lane: in place of the model's.
+        most_tokens: that an answer of all of them may have.
 
         Raises Refusal: 413 for too many or too long rows, 422 for rows that cannot be used, 424 where the model fails,
         429 where the queue is full, 504 after `request_seconds`.
         """
-        limits, account = self.limits, account_of(request)
+        account = account_of(request)
         if not rows:
             raise Refusal(422, "there are no rows; give at least one")
-        if len(rows) > limits.rows:
-            raise Refusal(413, f"this request has {len(rows):,} rows; send at most {limits.rows:,} at a time")
+        self.check_rows(rows)
+
+        async def found() -> tuple[Encoded, list[Any]]:
+            encoded = await self.in_rows_thread(model.encode, rows, cut)
+            account.rows, account.tokens = len(rows), int(encoded.sequences.lengths.sum())
+            account.truncated = encoded.sequences.truncated.rows
+            if most_tokens is not None:
+                check_size("tokens in this answer", account.tokens, most_tokens)
+            return encoded, await self.batcher.outputs(lane or model.lane, encoded.sequences)
+
         try:
-            async with asyncio.timeout(limits.request_seconds):
-                encoded = await self.in_rows_thread(model.encode, rows, cut)
-                account.rows, account.tokens = len(rows), int(encoded.sequences.lengths.sum())
-                account.truncated = encoded.sequences.truncated.rows
-                return encoded, await self.batcher.outputs(lane or model.lane, encoded.sequences)
-        except TimeoutError:
-            what = f"there was no answer within {limits.request_seconds:g} s"
-            raise Refusal(504, f"{what}; send fewer rows, or try again later") from None
+            return await self.in_time(found())
         except BertsmithError as error:
             raise Refusal(424, f"the model failed: {error.what}") from error
         except (RuntimeError, MemoryError) as error:
             warn(f"{model.name} failed: {type(error).__name__}: {error}")
             raise Refusal(424, f"the model failed ({type(error).__name__}); the server's log says how") from error
+
+    def check_rows(self, rows: Sequence[Any]) -> None:
+        """Raises Refusal (413) for too many."""
+        if len(rows) > self.limits.rows:
+            raise Refusal(413, f"this request has {len(rows):,} rows; send at most {self.limits.rows:,} at a time")
 
 
 def account_of(request: Request) -> Account:
@@ -144,9 +171,22 @@ def account_of(request: Request) -> Account:
     return account
 
 
+def _json(value: Any) -> bytes:
+    """Raises Refusal (424) for a number that is not finite, which JSON does not have."""
+    # The items of a list one by one, so that other threads have their turn.
+    written = b"[" + b",".join(map(to_json, value)) + b"]" if isinstance(value, list) else to_json(value)
+    if b"NaN" in written or b"Infinity" in written:  # such a number, or a text about one
+        json.loads(written, parse_constant=_refuse_constant)
+    return written
+
+
+def _refuse_constant(name: str) -> None:
+    raise Refusal(424, f"the model failed: it gave a number that is not finite ({name})")
+
+
 def answer(value: Any, encoded: Encoded | None = None) -> Response:
     """JSON. Where rows lost tokens, a header says how many of each, in their order."""
     headers = {}
     if encoded is not None and encoded.sequences.truncated.rows:
         headers[TRUNCATED_HEADER] = ",".join(map(str, encoded.sequences.row_lost_tokens.tolist()))
-    return Response(to_json(value), media_type="application/json", headers=headers)
+    return Response(_json(value), media_type="application/json", headers=headers)
