@@ -25,7 +25,7 @@ from made_served import Served, in_threads, serving
 
 PATH = "/models/labels/predict"
 ONE = {"inputs": "lovely word1"}
-HEAD = b"POST /models/labels/predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /models/labels/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 BODY = json.dumps(ONE).encode()
 
 
@@ -126,7 +126,8 @@ def test_a_head_that_does_not_come_to_its_end_is_cut(served: Served, sent: bytes
         assert read_all(client) == b""
 
 
-def test_a_client_that_does_not_read_its_answer_is_cut(served: Served) -> None:
+@pytest.mark.parametrize("next_request", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_a_client_that_does_not_read_its_answer_is_cut(served: Served, next_request: bytes) -> None:
     body = json.dumps({"inputs": ["word1 " * 20] * 1000}).encode()
     with closing(connected(served)) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -134,6 +135,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut(served: Served) -> None:
         client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         while not waiting_for_clients(served):
             time.sleep(0.01)
+        client.sendall(next_request)
         while waiting_for_clients(served):  # until the test's own limit of time
             time.sleep(0.1)
 

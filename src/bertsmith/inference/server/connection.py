@@ -14,7 +14,8 @@ def connections(seconds: float = Limits.body_seconds) -> type[HttpToolsProtocol]
     reading of an answer takes longer than so many seconds."""
 
     class Connection(HttpToolsProtocol):
-        _timer: asyncio.TimerHandle | None = None
+        _timer: asyncio.TimerHandle | None = None  # of a head or a body
+        _reader_timer: asyncio.TimerHandle | None = None  # a next request on the connection does not end it
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             assert isinstance(transport, asyncio.Transport)
@@ -23,7 +24,13 @@ def connections(seconds: float = Limits.body_seconds) -> type[HttpToolsProtocol]
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop()
+            if self._reader_timer is not None:
+                self._reader_timer.cancel()
             super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._watch_reader()
 
         def on_message_begin(self) -> None:
             self._expect()
@@ -37,23 +44,27 @@ def connections(seconds: float = Limits.body_seconds) -> type[HttpToolsProtocol]
             super().on_message_complete()
             if self.cycle.response_complete:  # the rest of a body that was refused has come
                 self._stop()
-                self._watch_reader(0)
+                self._watch_reader()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
             if self.cycle.more_body:
                 self._expect()
             else:
-                self._watch_reader(0)
+                self._watch_reader()
 
-        def _watch_reader(self, before: int) -> None:
+        def _watch_reader(self) -> None:
+            if self._reader_timer is None:
+                self._look_at_reader(0)
+
+        def _look_at_reader(self, before: int) -> None:
             """Cuts a connection whose client has read nothing of what waits for it since the last look."""
+            self._reader_timer = None
             waiting = self.transport.get_write_buffer_size()
             if waiting and waiting == before:
                 self.transport.abort()
             elif waiting:
-                self._stop()
-                self._timer = self.loop.call_later(seconds, self._watch_reader, waiting)
+                self._reader_timer = self.loop.call_later(seconds, self._look_at_reader, waiting)
 
         def _expect(self) -> None:
             self._stop()
