@@ -24,10 +24,10 @@ ONE = {"inputs": "lovely word1"}
 
 
 class Gate:
-    """Holds the model `labels` of a service before each batch until it is opened."""
+    """Holds the first model of a service before each batch until it is opened."""
 
     def __init__(self, service: Service) -> None:
-        lane = service.models["labels"].lane
+        lane = next(iter(service.models.values())).lane
         self._compute, self._open = lane.compute, threading.Event()
         self.entered, self.sequences = threading.Event(), list[int]()
         lane.compute = self._held
@@ -126,6 +126,21 @@ def test_a_full_queue_of_one_model_leaves_the_others_alone(served_models: dict[s
     run(served_models, work, ("labels", "several"), queue_requests=1)
 
 
+def test_a_full_queue_of_vectors_refuses_before_the_body_is_read(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        held = asyncio.create_task(client.post("/embed", json=ONE))
+        await gate.wait()
+        queued = asyncio.create_task(client.post("/embed", json=ONE))
+        await until(lambda: bool(service.models["vectors"].lane.waiting))
+        no_json = {"content": b"{", "headers": {"Content-Type": "application/json"}}
+        assert (await client.post("/embed", **no_json)).status_code == 429
+        assert (await client.post("/models/vectors/embed_all", **no_json)).status_code == 422
+        gate.open()
+        assert {(await held).status_code, (await queued).status_code} == {200}
+
+    run(served_models, work, ("vectors",), queue_requests=1)
+
+
 def test_a_request_that_waits_too_long_is_given_up_before_it_is_computed(served_models: dict[str, Path]) -> None:
     async def work(service: Service, gate: Gate, client: Any) -> None:
         lane = service.models["labels"].lane
@@ -195,6 +210,30 @@ def test_a_request_that_no_queue_could_hold_is_too_large(served_models: dict[str
         assert (rows.status_code, "at most 3" in rows.json()["error"]) == (413, True)
 
     run(served_models, work, queue_tokens=10, rows=3)
+
+
+def test_any_error_of_a_model_is_its_failure_and_its_words_are_not_logged(
+    served_models: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        def failing(sequences: Any) -> Any:
+            raise KeyError(" ".join(["secret", "words"]))
+
+        service.models["labels"].lane.compute = failing
+        answer = await client.post(PATH, json=ONE)
+        assert (answer.status_code, answer.json()["error_type"]) == (424, "Backend")
+        assert "secret words" not in answer.text + capsys.readouterr().err
+
+    run(served_models, work)
+
+
+def test_a_server_that_no_longer_computes_is_not_healthy(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        service.batcher.close()
+        await until(lambda: not service.batcher.works)
+        assert (await client.get("/health")).status_code == 503
+
+    run(served_models, work)
 
 
 @pytest.mark.parametrize("state", ["loading", "stopping"])

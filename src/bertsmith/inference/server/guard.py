@@ -9,18 +9,16 @@ import asyncio
 import hmac
 import json
 import time
-import traceback
 from typing import Any
 
 from bertsmith.base.log import say, warn
 from bertsmith.inference.server.metrics import Account
 from bertsmith.inference.server.refusals import Refusal
-from bertsmith.inference.server.service import Service
+from bertsmith.inference.server.service import Service, raised_in
 
 Message = dict[str, Any]
 # What a browser or a probe reads before it can send a token; nothing of the models is in it.
 OPEN_PATHS = ("/health", "/", "/page.css", "/page.js")
-MODELS = "/models/"
 
 
 class Guard:
@@ -47,7 +45,7 @@ class Guard:
         except Refusal as refusal:
             await _refuse(refusal, scope, sending)
         except Exception as error:
-            warn("an error of the server's own:\n" + "".join(traceback.format_exception(error)))
+            warn(f"an error of the server's own:\n{raised_in(error)}")
             if not started:
                 await _refuse(Refusal(500, "the server failed; its log says how"), scope, sending)
         finally:
@@ -66,7 +64,7 @@ class Guard:
             return
         service.check_ready()
         length = _check_head(headers, service)
-        service.check_room(path.split("/")[2] if path.startswith(MODELS) else None, length)
+        service.check_room(path, length)
         try:
             async with asyncio.timeout(service.limits.body_seconds):
                 body = await _body(receive, service.limits.body_bytes)

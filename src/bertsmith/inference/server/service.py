@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,14 +15,15 @@ from pydantic_core import to_json
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say, warn
-from bertsmith.inference.server.batcher import Batcher, Lane
+from bertsmith.inference.server.batcher import Batcher, Lane, ModelFailed
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.metrics import Account, Metrics
-from bertsmith.inference.server.models import Cut, Encoded, Model, open_model
+from bertsmith.inference.server.models import Cut, Encoded, Model, TextModel, open_model
 from bertsmith.inference.server.refusals import Refusal, check_size
 
 # The threads in which rows are made ready and answered. What is logged there may hold texts.
 ROWS_THREAD = "rows"
+MODELS = "/models/"
 TRUNCATED_HEADER = "X-Truncated-Tokens"
 _BYTES_A_TOKEN = 8  # more than text has, so that nothing that fits is refused by its size
 T = TypeVar("T")
@@ -62,17 +64,22 @@ class Service:
         self._pool.shutdown(wait=False)
 
     def check_ready(self) -> None:
-        """Raises Refusal (503) while models are loaded, and once the server stops."""
+        """Raises Refusal (503) while models are loaded, once the server stops, and where nothing computes."""
+        if self.state == "ready" and not self.batcher.works:
+            raise Refusal(503, "nothing is computed any more; the server must be started again")
         if self.state != "ready":
             what = "the models are being loaded" if self.state == "loading" else "the server is stopping"
             raise Refusal(503, f"{what}; try again", {"Retry-After": "2"})
 
-    def check_room(self, name: str | None, body_bytes: int) -> None:
-        """Raises Refusal (429) where all queues that a request of so many bytes may come to are full; name: of the
-        model in its path."""
+    def check_room(self, path: str, body_bytes: int) -> None:
+        """Raises Refusal (429) where all queues that a request of so many bytes may come to are full."""
+        name = path.split("/")[2] if path.startswith(MODELS) else ""
         models = [self.models[name]] if name in self.models else list(self.models.values())
         refusals = []
-        for lane in (lane for model in models for lane in model.lanes):
+        for model in models:
+            lane = model.lane
+            if isinstance(model, TextModel) and path.endswith("/embed_all"):
+                lane = model.token_lane
             try:
                 self.batcher.check_room(lane, min(body_bytes // _BYTES_A_TOKEN, self.limits.queue_tokens))
             except Refusal as refusal:
@@ -153,16 +160,23 @@ class Service:
 
         try:
             return await self.in_time(found())
-        except BertsmithError as error:
-            raise Refusal(424, f"the model failed: {error.what}") from error
-        except (RuntimeError, MemoryError) as error:
-            warn(f"{model.name} failed: {type(error).__name__}: {error}")
-            raise Refusal(424, f"the model failed ({type(error).__name__}); the server's log says how") from error
+        except ModelFailed as failed:
+            cause = failed.__cause__
+            if isinstance(cause, BertsmithError):
+                raise Refusal(424, f"the model failed: {cause.what}") from failed
+            assert cause is not None
+            warn(f"{model.name} failed:\n{raised_in(cause)}")
+            raise Refusal(424, f"the model failed ({type(cause).__name__}); the server's log says how") from failed
 
     def check_rows(self, rows: Sequence[Any]) -> None:
         """Raises Refusal (413) for too many."""
         if len(rows) > self.limits.rows:
             raise Refusal(413, f"this request has {len(rows):,} rows; send at most {self.limits.rows:,} at a time")
+
+
+def raised_in(error: BaseException) -> str:
+    """Where an error was raised and its type. Not what it says, for that may hold words of a request."""
+    return "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__
 
 
 def account_of(request: Request) -> Account:
