@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bertsmith.cli import main
+from bertsmith.cli.serve import named_folders
 from made_served import Served, in_threads, serving
 
 PATH = "/models/labels/predict"
@@ -156,6 +157,12 @@ def test_garbage_in_place_of_http_is_answered_with_400(served: Served) -> None:
             assert read_all(client).startswith(b"HTTP/1.1 400 ")
 
 
+def test_a_name_that_points_here_from_elsewhere_is_refused(served: Served) -> None:
+    for name, status in (("localhost", 200), ("127.0.0.1:1", 200), ("[::1]:80", 200), ("evil.example", 421)):
+        assert served.ask("/info", headers={"Host": name})[0] == status
+        assert served.ask(PATH, ONE, {"Host": name})[0] == status
+
+
 def test_half_closed_and_reset_connections_are_let_go(served: Served) -> None:
     count = len([each for each in served.requests() if each["status"] == 499])
     for shut in (True, False):
@@ -285,6 +292,20 @@ def test_what_the_user_gets_wrong_is_one_message(
             message = capsys.readouterr().err
             assert says in message
             assert "Traceback" not in message
+
+
+def test_a_path_may_have_an_equals_sign_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "lr=3e-5"
+    folder.mkdir()
+    assert named_folders((str(folder), f"other={folder}"), "serve") == {"lr=3e-5": folder, "other": folder}
+
+
+def test_an_empty_token_is_refused(
+    served_models: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTSMITH_TOKEN", "")
+    assert main(["serve", str(served_models["labels"])]) == 2
+    assert "BERTSMITH_TOKEN is set and empty" in capsys.readouterr().err
 
 
 def test_without_the_packages_of_a_server_one_message_says_which_extra_to_install(

@@ -141,6 +141,20 @@ def test_a_full_queue_of_vectors_refuses_before_the_body_is_read(served_models: 
     run(served_models, work, ("vectors",), queue_requests=1)
 
 
+def test_requests_before_the_queue_are_counted(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        body = b'{"inputs": "lovely"}' + b" " * 80
+        how = {"content": body, "headers": {"Content-Type": "application/json"}}
+        tasks = [asyncio.create_task(client.post(PATH, **how)) for _ in range(64)]
+        await until(lambda: service.active == 64)
+        assert (await client.post(PATH, **how)).status_code == 429
+        gate.open()
+        assert {(await task).status_code for task in tasks} == {200}
+        assert (await client.post(PATH, **how)).status_code == 200
+
+    run(served_models, work, body_bytes=100)
+
+
 def test_a_request_that_waits_too_long_is_given_up_before_it_is_computed(served_models: dict[str, Path]) -> None:
     async def work(service: Service, gate: Gate, client: Any) -> None:
         lane = service.models["labels"].lane
@@ -279,6 +293,18 @@ def test_numbers_that_are_not_finite_are_no_answer() -> None:
             answer_of(value)
         assert refused.value.status == 424
     assert answer_of(["NaN", "-Infinity"]).body == b'["NaN","-Infinity"]'
+
+
+def test_the_header_of_lost_tokens_stays_short(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        gate.open()
+        body = {"inputs": [["word1 " * 600]] * 120, "truncate": True}
+        headers = (await client.post(PATH, json=body)).headers
+        lost = list(map(int, headers["x-truncated-tokens"].split(",")))
+        assert len(lost) == 100
+        assert int(headers["x-truncated-tokens-total"]) == 120 * lost[0] > 0
+
+    run(served_models, work)
 
 
 def test_a_list_of_wrong_items_costs_one_error() -> None:

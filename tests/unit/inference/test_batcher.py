@@ -148,7 +148,7 @@ def test_a_model_that_gives_too_few_outputs_has_failed() -> None:
     assert str(found.__cause__) == "the model gave 1 outputs for 2 sequences"
 
 
-def test_the_thread_goes_on_after_an_error_outside_of_a_model() -> None:
+def test_the_thread_continues_after_an_error_outside_of_a_model() -> None:
     class Failing(Metrics):
         def waited(self, lane: Lane, seconds: float) -> None:
             raise ValueError("once")

@@ -190,7 +190,7 @@ class Batcher:
                     if part.start == 0:
                         self._observer.waited(lane, time.monotonic() - part.job.since)
                 self._compute(lane, parts)
-            except Exception as error:  # the thread goes on, whatever happens
+            except Exception as error:  # the thread continues, whatever happens
                 for part in parts:
                     self._fail(lane, part.job, error)
             with suppress(RuntimeError):  # the loop is closed, and nobody waits any more

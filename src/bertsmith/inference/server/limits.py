@@ -45,6 +45,12 @@ class Limits:
         return 4 * self.body_bytes
 
     @property
+    def bodies_bytes(self) -> int:
+        """The most bytes of all bodies that are read or answered at a time; one without a length counts as
+        `body_bytes`."""
+        return 64 * self.body_bytes
+
+    @property
     def answer_bytes(self) -> int:
         """The most bytes of an answer, about, where it can be far longer than the request."""
         return 16 * self.body_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -25,6 +25,7 @@ from bertsmith.inference.server.refusals import Refusal, check_size
 ROWS_THREAD = "rows"
 MODELS = "/models/"
 TRUNCATED_HEADER = "X-Truncated-Tokens"
+_ROWS_IN_HEADER = 100  # proxies and clients take headers of a few kilobytes
 _BYTES_A_TOKEN = 8  # more than text has, so that nothing that fits is refused by its size
 T = TypeVar("T")
 
@@ -33,11 +34,14 @@ class Service:
     """The models of a server and their queues.
 
     folders: of the models, by name. state: "loading" until all are loaded, "stopping" once a signal stops it.
-    token: what clients must send; "" for none. active: requests that a route works on.
+    token: what clients must send; "" for none. hosts: names that it answers to; None for any. active: requests that a
+    route works on.
     """
 
-    def __init__(self, folders: Mapping[str, Path], limits: Limits, token: str = "") -> None:
-        self.folders, self.limits, self.token = dict(folders), limits, token
+    def __init__(
+        self, folders: Mapping[str, Path], limits: Limits, token: str = "", hosts: Collection[str] | None = None
+    ) -> None:
+        self.folders, self.limits, self.token, self.hosts = dict(folders), limits, token, hosts
         self.models: dict[str, Model] = {}
         self.state: Literal["loading", "ready", "stopping"] = "loading"
         self.active = 0
@@ -199,8 +203,10 @@ def _refuse_constant(name: str) -> None:
 
 
 def answer(value: Any, encoded: Encoded | None = None) -> Response:
-    """JSON. Where rows lost tokens, a header says how many of each, in their order."""
+    """JSON. Where rows lost tokens, headers say how many of each of the first, and in all."""
     headers = {}
     if encoded is not None and encoded.sequences.truncated.rows:
-        headers[TRUNCATED_HEADER] = ",".join(map(str, encoded.sequences.row_lost_tokens.tolist()))
+        lost = encoded.sequences.row_lost_tokens
+        headers[TRUNCATED_HEADER] = ",".join(map(str, lost[:_ROWS_IN_HEADER].tolist()))
+        headers[TRUNCATED_HEADER + "-Total"] = str(int(lost.sum()))
     return Response(_json(value), media_type="application/json", headers=headers)

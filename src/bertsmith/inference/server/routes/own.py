@@ -48,7 +48,10 @@ def info_route(service: Service) -> APIRouter:
         name = request.path_params.get("model")
         found = [service.named(name)] if name is not None else list(service.models.values())
         each = [_info(model, service) for model in found]
-        return answer((each[0] if len(each) == 1 else {}) | {"models": each, "version": version_of("bertsmith")})
+        return answer(
+            (each[0] if len(each) == 1 else {})
+            | {"models": each, "state": service.state, "version": version_of("bertsmith")}
+        )
 
     return router
 

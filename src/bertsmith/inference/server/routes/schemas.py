@@ -183,6 +183,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         408: "The body did not arrive in time.",
         413: "The body, a row, or the number of rows is too large.",
         415: "The body is not JSON.",
+        421: "The Host header has another name than the server's.",
         422: "The body cannot be used.",
         424: "The model cannot do this, or failed.",
         429: "The queue is full; Retry-After says when to try again.",

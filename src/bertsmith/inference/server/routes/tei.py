@@ -15,9 +15,7 @@ from bertsmith.inference.server.refusals import Refusal, check_size
 from bertsmith.inference.server.routes import schemas
 from bertsmith.inference.server.service import Service
 from bertsmith.tasks.kinds.embed import short_numbers
-from bertsmith.tokens.tokenizer import Tokenizer
 
-_Ints = NDArray[np.int64]
 _BYTES_A_NUMBER = 10  # in an answer
 VECTORS, CLASSES = "vectors of texts", "classes or numbers of rows"
 
@@ -89,14 +87,9 @@ def tei_routes(service: Service) -> APIRouter:
         """The pieces of texts, whole, with the characters that each stands for."""
         model = service.model(request, lambda _: True, "tokens")
         service.check_rows(texts := listed(body.inputs))
-        masks = isinstance(model, RowModel) and model.reads_masks
-
-        def tokens() -> list[list[dict[str, Any]]]:
-            encoded = model.tokenizer.encode_offsets(texts, masks)
-            check_size("tokens in this request", sum(len(ids) for ids, _ in encoded), service.limits.queue_tokens)
-            return _tokens(model.tokenizer, texts, encoded, body.add_special_tokens)
-
-        return await service.answer(await service.in_time(service.in_rows_thread(tokens)))
+        most = service.limits.queue_tokens
+        work = service.in_rows_thread(_tokens, model, texts, body.add_special_tokens, most)
+        return await service.answer(await service.in_time(work))
 
     return router
 
@@ -192,9 +185,11 @@ def _rows(inputs: str | list[str] | list[list[str]]) -> tuple[list[list[str]], b
     return ([texts], False) if texts else ([list(each) for each in inputs], True)
 
 
-def _tokens(
-    tokenizer: Tokenizer, texts: Sequence[str], encoded: Sequence[tuple[_Ints, _Ints]], specials: bool
-) -> list[list[dict[str, Any]]]:
+def _tokens(model: Model, texts: Sequence[str], specials: bool, most: int) -> list[list[dict[str, Any]]]:
+    """Raises Refusal (413) for more than `most`."""
+    tokenizer = model.tokenizer
+    encoded = tokenizer.encode_offsets(texts, isinstance(model, RowModel) and model.reads_masks)
+    check_size("tokens in this request", sum(len(ids) for ids, _ in encoded), most)
     special, pieces = tokenizer.special, tokenizer.pieces
     first, last = ([_special(number, pieces)] if specials else [] for number in (special.cls, special.sep))
     found = []
