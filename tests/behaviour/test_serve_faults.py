@@ -21,11 +21,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bertsmith.cli import main
+from bertsmith.cli.serve import named_folders
 from made_served import Served, in_threads, serving
 
 PATH = "/models/labels/predict"
 ONE = {"inputs": "lovely word1"}
-HEAD = b"POST /models/labels/predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /models/labels/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 BODY = json.dumps(ONE).encode()
 
 
@@ -126,7 +127,8 @@ def test_a_head_that_does_not_come_to_its_end_is_cut(served: Served, sent: bytes
         assert read_all(client) == b""
 
 
-def test_a_client_that_does_not_read_its_answer_is_cut(served: Served) -> None:
+@pytest.mark.parametrize("next_request", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_a_client_that_does_not_read_its_answer_is_cut(served: Served, next_request: bytes) -> None:
     body = json.dumps({"inputs": ["word1 " * 20] * 1000}).encode()
     with closing(connected(served)) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -134,6 +136,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut(served: Served) -> None:
         client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         while not waiting_for_clients(served):
             time.sleep(0.01)
+        client.sendall(next_request)
         while waiting_for_clients(served):  # until the test's own limit of time
             time.sleep(0.1)
 
@@ -152,6 +155,12 @@ def test_garbage_in_place_of_http_is_answered_with_400(served: Served) -> None:
         with closing(connected(served)) as client:
             client.sendall(garbage + b"\r\n\r\n")
             assert read_all(client).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_name_that_points_here_from_elsewhere_is_refused(served: Served) -> None:
+    for name, status in (("localhost", 200), ("127.0.0.1:1", 200), ("[::1]:80", 200), ("evil.example", 421)):
+        assert served.ask("/info", headers={"Host": name})[0] == status
+        assert served.ask(PATH, ONE, {"Host": name})[0] == status
 
 
 def test_half_closed_and_reset_connections_are_let_go(served: Served) -> None:
@@ -283,6 +292,20 @@ def test_what_the_user_gets_wrong_is_one_message(
             message = capsys.readouterr().err
             assert says in message
             assert "Traceback" not in message
+
+
+def test_a_path_may_have_an_equals_sign_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "lr=3e-5"
+    folder.mkdir()
+    assert named_folders((str(folder), f"other={folder}"), "serve") == {"lr=3e-5": folder, "other": folder}
+
+
+def test_an_empty_token_is_refused(
+    served_models: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTSMITH_TOKEN", "")
+    assert main(["serve", str(served_models["labels"])]) == 2
+    assert "BERTSMITH_TOKEN is set and empty" in capsys.readouterr().err
 
 
 def test_without_the_packages_of_a_server_one_message_says_which_extra_to_install(

@@ -10,20 +10,24 @@ from typing import Any
 
 import httpx2 as web
 import pytest
+from pydantic import ValidationError
 
 from bertsmith.inference.server.app import make_app
 from bertsmith.inference.server.limits import Limits
+from bertsmith.inference.server.refusals import Refusal
+from bertsmith.inference.server.routes import schemas
 from bertsmith.inference.server.service import Service
+from bertsmith.inference.server.service import answer as answer_of
 
 PATH = "/models/labels/predict"
 ONE = {"inputs": "lovely word1"}
 
 
 class Gate:
-    """Holds the model `labels` of a service before each batch until it is opened."""
+    """Holds the first model of a service before each batch until it is opened."""
 
     def __init__(self, service: Service) -> None:
-        lane = service.models["labels"].lane
+        lane = next(iter(service.models.values())).lane
         self._compute, self._open = lane.compute, threading.Event()
         self.entered, self.sequences = threading.Event(), list[int]()
         lane.compute = self._held
@@ -122,6 +126,35 @@ def test_a_full_queue_of_one_model_leaves_the_others_alone(served_models: dict[s
     run(served_models, work, ("labels", "several"), queue_requests=1)
 
 
+def test_a_full_queue_of_vectors_refuses_before_the_body_is_read(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        held = asyncio.create_task(client.post("/embed", json=ONE))
+        await gate.wait()
+        queued = asyncio.create_task(client.post("/embed", json=ONE))
+        await until(lambda: bool(service.models["vectors"].lane.waiting))
+        no_json = {"content": b"{", "headers": {"Content-Type": "application/json"}}
+        assert (await client.post("/embed", **no_json)).status_code == 429
+        assert (await client.post("/models/vectors/embed_all", **no_json)).status_code == 422
+        gate.open()
+        assert {(await held).status_code, (await queued).status_code} == {200}
+
+    run(served_models, work, ("vectors",), queue_requests=1)
+
+
+def test_requests_before_the_queue_are_counted(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        body = b'{"inputs": "lovely"}' + b" " * 80
+        how = {"content": body, "headers": {"Content-Type": "application/json"}}
+        tasks = [asyncio.create_task(client.post(PATH, **how)) for _ in range(64)]
+        await until(lambda: service.active == 64)
+        assert (await client.post(PATH, **how)).status_code == 429
+        gate.open()
+        assert {(await task).status_code for task in tasks} == {200}
+        assert (await client.post(PATH, **how)).status_code == 200
+
+    run(served_models, work, body_bytes=100)
+
+
 def test_a_request_that_waits_too_long_is_given_up_before_it_is_computed(served_models: dict[str, Path]) -> None:
     async def work(service: Service, gate: Gate, client: Any) -> None:
         lane = service.models["labels"].lane
@@ -193,6 +226,30 @@ def test_a_request_that_no_queue_could_hold_is_too_large(served_models: dict[str
     run(served_models, work, queue_tokens=10, rows=3)
 
 
+def test_any_error_of_a_model_is_its_failure_and_its_words_are_not_logged(
+    served_models: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        def failing(sequences: Any) -> Any:
+            raise KeyError(" ".join(["secret", "words"]))
+
+        service.models["labels"].lane.compute = failing
+        answer = await client.post(PATH, json=ONE)
+        assert (answer.status_code, answer.json()["error_type"]) == (424, "Backend")
+        assert "secret words" not in answer.text + capsys.readouterr().err
+
+    run(served_models, work)
+
+
+def test_a_server_that_no_longer_computes_is_not_healthy(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        service.batcher.close()
+        await until(lambda: not service.batcher.works)
+        assert (await client.get("/health")).status_code == 503
+
+    run(served_models, work)
+
+
 @pytest.mark.parametrize("state", ["loading", "stopping"])
 def test_while_it_loads_or_stops_the_server_is_not_healthy(served_models: dict[str, Path], state: Any) -> None:
     async def work(service: Service, gate: Gate, client: Any) -> None:
@@ -205,3 +262,59 @@ def test_while_it_loads_or_stops_the_server_is_not_healthy(served_models: dict[s
         assert (await client.get("/metrics")).status_code == 200
 
     run(served_models, work)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("masks", {"inputs": "[MASK] " * 30, "parameters": {"top_k": 20}}, "letters in the texts of this answer"),
+        ("ranks/rerank", {"query": "word1 " * 40, "texts": ["a"] * 20}, "letters in the pairs of this request"),
+        ("choices/answers", {"rows": [{"text": "a", "choices": ["b"] * 60}]}, "60 choices in this request"),
+        ("choices/answers", {"rows": [{"text": "a " * 60, "choices": ["b"] * 40}]}, "letters in the choices"),
+        ("vectors/embed_all", {"inputs": ["word1 " * 20] * 4}, "88 tokens in this answer"),
+        ("vectors/tokenize", {"inputs": ["word1 " * 50] * 3}, "150 tokens in this request"),
+    ],
+)
+def test_what_would_grow_far_beyond_its_request_is_refused(
+    served_models: dict[str, Path], path: str, body: dict[str, Any], says: str
+) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        answer = await client.post(f"/models/{path}", json=body)
+        assert (answer.status_code, answer.json()["error_type"]) == (413, "Validation")
+        assert says in answer.json()["error"]
+
+    names = ("labels", path.split("/")[0])
+    run(served_models, work, names, body_bytes=1000, rows=50, queue_tokens=100 if "tokenize" in path else 100_000)
+
+
+def test_numbers_that_are_not_finite_are_no_answer() -> None:
+    for value in ([1.0, float("nan")], {"score": float("-inf")}):
+        with pytest.raises(Refusal, match="not finite") as refused:
+            answer_of(value)
+        assert refused.value.status == 424
+    assert answer_of(["NaN", "-Infinity"]).body == b'["NaN","-Infinity"]'
+
+
+def test_the_header_of_lost_tokens_stays_short(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        gate.open()
+        body = {"inputs": [["word1 " * 600]] * 120, "truncate": True}
+        headers = (await client.post(PATH, json=body)).headers
+        lost = list(map(int, headers["x-truncated-tokens"].split(",")))
+        assert len(lost) == 100
+        assert int(headers["x-truncated-tokens-total"]) == 120 * lost[0] > 0
+
+    run(served_models, work)
+
+
+def test_a_list_of_wrong_items_costs_one_error() -> None:
+    for kind, body in (
+        (schemas.EmbedRequest, {"inputs": [1] * 1000}),
+        (schemas.PredictRequest, {"inputs": [[1] * 3] * 1000}),
+        (schemas.RerankRequest, {"query": "a", "texts": [1] * 1000}),
+        (schemas.AnswersRequest, {"rows": [1] * 1000}),
+        (schemas.SimilarityInput, {"source_sentence": "a", "sentences": [None] * 1000}),
+    ):
+        with pytest.raises(ValidationError) as wrong:
+            kind.model_validate(body)
+        assert wrong.value.error_count() <= 5

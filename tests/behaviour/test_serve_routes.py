@@ -328,7 +328,8 @@ def test_an_export_gives_what_its_model_gives(
 
 
 def _texts(path: str) -> dict[str, Any]:
-    return {"rows" if path == "/answers" else "inputs": TEXTS}
+    inputs = [[text] for text in TEXTS] if path == "/predict" else TEXTS
+    return {"rows" if path == "/answers" else "inputs": inputs}
 
 
 def numbers_in(found: Any) -> list[float]:

@@ -46,7 +46,11 @@ def _serve(call: Call) -> None:
     except ModuleNotFoundError as error:
         what = f"a server needs {error.name}, which is not installed"
         raise BertsmithError(what, call.prog, "pip install 'bertsmith[serve]'") from error
-    token = flags.token or os.environ.get(TOKEN_VARIABLE, "")
+    token = flags.token or os.environ.get(TOKEN_VARIABLE)
+    if token == "":
+        what = f"{TOKEN_VARIABLE} is set and empty, so that anybody could use the server"
+        raise BertsmithError(what, call.prog, f"give it a token, or unset {TOKEN_VARIABLE}")
+    token = token or ""
     if not token.isascii() or token != token.strip():
         what = "a token has white space around it, or letters that a header cannot hold"
         raise BertsmithError(what, call.prog, "use ASCII letters and digits")
@@ -60,9 +64,11 @@ def named_folders(models: tuple[str, ...], prog: str) -> dict[str, Path]:
     for names that are equal or cannot stand in a path."""
     found: dict[str, Path] = {}
     for each in models:
-        name, separator, folder = each.rpartition("=")
+        # A path may have "=" in it, but a name may not.
+        named = "=" in each and not Path(each).is_dir()
+        name, _, folder = each.partition("=") if named else ("", "", each)
         path = Path(folder)
-        name = name if separator else _own_name(path)
+        name = name if named else _own_name(path)
         if not name or set(name) & set("/?#% "):
             raise BertsmithError(f"'{name}' cannot be the name of a model", each, "write NAME=FOLDER with another name")
         if name in found:

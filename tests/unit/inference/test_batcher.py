@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.inference.server.batcher import Batcher, Compute, Job, Lane
+from bertsmith.inference.server.batcher import Batcher, Compute, Job, Lane, ModelFailed
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.metrics import Metrics
 from bertsmith.tasks.sequences import Sequences
@@ -138,8 +138,31 @@ def test_only_the_jobs_with_what_fails_fail(lengths: list[list[int]]) -> None:
 
     found = answers(failing, lengths)
     for each, answer in zip(lengths, found, strict=True):
-        assert isinstance(answer, RuntimeError) == (max(each) > 80)
-        assert isinstance(answer, RuntimeError) or len(answer) == len(each)
+        assert isinstance(answer, ModelFailed) == (max(each) > 80)
+        assert isinstance(answer, ModelFailed) or len(answer) == len(each)
+
+
+def test_a_model_that_gives_too_few_outputs_has_failed() -> None:
+    (found,) = answers(lambda sequences: marks(sequences)[:-1], [[4, 4]])
+    assert isinstance(found, ModelFailed)
+    assert str(found.__cause__) == "the model gave 1 outputs for 2 sequences"
+
+
+def test_the_thread_continues_after_an_error_outside_of_a_model() -> None:
+    class Failing(Metrics):
+        def waited(self, lane: Lane, seconds: float) -> None:
+            raise ValueError("once")
+
+    async def ask() -> None:
+        batcher = Batcher(Limits(), Failing())
+        batcher.start([lane := Lane("one", marks, BUDGET)])
+        for _ in range(2):
+            with pytest.raises(ModelFailed):
+                await batcher.outputs(lane, sequences_of([4]))
+        assert batcher.works
+        batcher.close()
+
+    asyncio.run(ask())
 
 
 def test_lanes_take_turns() -> None:

@@ -25,6 +25,10 @@ Compute = Callable[[Sequences], Sequence[Any]]
 _MEMORY = 0.8  # share of the earlier speed in the running mean
 
 
+class ModelFailed(Exception):
+    """A model could not compute sequences. Its cause is what was raised."""
+
+
 @dataclass(eq=False)
 class Job:
     """The sequences of a request. taken: how many of them are computed or in a batch. outputs: of those, in order."""
@@ -34,7 +38,7 @@ class Job:
     lengths: list[int]
     taken: int = 0
     outputs: list[Any] = field(default_factory=list)
-    error: Exception | None = None
+    error: ModelFailed | None = None
     since: float = field(default_factory=time.monotonic)
 
 
@@ -130,6 +134,11 @@ class Batcher:
             self._closed = True
             self._changed.notify()
 
+    @property
+    def works(self) -> bool:
+        """Whether the computing thread is there."""
+        return self._thread.is_alive()
+
     def wait_seconds(self) -> float:
         """How long what waits will take, as far as the speed is known."""
         return sum(lane.tokens / lane.rate for lane in self.lanes if lane.rate)
@@ -150,8 +159,8 @@ class Batcher:
     async def outputs(self, lane: Lane, sequences: Sequences) -> list[Any]:
         """What the lane gives for each of the sequences: [S].
 
-        A caller that is cancelled leaves the queue. Raises Refusal as `check_room`, and whatever `compute` raises for
-        these sequences by themselves.
+        A caller that is cancelled leaves the queue. Raises Refusal as `check_room`, and ModelFailed where `compute`
+        fails for these sequences by themselves.
         """
         job = Job(sequences, asyncio.get_running_loop().create_future(), sequences.lengths.tolist())
         self.check_room(lane, sum(job.lengths))
@@ -176,10 +185,14 @@ class Batcher:
                 lane = next(each for each in order if each.waiting)
                 turn = self.lanes.index(lane) + 1
                 parts = lane.take()
-            for part in parts:
-                if part.start == 0:
-                    self._observer.waited(lane, time.monotonic() - part.job.since)
-            self._compute(lane, parts)
+            try:
+                for part in parts:
+                    if part.start == 0:
+                        self._observer.waited(lane, time.monotonic() - part.job.since)
+                self._compute(lane, parts)
+            except Exception as error:  # the thread continues, whatever happens
+                for part in parts:
+                    self._fail(lane, part.job, error)
             with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
                 self._loop.call_soon_threadsafe(_deliver, [part.job for part in parts])
 
@@ -189,6 +202,8 @@ class Batcher:
         began = time.perf_counter()
         try:
             outputs = list(lane.compute(_joined(parts)))
+            if len(outputs) != (wanted := sum(part.stop - part.start for part in parts)):
+                raise RuntimeError(f"the model gave {len(outputs)} outputs for {wanted} sequences")
         except Exception as error:
             if len(parts) > 1:
                 for part in parts:
@@ -205,7 +220,8 @@ class Batcher:
             place += part.stop - part.start
 
     def _fail(self, lane: Lane, job: Job, error: Exception) -> None:
-        job.error = error
+        job.error = ModelFailed()
+        job.error.__cause__ = error
         with self._changed:
             lane.remove(job)
 

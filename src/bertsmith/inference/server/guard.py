@@ -9,18 +9,18 @@ import asyncio
 import hmac
 import json
 import time
-import traceback
+from collections.abc import Collection
 from typing import Any
 
 from bertsmith.base.log import say, warn
+from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.metrics import Account
-from bertsmith.inference.server.refusals import Refusal
-from bertsmith.inference.server.service import Service
+from bertsmith.inference.server.refusals import Refusal, overloaded
+from bertsmith.inference.server.service import Service, raised_in
 
 Message = dict[str, Any]
 # What a browser or a probe reads before it can send a token; nothing of the models is in it.
 OPEN_PATHS = ("/health", "/", "/page.css", "/page.js")
-MODELS = "/models/"
 
 
 class Guard:
@@ -28,6 +28,7 @@ class Guard:
 
     def __init__(self, app: Any, service: Service) -> None:
         self._app, self._service = app, service
+        self._bytes = 0  # of bodies that are read or answered
 
     async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -47,7 +48,7 @@ class Guard:
         except Refusal as refusal:
             await _refuse(refusal, scope, sending)
         except Exception as error:
-            warn("an error of the server's own:\n" + "".join(traceback.format_exception(error)))
+            warn(f"an error of the server's own:\n{raised_in(error)}")
             if not started:
                 await _refuse(Refusal(500, "the server failed; its log says how"), scope, sending)
         finally:
@@ -59,6 +60,7 @@ class Guard:
     async def _pass(self, scope: Message, receive: Any, send: Any) -> None:
         service, path = self._service, scope["path"]
         headers = dict(scope["headers"])
+        _check_host(headers, service.hosts)
         if not (scope["method"] in ("GET", "HEAD") and path in OPEN_PATHS):
             _check_token(headers, service.token)
         if scope["method"] != "POST":
@@ -66,15 +68,16 @@ class Guard:
             return
         service.check_ready()
         length = _check_head(headers, service)
-        service.check_room(path.split("/")[2] if path.startswith(MODELS) else None, length)
+        service.check_room(path, length if b"content-length" in headers else 0)
+        if self._bytes + length > service.limits.bodies_bytes:
+            raise overloaded(service.batcher.wait_seconds())
+        self._bytes += length
         try:
-            async with asyncio.timeout(service.limits.body_seconds):
-                body = await _body(receive, service.limits.body_bytes)
-        except TimeoutError:
-            what = f"the body did not arrive within {service.limits.body_seconds:g} s"
-            raise Refusal(408, what, {"Connection": "close"}) from None
-        if body is not None:
-            await self._answer(scope, body, receive, send)
+            body = await _body_in_time(receive, service.limits)
+            if body is not None:
+                await self._answer(scope, body, receive, send)
+        finally:
+            self._bytes -= length
 
     async def _answer(self, scope: Message, body: bytes, receive: Any, send: Any) -> None:
         """Runs the route, unless the client goes away before it has an answer."""
@@ -97,6 +100,16 @@ class Guard:
             await asyncio.gather(answering, leaving, return_exceptions=True)
 
 
+async def _body_in_time(receive: Any, limits: Limits) -> bytes | None:
+    """As `_body`. Raises Refusal (408) after `body_seconds`."""
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            return await _body(receive, limits.body_bytes)
+    except TimeoutError:
+        what = f"the body did not arrive within {limits.body_seconds:g} s"
+        raise Refusal(408, what, {"Connection": "close"}) from None
+
+
 async def _body(receive: Any, most: int) -> bytes | None:
     """The whole body; None where the client went away. Raises Refusal (413) as soon as it is too long."""
     parts, size = [], 0
@@ -117,16 +130,29 @@ def _too_long(most: int) -> Refusal:
 
 
 def _check_head(headers: dict[bytes, bytes], service: Service) -> int:
-    """The length that a body says it has, 0 where it does not. Raises Refusal for one that is too long (413), and for
-    one that is not JSON (415): a browser sends nothing else to another site without asking first."""
+    """The length that a body says it has, the most there may be where it does not.
+
+    Raises Refusal for one that is too long (413), and for one that is not JSON (415): a browser sends nothing else to
+    another site without asking first.
+    """
     kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
     if kind != b"application/json" and not (kind.startswith(b"application/") and kind.endswith(b"+json")):
         raise Refusal(415, "the body must be JSON; send the header Content-Type: application/json")
-    said = headers.get(b"content-length", b"0")
-    length = int(said) if said.isdigit() else 0
+    said = headers.get(b"content-length", b"")
+    length = int(said) if said.isdigit() else service.limits.body_bytes
     if length > service.limits.body_bytes:
         raise _too_long(service.limits.body_bytes)
     return length
+
+
+def _check_host(headers: dict[bytes, bytes], hosts: Collection[str] | None) -> None:
+    """Raises Refusal (421) for a name that is not the server's: a web page elsewhere may have let its own name point to
+    this machine, and a browser would then send it what the server answers."""
+    name = headers.get(b"host", b"").decode("latin-1").lower()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    if hosts is not None and name not in hosts:
+        what = f"without a token this server answers to {', '.join(hosts)} alone"
+        raise Refusal(421, f"{what}; send one of these as the host, or start it with --token")
 
 
 def _check_token(headers: dict[bytes, bytes], token: str) -> None:

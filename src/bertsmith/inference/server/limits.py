@@ -39,6 +39,22 @@ class Limits:
                 flag = f"--limits.{each.name.replace('_', '-')}"
                 raise BertsmithError(f"{flag} is {value}", "the limits of the server", f"use a number from {least}")
 
+    @property
+    def encoded_bytes(self) -> int:
+        """The most letters of a request, a text counted as often as it is encoded: beside each choice, for one."""
+        return 4 * self.body_bytes
+
+    @property
+    def bodies_bytes(self) -> int:
+        """The most bytes of all bodies that are read or answered at a time; one without a length counts as
+        `body_bytes`."""
+        return 64 * self.body_bytes
+
+    @property
+    def answer_bytes(self) -> int:
+        """The most bytes of an answer, about, where it can be far longer than the request."""
+        return 16 * self.body_bytes
+
     def batch_tokens_on(self, cpu: bool) -> int:
         """`batch_tokens` on a CPU, or on a GPU."""
         return self.batch_tokens or (CPU_BATCH_TOKENS if cpu else GPU_BATCH_TOKENS)

@@ -54,6 +54,7 @@ class RowModel:
 
     kind, columns, pairs, prompts: as of `Predictor`. labels: of a model that classifies, in the order of its outputs.
     several_labels: whether a row may have any number of them. reads_masks: whether "[MASK]" in a text is the mask.
+    piece_ids: of the vocabulary's pieces, where it is.
     """
 
     def __init__(self, name: str, folder: Path, predictor: Predictor, budget_tokens: int) -> None:
@@ -66,6 +67,9 @@ class RowModel:
         self.labels = names_of_config(config) if self.kind in ("classify", "regress", SCORE, "tag") else []
         self.several_labels = config.get("problem_type") == SEVERAL
         self.reads_masks = self.kind == MASKED
+        self.piece_ids = (
+            {piece: number for number, piece in enumerate(self.tokenizer.pieces)} if self.reads_masks else {}
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:

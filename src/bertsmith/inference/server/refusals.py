@@ -51,6 +51,12 @@ def refused(error: BertsmithError, status: int = 422) -> Refusal:
     return Refusal(status, f"{error.what}{where}" + (f"; {error.fix}" if error.fix else ""))
 
 
+def check_size(what: str, size: int, most: int, fix: str = "send fewer rows at a time") -> None:
+    """Raises Refusal (413) where there are more of something than may be. what: such as "tokens in this request"."""
+    if size > most:
+        raise Refusal(413, f"there are {size:,} {what}, and at most {most:,} are taken; {fix}")
+
+
 def overloaded(wait_seconds: float) -> Refusal:
     """429. wait_seconds: after which there is room, as far as is known."""
     seconds = max(1, min(60, round(wait_seconds)))

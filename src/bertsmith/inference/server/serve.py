@@ -55,7 +55,8 @@ def serve(settings: Settings) -> None:
     Raises BertsmithError for an address that cannot be taken and for a model that cannot be loaded.
     """
     listener = _listener(settings.host, settings.port)
-    service = Service(settings.models, settings.limits, settings.token)
+    open_here = settings.host in _LOOPBACK and not settings.token
+    service = Service(settings.models, settings.limits, settings.token, _LOOPBACK if open_here else None)
     config = uvicorn.Config(
         make_app(service), http=connections(settings.limits.body_seconds), ws="none", log_config=None,
         access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=2,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import json
+import traceback
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -13,15 +15,17 @@ from pydantic_core import to_json
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say, warn
-from bertsmith.inference.server.batcher import Batcher, Lane
+from bertsmith.inference.server.batcher import Batcher, Lane, ModelFailed
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.metrics import Account, Metrics
-from bertsmith.inference.server.models import Cut, Encoded, Model, open_model
-from bertsmith.inference.server.refusals import Refusal
+from bertsmith.inference.server.models import Cut, Encoded, Model, TextModel, open_model
+from bertsmith.inference.server.refusals import Refusal, check_size
 
 # The threads in which rows are made ready and answered. What is logged there may hold texts.
 ROWS_THREAD = "rows"
+MODELS = "/models/"
 TRUNCATED_HEADER = "X-Truncated-Tokens"
+_ROWS_IN_HEADER = 100  # proxies and clients take headers of a few kilobytes
 _BYTES_A_TOKEN = 8  # more than text has, so that nothing that fits is refused by its size
 T = TypeVar("T")
 
@@ -30,11 +34,14 @@ class Service:
     """The models of a server and their queues.
 
     folders: of the models, by name. state: "loading" until all are loaded, "stopping" once a signal stops it.
-    token: what clients must send; "" for none. active: requests that a route works on.
+    token: what clients must send; "" for none. hosts: names that it answers to; None for any. active: requests that a
+    route works on.
     """
 
-    def __init__(self, folders: Mapping[str, Path], limits: Limits, token: str = "") -> None:
-        self.folders, self.limits, self.token = dict(folders), limits, token
+    def __init__(
+        self, folders: Mapping[str, Path], limits: Limits, token: str = "", hosts: Collection[str] | None = None
+    ) -> None:
+        self.folders, self.limits, self.token, self.hosts = dict(folders), limits, token, hosts
         self.models: dict[str, Model] = {}
         self.state: Literal["loading", "ready", "stopping"] = "loading"
         self.active = 0
@@ -61,17 +68,22 @@ class Service:
         self._pool.shutdown(wait=False)
 
     def check_ready(self) -> None:
-        """Raises Refusal (503) while models are loaded, and once the server stops."""
+        """Raises Refusal (503) while models are loaded, once the server stops, and where nothing computes."""
+        if self.state == "ready" and not self.batcher.works:
+            raise Refusal(503, "nothing is computed any more; the server must be started again")
         if self.state != "ready":
             what = "the models are being loaded" if self.state == "loading" else "the server is stopping"
             raise Refusal(503, f"{what}; try again", {"Retry-After": "2"})
 
-    def check_room(self, name: str | None, body_bytes: int) -> None:
-        """Raises Refusal (429) where all queues that a request of so many bytes may come to are full; name: of the
-        model in its path."""
+    def check_room(self, path: str, body_bytes: int) -> None:
+        """Raises Refusal (429) where all queues that a request of so many bytes may come to are full."""
+        name = path.split("/")[2] if path.startswith(MODELS) else ""
         models = [self.models[name]] if name in self.models else list(self.models.values())
         refusals = []
-        for lane in (lane for model in models for lane in model.lanes):
+        for model in models:
+            lane = model.lane
+            if isinstance(model, TextModel) and path.endswith("/embed_all"):
+                lane = model.token_lane
             try:
                 self.batcher.check_room(lane, min(body_bytes // _BYTES_A_TOKEN, self.limits.queue_tokens))
             except Refusal as refusal:
@@ -109,33 +121,66 @@ class Service:
         """Runs what takes a while beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *values)
 
+    async def answer(self, value: Any, encoded: Encoded | None = None) -> Response:
+        """As `answer`, beside the event loop."""
+        return await self.in_rows_thread(answer, value, encoded)
+
+    async def in_time(self, work: Awaitable[T]) -> T:
+        """Raises Refusal (504) after `request_seconds`."""
+        try:
+            async with asyncio.timeout(self.limits.request_seconds):
+                return await work
+        except TimeoutError:
+            what = f"there was no answer within {self.limits.request_seconds:g} s"
+            raise Refusal(504, f"{what}; send fewer rows, or try again later") from None
+
     async def outputs(
-        self, request: Request, model: Model, rows: Sequence[Any], cut: Cut, lane: Lane | None = None
+        self,
+        request: Request,
+        model: Model,
+        rows: Sequence[Any],
+        cut: Cut,
+        lane: Lane | None = None,
+        most_tokens: int | None = None,
     ) -> tuple[Encoded, list[Any]]:
         """The rows of a request, encoded, and what the model gives for their sequences. lane: in place of the model's.
+        most_tokens: that an answer of all of them may have.
 
         Raises Refusal: 413 for too many or too long rows, 422 for rows that cannot be used, 424 where the model fails,
         429 where the queue is full, 504 after `request_seconds`.
         """
-        limits, account = self.limits, account_of(request)
+        account = account_of(request)
         if not rows:
             raise Refusal(422, "there are no rows; give at least one")
-        if len(rows) > limits.rows:
-            raise Refusal(413, f"this request has {len(rows):,} rows; send at most {limits.rows:,} at a time")
+        self.check_rows(rows)
+
+        async def found() -> tuple[Encoded, list[Any]]:
+            encoded = await self.in_rows_thread(model.encode, rows, cut)
+            account.rows, account.tokens = len(rows), int(encoded.sequences.lengths.sum())
+            account.truncated = encoded.sequences.truncated.rows
+            if most_tokens is not None:
+                check_size("tokens in this answer", account.tokens, most_tokens)
+            return encoded, await self.batcher.outputs(lane or model.lane, encoded.sequences)
+
         try:
-            async with asyncio.timeout(limits.request_seconds):
-                encoded = await self.in_rows_thread(model.encode, rows, cut)
-                account.rows, account.tokens = len(rows), int(encoded.sequences.lengths.sum())
-                account.truncated = encoded.sequences.truncated.rows
-                return encoded, await self.batcher.outputs(lane or model.lane, encoded.sequences)
-        except TimeoutError:
-            what = f"there was no answer within {limits.request_seconds:g} s"
-            raise Refusal(504, f"{what}; send fewer rows, or try again later") from None
-        except BertsmithError as error:
-            raise Refusal(424, f"the model failed: {error.what}") from error
-        except (RuntimeError, MemoryError) as error:
-            warn(f"{model.name} failed: {type(error).__name__}: {error}")
-            raise Refusal(424, f"the model failed ({type(error).__name__}); the server's log says how") from error
+            return await self.in_time(found())
+        except ModelFailed as failed:
+            cause = failed.__cause__
+            if isinstance(cause, BertsmithError):
+                raise Refusal(424, f"the model failed: {cause.what}") from failed
+            assert cause is not None
+            warn(f"{model.name} failed:\n{raised_in(cause)}")
+            raise Refusal(424, f"the model failed ({type(cause).__name__}); the server's log says how") from failed
+
+    def check_rows(self, rows: Sequence[Any]) -> None:
+        """Raises Refusal (413) for too many."""
+        if len(rows) > self.limits.rows:
+            raise Refusal(413, f"this request has {len(rows):,} rows; send at most {self.limits.rows:,} at a time")
+
+
+def raised_in(error: BaseException) -> str:
+    """Where an error was raised and its type. Not what it says, for that may hold words of a request."""
+    return "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__
 
 
 def account_of(request: Request) -> Account:
@@ -144,9 +189,24 @@ def account_of(request: Request) -> Account:
     return account
 
 
+def _json(value: Any) -> bytes:
+    """Raises Refusal (424) for a number that is not finite, which JSON does not have."""
+    # The items of a list one by one, so that other threads have their turn.
+    written = b"[" + b",".join(map(to_json, value)) + b"]" if isinstance(value, list) else to_json(value)
+    if b"NaN" in written or b"Infinity" in written:  # such a number, or a text about one
+        json.loads(written, parse_constant=_refuse_constant)
+    return written
+
+
+def _refuse_constant(name: str) -> None:
+    raise Refusal(424, f"the model failed: it gave a number that is not finite ({name})")
+
+
 def answer(value: Any, encoded: Encoded | None = None) -> Response:
-    """JSON. Where rows lost tokens, a header says how many of each, in their order."""
+    """JSON. Where rows lost tokens, headers say how many of each of the first, and in all."""
     headers = {}
     if encoded is not None and encoded.sequences.truncated.rows:
-        headers[TRUNCATED_HEADER] = ",".join(map(str, encoded.sequences.row_lost_tokens.tolist()))
-    return Response(to_json(value), media_type="application/json", headers=headers)
+        lost = encoded.sequences.row_lost_tokens
+        headers[TRUNCATED_HEADER] = ",".join(map(str, lost[:_ROWS_IN_HEADER].tolist()))
+        headers[TRUNCATED_HEADER + "-Total"] = str(int(lost.sum()))
+    return Response(_json(value), media_type="application/json", headers=headers)

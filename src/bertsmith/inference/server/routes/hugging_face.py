@@ -10,15 +10,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from bertsmith.inference.predictor import Prediction
 from bertsmith.inference.server.models import MASKED, MOST_GUESSES, SCORE, Encoded, Model, RowModel
-from bertsmith.inference.server.refusals import Refusal
+from bertsmith.inference.server.refusals import Refusal, check_size
 from bertsmith.inference.server.routes import schemas
 from bertsmith.inference.server.routes.schemas import NAMED
 from bertsmith.inference.server.routes.tei import embeddings, listed, numbers, predictions, similarities
-from bertsmith.inference.server.service import Service, answer
+from bertsmith.inference.server.service import Service
 from bertsmith.tasks.kinds.masked_words import MASK
 
 _TASKS = "the tasks of Hugging Face"
-_TEXTS: TypeAdapter[str | list[str]] = TypeAdapter(str | list[str])
+_TEXTS: TypeAdapter[schemas.Texts] = TypeAdapter(schemas.Texts)
 
 
 def hugging_face_routes(service: Service) -> APIRouter:
@@ -31,7 +31,7 @@ def hugging_face_routes(service: Service) -> APIRouter:
         """Classes, entities, an answer, masked words, vectors or similarities."""
         model = service.model(request, _answers_here, _TASKS)
         encoded, found = await _found(service, request, model, body)
-        return answer(found, encoded)
+        return await service.answer(found, encoded)
 
     return router
 
@@ -98,6 +98,12 @@ async def _rows(
         rows = [{name: each[field] for name, field in zip(named, fields, strict=True)} for each in inputs]
     else:
         rows = listed(_read(_TEXTS, inputs))
+    top = parameters.get("top_k", 5)
+    if model.kind == MASKED:
+        # Each guess of each mask comes with the whole text.
+        letters = sum(text.count(MASK) * top * len(text) for text in rows)
+        fix = "send fewer or shorter texts, or a smaller top_k"
+        check_size("letters in the texts of this answer", letters, service.limits.answer_bytes, fix)
     encoded, outputs = await service.outputs(request, model, rows, body.cut)
     answers = await service.in_rows_thread(model.answers, encoded, outputs)
     if model.kind == "tag":
@@ -105,9 +111,9 @@ async def _rows(
     elif model.kind == "qa":
         found = [_spans(each, parameters.get("top_k")) for each in answers]
     else:
-        pieces = {piece: number for number, piece in enumerate(model.tokenizer.pieces)}
-        top = parameters.get("top_k", 5)
-        found = [_filled(text, each, pieces, top) for text, each in zip(rows, answers, strict=True)]
+        found = await service.in_rows_thread(
+            lambda: [_filled(text, each, model.piece_ids, top) for text, each in zip(rows, answers, strict=True)]
+        )
     return encoded, found if isinstance(body.inputs, list) else found[0]
 
 

@@ -39,7 +39,7 @@ def openai_routes(service: Service) -> APIRouter:
         }
         if encoded.sequences.truncated.rows:
             found["truncated_tokens"] = encoded.sequences.row_lost_tokens.tolist()
-        return answer(found, encoded)
+        return await service.answer(found, encoded)
 
     @router.get("/v1/models", responses=schemas.json_of(dict[str, Any], schemas.OpenAIError))
     async def models() -> Response:

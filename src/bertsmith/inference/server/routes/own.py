@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from bertsmith.base.versions import version_of
 from bertsmith.inference.predictor import Prediction
+from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.metrics import CONTENT_TYPE
 from bertsmith.inference.server.models import SCORE, Model, RowModel
+from bertsmith.inference.server.refusals import check_size
 from bertsmith.inference.server.routes import schemas
 from bertsmith.inference.server.service import Service, answer
 
@@ -25,9 +27,13 @@ def answers_route(service: Service) -> APIRouter:
         `truncated_tokens`."""
         model = service.model(request, lambda model: isinstance(model, RowModel), "answers to rows")
         assert isinstance(model, RowModel)
+        if model.kind == "choice":
+            _check_choices(body.rows, model.columns.choices.split(","), service.limits)
         encoded, outputs = await service.outputs(request, model, body.rows, body.cut)
         found = await service.in_rows_thread(model.answers, encoded, outputs)
-        return answer({"model": model.name, "answers": [_shortened(each, body.top) for each in found]}, encoded)
+        return await service.answer(
+            {"model": model.name, "answers": [_shortened(each, body.top) for each in found]}, encoded
+        )
 
     return router
 
@@ -42,7 +48,10 @@ def info_route(service: Service) -> APIRouter:
         name = request.path_params.get("model")
         found = [service.named(name)] if name is not None else list(service.models.values())
         each = [_info(model, service) for model in found]
-        return answer((each[0] if len(each) == 1 else {}) | {"models": each, "version": version_of("bertsmith")})
+        return answer(
+            (each[0] if len(each) == 1 else {})
+            | {"models": each, "state": service.state, "version": version_of("bertsmith")}
+        )
 
     return router
 
@@ -63,6 +72,20 @@ def probe_routes(service: Service) -> APIRouter:
         return Response(service.metrics.text(service.batcher.lanes), headers={"Content-Type": CONTENT_TYPE})
 
     return router
+
+
+def _check_choices(rows: Sequence[str | dict[str, Any]], columns: Sequence[str], limits: Limits) -> None:
+    """Raises Refusal (413) for too many choices, and for too much text beside them. columns: one that lists the
+    choices, or one for each."""
+    choices = letters = 0
+    for row in rows:
+        if isinstance(row, Mapping):
+            listed = row.get(columns[0]) if len(columns) == 1 else columns
+            count = len(listed) if isinstance(listed, list) else 1
+            choices += count
+            letters += count * sum(len(text) for text in row.values() if isinstance(text, str))
+    check_size("choices in this request", choices, limits.rows)
+    check_size("letters in the choices of this request, each with its text", letters, limits.encoded_bytes)
 
 
 def _shortened(found: Prediction, top: int) -> dict[str, Any]:

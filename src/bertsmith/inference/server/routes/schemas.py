@@ -10,9 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bertsmith.inference.server.models import MOST_GUESSES, Cut
 
-Texts = str | list[str]
-Pair = Annotated[list[str], Field(min_length=2, max_length=2)]
-OneOrTwo = Annotated[list[str], Field(min_length=1, max_length=2)]
+# A list of wrong items has one error, not one for each.
+TextList = Annotated[list[str], Field(fail_fast=True)]
+Texts = str | TextList
+Pair = Annotated[list[str], Field(min_length=2, max_length=2, fail_fast=True)]
+OneOrTwo = Annotated[list[str], Field(min_length=1, max_length=2, fail_fast=True)]
 NoPrompt = Annotated[None, Field(description="There are no prompts here; write them into the texts.")]
 
 
@@ -37,7 +39,7 @@ class Truncation(Body):
 
 
 class PredictRequest(Truncation):
-    inputs: str | Pair | list[OneOrTwo] = Field(
+    inputs: str | Pair | Annotated[list[OneOrTwo], Field(fail_fast=True)] = Field(
         description="A text, a pair of texts, or a list of rows with one text or a pair each."
     )
     raw_scores: bool = Field(False, description="Numbers before the softmax or sigmoid.")
@@ -55,14 +57,14 @@ class EmbedRequest(EmbedAllRequest):
 
 class RerankRequest(Truncation):
     query: str
-    texts: list[str]
+    texts: TextList
     raw_scores: bool = Field(False, description="The model's numbers, without a sigmoid.")
     return_text: bool = False
 
 
 class SimilarityInput(Body):
     source_sentence: str
-    sentences: list[str]
+    sentences: TextList
 
 
 class SimilarityParameters(Truncation):
@@ -81,7 +83,9 @@ class TokenizeRequest(Body):
 
 
 class AnswersRequest(Truncation):
-    rows: list[str | dict[str, Any]] = Field(description="As `bertsmith predict` reads them: texts, or objects.")
+    rows: Annotated[list[str | dict[str, Any]], Field(fail_fast=True)] = Field(
+        description="As `bertsmith predict` reads them: texts, or objects."
+    )
     top: int = Field(5, ge=1, le=MOST_GUESSES, description="How many answers to a question, or words for a [MASK].")
 
 
@@ -179,6 +183,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         408: "The body did not arrive in time.",
         413: "The body, a row, or the number of rows is too large.",
         415: "The body is not JSON.",
+        421: "The Host header has another name than the server's.",
         422: "The body cannot be used.",
         424: "The model cannot do this, or failed.",
         429: "The queue is full; Retry-After says when to try again.",

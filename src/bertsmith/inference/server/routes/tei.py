@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from bertsmith.inference.embed import Vectors
 from bertsmith.inference.server.models import SCORE, Cut, Encoded, Model, RowModel, TextModel
-from bertsmith.inference.server.refusals import Refusal
+from bertsmith.inference.server.refusals import Refusal, check_size
 from bertsmith.inference.server.routes import schemas
-from bertsmith.inference.server.service import Service, answer
+from bertsmith.inference.server.service import Service
 from bertsmith.tasks.kinds.embed import short_numbers
-from bertsmith.tokens.tokenizer import Tokenizer
 
+_BYTES_A_NUMBER = 10  # in an answer
 VECTORS, CLASSES = "vectors of texts", "classes or numbers of rows"
 
 
@@ -41,52 +41,55 @@ def tei_routes(service: Service) -> APIRouter:
         """The labels of texts or pairs with their probabilities, the likeliest first."""
         rows, batch = _rows(body.inputs)
         encoded, found = await predictions(service, request, rows, body.cut, body.raw_scores)
-        return answer(found if batch else found[0], encoded)
+        return await service.answer(found if batch else found[0], encoded)
 
     @router.post("/embed", responses=schemas.json_of(list[list[float]]))
     async def embed(request: Request, body: schemas.EmbedRequest) -> Response:
         """A vector for each text."""
         encoded, vectors = await embeddings(service, request, listed(body.inputs), body)
-        return answer(await numbers(service, vectors), encoded)
+        return await service.answer(await numbers(service, vectors), encoded)
 
     @router.post("/embed_all", responses=schemas.json_of(list[list[list[float]]]))
     async def embed_all(request: Request, body: schemas.EmbedAllRequest) -> Response:
         """The last hidden state of every token of each text, [CLS] and [SEP] included."""
         model = service.model(request, embeds, VECTORS)
         assert isinstance(model, TextModel)
-        encoded, states = await service.outputs(request, model, listed(body.inputs), body.cut, model.token_lane)
+        most = service.limits.answer_bytes // (_BYTES_A_NUMBER * model.width)
+        texts = listed(body.inputs)
+        encoded, states = await service.outputs(request, model, texts, body.cut, model.token_lane, most)
         found = await service.in_rows_thread(lambda: [list(map(short_numbers, each)) for each in states])
-        return answer(found, encoded)
+        return await service.answer(found, encoded)
 
     @router.post("/rerank", responses=schemas.json_of(list[schemas.Rank]))
     async def rerank(request: Request, body: schemas.RerankRequest) -> Response:
         """How well each text fits the query, the best first, by a model with one number for a pair."""
         model = service.model(request, ranks, "one number for a pair of texts")
         assert isinstance(model, RowModel)
+        letters = len(body.texts) * len(body.query) + sum(map(len, body.texts))
+        check_size("letters in the pairs of this request", letters, service.limits.encoded_bytes, "send fewer texts")
         rows = [pair_row(model, body.query, text) for text in body.texts]
         encoded, outputs = await service.outputs(request, model, rows, body.cut)
         scores = _fits(model, encoded, outputs, body.raw_scores)
         order = np.argsort(-scores, kind="stable").tolist()
         texts = [{"text": body.texts[place]} if body.return_text else {} for place in order]
         found = [{"index": place, "score": scores[place], **text} for place, text in zip(order, texts, strict=True)]
-        return answer(found, encoded)
+        return await service.answer(found, encoded)
 
     @router.post("/similarity", responses=schemas.json_of(list[float]))
     async def similarity(request: Request, body: schemas.SimilarityRequest) -> Response:
         """The cosine of a text's vector with that of each of others."""
         cut = body.parameters.cut if body.parameters else Cut()
         encoded, found = await similarities(service, request, body.inputs, cut)
-        return answer(found, encoded)
+        return await service.answer(found, encoded)
 
     @router.post("/tokenize", responses=schemas.json_of(list[list[schemas.Token]]))
     async def tokenize(request: Request, body: schemas.TokenizeRequest) -> Response:
         """The pieces of texts, whole, with the characters that each stands for."""
         model = service.model(request, lambda _: True, "tokens")
-        if len(texts := listed(body.inputs)) > service.limits.rows:
-            raise Refusal(413, f"this request has {len(texts):,} rows; send at most {service.limits.rows:,} at a time")
-        masks = isinstance(model, RowModel) and model.reads_masks
-        found = await service.in_rows_thread(_tokens, model.tokenizer, texts, body.add_special_tokens, masks)
-        return answer(found)
+        service.check_rows(texts := listed(body.inputs))
+        most = service.limits.queue_tokens
+        work = service.in_rows_thread(_tokens, model, texts, body.add_special_tokens, most)
+        return await service.answer(await service.in_time(work))
 
     return router
 
@@ -182,11 +185,15 @@ def _rows(inputs: str | list[str] | list[list[str]]) -> tuple[list[list[str]], b
     return ([texts], False) if texts else ([list(each) for each in inputs], True)
 
 
-def _tokens(tokenizer: Tokenizer, texts: Sequence[str], specials: bool, masks: bool) -> list[list[dict[str, Any]]]:
+def _tokens(model: Model, texts: Sequence[str], specials: bool, most: int) -> list[list[dict[str, Any]]]:
+    """Raises Refusal (413) for more than `most`."""
+    tokenizer = model.tokenizer
+    encoded = tokenizer.encode_offsets(texts, isinstance(model, RowModel) and model.reads_masks)
+    check_size("tokens in this request", sum(len(ids) for ids, _ in encoded), most)
     special, pieces = tokenizer.special, tokenizer.pieces
     first, last = ([_special(number, pieces)] if specials else [] for number in (special.cls, special.sep))
     found = []
-    for text, (ids, offsets) in zip(texts, tokenizer.encode_offsets(texts, masks), strict=True):
+    for text, (ids, offsets) in zip(texts, encoded, strict=True):
         places = zip(ids.tolist(), offsets.tolist(), strict=True)
         inner = [
             {"id": number, "text": text[start:stop], "special": number == special.mask, "start": start, "stop": stop}

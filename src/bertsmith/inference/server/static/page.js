@@ -5,6 +5,7 @@ const LONG = "long";
 const KINDS = {
   classify: { title: "classes", columns: textColumns, show: showClasses },
   regress: { title: "a number", columns: textColumns, show: showNumber },
+  score: { title: "a score", columns: textColumns, show: showScore },
   tag: { title: "entities", columns: (model) => [[model.columns[0], "Text", LONG, ""]], show: showEntities },
   qa: {
     title: "questions",
@@ -62,20 +63,27 @@ async function ask(path, body) {
     element("token").focus();
   }
   if (!answer.ok) throw new Error(found.error);
-  return { found, truncated: answer.headers.get("X-Truncated-Tokens") };
+  return { found, truncated: answer.headers.get("X-Truncated-Tokens-Total") };
 }
 
 async function start() {
+  let state = "";
   try {
-    models = (await ask("/info")).found.models.filter((model) => model.kind in KINDS);
+    const { found } = await ask("/info");
+    state = found.state;
+    models = found.models.filter((model) => model.kind in KINDS);
   } catch (error) {
     element("about").textContent = error.message;
     return;
   }
   element("token-form").hidden = true;
-  if (!models.length) {
+  if (state === "loading") {
     element("about").textContent = "The models are being loaded; this page looks again in a second.";
     setTimeout(start, 1000);
+    return;
+  }
+  if (!models.length) {
+    element("about").textContent = "This server has no model that can be tried here.";
     return;
   }
   element("about").textContent = "Models of this server, to try by hand.";
@@ -149,7 +157,7 @@ async function submit(event) {
     const { found, truncated } = await answer(model, values);
     if (models[chosen] !== model) return;
     element("result").replaceChildren(...KINDS[model.kind].show(found, values));
-    const lost = (truncated ?? "").split(",").reduce((sum, count) => sum + Number(count), 0);
+    const lost = Number(truncated ?? 0);
     const cut = lost ? `; ${lost} tokens were cut, because the model reads ${model.max_input_length}` : "";
     tell(`Answered in ${Math.round(performance.now() - began)} ms${cut}.`);
   } catch (error) {
@@ -192,6 +200,10 @@ function showClasses(found) {
 
 function showNumber(found) {
   return [make("p", { class: "large" }, found.number.toFixed(4))];
+}
+
+function showScore(found) {
+  return [make("p", { class: "large" }, found.score.toFixed(4))];
 }
 
 function showChoice(found, values) {
