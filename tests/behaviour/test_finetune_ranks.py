@@ -64,9 +64,9 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(run)
 
 
-def check_same(found: Run, alone: Run, shares: bool = True, free: str = "") -> None:
-    """The records and the weights, up to the rounding of fp32. shares: whether scores are shares of rows. free: a bias
-    that all scores of a softmax have in common, so that it changes no loss, and AdamW moves it by rounding alone."""
+def check_same(found: Run, alone: Run, shares: bool = True, free: tuple[str, ...] = ()) -> None:
+    """The records and the weights, up to the rounding of fp32. shares: whether scores are shares of rows. free: biases
+    that add the same to all scores of a softmax: they change no loss, and AdamW moves them by rounding alone."""
     assert [each["kind"] for each in found.metrics()] == [each["kind"] for each in alone.metrics()]
     for ours, theirs in zip(found.metrics(), alone.metrics(), strict=True):
         assert ours.keys() == theirs.keys()
@@ -77,12 +77,11 @@ def check_same(found: Run, alone: Run, shares: bool = True, free: str = "") -> N
     ours, theirs = (load_file(run.model / "model.safetensors") for run in (found, alone))
     assert ours.keys() == theirs.keys()
     for name, each in theirs.items():
-        if name == free:
+        if name in free:
             continue
         # A key's bias has no gradient in exact arithmetic: it is rounding alone, held to the matrix that it belongs to.
         of = name.replace("key.bias", "key.weight")
-        # AdamW takes whole steps of small gradients too, and of their rounding.
-        assert float((ours[name] - each).norm()) < 10 * CLOSE * float(theirs[of].norm()), name
+        assert float((ours[name] - each).norm()) < CLOSE * float(theirs[of].norm()), name
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -119,6 +118,8 @@ def other_rows(kind: str, count: int, seed: int) -> list[dict[str, Any]]:
     return {"tag": tagged_rows, "qa": questions, "choice": chosen}[kind](count, seed)
 
 
+# A question's scores are those of its tokens, and this adds the same to each of them.
+LAST_BIAS = "bert.encoder.layer.1.output.LayerNorm.bias"
 OTHER_KINDS = ("several labels", "regress", "tag", "qa", "choice")
 
 
@@ -135,7 +136,7 @@ def test_ranks_give_the_losses_and_weights_of_one_for_every_kind_of_task(model: 
     tune_others(model, tmp_path / "alone")
     ran(tune_others, 2, model, tmp_path / "two")
     for kind in OTHER_KINDS:
-        free = {"qa": "qa_outputs.bias", "choice": "classifier.bias"}.get(kind, "")
+        free = {"qa": ("qa_outputs.bias", LAST_BIAS), "choice": ("classifier.bias",)}.get(kind, ())
         check_same(*(Run(tmp_path / side / kind) for side in ("two", "alone")), kind not in ("regress", "qa"), free)
 
 

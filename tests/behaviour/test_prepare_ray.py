@@ -57,11 +57,15 @@ def end(process: subprocess.Popen[bytes]) -> str:
     return said
 
 
-def kill_a_worker() -> bool:
-    """Kills one of Ray's worker processes that do a part of ours at this moment; False where none does."""
+def kill_a_worker(cluster: Any) -> bool:
+    """Kills one of the cluster's worker processes that do a part of ours at this moment; False where none does."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if path.read_bytes().startswith(b"ray::_on_node"):
+            if not path.read_bytes().startswith(b"ray::_on_node"):
+                continue
+            node = re.search(r"PPid:\t(\d+)", path.with_name("status").read_text())
+            assert node is not None
+            if f"={cluster.address}" in Path(f"/proc/{node[1]}/cmdline").read_text():
                 os.kill(int(path.parent.name), signal.SIGKILL)
                 return True
         except OSError:
@@ -77,7 +81,7 @@ def test_a_worker_is_killed_then_a_node_is_lost(
     lost = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
     driver = begin(cluster, source, out)
-    assert wait_for(lambda: made_parts(out, "cleaned") >= 3 and kill_a_worker(), driver)
+    assert wait_for(lambda: made_parts(out, "cleaned") >= 3 and kill_a_worker(cluster), driver)
     assert wait_for(lambda: made_parts(out, "tokens") >= 3, driver)
     cluster.remove_node(lost, allow_graceful=False)
     said = end(driver)

@@ -93,8 +93,8 @@ def test_what_passes_the_second_time_gives_the_same_bytes(
 @pytest.mark.skipif(sys.platform == "win32", reason="Ray is tested where its clusters are")
 def test_the_same_by_ray(source: Path, tmp_path: Path, seconds: float, given_up: Corpus) -> None:
     pytest.importorskip("ray", reason="ray is not installed: pip install 'bertsmith[ray]'")
-    changes = {**OPTIONS, "documents": "file", "engine": "ray", "page_seconds": seconds / 100}
-    driver = start(source, tmp_path / "corpus", tmp_path, **changes)
+    changes = {**OPTIONS, "documents": "file", "engine": "ray", "address": "local"}
+    driver = start(source, tmp_path / "corpus", tmp_path, **changes, page_seconds=seconds / 100)
     said = driver.communicate(timeout=90)[1].decode()
     assert driver.returncode == 0, said
     assert contents(tmp_path / "corpus") == contents(given_up.folder)

@@ -61,7 +61,7 @@ def run(models: dict[str, Path], work: Work, names: tuple[str, ...] = ("labels",
                 await work(service, gate, client)
         finally:
             gate.open()
-            service.close()
+            assert service.close(60)
 
     asyncio.run(inside())
 
@@ -243,8 +243,7 @@ def test_any_error_of_a_model_is_its_failure_and_its_words_are_not_logged(
 
 def test_a_server_that_no_longer_computes_is_not_healthy(served_models: dict[str, Path]) -> None:
     async def work(service: Service, gate: Gate, client: Any) -> None:
-        service.batcher.close()
-        await until(lambda: not service.batcher.works)
+        assert service.batcher.close(60)
         assert (await client.get("/health")).status_code == 503
 
     run(served_models, work)

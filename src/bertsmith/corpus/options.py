@@ -73,7 +73,8 @@ class PrepareOptions:
     engine: str = "local"
     """What does the work: local, worker processes of this machine; or ray, those of a Ray cluster."""
     address: str | None = None
-    """Where the Ray cluster is, HOST:PORT; without it, the one that this machine belongs to."""
+    """Where the Ray cluster is: HOST:PORT, or local for one of this machine alone; without it, the one that this
+    machine belongs to, else local."""
     array_task: str | None = None
     """K/N where this is task K of N equal ones that share the corpus folder, each doing what it can claim."""
 

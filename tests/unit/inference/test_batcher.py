@@ -118,7 +118,7 @@ def answers(compute: Compute, lengths: list[list[int]], budget: int = BUDGET) ->
         try:
             return await asyncio.gather(*asked, return_exceptions=True)
         finally:
-            batcher.close()
+            assert batcher.close(60)
 
     return asyncio.run(ask())
 
@@ -160,9 +160,33 @@ def test_the_thread_continues_after_an_error_outside_of_a_model() -> None:
             with pytest.raises(ModelFailed):
                 await batcher.outputs(lane, sequences_of([4]))
         assert batcher.works
-        batcher.close()
+        assert batcher.close(60)
 
     asyncio.run(ask())
+
+
+def test_a_batcher_that_is_closed_drops_what_waits_and_ends_after_its_batch() -> None:
+    began, release, computed = threading.Event(), threading.Event(), list[int]()
+
+    def noting(sequences: Sequences) -> list[Any]:
+        began.set()
+        release.wait(60)
+        computed.append(len(sequences))
+        return marks(sequences)
+
+    async def ask() -> None:
+        batcher = Batcher(Limits(), Metrics())
+        batcher.start([lane := Lane("one", noting, 10)])
+        asked = asyncio.create_task(batcher.outputs(lane, sequences_of([10] * 5)))
+        await asyncio.to_thread(began.wait, 60)
+        assert not batcher.close(0.01), "its batch is not finished"
+        release.set()
+        assert batcher.close(60)
+        assert not asked.done()
+        asked.cancel()
+
+    asyncio.run(ask())
+    assert computed == [1]
 
 
 def test_lanes_take_turns() -> None:
@@ -186,7 +210,7 @@ def test_lanes_take_turns() -> None:
             await asyncio.sleep(0)
         release.set()
         await asyncio.gather(*asked)
-        batcher.close()
+        assert batcher.close(60)
 
     asyncio.run(ask())
     assert order == [0, 1, 0, 1, 0, 1, 0, 0, 0]

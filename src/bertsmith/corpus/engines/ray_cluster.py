@@ -34,8 +34,9 @@ _FIX = "it may have run out of memory: give the nodes more, or fewer cores to Ra
 class RayEngine:
     """Runs parts as Ray tasks of one core each. folder: shared by all nodes, at the same path.
 
-    address: of a cluster ("auto", "host:port"); without one, that of RAY_ADDRESS or of a cluster that this machine
-    belongs to, else one of this machine alone. most: parts under way at once; without it, two for each core.
+    address: of a cluster ("auto", "host:port"), or "local" for one of this machine alone, started here; without one,
+    that of RAY_ADDRESS or of a cluster that this machine belongs to, else "local". most: parts under way at once;
+    without it, two for each core.
     """
 
     def __init__(self, folder: Path, address: str | None = None, most: int | None = None) -> None:
@@ -51,9 +52,8 @@ class RayEngine:
         log_choice("engine", "ray", f"{len(nodes)} node(s), {self._cores()} core(s)")
         token = secrets.token_hex(8)
         self._seen = self._folder / f".seen-{token}"
-        common = Common.here(self._seen, token)
+        self._common = Common.here(self._seen, token)
         self._remote = self._ray.remote(num_cpus=1, max_retries=0)(_on_node)
-        self._common = self._ray.put(common)
         return self
 
     def __exit__(
@@ -68,15 +68,17 @@ class RayEngine:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
         address = self._address or os.environ.get("RAY_ADDRESS") or "auto"
-        try:
-            _knock(address)
-            self._ray.init(address=address, **quiet)
-        except (OSError, ValueError, RuntimeError, self._ray.exceptions.RayError) as error:
-            if address != "auto":
-                what = f"no Ray cluster answers ({str(error).strip().splitlines()[0]})"
-                fix = "start one with `ray start --head`, and run this on one of its nodes"
-                raise BertsmithError(what, address, fix) from error
-            self._ray.init(address="local", num_cpus=self._most, include_dashboard=False, **quiet)
+        if address != "local":
+            try:
+                _knock(address)
+                self._ray.init(address=address, **quiet)
+                return
+            except (OSError, ValueError, RuntimeError, self._ray.exceptions.RayError) as error:
+                if address != "auto":
+                    what = f"no Ray cluster answers ({str(error).strip().splitlines()[0]})"
+                    fix = "start one with `ray start --head`, and run this on one of its nodes"
+                    raise BertsmithError(what, address, fix) from error
+        self._ray.init(address="local", num_cpus=self._most, include_dashboard=False, **quiet)
 
     def _cores(self) -> int:
         return int(self._ray.cluster_resources().get("CPU", 0))

@@ -128,11 +128,16 @@ class Batcher:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    def close(self) -> None:
-        """Lets the thread end once nothing waits."""
+    def close(self, seconds: float) -> bool:
+        """Drops what waits, and gives the thread so long to finish its batch. Whether it has ended."""
         with self._changed:
             self._closed = True
+            for lane in self.lanes:
+                lane.waiting.clear()
             self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     @property
     def works(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.service import ROWS_THREAD, Service
 
 _LOOK_SECONDS = 0.05
+_LAST_BATCH_SECONDS = 5.0
 _BACKLOG = 2048
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -70,10 +72,16 @@ def serve(settings: Settings) -> None:
         with stop_on_signals(answer) as stop:
             asyncio.run(_run(_Server(config), listener, service, settings, stop))
     finally:
-        logger.removeFilter(_without_texts)
         listener.close()
-        service.close()
-    raise StoppedAfterSaving("the server has stopped", interrupted=stop.interrupted)
+        ended = service.close(_LAST_BATCH_SECONDS)
+        logger.removeFilter(_without_texts)
+    stopped = StoppedAfterSaving("the server has stopped", interrupted=stop.interrupted)
+    if not ended:
+        # Python aborts where it ends while a thread is inside PyTorch, and the status would be that of a crash.
+        warn(f"a batch takes more than {_LAST_BATCH_SECONDS:g} s and is left unfinished; {stopped}")
+        logging.shutdown()
+        os._exit(stopped.status)
+    raise stopped
 
 
 async def _run(

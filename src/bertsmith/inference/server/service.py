@@ -62,10 +62,10 @@ class Service:
         if self.state == "loading":
             self.state = "ready"
 
-    def close(self) -> None:
-        """Ends the threads once what waits is done."""
-        self.batcher.close()
-        self._pool.shutdown(wait=False)
+    def close(self, seconds: float) -> bool:
+        """Drops what waits and ends the threads; as `Batcher.close`."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        return self.batcher.close(seconds)
 
     def check_ready(self) -> None:
         """Raises Refusal (503) while models are loaded, once the server stops, and where nothing computes."""
