@@ -54,13 +54,27 @@ test-slow: setup
 quickstart: setup
 	$(BIN)/bertsmith quickstart $(ARGS)
 
-# The tables of docs/speed.md; `make bench ARGS=--quick` in a few minutes. The peers are an extra, installed here.
+# The tables of docs/speed.md and docs/scaling.md, a file each. One that is there is not made again, so what was broken off
+# continues with the next table; `make bench ARGS=--quick`, in a folder of its own, takes minutes. The peers are an extra.
+TABLES := prepare prepare-sizes batches pretrain-step pretrain-step-avx2 finetune predict reference scaling
+BENCH_OUT ?= bench-tables$(subst $(eval) ,,$(ARGS))
+QUICK := $(findstring --quick,$(ARGS))
+
 bench: setup
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
-	$(BIN)/bertsmith bench prepare --markdown $(ARGS)
-	$(BIN)/bertsmith bench batches --markdown $(ARGS)
-	$(BIN)/bertsmith bench pretrain-step --markdown $(ARGS)
-	$(BIN)/bertsmith bench finetune --markdown $(ARGS)
+	@$(MAKE) --no-print-directory $(TABLES:%=$(BENCH_OUT)/%.md)
+	@cat $(TABLES:%=$(BENCH_OUT)/%.md)
+
+$(BENCH_OUT)/prepare-sizes.md: MORE := $(if $(QUICK),,--sizes 100 1000 10000) --against
+$(BENCH_OUT)/pretrain-step-avx2.md: MORE := --only "fp32, AdamW against transformers, fp32 as shipped"
+$(BENCH_OUT)/pretrain-step-avx2.md: export ATEN_CPU_CAPABILITY := avx2
+$(BENCH_OUT)/pretrain-step-avx2.md: export ONEDNN_MAX_CPU_ISA := AVX2
+$(BENCH_OUT)/pretrain-step-avx2.md: export MKL_ENABLE_INSTRUCTIONS := AVX2
+$(BENCH_OUT)/pretrain-step-avx2.md: export BERTSMITH_ARCHITECTURE := x86-64-v3
+$(BENCH_OUT)/%.md:
+	@mkdir -p $(@D)
+	$(BIN)/bertsmith bench $(patsubst %-sizes,%,$(*:-avx2=)) --markdown --json $(@:.md=.json) $(MORE) $(ARGS) > $@.part
+	@mv $@.part $@
 
 # At most nine minutes, and without network: where the machine's own Python has torch, its GPU is measured with that one.
 # The rows go to benchmarks/results, or where ARGS="--json FILE" says.

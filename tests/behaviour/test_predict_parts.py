@@ -261,12 +261,11 @@ def test_several_workers_give_the_bytes_and_the_errors_of_one(model, tmp_path, c
     ]
 
 
-def _killer(done: list[int]) -> None:
-    """Kills a worker when it has been given work."""
+def _killer(out: Path, done: list[int]) -> None:
+    """Kills a worker when a part is finished and many are left."""
     while not done:
         for child in multiprocessing.active_children():
-            if child.daemon:
-                time.sleep(4)
+            if child.daemon and finished(out):
                 os.kill(child.pid, signal.SIGKILL)
                 done.append(child.pid)
                 return
@@ -275,7 +274,7 @@ def _killer(done: list[int]) -> None:
 
 def test_a_worker_that_dies_is_named(model, tmp_path):
     source, done = masked_rows(tmp_path / "rows.jsonl", 100_000), list[int]()
-    thread = threading.Thread(target=_killer, args=(done,))
+    thread = threading.Thread(target=_killer, args=(tmp_path / "out.jsonl", done))
     thread.start()
     try:
         with pytest.raises(BertsmithError, match=r"worker \d of 2 \(process \d+\) was killed by SIGKILL"):

@@ -17,6 +17,7 @@ _UNUSED = {
     "pretrain-step": ("model", "sizes"),
     "finetune": (*_OF_TEXT, *_OF_BATCHES),
     "predict": (*_OF_TEXT, "corpus", "device"),
+    "reference": ("model", "against", *_OF_TEXT, *_OF_BATCHES),
     "scaling": ("model", "against", *_OF_TEXT, *_OF_BATCHES, *_OF_STEPS),
 }
 _SIZES_MB, _QUICK_SIZES_MB = (10.0, 40.0, 160.0), (0.5, 1.0, 2.0)
@@ -46,11 +47,11 @@ class BenchOptions:
     """For finetune: a BERT folder of Hugging Face's layout; all-MiniLM-L6-v2 in $BERTSMITH_DATA by default. For
     predict: a classifier of one text; BERT-base with drawn weights by default."""
     device: str = "auto"
-    """For pretrain-step and finetune: auto, cpu, cuda or cuda:N."""
+    """For pretrain-step, finetune and reference: auto, cpu, cuda or cuda:N."""
     only: str = ""
-    """For pretrain-step, finetune and predict: only the cases whose name contains this."""
+    """For pretrain-step, finetune, predict and reference: only the cases whose name contains this."""
     minutes: float | None = None
-    """For pretrain-step, finetune and predict: cases that are not done by then are left out, and named."""
+    """For pretrain-step, finetune, predict and reference: cases that are not done by then are left out, and named."""
     quick: bool = False
     """Small texts and models, or few steps: takes a minute or two; the figures say little about speed."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import uvicorn
 
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import EXIT_INTERRUPTED, EXIT_STOPPED_AFTER_SAVING, BertsmithError
 from bertsmith.base.log import logger, say, warn
 from bertsmith.base.stopping import StoppedAfterSaving, StopSignal, stop_on_signals
 from bertsmith.inference.server.app import make_app
@@ -68,20 +68,24 @@ def serve(settings: Settings) -> None:
     if settings.host not in _LOOPBACK and not settings.token:
         warn(f"whoever reaches {settings.host}:{settings.port} may use this server; --token limits that")
     answer = f"no more requests are taken; those in the server have {settings.limits.stop_seconds:g} s to finish"
+    at_once = False
     try:
         with stop_on_signals(answer) as stop:
             asyncio.run(_run(_Server(config), listener, service, settings, stop))
+    except KeyboardInterrupt:  # a second Ctrl-C
+        at_once = True
     finally:
         listener.close()
-        ended = service.close(_LAST_BATCH_SECONDS)
+        ended = service.close(0.0 if at_once else _LAST_BATCH_SECONDS)
         logger.removeFilter(_without_texts)
-    stopped = StoppedAfterSaving("the server has stopped", interrupted=stop.interrupted)
     if not ended:
         # Python aborts where it ends while a thread is inside PyTorch, and the status would be that of a crash.
-        warn(f"a batch takes more than {_LAST_BATCH_SECONDS:g} s and is left unfinished; {stopped}")
+        warn("a batch was not finished and is dropped; the server has stopped")
         logging.shutdown()
-        os._exit(stopped.status)
-    raise stopped
+        os._exit(EXIT_INTERRUPTED if at_once or stop.interrupted else EXIT_STOPPED_AFTER_SAVING)
+    if at_once:
+        raise KeyboardInterrupt
+    raise StoppedAfterSaving("the server has stopped", interrupted=stop.interrupted)
 
 
 async def _run(

@@ -174,7 +174,7 @@ def pair_row(model: RowModel, *texts: str) -> dict[str, str]:
     if model.pairs is not None and model.pairs != (len(texts) == 2):
         wanted = "two texts" if model.pairs else "one text"
         raise Refusal(422, f"{model.name} takes rows of {wanted}, and this one has {len(texts)}")
-    return dict(zip((model.columns.text, model.columns.text_b), texts, strict=False))
+    return dict(zip((model.columns.text, model.columns.text_b)[: len(texts)], texts, strict=True))
 
 
 def _rows(inputs: str | list[str] | list[list[str]]) -> tuple[list[list[str]], bool]:

@@ -1,0 +1,105 @@
+"""`bertsmith bench reference`: what NVIDIA's BERT has as its benchmark modes: training and inference of pre-training,
+SQuAD and GLUE, with sequences per second and the latencies of steps and calls."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertsmith.base.device import choose_device
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say, size
+from bertsmith.bench.machine import machine
+from bertsmith.bench.options import BenchOptions
+from bertsmith.bench.process import Child, OutOfTime, SideFailed
+from bertsmith.bench.reference.case import Case, cases_of
+from bertsmith.bench.step.plan import shape
+from bertsmith.bench.table import Report, Table
+
+PERCENTILES = (50, 90, 95, 99, 100)
+"""The reference's; that of 100 is the slowest."""
+_WARMUP, _STEPS, _SECONDS = 3, 20, 5.0
+_QUICK_WARMUP, _QUICK_STEPS, _QUICK_SECONDS = 1, 3, 0.1
+
+
+def bench_reference(options: BenchOptions, folder: Path, command: str) -> Report:
+    """Measures in `folder`. Raises BertsmithError for a device that is not there, an `only` that no case matches, and
+    where no case was measured."""
+    before = machine()
+    deadline = math.inf if options.minutes is None else time.monotonic() + 60 * options.minutes
+    device = choose_device(options.device, "auto")
+    every = cases_of(tuple(dict.fromkeys((device.precision, "fp32"))), device.is_cpu)
+    cases = [case for case in every if options.only in case.name]
+    if not cases:
+        known = "; ".join(case.name for case in every)
+        raise BertsmithError(f"no case contains '{options.only}'", "bench reference", f"cases are: {known}")
+    model = "tiny" if options.quick else "base" if device.is_cpu else "large"
+    warmup, steps, seconds = (
+        (_QUICK_WARMUP, _QUICK_STEPS, _QUICK_SECONDS) if options.quick else (_WARMUP, _STEPS, _SECONDS)
+    )
+    rows, left_out, ran_on = list[dict[str, Any]](), list[str](), dict[str, str]()
+    for number, case in enumerate(cases):
+        say(f"measuring {case.name}")
+        spec = {"case": asdict(case), "model": shape(model), "device": str(device.torch_device)}
+        try:
+            with Child("bertsmith.bench.reference.worker", spec, folder / str(number), None, deadline) as child:
+                answer = child.ask("run", warmup=warmup, steps=steps, seconds=seconds)
+                ran_on |= child.ready()
+        except OutOfTime:
+            left_out.append(f"{case.name}: no time was left")
+        except SideFailed as why:
+            left_out.append(f"{case.name}: {why.what}")
+        else:
+            rows.append(_row(case, answer["seconds"], answer["bytes"]))
+    if not rows:
+        raise BertsmithError(f"nothing was measured: {'; '.join(left_out)}", "bench reference", "give more --minutes")
+    about = [
+        f"BERT-{model} with drawn weights and random ids, dropout 0.1 in training; every sequence has the whole "
+        "length, to which the reference pads; each case is a process of its own",
+        "pre-training: a step of masked words and next sentences with LAMB, or their losses; SQuAD and GLUE (pairs in "
+        "two classes): a step with AdamW, or from ids to scores on the host; torch.compile is not used",
+        f"warm-up: {warmup} steps or calls that are not counted; then at least {steps}, until {seconds:g} s are over; "
+        "the device is waited for after each; latency is of one step or call, in ms",
+        *(f"left out: {each}" for each in left_out),
+    ]
+    return Report(command, before | ran_on, about, rows, _tables(rows))
+
+
+def _row(case: Case, seconds: Sequence[float], memory: int) -> dict[str, Any]:
+    milliseconds = 1e3 * np.array(seconds)
+    return {
+        "case": case.name,
+        **asdict(case),
+        "steps": len(seconds),
+        "sequences_per_second": case.batch * len(seconds) / sum(seconds),
+        "mean_ms": float(milliseconds.mean()),
+        **{f"p{percent}_ms": float(np.percentile(milliseconds, percent)) for percent in PERCENTILES},
+        "memory_bytes": memory,
+    }
+
+
+def _tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """One of training, one of inference."""
+    head = ["", "sequences/s", "mean ms", *(f"{percent}% ms" for percent in PERCENTILES), "steps", "memory"]
+    found = []
+    for mode in dict.fromkeys(row["mode"] for row in rows):
+        lines = [
+            [
+                f"{row['task']}, {row['batch']} x {row['length']}, {row['precision']}",
+                f"{row['sequences_per_second']:,.1f}",
+                f"{row['mean_ms']:,.1f}",
+                *(f"{row[f'p{percent}_ms']:,.1f}" for percent in PERCENTILES),
+                f"{row['steps']:,}",
+                size(row["memory_bytes"]),
+            ]
+            for row in rows
+            if row["mode"] == mode
+        ]
+        found.append(Table(mode.capitalize(), head, lines))
+    return found

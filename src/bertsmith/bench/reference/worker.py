@@ -1,0 +1,140 @@
+"""A case of the reference bench, run as `python -m bertsmith.bench.reference.worker SPEC`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from bertsmith.base.device import Device, choose_device
+from bertsmith.base.layout import Ints
+from bertsmith.bench.child import Answer, Answering, serve
+from bertsmith.bench.machine import instruction_sets
+from bertsmith.bench.reference.case import Case
+from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
+from bertsmith.bench.step.matrix_rate import wait
+from bertsmith.bench.step.ours import RATE, WEIGHT_DECAY
+from bertsmith.model.config import BertConfig
+from bertsmith.model.cpu.prepare import prepare_training
+from bertsmith.model.encoder import Encoder
+from bertsmith.model.initial import initialise
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.optim.adamw import AdamW
+from bertsmith.optim.groups import parameter_groups
+from bertsmith.optim.lamb import Lamb
+from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.qa import Qa
+from bertsmith.tasks.objective import TaskObjective, Units
+from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.sequences import Sequences
+from bertsmith.tasks.task import Examples, Runner, Task
+from bertsmith.training.meters import memory_bytes
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.step import train_step
+
+Work = Callable[[], object]
+"""A step or a call."""
+M = TypeVar("M", bound=torch.nn.Module)
+_FIRST_WORD = 5
+
+
+def pretraining(case: Case, config: BertConfig, device: Device) -> Work:
+    """A step with LAMB, as the recipes have it; or the scores of masked words and next sentences, with their loss."""
+    model = _ready(PretrainingModel(config, _compute(device)), case, device)
+    objective = Pretraining(model, device.torch_device)
+    batch = pretrain_batch(lengths_of("full", case.batch, case.length), config.vocab_size)
+    counts = {"masked": len(batch.masked_positions), "next_sentence": case.batch}
+    if case.mode == "inference":
+        return lambda: objective.forward(batch, device.torch_device)
+    optimizer = Lamb(parameter_groups(model, WEIGHT_DECAY))
+    optimizer.set_learning_rate(RATE)
+    return lambda: train_step(objective, optimizer, [batch], counts, device.torch_device)
+
+
+def fine_tuning(case: Case, config: BertConfig, device: Device) -> Work:
+    """A step with AdamW; or from the ids of sequences to their scores on the host."""
+    task: Task = Qa() if case.task == "SQuAD" else Classify(("no", "yes"), pairs=True)
+    model = _ready(task.build(config, _compute(device)), case, device)
+    draw = np.random.default_rng(0)
+    ids = [draw.integers(_FIRST_WORD, config.vocab_size, case.length) for _ in range(case.batch)]
+    every: Ints = np.arange(case.batch)
+    zeros = np.zeros_like(every)
+    sequences = Sequences(ids, zeros + case.length // 2, zeros, every)
+    runner = Runner(device.torch_device, case.batch * case.length)
+    if case.mode == "inference":
+        return lambda: runner.scores(model, sequences, task.per_token)
+    targets = draw.integers(0, 2, (case.batch, 2) if case.task == "SQuAD" else case.batch)
+    records = [Record("", "", None, f"row {number}") for number in every]
+    examples = Examples(records, sequences, targets, np.arange(case.batch + 1), "train")
+    units = Units(examples, every, every, every)
+    objective = TaskObjective(task, config, model, task.metrics[0], runner)
+    optimizer = AdamW(parameter_groups(model, WEIGHT_DECAY))
+    optimizer.set_learning_rate(RATE)
+    counts = {task.kind: task.labels(targets)}
+    return lambda: train_step(objective, optimizer, [units], counts, device.torch_device)
+
+
+def _compute(device: Device) -> torch.dtype | None:
+    return None if device.compute == torch.float32 else device.compute
+
+
+def _ready(model: M, case: Case, device: Device) -> M:
+    """With drawn weights; for inference as a `Predictor` has it."""
+    initialise(model, 0.02, seed=0)
+    if case.mode == "inference" and isinstance(encoder := getattr(model, "encoder", None), Encoder):
+        encoder.keep_weights_once()
+    return model.to(device.torch_device).train(case.mode == "training")
+
+
+class Worker:
+    """Each public method answers a question."""
+
+    def __init__(self, case: Case, config: BertConfig, device: Device) -> None:
+        self._device, self._case = device, case
+        self._work = (pretraining if case.task == "pre-training" else fine_tuning)(case, config, device)
+
+    def ready(self) -> Answer:
+        """What it runs on."""
+        if self._device.is_cpu:
+            threads = f"cpu, threads of torch: {torch.get_num_threads()}"
+            return {"device": threads, "instruction sets": instruction_sets()}
+        return {"device": f"{torch.cuda.get_device_name(self._device.torch_device)}, CUDA {torch.version.cuda}"}
+
+    def run(self, warmup: int, steps: int, seconds: float) -> Answer:
+        """The seconds of each of so many steps, and of more until `seconds` are over; those of `warmup` not counted."""
+        found: list[float] = []
+        with torch.set_grad_enabled(self._case.mode == "training"):
+            for _ in range(warmup):
+                self._timed()
+            while len(found) < steps or sum(found) < seconds:
+                found.append(self._timed())
+        return {"seconds": found, "bytes": memory_bytes(self._device.torch_device)}
+
+    def _timed(self) -> float:
+        wait(self._device.torch_device)
+        began = time.perf_counter()
+        self._work()
+        wait(self._device.torch_device)
+        return time.perf_counter() - began
+
+
+def start(spec: Answer) -> tuple[Answer, Answering]:
+    """A worker by its spec, as `child.serve` takes it."""
+    case = Case(**spec["case"])
+    device = choose_device(spec["device"], case.precision)
+    if device.is_cpu and case.mode == "training":
+        prepare_training(device.compute)
+    worker = Worker(case, BertConfig(**spec["model"]), device)
+
+    def answer(question: Answer) -> Answer:
+        do: Callable[..., Answer] = getattr(worker, question.pop("do"))
+        return do(**question)
+
+    return worker.ready(), answer
+
+
+if __name__ == "__main__":
+    serve(start)
