@@ -93,6 +93,7 @@ def test_bench_prepare_measures_every_side_over_the_same_text(source, tmp_path, 
     assert "x as fast" in said
 
 
+@pytest.mark.slow
 def test_bench_batches_tells_speed_index_start_and_that_batches_agree(source, tmp_path, capsys):
     report = tmp_path / "rows.json"
     args = ["bench", "batches", "--source", source, "--sizes", "0.3", "--lengths", "128", "--workers", "1"]

@@ -48,6 +48,7 @@ def data(tmp_path, monkeypatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_quick_compares_ours_with_the_trainer_and_names_what_is_missing(data, model, tmp_path, capsys):
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")

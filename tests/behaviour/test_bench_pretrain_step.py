@@ -56,6 +56,7 @@ def test_quick_compares_over_made_up_and_real_pairs(source, tmp_path, monkeypatc
     assert "matrix rate" in said
 
 
+@pytest.mark.slow
 def test_the_cards_plan_its_ladder_and_where_the_time_goes_run_on_a_cpu(tmp_path):
     """All that a card is measured with, at a size for a CPU; two rungs and one match stand for all."""
     sizes = GpuSizes("cpu", ("tiny",), (128,), tokens=512, passes=1, seconds=0.1, compiled=False, vocabulary=700)

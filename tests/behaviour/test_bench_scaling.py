@@ -10,6 +10,7 @@ import pytest
 from bertsmith.cli import main
 
 
+@pytest.mark.slow
 def test_every_way_of_sharing_a_step_has_its_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "scaling", "--quick", "--json", str(tmp_path / "rows.json")]) == 0
     *rows, alone = json.loads((tmp_path / "rows.json").read_text())["rows"]

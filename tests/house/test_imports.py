@@ -78,6 +78,7 @@ SUB_ROOMS = {
         "step",
         "finetune",
         "predict",
+        "reference",
         "scaling",
     ),
     "tasks": (

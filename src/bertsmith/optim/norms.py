@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+def in_shards(tensor: object) -> TypeGuard[DTensor]:
+    """Whether this is a tensor that is sharded over ranks. The import of their class takes a second, and whatever made
+    one has imported it."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
@@ -17,7 +28,7 @@ def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
     PyTorch on a CPU sums a whole tensor in a few fp32 lanes: for a word embedding of 30,522 x 768 the norm is 0.1% too
     small. The norm of the norms of rows is right to 1e-7 and takes less time.
     """
-    if any(isinstance(each, DTensor) for each in tensors):
+    if any(in_shards(each) for each in tensors):
         return _norms_over_ranks(tensors)
     if tensors[0].device.type == "cpu":
         return torch.stack([torch.linalg.vector_norm(torch.linalg.vector_norm(each, dim=-1)) for each in tensors])
@@ -26,7 +37,7 @@ def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
 
 def local_part(tensor: Tensor) -> Tensor:
     """What this rank holds of a tensor, sharing its memory; the tensor itself where that is not sharded."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if in_shards(tensor) else tensor
 
 
 def _norms_over_ranks(tensors: Sequence[Tensor]) -> Tensor:
@@ -40,7 +51,7 @@ def _norms_over_ranks(tensors: Sequence[Tensor]) -> Tensor:
     if there:
         for number, norm in zip(there, tensor_norms([local[number] for number in there]).unbind(), strict=True):
             norms[number] = norm
-    sharded = {number: each for number, each in enumerate(tensors) if isinstance(each, DTensor)}
+    sharded = {number: each for number, each in enumerate(tensors) if in_shards(each)}
     squares = torch.stack([norms[number] for number in sharded]).double().square()
     (group,) = {each.device_mesh.get_group() for each in sharded.values()}
     dist.all_reduce(squares, group=group)

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.ranks.together import named, together
 from bertsmith.optim.clipped import ClippedOptimizer
+from bertsmith.optim.norms import in_shards
 from bertsmith.training.checkpoints import Position
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -96,7 +96,7 @@ def held(position: Position, model: nn.Module, optimizer: ClippedOptimizer, chec
     for index, moments in optimizer.state_dict()["state"].items():
         state |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
     facts = {f"position.{name}": value for name, value in asdict(position).items()}
-    sharded = any(isinstance(tensor, DTensor) for tensor in state.values())
+    sharded = any(map(in_shards, state.values()))
     return {**facts, "weights": _text_of(checkpoint) if sharded else checksum(state)}
 
 

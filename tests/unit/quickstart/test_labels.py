@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,10 +52,15 @@ def name(row: dict[str, str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def docstrings() -> Labelled:
-    found = rows_of_docstrings(RowCounts(400, 200), seed=1)
-    assert isinstance(found, Labelled), found
-    return found
+def docstrings() -> Iterator[Labelled]:
+    """Of some modules of each package: to read all of them takes ten seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(python_docs, "MOST_SOURCE_BYTES", 800_000)
+        python_docs.collect.cache_clear()
+        found = rows_of_docstrings(RowCounts(400, 200), seed=1)
+        assert isinstance(found, Labelled), found
+        yield found
+    python_docs.collect.cache_clear()
 
 
 def test_docstrings_of_a_module_are_on_one_side(docstrings: Labelled) -> None:

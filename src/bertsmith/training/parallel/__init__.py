@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from bertsmith.base.ranks import world_size
+from bertsmith.optim.norms import in_shards
 from bertsmith.training.parallel.replicate import Replicated
-from bertsmith.training.parallel.shard import Sharded
+
+if TYPE_CHECKING:
+    from bertsmith.training.parallel.shard import Sharded
 
 
 class Gradients(Protocol):
@@ -65,6 +66,8 @@ def shard(
     layers: modules of the model, each gathered as one, in the dtype `compute`; what is outside them is gathered
     in its own. sums: as in `replicate`.
     """
+    from bertsmith.training.parallel.shard import Sharded  # here, for PyTorch's FSDP2 takes a second to import
+
     _shared[model] = Sharded(model, layers, compute, sums)
 
 
@@ -81,24 +84,31 @@ def gradients_of(model: nn.Module) -> Gradients:
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether the ranks hold shards, so that all must run the model equally often."""
-    return isinstance(model, FSDPModule)
+    return _sharded(model) is not None
 
 
 def reshard(model: nn.Module) -> None:
     """Gives back what the last forward pass gathered, where no backward pass follows it."""
-    if isinstance(model, FSDPModule):
-        model.reshard()
+    if (sharded := _sharded(model)) is not None:
+        sharded.drop()
+
+
+def _sharded(model: nn.Module) -> Sharded | None:
+    found = _shared.get(model)
+    return None if found is None or isinstance(found, Replicated) else found
 
 
 def whole(tensor: Tensor) -> Tensor:
     """The whole of a tensor that may be sharded over ranks; then all ranks must call it, in the same order."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if in_shards(tensor) else tensor
 
 
 @torch.no_grad()
 def fill_from_whole(target: Tensor, values: Tensor) -> None:
     """Copies the whole values, which every rank holds, into a tensor that may be sharded over ranks."""
-    if isinstance(target, DTensor):
+    if in_shards(target):
+        from torch.distributed.tensor import distribute_tensor
+
         values = values.to(target.device)
         values = distribute_tensor(values, target.device_mesh, target.placements, src_data_rank=None)
     target.copy_(values)
