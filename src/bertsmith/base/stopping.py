@@ -69,7 +69,11 @@ class StopSignal:
 
     def _answer(self, number: int) -> None:
         again = "; press Ctrl-C again to stop at once, without that" if self.interrupted else ""
-        warn(f"{signal.Signals(number).name} received: {self.answer}{again}", of_all_ranks=True)
+        message = f"{signal.Signals(number).name} received: {self.answer}{again}"
+        try:
+            warn(message, of_all_ranks=True)
+        except RuntimeError:  # the signal came inside of a print, and Python allows none inside of that
+            os.write(2, f"warning: {message}\n".encode())
 
 
 def stop_requested() -> bool:

@@ -116,3 +116,34 @@ with stop_on_signals() as stop:
 def test_a_system_may_lack_a_signal() -> None:
     done = subprocess.run([sys.executable, "-c", _WITHOUT], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+IN_A_PRINT = """
+import sys
+from bertsmith.base import log
+from bertsmith.base.stopping import stop_on_signals
+log.configure()
+with stop_on_signals("it stops") as stop:
+    print("begun", flush=True)
+    print("x" * 1_000_000, file=sys.stderr)
+    sys.exit(0 if stop.requested else 3)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGTERM to another process")
+def test_a_signal_in_the_middle_of_a_line_of_the_log_is_noted_like_any_other() -> None:
+    """The print waits for a reader when the signal comes."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", IN_A_PRINT], stdout=pipe, stderr=pipe, env=environment)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == b"begun\n"
+    begun = process.stderr.read(1)
+    process.send_signal(signal.SIGTERM)
+    said = begun + process.stderr.read()
+    assert process.wait() == 0, said[-2000:]
+    assert said.count(b"x") == 1_000_000
+    assert said.count(b"warning: SIGTERM received: it stops\n") == 1
+    process.stdout.close()
+    process.stderr.close()
