@@ -73,10 +73,23 @@ def classification(folder: Path) -> None:
     write_table(folder / "new-reviews.csv", texts(rows(3, 3)))
 
 
+def several_labels(folder: Path) -> None:
+    labels = ("location", "person;product", "location;person", "product", "group;corporation", "creative-work")
+    for name, made in (("posts", rows(80, 1)), ("posts-test", rows(20, 2))):
+        write_table(folder / f"{name}.csv", named(made, *labels))
+    write_table(folder / "new-posts.csv", texts(rows(2, 3)))
+
+
 def sentence_pairs(folder: Path) -> None:
     for name, made in (("reports", rows(80, 1)), ("reports-test", rows(20, 2))):
         write_table(folder / f"{name}.csv", paired(named(made, "same", "different")))
     write_table(folder / "new-reports.csv", texts(paired(rows(2, 3)), "text", "text_b"))
+
+
+def numbers(folder: Path) -> None:
+    for name, count in (("similar", 80), ("similar-test", 40)):
+        write_table(folder / f"{name}.csv", scored_pairs(count, count))
+    write_table(folder / "new-pairs.csv", texts(scored_pairs(2, 3), "text", "text_b"))
 
 
 def tagging(folder: Path) -> None:
@@ -106,7 +119,9 @@ def embeddings(folder: Path) -> None:
 
 PAGES: dict[str, Callable[[Path], None]] = {
     "classification.md": classification,
+    "several-labels.md": several_labels,
     "sentence-pairs.md": sentence_pairs,
+    "numbers.md": numbers,
     "tagging.md": tagging,
     "question-answering.md": question_answering,
     "multiple-choice.md": multiple_choice,
