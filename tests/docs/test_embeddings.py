@@ -28,7 +28,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_python_runs(folder: Path) -> None:
-    ran(folder, sys.executable, "-c", OURS + "assert vectors.shape == (2, 32)")
+    ran(
+        folder,
+        sys.executable,
+        "-c",
+        OURS + "assert vectors.shape == (2, 32) and abs(vectors[0] @ vectors[0] - 1) < 1e-5",
+    )
 
 
 def test_the_folder_opens_in_sentence_transformers(folder: Path) -> None:
