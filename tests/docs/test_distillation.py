@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,17 +14,16 @@ from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.recipes.loader import save_recipe
 from bertsmith.training.pretrain import config_of
 from bertsmith.weights.huggingface import save_pretraining_model
+from made_pages import blocks, page, typed, write_table
 from made_rows import rows
 from made_runs import corpus, small_corpus, small_recipe
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "distillation.md").read_text(encoding="utf-8")
+PAGE = page("distillation.md")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows, a corpus, a run with a model of its vocabulary, and a `bertsmith` that is this one, in which the page's
-    commands were run."""
+    """Rows, a corpus and a run with a model of its vocabulary, with which the page's commands were run."""
     folder = tmp_path_factory.mktemp("page")
     special, shape = corpus().special, small_recipe(model__layers=3).model
     model = PretrainingModel(config_of(shape, special.vocabulary_size, special.pad))
@@ -37,21 +32,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(small_corpus(), folder / "corpus")
     save_recipe(small_recipe(model__layers=1), folder / "tiny.yaml")
     for name, count, seed in (("train", 48, 1), ("dev", 16, 2), ("new", 5, 4)):
-        with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([["text", "label"], *([row["text"], row["label"]] for row in rows(count, seed))])
-    (folder / "bin").mkdir()
-    (folder / "bin" / "bertsmith").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m bertsmith "$@"\n')
-    (folder / "bin" / "bertsmith").chmod(0o755)
-    block = "\n".join(re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+        write_table(folder / f"{name}.csv", rows(count, seed))
+    block = "\n".join(blocks(PAGE))
     assert block.count("--student bert-tiny") == 1
     block = block.replace("--student bert-tiny", "--student tiny.yaml")
     block = "\n".join(line for line in block.splitlines() if not line.startswith("python benchmarks/"))
-    environment = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-    environment["PYTHONPATH"] = str(ROOT / "src")
-    command = ["bash", "-euo", "pipefail", "-c", block]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "this run is finished already" in done.stderr
+    assert "this run is finished already" in typed(folder, block).stderr
     return folder
 
 

@@ -39,6 +39,11 @@ def test_the_pages_name_paths_at_all():
     assert "src/bertsmith/base/layout.py" in named_paths(ROOT / "docs" / "architecture.md")
 
 
+def test_every_page_is_in_the_index():
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages - {Path(name).name for name in named_paths(ROOT / "docs" / "README.md")} == set()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_named_has_its_verb_and_flags(page, capsys):
     for inline, inline_verb, line, line_verb in COMMAND.findall(page.read_text(encoding="utf-8")):

@@ -166,7 +166,7 @@ class FinetuneResult:
         ]
         tuned = self.tuned["dev"].get(self.metric, score)
         if abs(tuned - score) > _SHOWN_CHANGE:
-            found.append(f"{tuned:.4f} with what was tuned on dev")
+            found.append(f"{tuned:.4f} by the finished model")
         if self.folds:
             scores = [each[self.metric] for each in self.folds.values()]
             found.insert(

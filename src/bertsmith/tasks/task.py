@@ -346,6 +346,11 @@ class Task(Answering):
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The report of the dev or the test rows, and files of this kind alone, into a folder that is made."""
 
+    @property
+    def has_report(self) -> bool:
+        """Whether `write` writes anything."""
+        return type(self).write is not Task.write
+
 
 def check_pairs(records: Sequence[Record], pairs: bool) -> None:
     """Raises BertsmithError at the first record that has one text where two are wanted, or two where one is."""

@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.inference.evaluate import evaluate
 from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig
@@ -20,6 +21,7 @@ from bertsmith.tasks.kinds.classify import Classifier, Classify, config_labels
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.weights.huggingface import FolderContents, save_encoder, save_model, save_pretraining_model
+from made_heads import KINDS, made_head
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 CONFIG = BertConfig(
@@ -238,3 +240,12 @@ def test_an_input_that_may_not_be_read_is_not_taken_for_the_output(classes, tmp_
     with pytest.raises(BertsmithError, match=r"cannot be read .*Permission denied") as caught:
         predict_file(classes, source, tmp_path / "out.jsonl", device="cpu")
     assert caught.value.where == str(source)
+
+
+@pytest.mark.parametrize(("kind", "has_report"), [("regress", True), ("choice", False)])
+def test_where_a_report_is_and_where_there_is_none_is_logged(kind, has_report, tmp_path, said):
+    rows = [{**row, "label": number % 2} for number, row in enumerate(KINDS[kind][3])]
+    evaluate(made_head(kind, tmp_path / "model"), rows, report=tmp_path / "report", device="cpu")
+    assert (f"report: {tmp_path / 'report'}" in said.messages) == has_report
+    assert any("there is no report for models of choice" in each for each in said.messages) != has_report
+    assert (tmp_path / "report").is_dir() == has_report

@@ -38,6 +38,8 @@ def finish(work: Work, run: Run, model: nn.Module, bests: Sequence[Best], second
     work, tuned = _tuned(work, model.eval(), runner, run.folder / REPORT)
     result = _result(work, run, tuned, seconds)
     say(result.line())
+    if work.settings.report and work.task.has_report:
+        say(f"report: {run.folder / REPORT}")
     if work.settings.nvidia_results:
         keys = nvidia_results(result, work.parts, model, runner)
         files.write_json(run.folder / NVIDIA_FILE, keys)

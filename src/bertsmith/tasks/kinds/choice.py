@@ -26,7 +26,17 @@ from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.tasks.kinds.classify import Classifier
 from bertsmith.tasks.reading.labels import class_name
-from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, id_of, label_of, row_of, text_of
+from bertsmith.tasks.reading.records import (
+    NUMBERED_CHOICES,
+    Columns,
+    Record,
+    Row,
+    RowReader,
+    id_of,
+    label_of,
+    row_of,
+    text_of,
+)
 from bertsmith.tasks.scoring.classes import accuracy
 from bertsmith.tasks.sequences import Inputs, Sequences, encode
 from bertsmith.tasks.settings import FinetuneSettings
@@ -34,8 +44,6 @@ from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task, ch
 from bertsmith.tokens.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
-# Columns of a choice each, numbered from 0, where no others are named.
-_NUMBERED = ("choice", "ending")
 _MOST_NUMBERED = 26
 # Of a choice that a row has not, for a softmax at any temperature; minus infinity less minus infinity is not a number.
 _NO_CHOICE = -1e4
@@ -77,7 +85,7 @@ class Choice(Task):
 
     @classmethod
     def used(cls, columns: Columns) -> tuple[str, ...]:
-        numbered = (f"{name}{number}" for name in _NUMBERED for number in range(_MOST_NUMBERED))
+        numbered = (f"{name}{number}" for name in NUMBERED_CHOICES for number in range(_MOST_NUMBERED))
         return *super().used(columns), *columns.choices.split(","), *numbered
 
     @classmethod
@@ -201,7 +209,7 @@ def _choices(row: Row, columns: Columns) -> tuple[str, ...]:
         row = {str(place): choice for place, choice in enumerate(listed)}
         names = list(row)
     elif len(names) == 1:
-        names = next(filter(None, (_numbered(row, name) for name in _NUMBERED)), [])
+        names = next(filter(None, (_numbered(row, name) for name in NUMBERED_CHOICES)), [])
         if not names:
             raise ValueError(f"no column '{columns.choices}', nor any choice0, choice1 ... or ending0, ending1 ...")
     if len(names) < 2:

@@ -251,7 +251,8 @@ class Tag(Task):
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The report (`tasks/report`), and precision, recall and F1 of each type as a table in the log."""
         tags = self._tags(scores, examples)
-        for line in (f"entities of the {examples.part} rows by type:", *table(_by_type(tags, examples))):
+        rows = f"{examples.part} rows".strip()
+        for line in (f"entities of the {rows} by type:", *table(_by_type(tags, examples))):
             say(line)
         sequences = examples.sequences
         assert isinstance(sequences, WordSequences)

@@ -14,7 +14,7 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.reading.labels import class_name
-from bertsmith.tasks.reading.records import Columns
+from bertsmith.tasks.reading.records import NUMBERED_CHOICES, Columns
 from bertsmith.tasks.reading.shapes import shapes_of
 from bertsmith.tasks.reading.table import Table
 from bertsmith.tasks.reading.texts import LABELS, TEXTS, Found, text_and_label, the_text, two_texts
@@ -215,7 +215,11 @@ def _choices(table: Table) -> tuple[str, int]:
     if len(several) != 1:
         return "", 0
     names = next(iter(several.values()))
-    return ",".join(names[place] for place in sorted(names)), len(names)
+    columns = [names[place] for place in sorted(names)]
+    numbered = [[f"{stem}{number}" for number in range(len(columns))] for stem in NUMBERED_CHOICES]
+    # These are read without being named, so that other rows may have more of them, fewer, or a list.
+    usual = own == Columns.choices and columns in numbered
+    return own if usual else ",".join(columns), len(columns)
 
 
 def _kind_of_labels(table: Table, label: str) -> tuple[str, str]:

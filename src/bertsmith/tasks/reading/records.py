@@ -15,6 +15,8 @@ from bertsmith.tasks.reading.files import Row as Row
 from bertsmith.tasks.reading.files import Source as Source
 from bertsmith.tasks.reading.labels import class_name, label_text
 
+NUMBERED_CHOICES = ("choice", "ending")
+"""Columns of a choice each, numbered from 0, where no others are named."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

@@ -208,4 +208,4 @@ def _write_label_doubts(folder: Path, about: About, of: Labelled) -> None:
 
 
 def _title(what: str, about: About) -> str:
-    return f"{what}: {len(about.shown):,} {about.part} rows"
+    return f"{what}: {len(about.shown):,} {f'{about.part} rows'.strip()}"  # without a name where they are not of a run

@@ -1,0 +1,67 @@
+"""Pages of the documentation, and folders in which their commands are run as they stand."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+SECONDS = 280
+
+
+def page(name: str) -> str:
+    """The text of a page of docs/."""
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str = "sh") -> list[str]:
+    """The fenced blocks of a page in this language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def ran(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command that has to succeed, run in the folder, where `bertsmith` and `python` are those of this environment.
+    variables: of the environment."""
+    commands = folder / "bin"
+    commands.mkdir(exist_ok=True)
+    for name, words in (("python", ""), ("bertsmith", " -m bertsmith")):
+        (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{words} "$@"\n')
+        (commands / name).chmod(0o755)
+    path = f"{commands}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src"), **variables}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done
+
+
+def typed(folder: Path, commands: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Commands of the shell, all of which have to succeed, run as by `ran`."""
+    return ran(folder, "bash", "-euo", "pipefail", "-c", commands, **variables)
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows as a csv file whose columns are those of the first one."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows as JSON lines."""
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
