@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
-.PHONY: setup check test test-slow quickstart bench gpu-check
+.PHONY: setup check test test-slow quickstart bench bench-peers gpu-check
 .DELETE_ON_ERROR:
 
 # Many containers set it, and every start of the tests would then compile all of them again.
@@ -61,6 +61,15 @@ bench: setup
 	$(BIN)/bertsmith bench batches --markdown $(ARGS)
 	$(BIN)/bertsmith bench pretrain-step --markdown $(ARGS)
 	$(BIN)/bertsmith bench finetune --markdown $(ARGS)
+
+# The servers that `bertsmith bench serve` is compared with, each in a virtual environment of its own, with the versions
+# that it asks for; torch comes first and capped, as above.
+bench-peers: setup
+	for each in 'litserve litserve transformers' 'infinity infinity-emb[torch,server,optimum]'; do \
+	  set -- $$each; folder=.bench/$$1; shift; \
+	  $(BIN)/python -m venv $$folder && $$folder/bin/python -m pip install --quiet '$(TORCH)' && \
+	  $$folder/bin/python -m pip install --quiet '$(TORCH)' "$$@" || exit; \
+	done
 
 # At most nine minutes, and without network: where the machine's own Python has torch, its GPU is measured with that one.
 # The rows go to benchmarks/results, or where ARGS="--json FILE" says.

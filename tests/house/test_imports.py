@@ -78,6 +78,7 @@ SUB_ROOMS = {
         "step",
         "finetune",
         "predict",
+        "serve",
         "scaling",
     ),
     "tasks": (
@@ -138,7 +139,15 @@ BANNED_EVERYWHERE = {"transformers", "cloudpickle", "dill", "joblib"}
 # What a bench measures ours against, loaded in a process of its own.
 PEERS = {
     f"bench.{name}": {"transformers"}
-    for name in ("prepare.sides", "batches.cases", "step.peer", "finetune.peer", "predict.peer")
+    for name in (
+        "prepare.sides",
+        "batches.cases",
+        "step.peer",
+        "finetune.peer",
+        "predict.peer",
+        "serve.tutorial",
+        "serve.with_litserve",
+    )
 }
 
 

@@ -115,21 +115,21 @@ class _Memory:
 
     def _watch(self) -> None:
         while not self._done.is_set():
-            self.peak_bytes = max(self.peak_bytes, sum(map(_share_bytes, _family(self._pid))))
+            self.peak_bytes = max(self.peak_bytes, sum(map(_share_bytes, family(self._pid))))
             self._done.wait(_EVERY_SECONDS)
 
 
-def _family(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
     """A process and all that descend from it."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             parent = int(entry.read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(entry.parent.name))
-    family = [pid]
-    for member in family:
-        family += children.get(member, [])
-    return family
+    found = [pid]
+    for member in found:
+        found += children.get(member, [])
+    return found
 
 
 def _share_bytes(pid: int) -> int:

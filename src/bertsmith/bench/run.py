@@ -15,14 +15,14 @@ from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.prepare.bench import bench_prepare
 from bertsmith.bench.table import Report
 
-NAMES = ("prepare", "batches", "pretrain-step", "finetune", "predict", "scaling")
+NAMES = ("prepare", "batches", "pretrain-step", "finetune", "predict", "serve", "scaling")
 
 
 def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Report:
     """Runs bench `name` in a folder that is deleted afterwards. command: as it was typed, for the report.
 
     Raises BertsmithError for an unknown name, on Windows, and as `bench_prepare`, `bench_batches`,
-    `bench_pretrain_step`, `bench_finetune`, `bench_predict` and `bench_scaling` do.
+    `bench_pretrain_step`, `bench_finetune`, `bench_predict`, `bench_serve` and `bench_scaling` do.
     """
     if name not in NAMES:
         raise BertsmithError(f"there is no bench '{name}'", "bench", nearest(name, NAMES))
@@ -48,6 +48,13 @@ def _bench(name: str) -> Callable[[BenchOptions, Path, str], Report]:
         from bertsmith.bench.predict.bench import bench_predict
 
         return bench_predict
+    if name == "serve":
+        try:
+            from bertsmith.bench.serve.bench import bench_serve
+        except ModuleNotFoundError as error:
+            what = f"a server needs {error.name}, which is not installed"
+            raise BertsmithError(what, "bench serve", "pip install 'bertsmith[serve]'") from error
+        return bench_serve
     if name == "scaling":
         from bertsmith.bench.scaling.bench import bench_scaling
 
