@@ -171,7 +171,7 @@ def test_a_batcher_that_is_closed_drops_what_waits_and_ends_after_its_batch() ->
     def noting(sequences: Sequences) -> list[Any]:
         began.set()
         release.wait(60)
-        computed.append(len(sequences))
+        computed.append(len(sequences.ids))
         return marks(sequences)
 
     async def ask() -> None:

@@ -1,1 +1,1 @@
-"""How servers answer under load: ours beside other servers of the same model, each alone on the machine."""
+"""How servers answer under load: ours and others with the same model, one after another."""

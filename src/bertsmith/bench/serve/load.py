@@ -23,6 +23,8 @@ from bertsmith.bench.serve.client import Address, Client
 OK, REFUSED = 200, (429, 503)
 NO_ANSWER, NOT_SENT, BROKEN = 0, -1, -2
 """In place of a status: not within its time, too many in flight, and no connection."""
+PAUSE_SECONDS = 0.05
+"""Before a client that waits for answers follows up one that failed."""
 MOST_IN_FLIGHT, MOST_A_SECOND, MOST_REQUESTS, MOST_SECONDS = 800, 1500.0, 30_000, 300.0
 T = TypeVar("T")
 
@@ -114,6 +116,8 @@ class Load:
             while wanted(count):
                 count += 1
                 found.append(await self.one(self.now(), limit_seconds))
+                if found[-1].status != OK:
+                    await asyncio.sleep(PAUSE_SECONDS)
 
         await asyncio.gather(*(client() for _ in range(clients)))
         return found

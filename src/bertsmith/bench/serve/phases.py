@@ -7,26 +7,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bertsmith.bench.serve.client import Address
-from bertsmith.bench.serve.load import MOST_A_SECOND, OK, Load, Sent, poisson_arrivals, run_load
+from bertsmith.bench.serve.load import MOST_A_SECOND, OK, PAUSE_SECONDS, Load, Sent, poisson_arrivals, run_load
 
 UNLOADED, SATURATED, OVERLOAD = "unloaded", "saturated", "overload"
 SHARES = (0.5, 0.7)
 OVERLOAD_TIMES = 10
 _WARM_UP = 32
 _IN_A_ROW = 5
-_PAUSE_SECONDS = 0.05  # before a request that follows one that failed
 
 
 @dataclass(frozen=True)
 class Plan:
     """How long phases are. requests, seconds: the least of those that measure latencies, which take `most_seconds` at
-    most. clients: that saturate a server. limit_seconds: after which a request is given up, at ten times the load `overload_limit_seconds`.
-    recovery_seconds: for which a server is watched after that load."""
+    most. clients: that saturate a server. limit_seconds: after which a request is given up; at ten times the load
+    `overload_limit_seconds`. recovery_seconds: for which a server is watched after that load."""
 
     requests: int = 300
     seconds: float = 15.0
     most_seconds: float = 60.0
-    clients: int = 64
+    clients: int = 32
     overload_seconds: float = 30.0
     limit_seconds: float = 60.0
     overload_limit_seconds: float = 5.0
@@ -123,5 +122,5 @@ async def recovery(load: Load, usual_seconds: float, plan: Plan) -> float | None
             continue
         row = []
         if one.status != OK:
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(PAUSE_SECONDS)
     return row[0]
