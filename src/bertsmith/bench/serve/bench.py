@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say
 from bertsmith.bench.machine import machine
+from bertsmith.bench.measure import running_cpu_seconds
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.predict.side import OURS as OFFLINE
 from bertsmith.bench.predict.side import Folders
@@ -157,8 +159,7 @@ class ServeBench:
                 self.versions.append(f"{side.label}: {side.versions(self.options.environments)}")
             address = Address(port, side.path)
             with self._server(side, command, address) as server:
-                server.ready()
-                _Measuring(self, side, address, server).run()
+                _Measuring(self, side, address, int(server.ready()["pid"])).run()
         except OutOfTime:
             self.left_out.append(f"{side.label}: no time was left for all of it")
         except SideFailed as why:
@@ -186,10 +187,10 @@ class ServeBench:
 
 
 class _Measuring:
-    """One side while it is measured."""
+    """One side while it is measured. pid: of its server."""
 
-    def __init__(self, bench: ServeBench, side: Side, address: Address, server: Child) -> None:
-        self._bench, self._side, self._address, self._server = bench, side, address, server
+    def __init__(self, bench: ServeBench, side: Side, address: Address, pid: int) -> None:
+        self._bench, self._side, self._address, self._pid = bench, side, address, pid
         self._phases = Phases(address, [side.body(text) for text in bench.texts.texts], bench.plan)
 
     def run(self) -> None:
@@ -202,8 +203,8 @@ class _Measuring:
         if not rate:
             raise SideFailed(f"no answer came within {self._bench.plan.seconds:g} s under load")
         for share in SHARES:
-            self._row(lambda share=share: self._phases.at(share, rate))
-        self._row(lambda: self._phases.overload(rate, unloaded["p99_ms"] / 1e3))
+            self._row(partial(self._phases.at, share, rate))
+        self._row(partial(self._phases.overload, rate, unloaded["p99_ms"] / 1e3))
 
     def _compared(self) -> float:
         """The largest difference of a score from ours in fp32. Raises SideFailed where one is too large."""
@@ -234,30 +235,30 @@ class _Measuring:
             return self._row(self._phases.saturated)
         with self._bench.offline(self._side.precision) as offline:
             self._bench.ran_on["threads"] = str(offline.ready()["threads"])
-            self._offline_rate(offline, 0.0)
-            before = self._offline_rate(offline)
+            self._offline(offline, 0.0)
+            seconds = _QUICK_OFFLINE_SECONDS if self._bench.options.quick else _OFFLINE_SECONDS
+            before = self._offline(offline, seconds)
             row = self._row(self._phases.saturated)
-            rate = (before + self._offline_rate(offline)) / 2
-        row |= {"offline_tokens_per_second": rate, "of_offline": row["tokens_per_second"] / rate}
+            after = self._offline(offline, seconds)
+        by_clock, by_cpu = ((one + other) / 2 for one, other in zip(before, after, strict=True))
+        row |= {"offline_tokens_per_second": by_clock, "offline_tokens_per_cpu_second": by_cpu}
         return row
 
-    def _offline_rate(self, offline: Child, seconds: float | None = None) -> float:
-        """Tokens per second."""
-        if seconds is None:
-            seconds = _QUICK_OFFLINE_SECONDS if self._bench.options.quick else _OFFLINE_SECONDS
+    def _offline(self, offline: Child, seconds: float) -> tuple[float, float]:
+        """Tokens per second by the clock, and of the processor's time."""
+        cpu = running_cpu_seconds(offline.pid)
         times = offline.ask("turn", texts=self._bench.texts.texts, rows=0, seconds=seconds)["seconds"]
-        return len(times) * sum(self._bench.texts.tokens) / sum(times)
+        tokens = len(times) * sum(self._bench.texts.tokens)
+        return tokens / sum(times), tokens / max(1e-3, running_cpu_seconds(offline.pid) - cpu)
 
-    def _row(self, phase: Any) -> dict[str, Any]:
+    def _row(self, phase: Callable[[], Phase]) -> dict[str, Any]:
         """Runs a phase, and adds its row."""
         if time.monotonic() > self._bench.deadline:
             raise OutOfTime
-        before = self._cpu_seconds()
-        found: Phase = phase()
-        row = row_of(found, self._bench.texts.tokens, self._cpu_seconds() - before)
+        before = running_cpu_seconds(self._pid)
+        found = phase()
+        row = row_of(found, self._bench.texts.tokens, running_cpu_seconds(self._pid) - before)
         say(f"  {found.name}: {row['texts_per_second']:,.1f} texts/s, p99 {row['p99_ms'] or math.nan:,.0f} ms")
-        self._bench.rows.append({"side": self._side.label, "offline_tokens_per_second": None, "of_offline": None} | row)
+        offline = {"offline_tokens_per_second": None, "offline_tokens_per_cpu_second": None}
+        self._bench.rows.append({"side": self._side.label} | offline | row)
         return self._bench.rows[-1]
-
-    def _cpu_seconds(self) -> float:
-        return float(self._server.ask("cpu")["seconds"])

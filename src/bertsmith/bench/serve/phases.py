@@ -24,7 +24,7 @@ class Plan:
 
     requests: int = 300
     seconds: float = 15.0
-    most_seconds: float = 60.0
+    most_seconds: float = 40.0
     clients: int = 32
     overload_seconds: float = 30.0
     limit_seconds: float = 60.0

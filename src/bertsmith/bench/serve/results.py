@@ -43,6 +43,9 @@ def row_of(phase: Phase, tokens: Sequence[int], server_cpu_seconds: float) -> di
         "other_status": sum(each.status not in known for each in every),
         "texts_per_second": len(in_time) / seconds,
         "tokens_per_second": sum(tokens[each.text] for each in in_time) / seconds,
+        # All answers, whenever they came: the processor time is that until the last of them.
+        "tokens_per_cpu_second": sum(tokens[each.text] for each in every if each.status == OK)
+        / max(1e-3, server_cpu_seconds),
         **{f"p{percent}_ms": _percentile_ms(latencies, percent) for percent in (50, 90, 99)},
         "refusal_p99_ms": _percentile_ms(refusals, 99),
         "late_p99_ms": _percentile_ms(late, 99),
@@ -60,20 +63,27 @@ def tables_of(rows: Sequence[Row]) -> list[Table]:
 
 
 def _throughput(rows: Sequence[Row]) -> Table:
-    head = ["", "texts/s", "tokens/s", "offline tokens/s", "of offline", "cores of the server"]
+    head = [
+        "", "texts/s", "tokens/s", "offline", "of offline", "tokens per CPU s", "offline", "of offline",
+        "cores of the server",
+    ]  # fmt: skip
     lines = [
         [
             row["side"],
             f"{row['texts_per_second']:,.1f}",
-            f"{row['tokens_per_second']:,.0f}",
-            _number(row["offline_tokens_per_second"], "{:,.0f}"),
-            _number(row["of_offline"], "{:.0%}"),
+            *_beside(row["tokens_per_second"], row["offline_tokens_per_second"]),
+            *_beside(row["tokens_per_cpu_second"], row["offline_tokens_per_cpu_second"]),
             f"{row['server_cores']:.2f}",
         ]
         for row in rows
         if row["phase"] == SATURATED
     ]
     return Table("Saturated: clients that wait for answers", head, lines)
+
+
+def _beside(rate: float, offline: float | None) -> tuple[str, str, str]:
+    """A rate, ours offline, and its share of that."""
+    return f"{rate:,.0f}", _number(offline, "{:,.0f}"), _number(rate / offline if offline else None, "{:.0%}")
 
 
 def _latencies(rows: Sequence[Row]) -> Table:

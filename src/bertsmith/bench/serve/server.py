@@ -4,13 +4,11 @@ once the server answers, and is killed with it, whatever becomes of the bench.""
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import time
 from pathlib import Path
 
 from bertsmith.bench.child import Answer, Answering, CannotHere, serve
-from bertsmith.bench.measure import family
 from bertsmith.bench.serve.client import Address, ask_once
 
 _START_SECONDS = 300.0
@@ -20,7 +18,7 @@ _LAST_CHARACTERS = 400
 
 def start(spec: Answer) -> tuple[Answer, Answering]:
     """spec: the command, where it answers ("port", "path"), the JSON of a request ("body"), and the file of all that is
-    printed ("log"). "cpu" is answered by the processor seconds of the server and all that it started."""
+    printed ("log"). Says the server's process."""
     process = subprocess.Popen(spec["command"], stdin=subprocess.DEVNULL)
     address, body = Address(spec["port"], spec["path"]), spec["body"].encode()
     end = time.monotonic() + _START_SECONDS
@@ -30,7 +28,7 @@ def start(spec: Answer) -> tuple[Answer, Answering]:
         if time.monotonic() > end:
             raise CannotHere(f"it did not answer within {_START_SECONDS:g} s: {_last_words(Path(spec['log']))}")
         time.sleep(_LOOK_SECONDS)
-    return {"pid": process.pid}, lambda question: {"seconds": sum(map(_cpu_seconds, family(process.pid)))}
+    return {"pid": process.pid}, lambda question: {}
 
 
 def _answers(address: Address, body: bytes) -> bool:
@@ -42,14 +40,6 @@ def _answers(address: Address, body: bytes) -> bool:
 def _last_words(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return lines[-1][-_LAST_CHARACTERS:] if lines else "it printed nothing"
-
-
-def _cpu_seconds(pid: int) -> float:
-    """User and system time of a process; 0 on systems that do not tell, and where it has ended."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return 0.0
 
 
 if __name__ == "__main__":

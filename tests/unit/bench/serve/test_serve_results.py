@@ -13,7 +13,7 @@ from bertsmith.bench.serve.results import row_of, tables_of
 from bertsmith.bench.serve.side import FASTAPI, INFINITY, LITSERVE, OURS, Side, sides_of
 
 TOKENS = [10, 30]
-NO_OFFLINE = {"side": "ours, fp32", "offline_tokens_per_second": None, "of_offline": None}
+NO_OFFLINE = {"side": "ours, fp32", "offline_tokens_per_second": None, "offline_tokens_per_cpu_second": None}
 
 
 def sent(done: float, status: int = OK, due: float = 0.0, text: int = 0) -> Sent:
@@ -53,12 +53,12 @@ def test_the_tables_compare_with_each_server_s_own_rate() -> None:
     rows = [
         row_of(Phase(UNLOADED, [sent(0.1)] * 4, None, 1.0, 1.0, 0.1), TOKENS, 0.5) | NO_OFFLINE,
         row_of(Phase(SATURATED, [sent(1.0)] * 4, None, 1.0, 1.0, 0.1), TOKENS, 0.5)
-        | NO_OFFLINE | {"offline_tokens_per_second": 50.0, "of_offline": 0.8},
+        | NO_OFFLINE | {"offline_tokens_per_second": 50.0, "offline_tokens_per_cpu_second": 160.0},
         row_of(open_phase("50%", [sent(0.4)] * 4), TOKENS, 0.5) | NO_OFFLINE,
         row_of(open_phase(OVERLOAD, [sent(1.0)] * 6 + [sent(0.04, 429)] * 14), TOKENS, 0.5) | NO_OFFLINE,
     ]  # fmt: skip
     throughput, latency, overload, generator = tables_of(rows)
-    assert throughput.rows == [["ours, fp32", "4.0", "40", "50", "80%", "0.50"]]
+    assert throughput.rows == [["ours, fp32", "4.0", "40", "50", "80%", "80", "160", "50%", "0.50"]]
     assert latency.rows[0] == ["ours, fp32: unloaded", "40.0", "100", "100", "100", "1.0", "4", "0"]
     assert latency.rows[1] == ["ours, fp32: 50%", "40.0", "400", "400", "400", "4.0", "4", "0"]
     assert overload.rows == [
