@@ -65,7 +65,8 @@ def bench_serve(options: BenchOptions, folder: Path, command: str) -> Report:
     for side in sides:
         bench.measure(side)
     if not bench.rows:
-        raise BertsmithError(f"nothing was measured: {'; '.join(bench.left_out)}", "bench serve", "see above")
+        what = f"nothing was measured: {'; '.join(bench.left_out)}"
+        raise BertsmithError(what, "bench serve", "name other servers with --against")
     told = [
         f"model: {about or name_sources([str(model)])}",
         f"texts: {texts.name}",
@@ -79,8 +80,8 @@ def bench_serve(options: BenchOptions, folder: Path, command: str) -> Report:
 def _rules(plan: Plan) -> list[str]:
     shares = " and ".join(f"{share:.0%}" for share in SHARES)
     return [
-        "one text a request, answered by its label and score, over kept connections from this machine; each server has "
-        "the machine to itself but for the generator of the load, whose processor time is in a table",
+        "one text a request, answered by its label and score, over kept connections; servers run one after another, "
+        "each on the same cores as the generator of the load, whose processor time is in a table",
         f"saturated: {plan.clients} clients that each wait for their answer; offline: our `Predictor` on the same "
         "texts with the same threads, before and after",
         f"{shares}: requests come independently of each other (Poisson, from a fixed seed), at that share of the "
