@@ -30,7 +30,8 @@ class Limits:
     stop_seconds: float = 30.0
     """How long requests that are in the server may take once a signal stops it."""
     batch_tokens: int = 0
-    """The most tokens that go through a model at once; 0 is 1,024 on a CPU and 16,384 on a GPU."""
+    """The most tokens that go through a model at once, fewer where these take more than a second; 0 is 1,024 on a CPU
+    and 16,384 on a GPU."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
