@@ -18,14 +18,13 @@ LATENCY_PHASES = (UNLOADED, *(f"{share:.0%}" for share in SHARES))
 def row_of(phase: Phase, tokens: Sequence[int], server_cpu_seconds: float) -> dict[str, Any]:
     """tokens: of each text. server_cpu_seconds: of the server while the phase lasted.
 
-    Rates are of answers with status 200 that came while requests were sent. A request that was given up counts in the
-    percentiles with the time after which it was.
+    Rates are of answers with status 200: of clients that wait for answers all of them, over the time until the last, as
+    a server may work on many at once; of an open load those that came while requests were sent. A request that was
+    given up counts in the percentiles with the time after which it was.
     """
     every = phase.requests
-    in_time = [each for each in every if each.status == OK and each.done <= phase.seconds]
-    # Answers come in groups, as they were computed: up to the last one counted, there is no group cut in two.
-    closed = phase.rate is None and bool(in_time)
-    seconds = max(each.done for each in in_time) if closed else phase.seconds
+    seconds = phase.seconds if phase.rate is not None else max(each.done for each in every)
+    in_time = [each for each in every if each.status == OK and each.done <= seconds]
     late = [each.sent - each.due for each in every if each.status != NOT_SENT]
     latencies = [each.seconds for each in every if each.status in (OK, NO_ANSWER)]
     refusals = [each.seconds for each in every if each.status in REFUSED]
@@ -43,7 +42,7 @@ def row_of(phase: Phase, tokens: Sequence[int], server_cpu_seconds: float) -> di
         "other_status": sum(each.status not in known for each in every),
         "texts_per_second": len(in_time) / seconds,
         "tokens_per_second": sum(tokens[each.text] for each in in_time) / seconds,
-        # All answers, whenever they came: the processor time is that until the last of them.
+        # All answers, whenever they came, as the processor time is that until the last of them.
         "tokens_per_cpu_second": sum(tokens[each.text] for each in every if each.status == OK)
         / max(1e-3, server_cpu_seconds),
         **{f"p{percent}_ms": _percentile_ms(latencies, percent) for percent in (50, 90, 99)},
