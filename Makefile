@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
-.PHONY: setup check test test-slow quickstart bench gpu-check
+.PHONY: setup check test test-slow quickstart bench bench-peers gpu-check
 .DELETE_ON_ERROR:
 
 # Many containers set it, and every start of the tests would then compile all of them again.
@@ -55,8 +55,9 @@ quickstart: setup
 	$(BIN)/bertsmith quickstart $(ARGS)
 
 # The tables of docs/speed.md and docs/scaling.md, a file each. One that is there is not made again, so what was broken off
-# continues with the next table; `make bench ARGS=--quick`, in a folder of its own, takes minutes. The peers are an extra.
-TABLES := prepare prepare-sizes batches pretrain-step pretrain-step-avx2 finetune predict reference scaling
+# continues with the next table; `make bench ARGS=--quick`, in a folder of its own, takes minutes. The peers are an extra;
+# those of serve come by `make bench-peers`, and are left out and named where they are not there.
+TABLES := prepare prepare-sizes batches pretrain-step pretrain-step-avx2 finetune predict serve reference scaling
 BENCH_OUT ?= bench-tables$(subst $(eval) ,,$(ARGS))
 QUICK := $(findstring --quick,$(ARGS))
 
@@ -75,6 +76,15 @@ $(BENCH_OUT)/%.md:
 	@mkdir -p $(@D)
 	$(BIN)/bertsmith bench $(patsubst %-sizes,%,$(*:-avx2=)) --markdown --json $(@:.md=.json) $(MORE) $(ARGS) > $@.part
 	@mv $@.part $@
+
+# The servers that `bertsmith bench serve` is compared with, each in a virtual environment of its own, with the versions
+# that it asks for; torch comes first and capped, as above.
+bench-peers: setup
+	for each in 'litserve litserve transformers' 'infinity infinity-emb[torch,server,optimum]'; do \
+	  set -- $$each; folder=.bench/$$1; shift; \
+	  $(BIN)/python -m venv $$folder && $$folder/bin/python -m pip install --quiet '$(TORCH)' && \
+	  $$folder/bin/python -m pip install --quiet '$(TORCH)' "$$@" || exit; \
+	done
 
 # At most nine minutes, and without network: where the machine's own Python has torch, its GPU is measured with that one.
 # The rows go to benchmarks/results, or where ARGS="--json FILE" says.

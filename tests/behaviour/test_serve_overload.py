@@ -155,6 +155,17 @@ def test_requests_before_the_queue_are_counted(served_models: dict[str, Path]) -
     run(served_models, work, body_bytes=100)
 
 
+def test_requests_beside_the_queue_are_bounded(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        gate.open()
+        service.active += 512
+        assert (await client.post(PATH, json=ONE)).status_code == 429
+        service.active -= 512
+        assert (await client.post(PATH, json=ONE)).status_code == 200
+
+    run(served_models, work)
+
+
 def test_a_request_that_waits_too_long_is_given_up_before_it_is_computed(served_models: dict[str, Path]) -> None:
     async def work(service: Service, gate: Gate, client: Any) -> None:
         lane = service.models["labels"].lane

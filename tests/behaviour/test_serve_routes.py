@@ -193,7 +193,7 @@ def test_info_says_what_each_model_is(served: Served, served_models: dict[str, P
     one = asked(served, "/models/vectors/info", None)
     assert one["model_type"] == {"embedding": {"pooling": "mean"}}
     assert (one["model_dtype"], one["max_input_length"], one["auto_truncate"]) == ("fp32", 32, False)
-    assert one["max_batch_tokens"] == 2048
+    assert one["max_batch_tokens"] == 1024
 
 
 @pytest.mark.parametrize(

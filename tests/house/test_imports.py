@@ -79,6 +79,7 @@ SUB_ROOMS = {
         "finetune",
         "predict",
         "reference",
+        "serve",
         "scaling",
     ),
     "tasks": (
@@ -139,7 +140,15 @@ BANNED_EVERYWHERE = {"transformers", "cloudpickle", "dill", "joblib"}
 # What a bench measures ours against, loaded in a process of its own.
 PEERS = {
     f"bench.{name}": {"transformers"}
-    for name in ("prepare.sides", "batches.cases", "step.peer", "finetune.peer", "predict.peer")
+    for name in (
+        "prepare.sides",
+        "batches.cases",
+        "step.peer",
+        "finetune.peer",
+        "predict.peer",
+        "serve.tutorial",
+        "serve.with_litserve",
+    )
 }
 
 

@@ -25,6 +25,8 @@ _PACKAGES = (
     "torch",
     "onnxruntime",
     "openvino",
+    "fastapi",
+    "uvicorn",
     "triton",
 )
 

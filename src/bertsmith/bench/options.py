@@ -11,14 +11,16 @@ from bertsmith.base.errors import BertsmithError, nearest
 _OF_STEPS = ("device", "only", "minutes")
 _OF_TEXT = ("source", "tokenizer", "sizes", "workers")
 _OF_BATCHES = ("corpus", "lengths")
+_OF_SERVERS = ("environments",)
 _UNUSED = {
-    "prepare": ("model", *_OF_BATCHES, *_OF_STEPS),
-    "batches": ("model", *_OF_STEPS),
-    "pretrain-step": ("model", "sizes"),
-    "finetune": (*_OF_TEXT, *_OF_BATCHES),
-    "predict": (*_OF_TEXT, "corpus", "device"),
-    "reference": ("model", "against", *_OF_TEXT, *_OF_BATCHES),
-    "scaling": ("model", "against", *_OF_TEXT, *_OF_BATCHES, *_OF_STEPS),
+    "prepare": ("model", *_OF_BATCHES, *_OF_STEPS, *_OF_SERVERS),
+    "batches": ("model", *_OF_STEPS, *_OF_SERVERS),
+    "pretrain-step": ("model", "sizes", *_OF_SERVERS),
+    "finetune": (*_OF_TEXT, *_OF_BATCHES, *_OF_SERVERS),
+    "predict": (*_OF_TEXT, "corpus", "device", *_OF_SERVERS),
+    "serve": (*_OF_TEXT, *_OF_BATCHES, "device"),
+    "reference": ("model", "against", *_OF_TEXT, *_OF_BATCHES, *_OF_SERVERS),
+    "scaling": ("model", "against", *_OF_TEXT, *_OF_BATCHES, *_OF_STEPS, *_OF_SERVERS),
 }
 _SIZES_MB, _QUICK_SIZES_MB = (10.0, 40.0, 160.0), (0.5, 1.0, 2.0)
 
@@ -39,19 +41,21 @@ class BenchOptions:
     """For batches and pretrain-step: the sequence lengths. For predict 32, 128 and 384 unless given."""
     against: tuple[str, ...] | None = None
     """What to compare with: nvidia, tokenizers and datasets for prepare, datasets for batches, transformers for
-    pretrain-step and finetune, transformers, onnxruntime and openvino for predict. All of them by default, none if no
-    name follows."""
+    pretrain-step and finetune, transformers, onnxruntime and openvino for predict, fastapi, litserve and infinity for
+    serve. All of them by default, none if no name follows."""
     workers: int | None = None
     """Worker processes of our preparation; one per core by default."""
     model: Path | None = None
     """For finetune: a BERT folder of Hugging Face's layout; all-MiniLM-L6-v2 in $BERTSMITH_DATA by default. For
-    predict: a classifier of one text; BERT-base with drawn weights by default."""
+    predict and serve: a classifier of one text; BERT-base with drawn weights by default."""
+    environments: Path = Path(".bench")
+    """For serve: the folder with virtual environments of litserve and infinity, as `make bench-peers` makes them."""
     device: str = "auto"
     """For pretrain-step, finetune and reference: auto, cpu, cuda or cuda:N."""
     only: str = ""
-    """For pretrain-step, finetune, predict and reference: only the cases whose name contains this."""
+    """For all but prepare, batches and scaling: only cases (of serve servers) whose name contains this."""
     minutes: float | None = None
-    """For pretrain-step, finetune, predict and reference: cases that are not done by then are left out, and named."""
+    """For all but prepare, batches and scaling: cases that are not done by then are left out, and named."""
     quick: bool = False
     """Small texts and models, or few steps: takes a minute or two; the figures say little about speed."""
 

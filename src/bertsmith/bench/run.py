@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shlex
 import sys
 import tempfile
@@ -10,19 +11,17 @@ from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import warn
-from bertsmith.bench.batches.bench import bench_batches
 from bertsmith.bench.options import BenchOptions
-from bertsmith.bench.prepare.bench import bench_prepare
 from bertsmith.bench.table import Report
 
-NAMES = ("prepare", "batches", "pretrain-step", "finetune", "predict", "reference", "scaling")
+NAMES = ("prepare", "batches", "pretrain-step", "finetune", "predict", "serve", "reference", "scaling")
 
 
 def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Report:
     """Runs bench `name` in a folder that is deleted afterwards. command: as it was typed, for the report.
 
-    Raises BertsmithError for an unknown name, on Windows, and as `bench_prepare`, `bench_batches`,
-    `bench_pretrain_step`, `bench_finetune`, `bench_predict`, `bench_reference` and `bench_scaling` do.
+    Raises BertsmithError for an unknown name, on Windows, and as the bench's own function does (`bench_prepare` of
+    `bench/prepare/bench.py` and so on).
     """
     if name not in NAMES:
         raise BertsmithError(f"there is no bench '{name}'", "bench", nearest(name, NAMES))
@@ -36,24 +35,14 @@ def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Repor
 
 
 def _bench(name: str) -> Callable[[BenchOptions, Path, str], Report]:
-    if name == "pretrain-step":
-        from bertsmith.bench.step.bench import bench_pretrain_step  # here, because it imports torch
-
-        return bench_pretrain_step
-    if name == "finetune":
-        from bertsmith.bench.finetune.bench import bench_finetune
-
-        return bench_finetune
-    if name == "predict":
-        from bertsmith.bench.predict.bench import bench_predict
-
-        return bench_predict
-    if name == "reference":
-        from bertsmith.bench.reference.bench import bench_reference
-
-        return bench_reference
-    if name == "scaling":
-        from bertsmith.bench.scaling.bench import bench_scaling
-
-        return bench_scaling
-    return bench_prepare if name == "prepare" else bench_batches
+    """Imported here, because most import torch."""
+    room = "step" if name == "pretrain-step" else name
+    try:
+        module = importlib.import_module(f"bertsmith.bench.{room}.bench")
+    except ModuleNotFoundError as error:
+        if name != "serve":
+            raise
+        what = f"a server needs {error.name}, which is not installed"
+        raise BertsmithError(what, "bench serve", "pip install 'bertsmith[serve]'") from error
+    bench: Callable[[BenchOptions, Path, str], Report] = getattr(module, f"bench_{name.replace('-', '_')}")
+    return bench

@@ -16,7 +16,7 @@ class BenchFlags:
     """Flags of `bench`, with those of BenchOptions."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """prepare, batches, pretrain-step, finetune, predict, reference (NVIDIA's benchmark modes) or scaling."""
+    """prepare, batches, pretrain-step, finetune, predict, serve, reference (NVIDIA's benchmark modes) or scaling."""
     json: Path | None = None
     """A file for the rows."""
     markdown: bool = False
@@ -37,12 +37,12 @@ def _bench(call: Call) -> None:
 
 VERBS = {
     "bench": Verb(
-        "Measure preparation, batches, steps of training and fine-tuning, or prediction against other libraries.",
+        "Measure preparation, batches, steps of training and fine-tuning, prediction or serving against others.",
         "  bertsmith bench prepare --source my_texts --json prepare.json\n  bertsmith bench batches --corpus corpus\n"
         "  bertsmith bench pretrain-step --against transformers\n"
         "  bertsmith bench finetune --against transformers --json finetune.json\n"
-        "  bertsmith bench predict --only real --json predict.json\n  bertsmith bench scaling\n"
-        "  bertsmith bench reference --only SQuAD",
+        "  bertsmith bench predict --only real --json predict.json\n  bertsmith bench serve --against fastapi\n"
+        "  bertsmith bench reference --only SQuAD\n  bertsmith bench scaling",
         _bench,
     ),
 }

@@ -31,6 +31,15 @@ def test_options_that_a_bench_does_not_use_are_warned_about(tmp_path: Path, capl
     ]
 
 
+def test_a_bench_of_servers_says_which_extra_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in sys.modules if each.startswith("bertsmith.bench.serve")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "httptools", None)
+    with pytest.raises(BertsmithError, match="httptools, which is not installed") as raised:
+        run_bench("serve", BenchOptions(), ["bertsmith", "bench", "serve"])
+    assert raised.value.fix == "pip install 'bertsmith[serve]'"
+
+
 def test_sources_are_named_by_their_place_in_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTSMITH_DATA", "/somewhere/data")
     named = ["/somewhere/data/wiki", "/somewhere/data", "/somewhere/data2/wiki", "mine"]

@@ -51,6 +51,15 @@ def taken(lane: Lane, *jobs: Job) -> list[tuple[int, int, int]]:
     return [(jobs.index(part.job), part.start, part.stop) for part in lane.take()]
 
 
+@pytest.mark.parametrize(("rate", "sequences"), [(0.0, 100), (1e6, 100), (320.0, 20), (1.0, 16)])
+def test_a_batch_takes_a_second_at_most_but_has_256_tokens(rate: float, sequences: int) -> None:
+    only = job(*[16] * 200)
+    lane = Lane("model", marks, 1600)
+    lane.add(only)
+    lane.rate = rate
+    assert taken(lane, only) == [(0, 0, sequences)]
+
+
 def test_a_job_alone_fills_the_batch() -> None:
     only = job(*[16] * 6)
     lane = lane_of(only)

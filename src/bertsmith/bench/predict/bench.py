@@ -18,12 +18,19 @@ from bertsmith.base.log import say
 from bertsmith.bench.machine import machine
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.predict.side import BATCHES, OURS, PIPELINE, Folders, Side, sides_of
-from bertsmith.bench.predict.texts import TextSet, made_classifier, ragged_texts, texts_of_length
+from bertsmith.bench.predict.texts import (
+    QUICK_REAL,
+    REAL,
+    TextSet,
+    made_classifier,
+    open_classifier,
+    ragged_texts,
+    texts_of_length,
+)
 from bertsmith.bench.process import Child, OutOfTime, SideFailed
 from bertsmith.bench.table import Report, Table
 from bertsmith.bench.text import name_sources
 from bertsmith.inference.export.export import ExportOptions, export
-from bertsmith.inference.predictor import Predictor
 from bertsmith.tokens.tokenizer import Tokenizer
 
 PEERS = ("transformers", "onnxruntime", "openvino")
@@ -31,8 +38,6 @@ LENGTHS = (32, 128, 384)
 PERCENTILES = (50, 90, 95, 99)
 _ROUNDS, _QUICK_ROUNDS = 5, 1
 _SECONDS, _QUICK_SECONDS = 4.0, 0.05
-_REAL, _QUICK_REAL = (96, 32), (16, 4)
-"""Sentences and paragraphs."""
 _RULES = (
     "from texts to labels: making tokens is part of it, on all sides; each side is a process of its own",
     "ours is `Predictor`, which sorts rows by length and leaves padding out; the pipeline and the engines used "
@@ -53,7 +58,7 @@ def bench_predict(options: BenchOptions, folder: Path, command: str) -> Report:
     sides = sides_of(options.peers(PEERS, "predict"))
     about = made_classifier(folder / "model", options.quick) if options.model is None else ""
     model = options.model or folder / "model"
-    _check_model(model)
+    open_classifier(model)
     sets, left_out = _sets(options, Tokenizer.load(model))
     folders = Folders(model, folder / "exports", folder / "padded")
     _write_graphs(folders, folder, any(side.who != OURS for side in sides), left_out)
@@ -79,19 +84,11 @@ def bench_predict(options: BenchOptions, folder: Path, command: str) -> Report:
     return Report(command, {**before, "threads": str(rows[0]["threads"])}, told, rows, _tables(rows))
 
 
-def _check_model(model: Path) -> None:
-    """Raises BertsmithError for a model that does not sort single texts into classes."""
-    predictor = Predictor(model, "cpu")
-    if predictor.kind != "classify" or predictor.prompts != [predictor.columns.text]:
-        what = f"this model is of {predictor.kind}, and reads {', '.join(predictor.prompts)}"
-        raise BertsmithError(what, model, "name a classifier of one text with --model, or leave it out")
-
-
 def _sets(options: BenchOptions, tokenizer: Tokenizer) -> tuple[list[TextSet], list[str]]:
     """The cases that `only` lets through, and what is left out."""
     lengths = LENGTHS if options.lengths == BenchOptions.lengths else options.lengths
     every = [texts_of_length(tokenizer, length, batch) for length in lengths for batch in BATCHES]
-    ragged = ragged_texts(tokenizer, 512, *(_QUICK_REAL if options.quick else _REAL))
+    ragged = ragged_texts(tokenizer, 512, *(QUICK_REAL if options.quick else REAL))
     left_out = [] if ragged else ["real texts: SST-2 and SQuAD are not in the data folder ($BERTSMITH_DATA)"]
     every += [ragged] if ragged else []
     found = [each for each in every if options.only in each.name]

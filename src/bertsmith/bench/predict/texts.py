@@ -8,8 +8,10 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.step.plan import shape
 from bertsmith.bench.text import data_folder
+from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.tasks.kinds.pooled import Classifier, config_labels
@@ -18,6 +20,8 @@ from bertsmith.weights.huggingface import FolderContents, save_model
 
 _SENTENCES, _PARAGRAPHS = Path("glue", "SST-2", "dev.tsv"), Path("squad", "v1.1", "dev-v1.1.json")
 _SPECIAL_TOKENS = 2  # [CLS] and [SEP]
+REAL, QUICK_REAL = (96, 32), (16, 4)
+"""Sentences and paragraphs."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,15 @@ def made_classifier(folder: Path, quick: bool) -> str:
     contents = FolderContents("BertForSequenceClassification", tokenizer.save, config_labels(["no", "yes"]))
     save_model(model, contents, folder)
     return f"BERT-{size} with drawn weights, {words}"
+
+
+def open_classifier(model: Path) -> Predictor:
+    """The model in fp32, on a CPU. Raises BertsmithError for one that does not sort single texts into classes."""
+    predictor = Predictor(model, "cpu", precision="fp32")
+    if predictor.kind != "classify" or predictor.prompts != [predictor.columns.text]:
+        what = f"this model is of {predictor.kind}, and reads {', '.join(predictor.prompts)}"
+        raise BertsmithError(what, model, "name a classifier of one text with --model, or leave it out")
+    return predictor
 
 
 def texts_of_length(tokenizer: Tokenizer, length: int, batch: int) -> TextSet:

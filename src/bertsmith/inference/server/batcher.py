@@ -22,6 +22,9 @@ from bertsmith.inference.server.refusals import Refusal, overloaded
 from bertsmith.tasks.sequences import Sequences
 
 Compute = Callable[[Sequences], Sequence[Any]]
+_BATCH_SECONDS, _LEAST_TOKENS = 1.0, 256
+"""Where a batch of the whole budget takes longer than this, it is made smaller, down to so many tokens: who comes while
+one is computed waits for all of it."""
 _MEMORY = 0.8  # share of the earlier speed in the running mean
 
 
@@ -87,9 +90,12 @@ class Lane:
             self.tokens -= sum(job.lengths[job.taken :])
 
     def take(self) -> list[Part]:
-        """The next batch, the oldest jobs first. While others wait, no job fills more than half of it, so that a long
-        request holds nobody up; a sequence that is longer than the budget goes alone."""
+        """The next batch, the oldest jobs first: as many tokens as the budget has, or a second computes. While others
+        wait, no job fills more than half of it, so that a long request holds nobody up; a sequence that is longer than
+        the batch may be goes alone."""
         room = self.budget_tokens
+        if self.rate:
+            room = min(room, max(_LEAST_TOKENS, int(_BATCH_SECONDS * self.rate)))
         starts: dict[Job, int] = {}
         used: dict[Job, int] = {}
         for share in (room // 2 if len(self.waiting) > 1 else room, room):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from bertsmith.base.errors import BertsmithError
 
-CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 2048, 16_384
+CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 16_384
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Limits:
     """The most requests that wait for a model; another one is answered with 429."""
     queue_tokens: int = 262_144
     """The most tokens that wait for a model (429); a request with more by itself is refused (413)."""
-    queue_seconds: float = 10.0
+    queue_seconds: float = 2.0
     """The longest wait, as foretold from the measured speed, at which another request is let in (429)."""
     request_seconds: float = 60.0
     """How long a request may wait for its answer (504)."""
@@ -30,7 +30,8 @@ class Limits:
     stop_seconds: float = 30.0
     """How long requests that are in the server may take once a signal stops it."""
     batch_tokens: int = 0
-    """The most tokens that go through a model at once; 0 is 2,048 on a CPU and 16,384 on a GPU."""
+    """The most tokens that go through a model at once, fewer where these take more than a second; 0 is 1,024 on a CPU
+    and 16,384 on a GPU."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

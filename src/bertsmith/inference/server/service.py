@@ -19,13 +19,16 @@ from bertsmith.inference.server.batcher import Batcher, Lane, ModelFailed
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.metrics import Account, Metrics
 from bertsmith.inference.server.models import Cut, Encoded, Model, TextModel, open_model
-from bertsmith.inference.server.refusals import Refusal, check_size
+from bertsmith.inference.server.refusals import Refusal, check_size, overloaded
 
 # The threads in which rows are made ready and answered. What is logged there may hold texts.
 ROWS_THREAD = "rows"
 MODELS = "/models/"
 TRUNCATED_HEADER = "X-Truncated-Tokens"
 _ROWS_IN_HEADER = 100  # proxies and clients take headers of a few kilobytes
+_MOST_BESIDE_QUEUES = 512
+"""Requests that are encoded, computed or answered at a time: with a small model that is where they wait."""
+_FEW_ITEMS = 16  # to write these takes less time than a change of threads
 _BYTES_A_TOKEN = 8  # more than text has, so that nothing that fits is refused by its size
 T = TypeVar("T")
 
@@ -76,7 +79,10 @@ class Service:
             raise Refusal(503, f"{what}; try again", {"Retry-After": "2"})
 
     def check_room(self, path: str, body_bytes: int) -> None:
-        """Raises Refusal (429) where all queues that a request of so many bytes may come to are full."""
+        """Raises Refusal (429) where all queues that a request of so many bytes may come to are full, and where too
+        many requests are beside the queues."""
+        if self.active - sum(len(lane.waiting) for lane in self.batcher.lanes) >= _MOST_BESIDE_QUEUES:
+            raise overloaded(self.batcher.wait_seconds())
         name = path.split("/")[2] if path.startswith(MODELS) else ""
         models = [self.models[name]] if name in self.models else list(self.models.values())
         refusals = []
@@ -122,7 +128,9 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *values)
 
     async def answer(self, value: Any, encoded: Encoded | None = None) -> Response:
-        """As `answer`, beside the event loop."""
+        """As `answer`, beside the event loop unless it is short."""
+        if isinstance(value, list) and len(value) <= _FEW_ITEMS and not any(isinstance(each, list) for each in value):
+            return answer(value, encoded)
         return await self.in_rows_thread(answer, value, encoded)
 
     async def in_time(self, work: Awaitable[T]) -> T:

@@ -17,6 +17,7 @@ from bertsmith.inference.server.service import Service
 from bertsmith.tasks.kinds.embed import short_numbers
 
 _BYTES_A_NUMBER = 10  # in an answer
+_FEW_ROWS = 16  # whose scores take less time than a change of threads
 VECTORS, CLASSES = "vectors of texts", "classes or numbers of rows"
 
 
@@ -125,7 +126,7 @@ async def predictions(
             return [{model.labels[0]: each["score"]} for each in model.answers(encoded, outputs)]
         return [each["scores"] for each in model.answers(encoded, outputs)]
 
-    found = await service.in_rows_thread(scored)
+    found = scored() if len(rows) <= _FEW_ROWS else await service.in_rows_thread(scored)
     ordered = (sorted(each.items(), key=lambda pair: -pair[1]) for each in found)
     return encoded, [[{"label": label, "score": score} for label, score in each] for each in ordered]
 

@@ -1,0 +1,1 @@
+"""How servers answer under load: ours and others with the same model, one after another."""
