@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,6 +15,8 @@ from bertsmith.optim.norms import in_shards
 from bertsmith.training.parallel.replicate import Replicated
 
 if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
     from bertsmith.training.parallel.shard import Sharded
 
 
@@ -83,19 +86,16 @@ def gradients_of(model: nn.Module) -> Gradients:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether the ranks hold shards, so that all must run the model equally often."""
-    return _sharded(model) is not None
+    """Whether the ranks hold shards, so that all must run the model equally often. As of `in_shards`, whatever sharded
+    one has imported its class."""
+    module = sys.modules.get("torch.distributed.fsdp")
+    return module is not None and isinstance(model, module.FSDPModule)
 
 
 def reshard(model: nn.Module) -> None:
     """Gives back what the last forward pass gathered, where no backward pass follows it."""
-    if (sharded := _sharded(model)) is not None:
-        sharded.drop()
-
-
-def _sharded(model: nn.Module) -> Sharded | None:
-    found = _shared.get(model)
-    return None if found is None or isinstance(found, Replicated) else found
+    if is_sharded(model):
+        cast("FSDPModule", model).reshard()
 
 
 def whole(tensor: Tensor) -> Tensor:
