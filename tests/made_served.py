@@ -96,9 +96,13 @@ class Served:
 
 @contextmanager
 def serving(models: dict[str, Path], *flags: str, wait_for: str = "ready: ", **variables: str) -> Iterator[Served]:
-    """A server of the models, once it has logged that it is ready. variables: of its environment."""
+    """A server of the models, once it has logged that it is ready. variables: of its environment.
+
+    No request is refused for the time that it would wait: the machine may be busy.
+    """
     named = [f"{name}={folder}" for name, folder in models.items()]
-    command = [sys.executable, "-m", "bertsmith", "serve", *named, "--port", "0", "--device", "cpu"]
+    patient = ("--limits.queue-seconds", "1000", "--limits.request-seconds", "1000")
+    command = [sys.executable, "-m", "bertsmith", "serve", *named, "--port", "0", "--device", "cpu", *patient]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     process = subprocess.Popen(
         [*command, *flags], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment

@@ -233,7 +233,7 @@ def test_a_signal_lets_requests_finish(served_models: dict[str, Path], number: i
 
 
 def test_what_takes_longer_than_the_stop_may_last_is_dropped_and_counted(served_models: dict[str, Path]) -> None:
-    flags = ("--limits.batch-tokens", "32", "--limits.stop-seconds", "1", "--limits.queue-seconds", "1000")
+    flags = ("--limits.batch-tokens", "32", "--limits.stop-seconds", "1")
     with serving({"vectors": served_models["vectors"]}, *flags) as served:
         body = {"inputs": ["word1 " * 30] * 1000}
 
@@ -253,7 +253,7 @@ def test_what_takes_longer_than_the_stop_may_last_is_dropped_and_counted(served_
 
 
 def test_a_second_interrupt_ends_it_at_once_whatever_is_computed(served_models: dict[str, Path]) -> None:
-    with serving({"vectors": served_models["vectors"]}, "--limits.queue-seconds", "1000") as served:
+    with serving({"vectors": served_models["vectors"]}) as served:
         body = {"inputs": ["word1 " * 30] * 1000}
 
         def ask() -> None:

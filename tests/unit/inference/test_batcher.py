@@ -51,13 +51,27 @@ def taken(lane: Lane, *jobs: Job) -> list[tuple[int, int, int]]:
     return [(jobs.index(part.job), part.start, part.stop) for part in lane.take()]
 
 
-@pytest.mark.parametrize(("rate", "sequences"), [(0.0, 100), (1e6, 100), (320.0, 20), (1.0, 16)])
-def test_a_batch_takes_a_second_at_most_but_has_256_tokens(rate: float, sequences: int) -> None:
+@pytest.mark.parametrize(("rate", "sequences"), [(0.0, 25), (1e6, 100), (480.0, 30), (1.0, 25)])
+def test_a_batch_takes_a_second_at_most_but_has_a_quarter_of_the_budget(rate: float, sequences: int) -> None:
     only = job(*[16] * 200)
     lane = Lane("model", marks, 1600)
     lane.add(only)
     lane.rate = rate
     assert taken(lane, only) == [(0, 0, sequences)]
+
+
+def test_a_small_batch_can_only_raise_the_speed() -> None:
+    lane = Lane("model", marks, 1600)
+    lane.measured(6, 1.0)  # 6 tokens/s would refuse nearly everything behind it
+    assert lane.rate == 0
+    lane.measured(1000, 1.0)
+    assert lane.rate == 1000
+    lane.measured(6, 1.0)
+    assert lane.rate == 1000
+    lane.measured(6, 0.003)
+    assert 1000 < lane.rate < 2000
+    lane.measured(200, 2.0)
+    assert lane.rate < 1000
 
 
 def test_a_job_alone_fills_the_batch() -> None:

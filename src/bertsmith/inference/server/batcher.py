@@ -22,9 +22,11 @@ from bertsmith.inference.server.refusals import Refusal, overloaded
 from bertsmith.tasks.sequences import Sequences
 
 Compute = Callable[[Sequences], Sequence[Any]]
-_BATCH_SECONDS, _LEAST_TOKENS = 1.0, 256
-"""Where a batch of the whole budget takes longer than this, it is made smaller, down to so many tokens: who comes while
-one is computed waits for all of it."""
+_BATCH_SECONDS = 1.0
+"""Where a batch of the whole budget takes longer than this, it is made smaller: who comes while one is computed waits
+for all of it."""
+_LEAST_TOKENS, _LEAST_SHARE = 256, 4
+"""But a batch may have so many tokens, or the budget divided by this: smaller ones would not be much faster."""
 _MEMORY = 0.8  # share of the earlier speed in the running mean
 
 
@@ -69,12 +71,13 @@ class Observer(Protocol):
 class Lane:
     """A queue of jobs for one way of running a model.
 
-    compute: gives the output of each sequence, [S], whatever stands beside it. tokens: waiting. rate: tokens/s of late,
-    0 before the first batch.
+    compute: gives the output of each sequence, [S], whatever stands beside it. tokens: waiting. rate: tokens/s of late
+    in batches that were not small, 0 before the first of these.
     """
 
     def __init__(self, model: str, compute: Compute, budget_tokens: int) -> None:
         self.model, self.compute, self.budget_tokens = model, compute, budget_tokens
+        self._least_tokens = min(budget_tokens, max(_LEAST_TOKENS, budget_tokens // _LEAST_SHARE))
         self.waiting: deque[Job] = deque()
         self.tokens = 0
         self.rate = 0.0
@@ -93,9 +96,7 @@ class Lane:
         """The next batch, the oldest jobs first: as many tokens as the budget has, or a second computes. While others
         wait, no job fills more than half of it, so that a long request holds nobody up; a sequence that is longer than
         the batch may be goes alone."""
-        room = self.budget_tokens
-        if self.rate:
-            room = min(room, max(_LEAST_TOKENS, int(_BATCH_SECONDS * self.rate)))
+        room = min(self.budget_tokens, max(self._least_tokens, int(_BATCH_SECONDS * self.rate)))
         starts: dict[Job, int] = {}
         used: dict[Job, int] = {}
         for share in (room // 2 if len(self.waiting) > 1 else room, room):
@@ -113,8 +114,11 @@ class Lane:
         return [Part(job, start, job.taken) for job, start in starts.items()]
 
     def measured(self, tokens: int, seconds: float) -> None:
-        """Brings the speed up to date."""
+        """Brings the speed up to date. A small batch takes nearly as long as a larger one, so that it only tells the
+        least that the speed can be: what waits for it goes together."""
         rate = tokens / max(seconds, 1e-6)
+        if tokens < self._least_tokens // 2 and not 0 < self.rate < rate:
+            return
         self.rate = _MEMORY * self.rate + (1 - _MEMORY) * rate if self.rate else rate
 
 
