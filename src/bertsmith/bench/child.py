@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 Answer = dict[str, Any]
 Answering = Callable[[Answer], Answer]
@@ -54,6 +54,27 @@ def serve(start: Callable[[Answer], tuple[Answer, Answering]]) -> None:
             say(answering(question))
         except (CannotHere, MemoryError, RuntimeError) as error:
             say(_failed(error))
+
+
+class Worker(Protocol):
+    """What `serve_worker` serves; every other public method answers a question."""
+
+    def ready(self) -> Answer: ...
+
+
+def serve_worker(start: Callable[[Answer], Worker]) -> None:
+    """As `serve`: says what `ready` gives; "do" of a question names a method, and the rest of it are its arguments."""
+
+    def answering(spec: Answer) -> tuple[Answer, Answering]:
+        worker = start(spec)
+
+        def answer(question: Answer) -> Answer:
+            do: Callable[..., Answer] = getattr(worker, question.pop("do"))
+            return do(**question)
+
+        return worker.ready(), answer
+
+    serve(answering)
 
 
 def _failed(error: Exception) -> Answer:

@@ -6,10 +6,14 @@ import os
 import platform
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import bertsmith
 from bertsmith.base.processes import default_workers
 from bertsmith.base.versions import version_of
+
+if TYPE_CHECKING:
+    import torch
 
 LOWERING = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
 """Variables by which PyTorch, oneDNN and MKL use fewer instruction sets than the processor has."""
@@ -57,6 +61,15 @@ def instruction_sets() -> str:
     settings = [f"{name}={value}" for name in LOWERING if (value := os.environ.get(name))]
     used = f"PyTorch's own kernels use {torch.backends.cpu.get_cpu_capability()}"
     return "; ".join([", ".join(names) or "unknown", used, *settings])
+
+
+def running_on(device: torch.device) -> dict[str, str]:
+    """What a process computes on."""
+    import torch
+
+    if device.type == "cpu":
+        return {"device": f"cpu, threads of torch: {torch.get_num_threads()}", "instruction sets": instruction_sets()}
+    return {"device": f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"}
 
 
 def _processor() -> str:

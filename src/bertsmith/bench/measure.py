@@ -137,10 +137,10 @@ def _family(pid: int) -> list[int]:
         with contextlib.suppress(OSError, ValueError, IndexError):
             parent = int(entry.read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(entry.parent.name))
-    found = [pid]
-    for member in found:
-        found += children.get(member, [])
-    return found
+    family = [pid]
+    for member in family:
+        family += children.get(member, [])
+    return family
 
 
 def _share_bytes(pid: int) -> int:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,9 @@ from pathlib import Path
 import torch
 
 from bertsmith.base.device import Device
-from bertsmith.bench.child import Answer, Answering, serve
+from bertsmith.bench.child import Answer, serve_worker
 from bertsmith.bench.finetune.rows import Prepared, encode
-from bertsmith.bench.machine import instruction_sets
+from bertsmith.bench.machine import running_on
 from bertsmith.bench.step.matrix_rate import wait
 from bertsmith.bench.step.profile import profile_steps
 from bertsmith.tasks.finetuning.start import started
@@ -45,11 +44,7 @@ class Ours:
 
     def ready(self) -> Answer:
         """What it runs on."""
-        device = self._trainer.device
-        if device.type == "cpu":
-            threads = f"cpu, threads of torch: {torch.get_num_threads()}"
-            return {"device": threads, "instruction sets": instruction_sets()}
-        return {"device": f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"}
+        return running_on(self._trainer.device)
 
     def turn(self, steps: int) -> Answer:
         """The next steps of the run, with all that the loop does beside them; it waits for the device at both ends."""
@@ -74,17 +69,6 @@ class Ours:
         return profile_steps(lambda: self._take(steps), self._config.vocab_size, device)
 
 
-def start(spec: Answer) -> tuple[Answer, Answering]:
-    """A side by its spec, as `child.serve` takes it."""
-    side = Ours(spec, _ENDS)
-
-    def answer(question: Answer) -> Answer:
-        do: Callable[..., Answer] = getattr(side, question.pop("do"))
-        return do(**question)
-
-    return side.ready(), answer
-
-
 if __name__ == "__main__":
-    with ExitStack() as _ENDS:
-        serve(start)
+    with ExitStack() as ends:
+        serve_worker(lambda spec: Ours(spec, ends))

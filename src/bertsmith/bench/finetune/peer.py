@@ -11,13 +11,13 @@ import inspect
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bertsmith.bench.child import Answer, Answering, serve
+from bertsmith.bench.child import Answer, serve_worker
 from bertsmith.bench.finetune.rows import EPOCHS, Prepared, read_features
 from bertsmith.bench.step.matrix_rate import wait
 from bertsmith.tasks.benchmarks.benchmark import benchmarks
@@ -180,16 +180,5 @@ def _turns(transformers: Any, asked: queue.SimpleQueue[int], done: queue.SimpleQ
     return Turns()
 
 
-def start(spec: Answer) -> tuple[Answer, Answering]:
-    """A side by its spec, as `child.serve` takes it."""
-    side = Peer(spec)
-
-    def answer(question: Answer) -> Answer:
-        do: Callable[..., Answer] = getattr(side, question.pop("do"))
-        return do(**question)
-
-    return side.ready(), answer
-
-
 if __name__ == "__main__":
-    serve(start)
+    serve_worker(Peer)

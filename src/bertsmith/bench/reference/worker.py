@@ -11,8 +11,8 @@ import torch
 
 from bertsmith.base.device import Device, choose_device
 from bertsmith.base.layout import Ints
-from bertsmith.bench.child import Answer, Answering, serve
-from bertsmith.bench.machine import instruction_sets
+from bertsmith.bench.child import Answer, serve_worker
+from bertsmith.bench.machine import running_on
 from bertsmith.bench.reference.case import Case
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.bench.step.matrix_rate import wait
@@ -98,10 +98,7 @@ class Worker:
 
     def ready(self) -> Answer:
         """What it runs on."""
-        if self._device.is_cpu:
-            threads = f"cpu, threads of torch: {torch.get_num_threads()}"
-            return {"device": threads, "instruction sets": instruction_sets()}
-        return {"device": f"{torch.cuda.get_device_name(self._device.torch_device)}, CUDA {torch.version.cuda}"}
+        return running_on(self._device.torch_device)
 
     def run(self, warmup: int, steps: int, seconds: float) -> Answer:
         """The seconds of each of so many steps, and of more until `seconds` are over; those of `warmup` not counted."""
@@ -121,20 +118,14 @@ class Worker:
         return time.perf_counter() - began
 
 
-def start(spec: Answer) -> tuple[Answer, Answering]:
-    """A worker by its spec, as `child.serve` takes it."""
+def start(spec: Answer) -> Worker:
+    """A worker by its spec."""
     case = Case(**spec["case"])
     device = choose_device(spec["device"], case.precision)
     if device.is_cpu and case.mode == "training":
         prepare_training(device.compute)
-    worker = Worker(case, BertConfig(**spec["model"]), device)
-
-    def answer(question: Answer) -> Answer:
-        do: Callable[..., Answer] = getattr(worker, question.pop("do"))
-        return do(**question)
-
-    return worker.ready(), answer
+    return Worker(case, BertConfig(**spec["model"]), device)
 
 
 if __name__ == "__main__":
-    serve(start)
+    serve_worker(start)

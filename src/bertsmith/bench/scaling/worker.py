@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from bertsmith.base.device import choose_device
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.bench.child import Answer, Answering, serve
+from bertsmith.bench.child import Answer, serve_worker
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.prepare import prepare_training
@@ -83,16 +83,5 @@ class Worker:
         return {"seconds": time.perf_counter() - start}
 
 
-def start(spec: Answer) -> tuple[Answer, Answering]:
-    """A worker by its spec, as `child.serve` takes it."""
-    worker = Worker(spec)
-
-    def answer(question: Answer) -> Answer:
-        do: Callable[..., Answer] = getattr(worker, question.pop("do"))
-        return do(**question)
-
-    return worker.ready(), answer
-
-
 if __name__ == "__main__":
-    serve(start)
+    serve_worker(Worker)

@@ -12,7 +12,7 @@ except ModuleNotFoundError:  # in every environment but its own
 _TEXTS, _SECONDS = 32, 0.01
 
 
-class Classify(LitAPI):  # type: ignore[misc]
+class Classify(LitAPI):  # type: ignore[misc]  # where types are checked, litserve is not installed
     """Texts to {"label", "score"}. In a module, for litserve's processes import it."""
 
     def setup(self, device: str) -> None:

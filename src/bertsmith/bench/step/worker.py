@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from bertsmith.base.device import Device
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.bench.child import Answer, Answering, serve
-from bertsmith.bench.machine import instruction_sets
+from bertsmith.bench.child import Answer, serve_worker
+from bertsmith.bench.machine import running_on
 from bertsmith.bench.step.instances import read_batches
 from bertsmith.bench.step.matrix_rate import matrix_rate, step_shapes, wait
 from bertsmith.bench.step.ours import TakeStep, device_of, our_steps
@@ -46,10 +45,7 @@ class Worker:
 
     def ready(self) -> Answer:
         """What it runs on."""
-        if self.device.is_cpu:
-            threads = f"cpu, threads of torch: {torch.get_num_threads()}"
-            return {"device": threads, "instruction sets": instruction_sets()}
-        return {"device": f"{torch.cuda.get_device_name(self.device.torch_device)}, CUDA {torch.version.cuda}"}
+        return running_on(self.device.torch_device)
 
     def turn(self, name: str, passes: int) -> Answer:
         """Steps over all batches of a set, `passes` times, waiting for the device only at both ends."""
@@ -85,17 +81,11 @@ class Worker:
         return profile_steps(lambda: self._pass(name), BertConfig(**self.side.model).vocab_size, self.device)
 
 
-def start(spec: Answer) -> tuple[Answer, Answering]:
-    """A worker by its spec (see `race.start_side`), as `child.serve` takes it."""
+def start(spec: Answer) -> Worker:
+    """A worker by its spec (see `race.start_side`)."""
     sets = {name: read_batches(Path(path)) for name, path in spec["sets"].items()}
-    worker = Worker(StepSide(**spec["side"]), sets)
-
-    def answer(question: Answer) -> Answer:
-        do: Callable[..., Answer] = getattr(worker, question.pop("do"))
-        return do(**question)
-
-    return worker.ready(), answer
+    return Worker(StepSide(**spec["side"]), sets)
 
 
 if __name__ == "__main__":
-    serve(start)
+    serve_worker(start)
