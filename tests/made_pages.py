@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import pydoc_data.topics
 import re
 import subprocess
 import sys
@@ -47,6 +48,15 @@ def ran(folder: Path, *command: str, **variables: str) -> subprocess.CompletedPr
 def typed(folder: Path, commands: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Commands of the shell, all of which have to succeed, run as by `ran`."""
     return ran(folder, "bash", "-euo", "pipefail", "-c", commands, **variables)
+
+
+def write_topics(folder: Path) -> list[str]:
+    """The longer help topics of Python, each written to a file of a new folder."""
+    topics = sorted(text for text in pydoc_data.topics.topics.values() if len(text) > 2000)
+    folder.mkdir()
+    for number, text in enumerate(topics):
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+    return topics
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

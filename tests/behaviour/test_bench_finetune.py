@@ -78,6 +78,7 @@ def test_quick_compares_ours_with_the_trainer_and_names_what_is_missing(data, mo
     assert "x as fast" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_where_the_time_goes_and_ours_alone(data, model, tmp_path):
     options = BenchOptions(model=model, device="cpu", quick=True, against=(), only="SQuAD")
     report = bench_finetune(options, tmp_path / "run", "a command")

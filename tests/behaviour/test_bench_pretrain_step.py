@@ -28,6 +28,7 @@ def source(tmp_path_factory) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_quick_compares_over_made_up_and_real_pairs(source, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "none"))
     to = tmp_path / "rows.json"

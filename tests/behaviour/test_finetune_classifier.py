@@ -215,6 +215,7 @@ def test_a_folder_that_holds_a_model_or_a_run_is_refused_before_training(model, 
     assert (tmp_path / "out" / "model" / "model.safetensors").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_real_encoder_beats_random_weights_on_sst2(real_data):
     folder, data = real_data("weights/all-MiniLM-L6-v2"), real_data("glue/SST-2")
     columns = Columns(text="sentence")

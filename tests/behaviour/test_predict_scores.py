@@ -15,13 +15,16 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.predictor import Predictor
 from made_rows import WORDS, made_model
 
-sentence_transformers = pytest.importorskip("sentence_transformers")
+
+def their_model(folder: Path, **options: Any) -> Any:
+    """Imported here, for that takes six seconds, which the collection of tests need not take in each process."""
+    return pytest.importorskip("sentence_transformers").CrossEncoder(str(folder), **options)
 
 
 @pytest.fixture(scope="module")
 def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     torch.manual_seed(0)
-    model = sentence_transformers.CrossEncoder(str(made_model(tmp_path_factory.mktemp("encoder"))), num_labels=1)
+    model = their_model(made_model(tmp_path_factory.mktemp("encoder")), num_labels=1)
     torch.nn.init.normal_(model.model.classifier.weight, std=3)
     return model
 
@@ -70,7 +73,7 @@ IDENTITY = "torch.nn.modules.linear.Identity"
 )
 def test_scores_are_those_of_a_cross_encoder(folder, tmp_path, activation, config):
     copy = changed(folder, tmp_path / "copy", activation, **config)
-    theirs = sentence_transformers.CrossEncoder(str(copy)).predict([(row["text"], row["text_b"]) for row in pairs()])
+    theirs = their_model(copy).predict([(row["text"], row["text_b"]) for row in pairs()])
     ours = Predictor(copy, "cpu", precision="fp32", budget_tokens=128)(pairs())
     assert [each["score"] for each in ours] == pytest.approx(theirs.tolist(), abs=1e-5)
     assert len({round(each["score"], 3) for each in ours}) > 5
@@ -88,7 +91,7 @@ def test_the_length_of_the_folder_is_kept(folder, tmp_path):
     shutil.copytree(folder, copy)
     path = copy / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": 20}))
-    theirs = sentence_transformers.CrossEncoder(str(copy)).predict([(row["text"], row["text_b"]) for row in pairs()])
+    theirs = their_model(copy).predict([(row["text"], row["text_b"]) for row in pairs()])
     predictor = Predictor(copy, "cpu", precision="fp32")
     assert predictor.max_length == 20
     assert [each["score"] for each in predictor(pairs())] == pytest.approx(theirs.tolist(), abs=1e-5)

@@ -18,6 +18,7 @@ FIELDS = {"micro_batch_tokens": 384, "phase1__steps": 3, "phase2__steps": 0}
 OF_CONTENT = ("tokens", "unigram_loss", "most_frequent_accuracy", "guessing_loss", "learning_rate")
 
 
+@pytest.mark.slow
 def test_it_resumes_to_the_bit_and_sees_the_tokens_of_an_eager_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -23,7 +23,7 @@ from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining import evaluate
 from made_runs import corpus, figures, signalled_after, small_corpus, small_recipe, weights
 
-RECIPE = small_recipe(phase1__steps=40, phase2__steps=2, phase1__global_batch=48, evaluate_every=1000)
+RECIPE = small_recipe(phase1__steps=24, phase2__steps=2, phase1__global_batch=48, evaluate_every=1000)
 
 
 def command(recipe: Recipe, folder: Path, *more: str) -> list[str]:
@@ -53,7 +53,7 @@ def test_ctrl_c_saves_and_the_resumed_run_is_unbroken(tmp_path: Path) -> None:
     assert "SIGINT received: the unfinished step is dropped, then the run is saved and stops; press Ctrl-C" in said
     (saved,) = step_folders(tmp_path / "run")
     step = int(saved.name.removeprefix("step-"))
-    assert 3 <= step < 40
+    assert 3 <= step < 24
     assert f"stopped at step {step}; run the same command with --resume to resume" in said
     assert "Traceback" not in said
     resumed = pretrain(RECIPE, corpus(), tmp_path / "run", resume=True)
@@ -63,7 +63,7 @@ def test_ctrl_c_saves_and_the_resumed_run_is_unbroken(tmp_path: Path) -> None:
 
 
 def test_a_signal_in_the_middle_of_a_long_step_drops_it_and_nothing_is_lost(tmp_path: Path) -> None:
-    long = small_recipe(phase1__steps=2, phase1__global_batch=2000, phase2__steps=0)
+    long = small_recipe(phase1__steps=2, phase1__global_batch=1000, phase2__steps=0)
     process = started(command(long, tmp_path), tmp_path / "run", after_step=0)
     time.sleep(0.3)
     process.send_signal(signal.SIGTERM)

@@ -19,6 +19,7 @@ from made_rows import rows
 from made_runs import corpus, small_corpus, small_recipe
 
 PAGE = page("distillation.md")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from made_pages import blocks, page, read_lines, typed, write_table
 from made_rows import made_model, rows
 
 PAGE = page("finetuning.md")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
