@@ -89,6 +89,8 @@ def test_a_full_queue_refuses_and_takes_again(served_models: dict[str, Path], li
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.json()["error_type"] == "Overloaded"
+        tokenised = await client.post("/models/labels/tokenize", json=ONE)
+        assert tokenised.status_code == 200, "it waits for no model"
         gate.open()
         assert {(await task).status_code for task in (held, *queued)} == {200}
         assert (await client.post(PATH, json=ONE)).status_code == 200

@@ -26,7 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     everywhere = tuple(flag for flag in EVERYWHERE if flag in args)
     log.configure(quiet="--quiet" in everywhere, debug="--debug" in everywhere)
     try:
-        return _run([token for token in args if token not in EVERYWHERE], everywhere) or errors.EXIT_DONE
+        status = _run([token for token in args if token not in EVERYWHERE], everywhere) or errors.EXIT_DONE
+        if sys.stdout is not None:
+            sys.stdout.flush()  # at Python's own end a reader that has gone would be an error
+        return status
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
         sys.stdout = None
         return errors.EXIT_DONE

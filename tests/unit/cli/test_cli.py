@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -109,12 +111,16 @@ def test_debug_shows_where_a_message_came_from(capsys, monkeypatch):
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
-    shell = f"{sys.executable} -m bertsmith pretrain --help | head -1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
-    assert done.stdout.startswith("usage: bertsmith pretrain")
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 0
+@pytest.mark.parametrize("args", ["--version", "pretrain --help"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_gone_is_no_error(args: str, unbuffered: str, tmp_path: Path) -> None:
+    gone = f"while test ! -e gone; do sleep 0.01; done; {sys.executable} -m bertsmith {args}"
+    shell = f"({gone}) | (exec <&-; touch gone); exit ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(
+        ["bash", "-c", shell], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,8 @@ class Service:
         many requests are beside the queues."""
         if self.active - sum(len(lane.waiting) for lane in self.batcher.lanes) >= _MOST_BESIDE_QUEUES:
             raise overloaded(self.batcher.wait_seconds())
+        if path.endswith("/tokenize"):  # it comes to no queue
+            return
         name = path.split("/")[2] if path.startswith(MODELS) else ""
         models = [self.models[name]] if name in self.models else list(self.models.values())
         refusals = []
