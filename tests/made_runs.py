@@ -68,6 +68,7 @@ def corpus() -> Corpus:
     return Corpus.open(small_corpus())
 
 
+@cache
 def small_recipe(**fields: Any) -> Recipe:
     """One layer of 32, two phases of a few steps, a line of metrics a step. fields: `phase1__steps=3` and so on."""
     overrides = [f"--{name.replace('__', '.')}={value}" for name, value in fields.items()]

@@ -110,7 +110,7 @@ def test_the_pipeline_of_transformers_finds_our_entities_in_real_text(
     real_data: Find, folder: Path, tmp_path: Path
 ) -> None:
     """With a head that finds many: the encoder's own states through random weights."""
-    rows = wnut(real_data, "dev")[:150]
+    rows = wnut(real_data, "dev")[:80]
     task = Tag.of_records(read_records(rows, reader=Tag), FinetuneSettings())
     model = load_model(lambda config: task.build(config, None), folder, may_be_fresh=(POOLER, task.head))
     assert isinstance(model, Tagger)
