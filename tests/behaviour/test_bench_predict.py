@@ -11,9 +11,10 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.options import BenchOptions
-from bertsmith.bench.predict.bench import bench_predict
+from bertsmith.bench.predict.bench import _measured, bench_predict
 from bertsmith.bench.predict.side import BATCHES, PRECISIONS, Timer, sides_of
-from bertsmith.bench.predict.texts import made_classifier, texts_of_length
+from bertsmith.bench.predict.texts import TextSet, made_classifier, texts_of_length
+from bertsmith.bench.process import OutOfTime, SideFailed
 from bertsmith.cli import main
 from bertsmith.inference.backends.exported import BACKENDS
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -94,6 +95,40 @@ def test_every_call_gets_as_many_texts_as_it_should() -> None:
     timer({"texts": ["a", "b", "c"], "rows": 2, "seconds": 0.0})
     timer({"texts": ["a", "b", "c"], "rows": 4, "seconds": 0.0})
     assert given == [["a", "b"], ["a", "b", "c", "a"]]
+
+
+class Turns:
+    """A child whose turns take a second, until there is no time for one more, or it fails."""
+
+    def __init__(self, turns: int, failure: BertsmithError | None = None) -> None:
+        self.left, self.failure = turns, failure
+
+    def ready(self) -> dict[str, Any]:
+        return {"threads": 1}
+
+    def ask(self, do: str, **question: Any) -> dict[str, Any]:
+        self.left -= 1
+        if self.left < 0:
+            raise self.failure or OutOfTime
+        return {"seconds": [1.0], "at_once": 0}
+
+
+def test_whole_rounds_count_where_no_time_is_left_for_all() -> None:
+    texts, (one, other) = TextSet("real", ["a", "b"], 2, 0), sides_of(())[:2]
+    left_out: list[str] = []
+    rows = _measured(texts, {one: Turns(9), other: Turns(3)}, False, left_out)
+    assert [row["calls"] for row in rows] == [2, 2]
+    assert left_out == ["real: 3 of 5 rounds, for which no time was left"]
+    with pytest.raises(OutOfTime):
+        _measured(texts, {one: Turns(9), other: Turns(1)}, False, [])
+
+
+def test_a_side_that_fails_in_any_round_is_left_out() -> None:
+    texts, (one, other) = TextSet("real", ["a", "b"], 2, 0), sides_of(())[:2]
+    left_out: list[str] = []
+    rows = _measured(texts, {one: Turns(9), other: Turns(3, SideFailed("out of memory", ""))}, False, left_out)
+    assert [(row["side"], row["calls"]) for row in rows] == [(one.label, 5)]
+    assert left_out == [f"real, {other.label}: out of memory"]
 
 
 @pytest.mark.parametrize(

@@ -111,27 +111,43 @@ def _write_graphs(folders: Folders, folder: Path, has_peers: bool, left_out: lis
 
 
 def _measured(texts: TextSet, children: Mapping[Side, Child], quick: bool, left_out: list[str]) -> list[dict[str, Any]]:
-    """A row for each side, ours first. A side that fails is left out of the case."""
-    seconds = _QUICK_SECONDS if quick else _SECONDS
-    found: dict[Side, list[list[float]]] = {side: [] for side in children}
-    at_once: dict[Side, int] = {}
-    for number in range(1 + (_QUICK_ROUNDS if quick else _ROUNDS)):
-        order = list(found)
-        first = number % len(order)
-        for side in (*order[first:], *order[:first]):
-            question = {"texts": texts.texts, "rows": texts.rows, "seconds": seconds if number else 0.0}
-            try:
-                answer = children[side].ask("turn", **question)
-            except BertsmithError as why:
-                if side.who == OURS and not isinstance(why, SideFailed):
-                    raise
-                left_out.append(f"{texts.name}, {side.label}: {why.what.splitlines()[-1]}")
-                del found[side]
-                continue
-            if number:
-                found[side].append(answer["seconds"])
-                at_once[side] = answer["at_once"]
-    return [_row(texts, side, rounds, at_once[side], children[side]) for side, rounds in found.items()]
+    """A row for each side, ours first. A side that fails is left out of the case. Raises OutOfTime where not even one
+    round was finished."""
+    seconds, rounds = (_QUICK_SECONDS, _QUICK_ROUNDS) if quick else (_SECONDS, _ROUNDS)
+    sides = dict(children)
+    found: list[dict[Side, dict[str, Any]]] = []
+    for number in range(1 + rounds):
+        try:
+            answers = _round(texts, sides, number, seconds if number else 0.0, left_out)
+        except OutOfTime:
+            if len(found) < 2:
+                raise
+            left_out.append(f"{texts.name}: {rounds + 1 - number} of {rounds} rounds, for which no time was left")
+            break
+        found.append(answers)
+    counted = found[1:]
+    return [
+        _row(texts, side, [each[side]["seconds"] for each in counted], counted[0][side]["at_once"], child)
+        for side, child in sides.items()
+    ]
+
+
+def _round(
+    texts: TextSet, sides: dict[Side, Child], number: int, seconds: float, left_out: list[str]
+) -> dict[Side, dict[str, Any]]:
+    """A turn of each side, from another one in each round. Those that fail leave `sides`."""
+    order = list(sides)
+    first = number % len(order)
+    found = {}
+    for side in (*order[first:], *order[:first]):
+        try:
+            found[side] = sides[side].ask("turn", texts=texts.texts, rows=texts.rows, seconds=seconds)
+        except BertsmithError as why:
+            if side.who == OURS and not isinstance(why, SideFailed):
+                raise
+            left_out.append(f"{texts.name}, {side.label}: {why.what.splitlines()[-1]}")
+            del sides[side]
+    return found
 
 
 def _row(texts: TextSet, side: Side, rounds: Sequence[Sequence[float]], at_once: int, child: Child) -> dict[str, Any]:
