@@ -3,7 +3,7 @@ program like others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -55,7 +55,7 @@ def _sums(dtype: torch.dtype, draw: torch.Generator, dropped: Dropped) -> Pairs:
     inputs = [each.clone().requires_grad_() for each in (x, y.float(), bias, weight, shift)]
     summed = inputs[0] + (inputs[1] + inputs[2]) * kept * dropped.scale
     normal = functional.layer_norm(summed, (_COLUMNS,), inputs[3], inputs[4], 1e-12)
-    expected = torch.autograd.grad(normal, inputs, grad_out + grad_narrow)
+    expected = _gradients(normal, grad_out + grad_narrow, inputs)
     given = kernels.Gradients(grad_out, grad_narrow)
     found = kernels.add_normalise_backward(given, dtype, made.sum, made.moments, weight, dropped)
     yield from zip(found, expected, strict=True)
@@ -70,7 +70,7 @@ def _softmaxes(dtype: torch.dtype, draw: torch.Generator, dropped: Dropped) -> P
     inputs = scores[..., :20].float().clone().requires_grad_()  # the kernel writes to the scores
     out = kernels.softmax_(scores, torch.tensor([20]), dropped)
     expected = functional.pad(inputs.softmax(-1), (0, 16)) * ~scores.signbit()
-    (expected_grad,) = torch.autograd.grad(expected, inputs, gradient.float())
+    (expected_grad,) = _gradients(expected, gradient, [inputs])
     yield out, expected
     yield kernels.softmax_backward_(gradient, scores, dropped.threshold > 0), expected
     yield gradient, functional.pad(expected_grad, (0, 16))
@@ -88,7 +88,7 @@ def _activations(dtype: torch.dtype, draw: torch.Generator) -> Pairs:
     gradient, x = torch.randn(2, _ROWS, _COLUMNS, generator=draw).to(dtype)
     for name, function in _ACTIVATIONS.items():
         inputs = x.float().requires_grad_()
-        (expected,) = torch.autograd.grad(function(inputs), inputs, gradient.float())
+        (expected,) = _gradients(function(inputs), gradient, [inputs])
         grad_x, grad_bias = kernels.activation_backward(gradient, x, name)
         yield grad_x, expected
         yield grad_bias, expected.sum(0)
@@ -106,6 +106,12 @@ def _cross_entropies(dtype: torch.dtype, draw: torch.Generator) -> Pairs:
     yield found, loss.detach()
     yield right, (scores.argmax(-1) == labels).sum()
     yield gradient, expected
+
+
+def _gradients(out: Tensor, gradient: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Of the inputs, by that of the output. Not as `grad_outputs`: to compare shapes, PyTorch would import sympy, which
+    takes half a second."""
+    return torch.autograd.grad((out * gradient).sum(), inputs)
 
 
 def _close_to(share: Tensor, wanted: float) -> tuple[Tensor, Tensor]:
