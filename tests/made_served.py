@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,6 +52,15 @@ def made_models(folder: Path) -> dict[str, Path]:
         )
         found[name] = folder / name / "model"
     return found
+
+
+def made_cross_encoder(regressor: Path, folder: Path) -> Path:
+    """A model of numbers as a folder that others publish: one logit, and nothing that says what it is of."""
+    shutil.copytree(regressor, folder, ignore=shutil.ignore_patterns("task.json"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    del config["problem_type"]
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
 
 
 @dataclass

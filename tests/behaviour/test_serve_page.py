@@ -10,7 +10,7 @@ import pytest
 
 from bertsmith.inference.predictor import Predictor
 from made_browser import Page, browsing
-from made_served import Served, serving
+from made_served import Served, made_cross_encoder, serving
 
 TOKEN = "a-token"
 ENTER, TAB, RIGHT, END = ("Enter", 13), ("Tab", 9), ("ArrowRight", 39), ("End", 35)
@@ -19,6 +19,7 @@ ASKED = {
     "several": {"text": "awful word1"},
     "number": {"text": "lovely word1"},
     "ranks": {"text": "word1 word2", "text_b": "word2 lovely"},
+    "scores": {"text": "word1 word2", "text_b": "word2 lovely"},
     "tags": {"text": "😀 word3 lovely word0 word5 awful"},
     "answers": {"question": "what is word1", "context": "😀 word2 lovely word3 word4 word5"},
     "choices": {"text": "word1", "choices": "lovely\nawful\nword9"},
@@ -28,8 +29,13 @@ ASKED = {
 
 
 @pytest.fixture(scope="module")
-def served(served_models: dict[str, Path]) -> Iterator[Served]:
-    models = {name: served_models[name] for name in ASKED}
+def models(served_models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = made_cross_encoder(served_models["ranks"], tmp_path_factory.mktemp("made") / "scores")
+    return {name: folder if name == "scores" else served_models[name] for name in ASKED}
+
+
+@pytest.fixture(scope="module")
+def served(models: dict[str, Path]) -> Iterator[Served]:
     with serving(models, "--precision", "fp32") as server:
         yield server
 
@@ -81,28 +87,31 @@ def test_each_kind_of_model_is_shown(served: Served, page: Page, name: str, widt
     assert page.run("document.getElementById('status').className") == ""
 
 
-def test_what_is_shown_is_what_predict_answers(
-    served: Served, page: Page, served_models: dict[str, Path]
-) -> None:  # fmt: skip
+def test_what_is_shown_is_what_predict_answers(served: Served, page: Page, models: dict[str, Path]) -> None:
     page.open(served.address)
-    (labels,) = Predictor(served_models["labels"], "cpu", precision="fp32")([ASKED["labels"]])
+    (labels,) = Predictor(models["labels"], "cpu", precision="fp32")([ASKED["labels"]])
     said = ask(page, "labels", ASKED["labels"])
     assert said.startswith(labels["label"])
     assert f"{100 * labels['score']:.1f}%" in said
     values = page.run("[...document.querySelectorAll('meter')].map((bar) => bar.value)")
     assert values == pytest.approx(sorted(labels["scores"].values(), reverse=True), abs=1e-5)
 
-    (answer,) = Predictor(served_models["answers"], "cpu", precision="fp32")([ASKED["answers"]])
+    (score,) = Predictor(models["scores"], "cpu", precision="fp32")([ASKED["scores"]])
+    assert ask(page, "scores", ASKED["scores"]) == f"{score['score']:.4f}"
+    (alone,) = Predictor(models["scores"], "cpu", precision="fp32")([{"text": "word1 word2"}])
+    assert ask(page, "scores", {"text_b": ""}) == f"{alone['score']:.4f}" != f"{score['score']:.4f}"
+
+    (answer,) = Predictor(models["answers"], "cpu", precision="fp32")([ASKED["answers"]])
     ask(page, "answers", ASKED["answers"])
     assert page.run("document.querySelector('#result mark').textContent") == answer["answer"]
     assert page.run("document.querySelector('#result .text').textContent") == ASKED["answers"]["context"]
 
-    (tags,) = Predictor(served_models["tags"], "cpu", precision="fp32")([ASKED["tags"]])
+    (tags,) = Predictor(models["tags"], "cpu", precision="fp32")([ASKED["tags"]])
     ask(page, "tags", ASKED["tags"])
     shown = page.run("[...document.querySelectorAll('.entity')].map((each) => each.firstChild.textContent)")
     assert shown == [each["text"] for each in tags["entities"]] != []
 
-    (masks,) = Predictor(served_models["masks"], "cpu", precision="fp32")([ASKED["masks"]])
+    (masks,) = Predictor(models["masks"], "cpu", precision="fp32")([ASKED["masks"]])
     ask(page, "masks", ASKED["masks"])
     assert page.run("document.querySelector('#result mark').textContent") == masks["guesses"][0][0]["piece"]
 

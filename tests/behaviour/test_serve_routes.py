@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +14,7 @@ import pytest
 from bertsmith.inference.embed import Embedder
 from bertsmith.inference.export.export import ExportOptions, export
 from bertsmith.inference.predictor import Predictor
-from made_served import Served, serving
+from made_served import Served, made_cross_encoder, serving
 
 TEXTS = ["lovely word1 word2", "awful", "word3 word4 awful word5 word6"]
 LONG = "lovely " + "word1 " * 40
@@ -297,11 +295,7 @@ def test_metrics_count_requests_rows_and_batches(served: Served) -> None:
 
 
 def test_a_cross_encoder_ranks_as_it_scores(served_models: dict[str, Path], tmp_path: Path) -> None:
-    folder = shutil.copytree(served_models["ranks"], tmp_path / "cross")
-    (folder / "task.json").unlink()
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    del config["problem_type"]
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    folder = made_cross_encoder(served_models["ranks"], tmp_path / "cross")
     query = "word1 word2"
     expected = alone(folder)([{"text": query, "text_b": text} for text in TEXTS])
     with serving({"cross": folder}, "--precision", "fp32") as served:

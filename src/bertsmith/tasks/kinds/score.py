@@ -18,7 +18,7 @@ from torch import nn
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.kinds.pooled import Classifier
-from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.reading.records import Columns, Record
 from bertsmith.tasks.sequences import Sequences
 from bertsmith.tasks.task import Answer, Answering, Floats, FolderFacts, Runner
 from bertsmith.tokens.tokenizer import truncated_lengths
@@ -42,6 +42,11 @@ class Score(Answering):
         """One output; and where the folder calls it a number, only if it says what becomes of it."""
         outputs = len(config.get("id2label") or {}) or config.get("num_labels", 2)
         return outputs == 1 and (config.get("problem_type") != "regression" or _activation(config) is not None)
+
+    @classmethod
+    def prompts(cls, columns: Columns) -> list[str]:
+        """Two texts, of which the second may stay empty where the folder does not say that it reads pairs."""
+        return [columns.text, columns.text_b]
 
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:

@@ -2,10 +2,15 @@
 // Everything that is shown goes into text nodes, so that no text of a user or a model becomes markup.
 
 const LONG = "long";
+const OPTIONAL = "may be empty";
 const KINDS = {
   classify: { title: "classes", columns: textColumns, show: showClasses },
   regress: { title: "a number", columns: textColumns, show: showNumber },
-  score: { title: "a score", columns: textColumns, show: showScore },
+  score: {
+    title: "a score",
+    columns: (model) => [[model.columns[0], "Text", "", ""], [model.columns[1], "Second text", "", OPTIONAL]],
+    show: showScore,
+  },
   tag: { title: "entities", columns: (model) => [[model.columns[0], "Text", LONG, ""]], show: showEntities },
   qa: {
     title: "questions",
@@ -122,7 +127,8 @@ function choose(place) {
 
 function field(model, name, label, size, hint) {
   const id = `field-${name}`;
-  const input = make("textarea", { id, name, class: size, rows: size === LONG ? 6 : 2, required: "" });
+  const input = make("textarea", { id, name, class: size, rows: size === LONG ? 6 : 2 });
+  input.required = hint !== OPTIONAL;
   input.value = kept.get(`${model.model_id}/${name}`) ?? "";
   input.addEventListener("input", () => kept.set(`${model.model_id}/${name}`, input.value));
   input.addEventListener("keydown", (event) => {
