@@ -9,6 +9,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from made_pages import write_topics
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+MOST_LINES = 42  # of the quickstart beside its warnings, and the commands that make prints
 NEW_ROWS = 10
 TINY = ["--phase1.steps=3", "--phase2.steps=2", "--phase1.global_batch=8", "--phase2.global_batch=2"]
 
@@ -84,8 +86,13 @@ def test_the_blocks_are_those_that_are_run_below():
     assert len(re.findall(r"^```\w", README, re.MULTILINE)) == 4, "a block in a language that no test runs"
 
 
-def test_make_quickstart(clone, environment):
-    said = shell(blocks("sh")[0], clone, environment | {"ARGS": "--budget tiny --source my_texts"})
+@pytest.mark.parametrize("source", ["--source my_texts", pytest.param("", marks=pytest.mark.slow)])
+def test_make_quickstart(source, clone, environment):
+    shutil.rmtree(clone / "runs" / "quickstart", ignore_errors=True)
+    said = shell(blocks("sh")[0], clone, environment | {"ARGS": f"--budget tiny {source}"})
+    warned = [line for line in said.splitlines() if line.startswith(("warning: ", "    runs/"))]
+    assert len(set(warned)) == len(warned)
+    assert len(said.splitlines()) - len(warned) <= MOST_LINES, said
     assert "Try next:" in said
     promised = re.findall(r"^\| `([\w./]+)` \|", README, re.MULTILINE)
     assert "curves.png" in promised

@@ -57,6 +57,24 @@ def as_details() -> Iterator[None]:
         _level = before
 
 
+@contextmanager
+def each_warning_once() -> Iterator[None]:
+    """Shows a warning that was given before in the block under --debug only."""
+    given: set[str] = set()
+
+    def keep(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        repeated = record.levelno == logging.WARNING and message in given
+        given.add(message)
+        return not repeated or logger.isEnabledFor(logging.DEBUG)
+
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
+
+
 def say(message: str) -> None:
     """Logs a fact that the user should see."""
     logger.log(_level, message)

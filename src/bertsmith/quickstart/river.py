@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_json, write_json, write_text
-from bertsmith.base.log import as_details, duration, log_choice, logger, say, size
+from bertsmith.base.log import as_details, duration, each_warning_once, log_choice, logger, say, size
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
@@ -231,8 +231,9 @@ def quickstart(sources: Sequence[str], out: str | Path, budget: Literal["tiny", 
     labelled = work.stage("label", work.label)
     figures = [_figure(each) for each in trained["figures"]]
     if labelled["rows"]:
-        tuned = work.stage("fine-tune", work.finetune)
-        control = work.stage("control", work.control)
+        with each_warning_once():  # both read the same rows
+            tuned = work.stage("fine-tune", work.finetune)
+            control = work.stage("control", work.control)
         figures += classifier_figures(tuned["scores"], control["scores"], tuned["majority"])
     samples = work.stage("predict", work.predict)
     everything = logger.isEnabledFor(logging.DEBUG)

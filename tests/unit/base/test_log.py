@@ -78,6 +78,21 @@ def test_details_are_shown_under_debug_only_and_warnings_always(spoken):
     assert detailed() == ["a detail", "warning: the disk is nearly full", "a result"]
 
 
+def test_a_repeated_warning_is_shown_once_in_its_block(spoken):
+    def repeated() -> list[str]:
+        with log.each_warning_once():
+            for _ in range(2):
+                log.warn("two rows are alike")
+                log.say("a fact")
+        log.warn("two rows are alike")
+        return spoken()
+
+    warning = "warning: two rows are alike"
+    assert repeated() == [warning, "a fact", "a fact", warning]
+    log.configure(debug=True)
+    assert repeated() == [warning, "a fact", warning, "a fact", warning]
+
+
 def test_an_error_ends_the_details(spoken):
     with pytest.raises(ValueError, match="wrong"), log.as_details():
         raise ValueError("wrong")
