@@ -123,6 +123,13 @@ def test_a_reader_that_has_gone_is_no_error(args: str, unbuffered: str, tmp_path
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_reader_gets_what_it_reads_before_it_goes() -> None:
+    shell = f"{sys.executable} -m bertsmith pretrain --help | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("usage: bertsmith pretrain")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -119,8 +119,9 @@ def _paths(source: str, passed: Tally, own: Path | None) -> Iterator[tuple[Path,
             else:
                 yield Path(match), Path(match).name
     else:
-        siblings = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
-        fix = nearest(path.name, siblings) if 0 < len(siblings) < 50 else "check the path"
+        beside = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
+        shown = [name for name in beside if not name.startswith(".")]
+        fix = nearest(path.name, shown) if 0 < len(shown) < 50 else "check the path"
         raise BertsmithError("there is nothing at this path", path, fix)
 
 

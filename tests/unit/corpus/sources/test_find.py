@@ -124,6 +124,9 @@ def test_missing_and_empty_sources(tmp_path: Path) -> None:
     (tmp_path / "corpora").mkdir()
     with pytest.raises(BertsmithError, match="did you mean 'corpora'"):
         find_files([tmp_path / "corpra"], OPTIONS)
+    (tmp_path / ".hidden").touch()
+    with pytest.raises(BertsmithError, match=r"known are: corpora$"):
+        find_files([tmp_path / "unlike"], OPTIONS)
     with pytest.raises(BertsmithError, match="no file to read"):
         find_files([tmp_path / "corpora"], OPTIONS)
     with pytest.raises(BertsmithError, match="no file to read"):
