@@ -74,6 +74,7 @@ def kill_a_worker(cluster: Any) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.slow
 def test_a_worker_is_killed_then_a_node_is_lost(
     cluster: Any, source: Path, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
@@ -98,6 +99,7 @@ def test_an_error_of_a_part_is_the_users_one_message(cluster: Any, tmp_path: Pat
     assert "latin.txt, byte 9" in said
 
 
+@pytest.mark.slow
 def test_a_node_with_other_code_is_named_and_does_nothing(
     cluster: Any, source: Path, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:

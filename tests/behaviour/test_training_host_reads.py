@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -151,37 +152,47 @@ def quarters(rank: int) -> list[list[int]]:
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
     join_ranks(rank, 2, folder)
     found = {mode: reads_of_steps(mode, quarters(0)) for mode in MODES}
-    found["compiled"] = compiled_steps(quarters(rank))
     found["run"] = reads_of_a_run(folder / "run", made)
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple]]:
-    folder = ran_by_ranks(work_of_a_rank, 2, tmp_path_factory.mktemp("ranks"))
+def compiled_steps_of_a_rank(rank: int, folder: Path, made: Path) -> None:
+    join_ranks(rank, 2, folder)
+    torch.save(compiled_steps(quarters(rank)), folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def by_two_ranks(work: Callable[[int, Path, Path], None], folder: Path) -> list[Any]:
+    ran_by_ranks(work, 2, folder)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
 
 
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    return by_two_ranks(work_of_a_rank, tmp_path_factory.mktemp("ranks"))
+
+
 @pytest.mark.parametrize("mode", MODES)
-def test_several_ranks_read_no_more_than_one(found: list[dict[str, tuple]], mode: str) -> None:
+def test_several_ranks_read_no_more_than_one(found: list[Any], mode: str) -> None:
     alone, summed = reads_of_steps("", quarters(0))
     assert not summed
     for each in found:
         assert each[mode] == (alone, True)
 
 
-def test_compiled_steps_of_several_ranks_read_nothing(found: list[dict[str, tuple]]) -> None:
+@pytest.mark.slow
+def test_compiled_steps_of_several_ranks_read_nothing(tmp_path: Path) -> None:
     whole = compiled_steps([[*range(len(LENGTHS))]])
-    for each in found:
-        reads, weights, compilations = each["compiled"]
+    found = by_two_ranks(compiled_steps_of_a_rank, tmp_path)
+    for reads, weights, compilations in found:
         assert reads == 0
         assert compilations <= 3, "the losses of two shapes, and the update"
         check_close(weights, whole[1], 1e-5)
-    assert all(torch.equal(each, found[1]["compiled"][1][name]) for name, each in found[0]["compiled"][1].items())
+    assert all(torch.equal(each, found[1][1][name]) for name, each in found[0][1].items())
 
 
-def test_the_loop_reads_what_is_in_the_hosts_memory_and_nothing_else(found: list[dict[str, list]]) -> None:
+def test_the_loop_reads_what_is_in_the_hosts_memory_and_nothing_else(found: list[Any]) -> None:
     """The flags of a stop, and the verdict on the step before, whose copy is there by then."""
     for each in found:
         places = {place for place in each["run"] if not place[0].startswith(OF_THE_MODEL)}
