@@ -125,7 +125,7 @@ def test_a_folder_that_is_named_has_a_fresh_head_even_where_it_is_the_teacher_s(
     assert equal.pop("classifier.weight") is False
     equal.pop("classifier.bias")
     assert all(equal.values())
-    with pytest.raises(BertsmithError, match="student was None, is 'the teacher with its head'"):
+    with pytest.raises(BertsmithError, match="student was not given, is 'the teacher with its head'"):
         distil(teacher, None, tmp_path / "run", settings=settings, resume=True)
 
 

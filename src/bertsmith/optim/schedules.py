@@ -7,6 +7,8 @@ the update, (k - 1) / steps, so the last one still changes the weights.
 
 from __future__ import annotations
 
+import math
+
 
 def polynomial(update: int, steps: int, warmup_share: float, power: float, base: float) -> float:
     """NVIDIA's schedule: a warm-up, then base (1 - progress) ** power with progress counted from the run's start.
@@ -26,6 +28,28 @@ def linear(update: int, steps: int, warmup_share: float, base: float) -> float:
     if update <= warmup:
         return base * update / warmup
     return base * min(1.0, (steps - update + 1) / (steps - warmup))
+
+
+def cosine(update: int, steps: int, warmup_share: float, base: float) -> float:
+    """A warm-up, then half a cosine wave from base towards a tenth of it (Hoffmann et al., 2022): towards 0 the last
+    updates would change nothing."""
+    warmup = _warmup_updates(steps, warmup_share)
+    if update <= warmup:
+        return base * update / warmup
+    progress = max(0.0, (update - 1 - warmup) / (steps - warmup))
+    return base * (0.55 + 0.45 * math.cos(math.pi * progress))
+
+
+def warmup_stable_decay(update: int, steps: int, warmup_share: float, decay_share: float, base: float) -> float:
+    """A warm-up, then base, and over the last `decay_share` of the steps base (1 - sqrt(progress of the decay)).
+
+    So a run can be prolonged from a checkpoint of its stable part (Hägele et al., 2024, who found this form of decay
+    better than a straight line)."""
+    warmup, decay = _warmup_updates(steps, warmup_share), round(decay_share * steps, 6)
+    if update <= warmup:
+        return base * update / warmup
+    decayed = update - 1 - (steps - decay)
+    return base * (1 - math.sqrt(decayed / decay)) if decayed > 0 else base
 
 
 def constant(update: int, steps: int, warmup_share: float, base: float) -> float:

@@ -45,6 +45,7 @@ _PHASE = {
     "learning_rate": Range(0, 10, above=True),
     "warmup": _SHARE,
     "decay_power": Range(0, 10),
+    "decay_share": _SHARE,
 }
 RANGES: Mapping[str, Range] = {
     "model.layers": _ONE_UP,
@@ -128,6 +129,10 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         )
     for phase in ("phase1", "phase2"):
         length, steps = value_of(recipe, f"{phase}.sequence_length"), value_of(recipe, f"{phase}.steps")
+        warmup, decay = value_of(recipe, f"{phase}.warmup"), value_of(recipe, f"{phase}.decay_share")
+        if value_of(recipe, f"{phase}.schedule") == "warmup_stable_decay" and warmup + decay > 1 + 1e-9:
+            what = f"{phase}.warmup {warmup} and {phase}.decay_share {decay} sum to more than 1"
+            yield f"{phase}.decay_share", what, "lower one of the two"
         if steps and length > model.max_positions:
             what = f"{phase}.sequence_length {length} is longer than model.max_positions {model.max_positions}"
             yield f"{phase}.sequence_length", what, "shorten the sequences or raise model.max_positions"

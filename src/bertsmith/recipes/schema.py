@@ -48,7 +48,12 @@ class Phase:
     warmup: float = 0.1
     """The share of the steps over which the learning rate rises."""
     decay_power: float = 0.5
-    """The learning rate falls as (1 - progress) to this power; 1 is linear."""
+    """Of polynomial: the learning rate falls as (1 - progress) to this power, 0.5 in NVIDIA's recipe, 1 in Google's."""
+    schedule: Literal["polynomial", "linear", "cosine", "constant", "warmup_stable_decay"] = "polynomial"
+    """What follows the warm-up. polynomial is NVIDIA's and Google's: a power of what is left of the whole phase, so
+    that the rate drops where the warm-up ends; the others begin at the highest rate. cosine falls to a tenth of it."""
+    decay_share: float = 0.1
+    """Of warmup_stable_decay: the share of the steps, at the end, over which the learning rate falls."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,8 @@ class Optimizer:
     """Applied to weight matrices and embeddings, not to biases and LayerNorm."""
     max_gradient_norm: float = 1.0
     """The gradient of the whole step is clipped to this global norm; 0 disables clipping."""
+    bias_correction: bool = True
+    """Correct the first running means for having started at zero. Google's BERT does without."""
     trust_ratio: Literal["decayed", "all", "none"] = "decayed"
     """Tensors that LAMB scales by |w|/|update|: those with weight decay (NVIDIA's code), all (the paper) or none."""
 

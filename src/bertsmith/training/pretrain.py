@@ -69,7 +69,13 @@ _FREE_FIELDS = (
     "keep",
     "keep_every",
 )
-# Of these, the ones that ranks need not have alike.
+# Fields that came later: runs of versions without them do not name them, did what their defaults say, and are resumed.
+_LATER_FIELDS = (
+    "gradient_sums",
+    "optimizer.bias_correction",
+    *(f"{phase}.{name}" for phase in ("phase1", "phase2") for name in ("schedule", "decay_share")),
+)
+# Of the free ones, those that ranks need not have alike.
 _OF_A_RANK = ("device", "loader_workers")
 
 
@@ -210,13 +216,15 @@ def _identity(recipe: Recipe, corpus: Corpus, init_from: Path | None, teacher: P
     """All that decides what a run comes to."""
     start = {} if init_from is None else model_identity(Path(init_from), "init_from")
     corpus_checksum = files.sha256(corpus.folder / "corpus.json")
-    # Runs of versions that summed in fp32 alone do not name it, and may be resumed.
-    free = [*_FREE_FIELDS, *(["gradient_sums"] if recipe.gradient_sums == "fp32" else [])]
-    if teacher is None:  # and versions without teachers name nothing about one
-        free += [f"distillation.{name}" for name in asdict(recipe.distillation)]
+    free = {*_FREE_FIELDS}
+    if teacher is None:
+        free |= {f"distillation.{name}" for name in asdict(recipe.distillation)}
     else:
         start |= model_identity(teacher, "teacher")
-    return settings_identity(asdict(recipe), "recipe", free) | {"corpus": corpus_checksum, **start}
+    settings, defaults = (settings_identity(asdict(each), "recipe", free) for each in (recipe, Recipe()))
+    as_before = {name for name in map("recipe.{}".format, _LATER_FIELDS) if settings[name] == defaults[name]}
+    kept = {name: value for name, value in settings.items() if name not in as_before}
+    return {**kept, "corpus": corpus_checksum, **start}
 
 
 def _longest(recipe: Recipe) -> int:
@@ -314,5 +322,6 @@ def _optimizer(recipe: Recipe, model: PretrainingModel, device: Device) -> Clipp
         betas=(settings.beta1, settings.beta2),
         epsilon=settings.epsilon,
         max_gradient_norm=settings.max_gradient_norm,
+        bias_correction=settings.bias_correction,
         loss_scale=LossScale(device.torch_device) if device.scales_losses else None,
     )

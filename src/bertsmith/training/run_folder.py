@@ -197,5 +197,5 @@ def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:
 
 def _short(value: Any) -> str:
     """A value for a message; of a checksum the beginning."""
-    text = repr(value)
+    text = "not given" if value is None else repr(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

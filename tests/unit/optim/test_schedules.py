@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from bertsmith.optim import schedules
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.lamb import Lamb
-from bertsmith.optim.schedules import constant, linear, polynomial
+from bertsmith.optim.schedules import constant, cosine, linear, polynomial, warmup_stable_decay
 
 CURVES = {
     "polynomial": lambda k, steps, share, base: polynomial(k, steps, share, 0.5, base),
     "linear": linear,
+    "cosine": cosine,
+    "warmup_stable_decay": lambda k, steps, share, base: warmup_stable_decay(k, steps, share, (1 - share) / 3, base),
     "constant": constant,
 }
 
@@ -48,6 +50,22 @@ def test_the_base_is_reached_at_the_end_of_the_warm_up():
 def test_linear_falls_in_equal_parts():
     rates = [linear(k, 10, 0.2, 1.0) for k in range(1, 11)]
     assert rates == pytest.approx([0.5, 1.0, 1.0, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
+
+
+def test_a_cosine_is_that_of_transformers_one_update_earlier():
+    transformers = pytest.importorskip("transformers")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
+    theirs = transformers.get_cosine_with_min_lr_schedule_with_warmup(optimizer, 20, 100, min_lr_rate=0.1)
+    for update in range(1, 101):
+        expected = theirs.lr_lambdas[0](update if update <= 20 else update - 1)
+        assert cosine(update, 100, 0.2, 2.0) == pytest.approx(2.0 * expected)
+
+
+def test_stable_until_the_decay_which_falls_as_one_minus_a_root():
+    rates = [warmup_stable_decay(k, 100, 0.1, 0.2, 1.0) for k in range(1, 101)]
+    assert rates[9:81] == [1.0] * 72
+    assert rates[80:] == pytest.approx([1 - (k / 20) ** 0.5 for k in range(20)])
+    assert [warmup_stable_decay(k, 100, 0.1, 0.0, 1.0) for k in (10, 100)] == [1.0, 1.0]
 
 
 def test_no_schedule_is_left_out():

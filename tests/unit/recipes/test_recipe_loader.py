@@ -122,6 +122,12 @@ def test_a_mistake_in_a_file_is_named(tmp_path, text, what, where, fix):
         (["--model.heads", "3"], "not a multiple of model.heads 3", "--model.heads", "divides"),
         (["--device", "tpu"], "'tpu' is not known", "--device", "cuda"),
         (["--masking.random_share", "0.3"], "sum to more than 1", "--masking.random-share", "lower one"),
+        (
+            ["--phase1.schedule=warmup_stable_decay", "--phase1.decay_share=0.95"],
+            "phase1.decay_share 0.95 sum to more than 1",
+            "--phase1.decay-share",
+            "lower one",
+        ),
         (["--phase1.steps=0", "--phase2.steps=0"], "nothing to train", "--phase1.steps", "steps"),
         (["--phase2.sequence_length", "600"], "longer than model.max_positions", "--phase2.sequence-length", "raise"),
         (["--micro_batch_tokens", "100"], "more than micro_batch_tokens 100", "--micro-batch-tokens", "at least 128"),

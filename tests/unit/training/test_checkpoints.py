@@ -245,7 +245,7 @@ def test_run_json_names_every_difference(tmp_path: Path) -> None:
     assert begun_on == {"device": "cpu", "precision": "bf16"}
     with pytest.raises(BertsmithError) as caught:
         check_same_run(tmp_path, {"a": 1, "b": 5, "d": 4})
-    for part in ("b was 2, is 5", "c was 3, is None", "d was None, is 4"):
+    for part in ("b was 2, is 5", "c was 3, is not given", "d was not given, is 4"):
         assert part in caught.value.what
     known = {"a": 1, "b": 2, "c": 3, "begun_on": begun_on}
     assert json.loads((tmp_path / "run.json").read_text(encoding="utf-8")) == known

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
-from bertsmith.optim.schedules import polynomial
+from bertsmith.optim.schedules import cosine, polynomial, warmup_stable_decay
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
@@ -92,6 +92,23 @@ def test_the_rate_is_the_schedules(run: Run) -> None:
     ]
     assert found == pytest.approx(expected, rel=1e-12)
     assert min(found) > 0
+
+
+def test_other_schedules_and_an_adam_without_correction_are_a_run_of_their_own(tmp_path: Path) -> None:
+    """What earlier versions had no field for stays unnamed where it is as it was, so that their runs are resumed."""
+    schedules = {"phase1__schedule": "cosine", "phase2__schedule": "warmup_stable_decay", "phase2__decay_share": 0.5}
+    adam = {"optimizer__name": "adamw", "optimizer__bias_correction": "false"}
+    run = pretrain(small_recipe(phase1__steps=6, phase2__steps=4, **schedules, **adam), corpus(), tmp_path / "run")
+    first, second = RECIPE.phase1, RECIPE.phase2
+    expected = [cosine(update, 6, first.warmup, first.learning_rate) for update in range(1, 7)]
+    expected += [warmup_stable_decay(update, 4, second.warmup, 0.5, second.learning_rate) for update in range(1, 5)]
+    assert [each["learning_rate"] for each in run.metrics("train")] == pytest.approx(expected, rel=1e-12)
+    known = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+    assert known["recipe.phase1.schedule"] == "cosine"
+    assert "recipe.phase1.decay_share" not in known
+    corrected = small_recipe(phase1__steps=6, phase2__steps=4, **schedules, optimizer__name="adamw")
+    with pytest.raises(BertsmithError, match=r"optimizer\.bias_correction was False, is not given"):
+        pretrain(corrected, corpus(), run.folder, resume=True)
 
 
 def test_lines_far_apart_are_means_of_the_lines_between(run: Run, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from bertsmith.batches.shares import Share, agree
 from bertsmith.batches.steps import held_out_batches
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.initial import CUT_NORMAL_DEVIATION
-from bertsmith.optim.schedules import polynomial
+from bertsmith.optim import schedules
 from bertsmith.recipes.schema import Phase, Recipe
 from bertsmith.training.loop import Stage, Trainer, run_stages
 from bertsmith.training.pretraining.objective import Pretraining
@@ -104,19 +104,23 @@ def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, 
         kind="phase",
         label=number,
         steps=phase.steps,
-        learning_rate=partial(
-            polynomial,
-            steps=phase.steps,
-            warmup_share=phase.warmup,
-            power=phase.decay_power,
-            base=phase.learning_rate,
-        ),
+        learning_rate=schedule_of(phase),
         loader=_loader_from(recipe, phase, order, masking, shapes),
         held_out=held_out.of(phase.sequence_length),
         # NVIDIA's second phase restarts LAMB's bias correction and keeps its moments.
         begin=lambda trainer: trainer.optimizer.reset_step_count(),
         seed=recipe.seed,
     )
+
+
+def schedule_of(phase: Phase) -> Callable[[int], float]:
+    """The learning rate of a phase's update k = 1, 2, ..., steps."""
+    curve: Callable[..., float] = getattr(schedules, phase.schedule)
+    own = {
+        schedules.polynomial: {"power": phase.decay_power},
+        schedules.warmup_stable_decay: {"decay_share": phase.decay_share},
+    }.get(curve, {})
+    return partial(curve, steps=phase.steps, warmup_share=phase.warmup, base=phase.learning_rate, **own)
 
 
 def _shapes(recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings) -> FixedShapes:
