@@ -6,7 +6,7 @@ Every draw is keyed by the instance and the position in it, so an instance has t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +27,22 @@ _ACTION, _PIECE = np.uint64(1 << 16), np.uint64(2 << 16)
 @dataclass(frozen=True)
 class MaskingSettings:
     """rate: the share of an instance's slots to predict, special pieces included. Of those, mask_share become [MASK],
-    random_share a random piece of the whole vocabulary (special pieces too, as in Google's code), the rest stay."""
+    random_share a random piece of the whole vocabulary (special pieces too, as in Google's code), the rest stay.
+    whole_words: hides all pieces of a word or none. final_rate: that of the run's last step, to which the rate moves in
+    a straight line; 0 keeps `rate`. first_step, run_steps: the steps of the run before the phase, and in all."""
 
     rate: float = 0.15
     mask_share: float = 0.8
     random_share: float = 0.1
+    whole_words: bool = False
+    final_rate: float = 0.0
+    first_step: int = 0
+    run_steps: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < 1:
-            raise BertsmithError(f"rate is {self.rate}", "masking", "use a number above 0 and below 1")
+        if not 0 < self.rate < 1 or not 0 <= self.final_rate < 1:
+            what = f"rate is {self.rate} and final_rate {self.final_rate}"
+            raise BertsmithError(what, "masking", "use numbers above 0 and below 1")
         shares = (self.mask_share, self.random_share)
         if min(shares) < 0 or sum(shares) > 1 + 1e-9:
             raise BertsmithError(
@@ -43,6 +50,17 @@ class MaskingSettings:
                 "masking",
                 "use shares that sum to 1 at most",
             )
+
+    def of_step(self, number: int) -> MaskingSettings:
+        """Those of a step of the phase, counted from 0."""
+        if not self.final_rate:
+            return self
+        progress = (self.first_step + number) / max(1, self.run_steps - 1)
+        return replace(self, rate=self.rate + (self.final_rate - self.rate) * progress, final_rate=0.0)
+
+    def densest(self) -> MaskingSettings:
+        """Those of the step that hides the most."""
+        return replace(self, rate=max(self.rate, self.final_rate), final_rate=0.0)
 
     def predictions(self, lengths: Ints) -> Ints:
         """int64[S]: the number of pieces to hide in instances of these lengths: round(length x rate), half to even, at
@@ -64,17 +82,24 @@ def mask(
     keys: streams.UInt64s,
     settings: MaskingSettings,
     special: SpecialIds,
+    is_continuation: NDArray[np.bool_] | None = None,
 ) -> tuple[Ints, Ints, Ints]:
     """Hides pieces of a micro-batch.
 
-    ids: int64[T]. hideable: bool[T], False for [CLS] and [SEP]. keys: uint64[S], one per instance. Returns the ids
-    that the model sees (int64[T]), the slots to predict in ascending order (int64[M]) and their true ids (int64[M]).
+    ids: int64[T]. hideable: bool[T], False for [CLS] and [SEP]. keys: uint64[S], one per instance. is_continuation:
+    bool[V], whether a piece continues a word; whole words need it. Returns the ids that the model sees (int64[T]), the
+    slots to predict in ascending order (int64[M]) and their true ids (int64[M]).
     """
     slots = np.flatnonzero(hideable)
     places = layout.positions[slots]
     rows = np.repeat(np.arange(layout.sequences), layout.lengths)[slots]
     priorities = streams.bits(keys[rows], places.astype(np.uint64)) >> np.uint64(64 - _RANDOM_BITS)
-    positions = choose_slots(layout, rows, places, priorities, settings.predictions(layout.lengths))
+    counts = settings.predictions(layout.lengths)
+    if settings.whole_words:
+        assert is_continuation is not None, "which pieces continue a word is not given"
+        positions = slots[choose_words(rows, places, priorities, counts, is_continuation[ids[slots]])]
+    else:
+        positions = choose_slots(layout, rows, places, priorities, counts)
     chosen_rows = np.searchsorted(layout.offsets, positions, side="right") - 1
     chosen_places = layout.positions[positions].astype(np.uint64)
     actions = streams.uniform(keys[chosen_rows], chosen_places + _ACTION)
@@ -91,14 +116,63 @@ def choose_slots(layout: Layout, rows: Ints, places: Ints, priorities: streams.U
     broken by position. Each sequence has at least counts[s] candidates.
     """
     assert layout.sequences <= _ROWS, "a micro-batch has fewer than a million sequences"
-    words = rows.astype(np.uint64) << np.uint64(_RANDOM_BITS)
-    words = (words | priorities) << np.uint64(_PLACE_BITS) | places.astype(np.uint64)
+    words = _sort_keys(rows, places, priorities)
     words.sort()
     of_row = np.bincount(rows, minlength=layout.sequences)
     rank_in_row = np.arange(len(rows)) - np.repeat(np.cumsum(of_row) - of_row, of_row)
     taken = words[rank_in_row < np.repeat(counts, of_row)].astype(np.int64)
     slots = layout.first_slots[taken >> (_RANDOM_BITS + _PLACE_BITS)] + (taken & ((1 << _PLACE_BITS) - 1))
     return np.sort(slots)
+
+
+def choose_words(
+    rows: Ints, places: Ints, priorities: streams.UInt64s, counts: Ints, continues: NDArray[np.bool_]
+) -> Ints:
+    """Which candidates (int64[M], ascending) are hidden if words are hidden whole: words in the order of the priorities
+    of their first pieces, without those that are too long for what is left of counts[s], as in Google's code. What is
+    then still left is filled from the beginning of the first of these, so that counts are exact.
+
+    rows, places, priorities: of the candidates, as in `choose_slots`. continues: bool[C], whether a candidate's piece
+    continues a word; after a slot that is no candidate, and at the start of a sequence, a word begins nevertheless.
+    """
+    begins = ~continues
+    begins[:1] = True
+    begins[1:] |= (np.diff(rows) != 0) | (np.diff(places) != 1)
+    firsts = np.flatnonzero(begins)
+    order = np.argsort(_sort_keys(rows[firsts], places[firsts], priorities[firsts]))
+    lengths, firsts = np.diff(np.append(firsts, len(rows)))[order], firsts[order]
+    row = rows[firsts]
+    starts = np.searchsorted(row, row)
+    taken = lengths <= counts[row]
+    while True:
+        used = np.cumsum(np.where(taken, lengths, 0))
+        used -= (used - np.where(taken, lengths, 0))[starts]
+        heads = _first_of_each(row, taken & (used > counts[row]))
+        if not len(heads):
+            break
+        # Behind the first word that does not fit, no word fits that is longer than what it found.
+        left = np.full(len(counts), len(rows))
+        left[row[heads]] = (counts[row] - used + lengths)[heads]
+        taken &= (used <= counts[row]) | (lengths <= left[row])
+    hidden = np.where(taken, lengths, 0)
+    missing = counts - np.bincount(row, hidden, len(counts)).astype(np.int64)
+    heads = _first_of_each(row, ~taken & (missing[row] > 0))
+    hidden[heads] = missing[row[heads]]
+    ends = np.cumsum(hidden)
+    chosen: Ints = np.arange(hidden.sum()) + np.repeat(firsts - ends + hidden, hidden)
+    return np.sort(chosen)
+
+
+def _first_of_each(row: Ints, marked: NDArray[np.bool_]) -> Ints:
+    """Places of the first marked element of each row that has one. row: ascending."""
+    found = np.flatnonzero(marked)
+    return found[np.unique(row[found], return_index=True)[1]]
+
+
+def _sort_keys(rows: Ints, places: Ints, priorities: streams.UInt64s) -> streams.UInt64s:
+    """By row, then priority, then place."""
+    keys = rows.astype(np.uint64) << np.uint64(_RANDOM_BITS)
+    return (keys | priorities) << np.uint64(_PLACE_BITS) | places.astype(np.uint64)
 
 
 def replacements(

@@ -59,8 +59,14 @@ class Part:
     keys: UInt64s
 
 
-def pack(parts: Sequence[Part], special: SpecialIds, masking: MaskingSettings) -> PretrainBatch:
-    """Builds the batch of all parts, whose rows together are 0 to S - 1, each once. One gather of tokens per part."""
+def pack(
+    parts: Sequence[Part],
+    special: SpecialIds,
+    masking: MaskingSettings,
+    is_continuation: NDArray[np.bool_] | None = None,
+) -> PretrainBatch:
+    """Builds the batch of all parts, whose rows together are 0 to S - 1, each once. One gather of tokens per part.
+    is_continuation: as in `mask`."""
     sequences = sum(len(part.rows) for part in parts)
     a_length, b_length, labels = np.zeros((3, sequences), dtype=np.int64)
     keys = np.zeros(sequences, dtype=np.uint64)
@@ -83,7 +89,7 @@ def pack(parts: Sequence[Part], special: SpecialIds, masking: MaskingSettings) -
         slots = np.concatenate((a_first[part.rows], b_first[part.rows]))
         ids[ranges(slots, lengths)] = part.tokens[ranges(starts, lengths)]
 
-    seen, masked_positions, masked_labels = mask(ids, hideable, layout, keys, masking, special)
+    seen, masked_positions, masked_labels = mask(ids, hideable, layout, keys, masking, special, is_continuation)
     types = (layout.positions >= np.repeat(a_length + 2, layout.lengths)).astype(np.int64)
     return PretrainBatch(seen, types, layout.positions, layout, masked_positions, masked_labels, labels)
 

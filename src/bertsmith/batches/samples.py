@@ -5,6 +5,9 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch
@@ -28,6 +31,10 @@ class _OneShard:
     @property
     def special(self) -> SpecialIds:
         return self.corpus.special
+
+    @property
+    def is_continuation(self) -> NDArray[np.bool_]:
+        return self.corpus.is_continuation
 
     def shards(self, split: str) -> list[ShardInfo]:
         return [self.corpus.shards(split)[self.number]]

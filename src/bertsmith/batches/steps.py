@@ -90,23 +90,24 @@ class StepBuilder:
         """Step `number`, counted from 0: instances number * B to (number + 1) * B of the run."""
         first = number * self.global_batch
         references = self.order.instances(first, self.global_batch)
-        bins = self._deal(references.lengths)
+        masking = self.masking.of_step(number)
+        bins = self._deal(references.lengths, masking)
         each = len(bins) // self.ranks
         ours = bins[self.rank * each : (self.rank + 1) * each]
         return Step(
             number,
-            tuple(self._micro_batch(references[members]) for members in ours),
-            totals(references, self.masking),
+            tuple(self._micro_batch(references[members], masking) for members in ours),
+            totals(references, masking),
             self._started_epochs(references, first),
         )
 
-    def _deal(self, lengths: Ints) -> list[Ints]:
+    def _deal(self, lengths: Ints, masking: MaskingSettings) -> list[Ints]:
         if self.shapes is None:
             return deal_within(lengths, self.ranks, self.micro_batch_tokens)
-        return deal_fixed(lengths, self.masking.predictions(lengths), self.ranks, self.shapes)
+        return deal_fixed(lengths, masking.predictions(lengths), self.ranks, self.shapes)
 
-    def _micro_batch(self, references: References) -> PretrainBatch:
-        batch = build_batch(self.order, references, self.masking)
+    def _micro_batch(self, references: References, masking: MaskingSettings) -> PretrainBatch:
+        batch = build_batch(self.order, references, masking)
         return batch if self.shapes is None else fill_fixed(batch, self.shapes, self.order.source.special.cls)
 
     def _started_epochs(self, references: References, first: int) -> tuple[tuple[int, Account], ...]:
@@ -129,7 +130,8 @@ def build_batch(order: Order, references: References, masking: MaskingSettings) 
         drawn = order.drawn(epoch, shard)
         keys = streams.bits(order.stream(epoch).key("masks", shard), chosen.astype(np.uint64))
         parts.append(Part(drawn.tokens, drawn.instances, chosen, rows, keys))
-    return pack(parts, order.source.special, masking)
+    words = order.source.is_continuation if masking.whole_words else None
+    return pack(parts, order.source.special, masking, words)
 
 
 def held_out_batches(

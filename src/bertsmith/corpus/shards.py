@@ -136,6 +136,11 @@ class Corpus:
     def special(self) -> SpecialIds:
         return SpecialIds(**self.account["tokenizer"]["special"])
 
+    @cached_property
+    def is_continuation(self) -> NDArray[np.bool_]:
+        """bool[V]: the piece continues a word."""
+        return self.tokenizer().is_continuation
+
     @property
     def tokenizer_sha256(self) -> str:
         return str(self.account["tokenizer"]["sha256"])

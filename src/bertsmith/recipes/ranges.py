@@ -59,6 +59,7 @@ RANGES: Mapping[str, Range] = {
     **{f"phase1.{name}": limits for name, limits in _PHASE.items()},
     **{f"phase2.{name}": limits for name, limits in _PHASE.items()},
     "masking.rate": Range(0, 1, above=True, below=True),
+    "masking.final_rate": _PROBABILITY_BELOW_ONE,
     "masking.mask_share": _SHARE,
     "masking.random_share": _SHARE,
     "pairs.random_next": _SHARE,

@@ -66,6 +66,10 @@ class Masking:
     """Of these, the share replaced by [MASK]."""
     random_share: float = 0.1
     """Of these, the share replaced by a random piece; the rest stays unchanged."""
+    whole_words: bool = False
+    """Hide all pieces of a word or none; at most one word of an instance is cut, where its share would not be met."""
+    final_rate: float = 0.0
+    """The rate at the run's last step, to which `rate` moves in a straight line over both phases; 0 keeps `rate`."""
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,8 @@ _FREE_FIELDS = (
 _LATER_FIELDS = (
     "gradient_sums",
     "optimizer.bias_correction",
+    "masking.whole_words",
+    "masking.final_rate",
     *(f"{phase}.{name}" for phase in ("phase1", "phase2") for name in ("schedule", "decay_share")),
 )
 # Of the free ones, those that ranks need not have alike.

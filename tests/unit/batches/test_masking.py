@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Ints, Layout
-from bertsmith.batches.masking import MaskingSettings, mask
+from bertsmith.batches.masking import MaskingSettings, choose_words, mask
 from made_shards import SPECIAL
 
 MASKING = MaskingSettings()
+
+
+WORDS = MaskingSettings(rate=0.3, whole_words=True)
+CONTINUES = np.random.default_rng(0).random(SPECIAL.vocabulary_size) < 0.4
 
 
 def masked(
@@ -20,13 +24,13 @@ def masked(
 ) -> tuple[Layout, Ints, Ints, Ints, Ints]:
     """Layout, ids before and after, positions and labels; [CLS] first, [SEP] in the middle and last."""
     layout = Layout.from_lengths(lengths)
-    ids = 100 + np.arange(layout.tokens) % 50_000
+    ids = 100 + (layout.positions * 61 + np.repeat(keys, layout.lengths) * 7919) % 30_000
     hideable = np.ones(layout.tokens, dtype=np.bool_)
     middles = layout.first_slots + layout.lengths // 2
     hideable[layout.first_slots] = hideable[middles] = hideable[layout.offsets[1:] - 1] = False
     ids[~hideable] = SPECIAL.sep
     ids[layout.first_slots] = SPECIAL.cls
-    seen, positions, labels = mask(ids, hideable, layout, keys.astype(np.uint64), settings, SPECIAL)
+    seen, positions, labels = mask(ids, hideable, layout, keys.astype(np.uint64), settings, SPECIAL, CONTINUES)
     return layout, ids, seen, positions, labels
 
 
@@ -94,15 +98,70 @@ def test_every_place_is_as_likely_as_any_other() -> None:
     assert chi_square < 61 + 5 * np.sqrt(2 * 61)
 
 
-@given(st.permutations(list(range(8))))
-def test_an_instance_is_masked_alike_in_any_batch(order: list[int]) -> None:
+def chosen_one_by_one(words: list[list[int]], count: int) -> list[int]:
+    """Of words in the order of their priorities, those that still fit, and the rest from the first other one."""
+    chosen: list[int] = []
+    for word in words:
+        chosen += word if len(chosen) + len(word) <= count else []
+    other = next((word for word in words if word[0] not in chosen), [])
+    return sorted(chosen + other[: count - len(chosen)])
+
+
+@given(st.data())
+def test_whole_words_are_those_chosen_one_by_one(data: st.DataObject) -> None:
+    sequences = data.draw(st.lists(st.lists(st.booleans(), min_size=1, max_size=40), min_size=1, max_size=4))
+    gaps = [data.draw(st.integers(0, len(each))) for each in sequences]  # a slot in between that is no candidate
+    counts = np.array([data.draw(st.integers(1, len(each))) for each in sequences])
+    rows = np.repeat(np.arange(len(sequences)), [len(each) for each in sequences])
+    at = zip(sequences, gaps, strict=True)
+    places = np.concatenate([[1 + n + (n >= gap) for n in range(len(each))] for each, gap in at])
+    drawn = np.array(data.draw(st.permutations(range(len(rows)))), np.uint64) // np.uint64(2)  # with ties
+    found = choose_words(rows, places, drawn, counts, np.concatenate(sequences).astype(np.bool_))
+    expected = []
+    for row, (each, gap) in enumerate(zip(sequences, gaps, strict=True)):
+        first = int(np.searchsorted(rows, row))
+        words: list[list[int]] = []
+        for number, continues in enumerate(each):
+            if continues and number not in (0, gap):
+                words[-1].append(first + number)
+            else:
+                words.append([first + number])
+        words.sort(key=lambda word: (drawn[word[0]], word[0]))
+        expected += chosen_one_by_one(words, int(counts[row]))
+    assert found.tolist() == expected
+
+
+def test_words_are_hidden_whole_and_counts_are_exact() -> None:
+    layout, ids, _, positions, _ = masked([128] * 500, np.arange(500), WORDS)
+    assert len(positions) == 500 * 38
+    hidden = np.zeros(layout.tokens, np.bool_)
+    hidden[positions] = True
+    inside = CONTINUES[ids] & (ids != SPECIAL.sep) & (ids != SPECIAL.cls)
+    joined = np.flatnonzero(inside[1:] & ~np.isin(ids[:-1], [SPECIAL.sep, SPECIAL.cls]))
+    cut = joined[hidden[joined] != hidden[joined + 1]]
+    assert len(joined) > 10_000
+    rows = cut // 128
+    assert len(rows) == len(set(rows.tolist())) < 150, "at most one word of an instance, and of few instances"
+
+
+@pytest.mark.parametrize(("first", "number", "rate"), [(0, 0, 0.3), (0, 50, 0.225), (60, 40, 0.15)])
+def test_the_rate_moves_in_a_straight_line_over_the_run(first: int, number: int, rate: float) -> None:
+    moving = MaskingSettings(rate=0.3, final_rate=0.15, first_step=first, run_steps=101)
+    assert moving.of_step(number).rate == pytest.approx(rate)
+    assert moving.densest().rate == MaskingSettings(rate=0.15, final_rate=0.3).densest().rate == 0.3
+    assert MASKING.of_step(7) is MASKING
+
+
+@pytest.mark.parametrize("settings", [MASKING, WORDS])
+@given(order=st.permutations(list(range(8))))
+def test_an_instance_is_masked_alike_in_any_batch(settings: MaskingSettings, order: list[int]) -> None:
     lengths, keys = np.array([128, 5, 40, 77, 128, 19, 64, 33]), np.arange(8) * 977
     layout = Layout.from_lengths(lengths)
     alone = []
     for length, key in zip(lengths.tolist(), keys, strict=True):
-        _, _, seen, positions, _ = masked([length], np.array([key]))
+        _, _, seen, positions, _ = masked([length], np.array([key]), settings)
         alone.append((positions.tolist(), (seen == SPECIAL.mask).tolist()))
-    layout, _, seen, positions, _ = masked(lengths[order].tolist(), keys[order])
+    layout, _, seen, positions, _ = masked(lengths[order].tolist(), keys[order], settings)
     for row, number in enumerate(order):
         begin, end = layout.offsets[row : row + 2]
         inside = positions[(positions >= begin) & (positions < end)] - begin

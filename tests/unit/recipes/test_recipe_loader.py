@@ -58,7 +58,8 @@ def test_nvidias_two_phases(name, shape):
     optimizer = recipe.optimizer
     assert (optimizer.name, optimizer.beta1, optimizer.beta2, optimizer.epsilon) == ("lamb", 0.9, 0.999, 1e-6)
     assert (optimizer.weight_decay, optimizer.max_gradient_norm, optimizer.trust_ratio) == (0.01, 1.0, "decayed")
-    assert dataclasses.astuple(recipe.masking) == (0.15, 0.8, 0.1)
+    assert optimizer.bias_correction
+    assert dataclasses.astuple(recipe.masking) == (0.15, 0.8, 0.1, False, 0.0)
     assert dataclasses.astuple(recipe.pairs) == (0.5, 0.1)
 
 

@@ -94,6 +94,18 @@ def test_the_rate_is_the_schedules(run: Run) -> None:
     assert min(found) > 0
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_masking_rate_moves_over_both_phases(compiled: bool) -> None:
+    masking = {"masking__rate": 0.4, "masking__final_rate": 0.2, "masking__whole_words": "true"}
+    recipe = small_recipe(phase1__steps=6, phase2__steps=5, **masking)
+    held_out = HeldOut(recipe, corpus(), compiled)
+    steps = [step for number in (1, 2) for step in phase_stage(recipe, number, corpus(), held_out).loader(0)]
+    shares = [step.totals.masked / step.totals.tokens for step in steps]
+    assert shares == pytest.approx([0.4 - 0.02 * number for number in range(11)], abs=0.01)
+    labelled = [sum(int((each.masked_labels >= 0).sum()) for each in step.micro_batches) for step in steps]
+    assert labelled == [step.totals.masked for step in steps]
+
+
 def test_other_schedules_and_an_adam_without_correction_are_a_run_of_their_own(tmp_path: Path) -> None:
     """What earlier versions had no field for stays unnamed where it is as it was, so that their runs are resumed."""
     schedules = {"phase1__schedule": "cosine", "phase2__schedule": "warmup_stable_decay", "phase2__decay_share": 0.5}

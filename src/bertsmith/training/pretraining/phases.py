@@ -86,7 +86,8 @@ def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, 
     share: this rank's, of what is kept of the phase's epochs; without it nothing is kept or built ahead.
     """
     phase = recipe.phase1 if number == 1 else recipe.phase2
-    masking = MaskingSettings(**asdict(recipe.masking))
+    done, steps = (0 if number == 1 else recipe.phase1.steps), recipe.phase1.steps + recipe.phase2.steps
+    masking = MaskingSettings(**asdict(recipe.masking), first_step=done, run_steps=steps)
     order = Order(
         corpus,
         split="train",
@@ -127,7 +128,7 @@ def _shapes(recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings
     """The shape of a compiled phase, told. It follows from the first epoch, so that a resumed run has the same."""
     shapes = FixedShapes.for_steps(
         order.epoch(0).lengths,
-        masking,
+        masking.densest(),
         global_batch=phase.global_batch,
         ranks=ranks.world_size(),
         budget_tokens=recipe.micro_batch_tokens,
