@@ -107,6 +107,11 @@ class Tokenizer:
         return np.array([len(piece) > 2 and piece.startswith("##") for piece in self.pieces])
 
     @cached_property
+    def piece_bytes(self) -> NDArray[np.int64]:
+        """int64[V]: the bytes of a piece in UTF-8, without its leading ##."""
+        return np.array([len(piece.removeprefix("##").encode()) for piece in self.pieces])
+
+    @cached_property
     def sha256(self) -> str:
         """A hash of all that decides ids: pieces in order, normaliser, pre-tokenizer, word limit, added tokens."""
         model = self._state["model"]

@@ -161,9 +161,7 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
     kernels = recipe.compile != "false"
     device, facts = start_device(recipe.device, recipe.precision, kernels, started_on, run.folder)
     checkpoint = newest_checkpoint(run.folder, resume)
-    model, alphabetic, unigrams = together(
-        lambda: (_model(work, device), corpus.tokenizer().is_alphabetic, corpus.unigrams())
-    )
+    model, tokenizer, unigrams = together(lambda: (_model(work, device), corpus.tokenizer(), corpus.unigrams()))
     teaching = None if work.teacher is None else together(lambda: _teaching(work, model, device))
     if checkpoint is None:
         agree(lambda: {"weights": checksum(model.state_dict())})
@@ -183,7 +181,8 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
     compiled = CompiledStep(model, optimizer, device.torch_device) if is_compiled else None
     cadence = Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep, recipe.keep_every)
     steps = recipe.phase1.steps + recipe.phase2.steps
-    parts = (model, device.torch_device, alphabetic, unigrams, compiled)
+    tables = (tokenizer.is_alphabetic, unigrams, tokenizer.piece_bytes)
+    parts = (model, device.torch_device, *tables, compiled)
     objective = Pretraining(*parts) if teaching is None else DistilledPretraining(*parts, teaching=teaching)
     with trainer_of(
         run.folder,
@@ -195,11 +194,11 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
         sized = replace(recipe, micro_batch_tokens=most)
         run_phases(sized, corpus, trainer, objective, from_scratch=_starts_from(work) is None)
     finished = _gathered(without_maps(model))
-    tokenizer = corpus.folder / "tokenizer"
+    made_with = corpus.folder / "tokenizer"
     if objective.predicts:
-        ranks.by_first(lambda: save_pretraining_model(finished, tokenizer, run.model))
+        ranks.by_first(lambda: save_pretraining_model(finished, made_with, run.model))
     else:
-        ranks.by_first(lambda: save_encoder(finished.encoder, tokenizer, run.model))
+        ranks.by_first(lambda: save_encoder(finished.encoder, made_with, run.model))
     say(f"finished model: {run.model}")
 
 

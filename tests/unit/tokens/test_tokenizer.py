@@ -215,6 +215,7 @@ def test_masks_over_pieces() -> None:
         assert not tokenizer.is_alphabetic[pieces.index(piece)]
     assert tokenizer.is_continuation[pieces.index("##a")]
     assert not tokenizer.is_continuation[pieces.index("#")]
+    assert [tokenizer.piece_bytes[pieces.index(piece)] for piece in ("fox", "##a", "#")] == [3, 1, 1]
 
 
 def test_decode_reads_back(tmp_path: Path) -> None:

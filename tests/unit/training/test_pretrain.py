@@ -147,6 +147,10 @@ def test_evaluations_stand_beside_their_baselines(run: Run) -> None:
                 baselines(work.held_out, unigrams, alphabetic).as_record()
             )
             assert each["sequences"] == 16
+            sizes = [len(piece.removeprefix("##").encode()) for piece in corpus().tokenizer().pieces]
+            masked = [sizes[label] for batch in work.held_out for label in batch.masked_labels if label >= 0]
+            bits = each["masked_loss"] / math.log(2) * len(masked) / sum(masked)
+            assert each["masked_bits_per_byte"] == pytest.approx(bits)
 
 
 def test_the_loss_before_training_is_that_of_guessing_and_said(run: Run, said: list[str]) -> None:

@@ -18,7 +18,7 @@ from bertsmith.model.encoder import Encoder
 from bertsmith.model.losses import Forward, LossSum
 from bertsmith.model.pretraining import PretrainInputs, PretrainLosses
 from bertsmith.training.objective import figures_of, nothing
-from bertsmith.training.pretraining.evaluate import FIGURES, baselines, held_out_figures, means
+from bertsmith.training.pretraining.evaluate import FIGURES, held_out_figures, means
 from bertsmith.training.pretraining.inputs import flop_of, to_inputs
 from bertsmith.training.pretraining.objective import Pretraining
 
@@ -144,8 +144,7 @@ class DistilledPretraining(Pretraining):
         }
         if not self.predicts:
             return figures
-        beside = baselines(held_out, self.unigrams, self.alphabetic)
-        return {**means(sums[:FIGURES].tolist()).as_record(), **beside.as_record(), **figures}
+        return {**self.record(means(sums[:FIGURES].tolist()), held_out), **figures}
 
     def training_line(self, record: Mapping[str, float]) -> str:
         own = super().training_line(record) if self.predicts else f"loss {record['loss']:.3f}"

@@ -6,6 +6,7 @@ distribution) and always guessing the most frequent piece, among all pieces and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.base.layout import IGNORED_LABEL
+from bertsmith.base.layout import IGNORED_LABEL, Ints
 from bertsmith.base.ranks import rank, sum_over_ranks, world_size
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.losses import cross_entropy_sum
@@ -66,8 +67,7 @@ def baselines(
     batches: Sequence[PretrainBatch], unigrams: NDArray[np.int64], alphabetic: NDArray[np.bool_]
 ) -> Baselines:
     """unigrams: int64[V], counts of the train split. alphabetic: bool[V]."""
-    labels = np.concatenate([batch.masked_labels for batch in batches])
-    labels = labels[labels != IGNORED_LABEL]
+    labels = _labels(batches)
     seen = unigrams[unigrams > 0] / max(unigrams.sum(), 1)
     smoothed = (unigrams + 1) / (unigrams.sum() + len(unigrams))
     words = labels[alphabetic[labels]]
@@ -79,6 +79,18 @@ def baselines(
         if len(words)
         else 0.0,
     )
+
+
+def bits_per_byte(masked_loss: float, batches: Sequence[PretrainBatch], piece_bytes: NDArray[np.int64]) -> float:
+    """A masked-word loss in bits per byte of the masked text, white space not counted: unlike nats per piece, it can be
+    compared across vocabularies. piece_bytes: int64[V]."""
+    return float(masked_loss / math.log(2) / max(piece_bytes[_labels(batches)].mean(), 1.0))
+
+
+def _labels(batches: Sequence[PretrainBatch]) -> Ints:
+    every = np.concatenate([batch.masked_labels for batch in batches])
+    labels: Ints = every[every != IGNORED_LABEL]
+    return labels
 
 
 class Compiled(Protocol):

@@ -14,7 +14,7 @@ from bertsmith.model.losses import Forward
 from bertsmith.model.pretraining import PretrainingModel, PretrainLosses
 from bertsmith.training.objective import nothing
 from bertsmith.training.pretraining.compiled import CompiledStep
-from bertsmith.training.pretraining.evaluate import Evaluation, baselines, evaluate
+from bertsmith.training.pretraining.evaluate import Evaluation, baselines, bits_per_byte, evaluate
 from bertsmith.training.pretraining.inputs import flop_of, to_inputs
 
 
@@ -22,14 +22,15 @@ from bertsmith.training.pretraining.inputs import flop_of, to_inputs
 class Pretraining:
     """An `Objective`.
 
-    alphabetic: bool[V], the pieces that are letters only. unigrams: int64[V], counts of the train split. Both are for
-    `evaluate`; a step does without. compiled: runs `model`, where it is compiled.
+    alphabetic: bool[V], the pieces that are letters only. unigrams: int64[V], counts of the train split. piece_bytes:
+    int64[V]. These are for `evaluate`; a step does without. compiled: runs `model`, where it is compiled.
     """
 
     model: PretrainingModel
     device: torch.device
     alphabetic: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     unigrams: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    piece_bytes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     compiled: CompiledStep | None = None
 
     @property
@@ -54,8 +55,13 @@ class Pretraining:
 
     def evaluate(self, held_out: Sequence[PretrainBatch], between: Callable[[], None] = nothing) -> dict[str, float]:
         """`Evaluation` and `Baselines` as one record."""
+        return self.record(self.measure(held_out, between), held_out)
+
+    def record(self, found: Evaluation, held_out: Sequence[PretrainBatch]) -> dict[str, float]:
+        """An evaluation on these batches, with what frequencies alone reach and the loss in bits per byte."""
         beside = baselines(held_out, self.unigrams, self.alphabetic)
-        return {**self.measure(held_out, between).as_record(), **beside.as_record()}
+        bits = bits_per_byte(found.masked_loss, held_out, self.piece_bytes)
+        return {**found.as_record(), "masked_bits_per_byte": bits, **beside.as_record()}
 
     def training_line(self, record: Mapping[str, float]) -> str:
         """The loss and the share of masked words that are predicted right."""
