@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertsmith.corpus.shards import Shard, ShardInfo
 from bertsmith.tokens.special_ids import SpecialIds
@@ -38,6 +39,11 @@ class MemorySource:
     splits: dict[str, list[Shard]]
     special: SpecialIds = SPECIAL
     opened: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def is_continuation(self) -> NDArray[np.bool_]:
+        """Of every third piece."""
+        return np.arange(self.special.vocabulary_size) % 3 == 2
 
     def shards(self, split: str) -> list[ShardInfo]:
         """Names and counts, as a corpus lists them."""

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertsmith.base.layout import Layout
-from bertsmith.batches.packing import PretrainBatch, ranges
+from bertsmith.base.layout import Layout, ranges
+from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.training.parallel import replicate, shard, whole
 from bertsmith.training.pretraining.objective import Pretraining

@@ -18,6 +18,7 @@ from bertsmith.inference.interactive import converse
 from bertsmith.tasks.finetune import finetune
 from bertsmith.tasks.kinds.choice import Choice
 from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.score import Score
 from bertsmith.tasks.kinds.tag import Tag
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.scoring.squad import scores_1_1, scores_2_0
@@ -222,6 +223,7 @@ def test_a_conversation_asks_for_what_the_rows_of_each_kind_have(encoder, capsys
     assert Choice.prompts(Columns()) == ["text", "choices"]
     assert Tag.prompts(Columns(text="words")) == ["words"]
     assert Classify.prompts(Columns(text_b="other")) == ["text", "other"]
+    assert Score.prompts(Columns()) == ["text", "text_b"]
 
 
 def test_a_conversation_over_a_pipe(answered, capsys, monkeypatch):

@@ -206,3 +206,10 @@ def deal_within(lengths: ArrayLike, ranks: int, budget_tokens: int) -> list[Ints
         if not ((np.bincount(numbers, minlength=bins) > 1) & (bin_sums(lengths, numbers, bins) > budget_tokens)).any():
             return members_of(numbers, bins)
         each += 1
+
+
+def ranges(starts: Ints, lengths: Ints) -> Ints:
+    """The integers of all ranges starts[i] to starts[i] + lengths[i], concatenated."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + np.repeat(starts - ends + lengths, lengths)

@@ -63,8 +63,10 @@ def each_warning_once() -> Iterator[None]:
     given: set[str] = set()
 
     def keep(record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING:
+            return True
         message = record.getMessage()
-        repeated = record.levelno == logging.WARNING and message in given
+        repeated = message in given
         given.add(message)
         return not repeated or logger.isEnabledFor(logging.DEBUG)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bertsmith.base import streams
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.layout import Ints, Layout
+from bertsmith.base.layout import Ints, Layout, ranges
 from bertsmith.batches.pairs import SPECIAL_PIECES
 from bertsmith.tokens.special_ids import SpecialIds
 
@@ -29,7 +29,8 @@ class MaskingSettings:
     """rate: the share of an instance's slots to predict, special pieces included. Of those, mask_share become [MASK],
     random_share a random piece of the whole vocabulary (special pieces too, as in Google's code), the rest stay.
     whole_words: hides all pieces of a word or none. final_rate: that of the run's last step, to which the rate moves in
-    a straight line; 0 keeps `rate`. first_step, run_steps: the steps of the run before the phase, and in all."""
+    a straight line; 0 keeps `rate`, and so does a run of one step. first_step, run_steps: the steps of the run before
+    the phase, and in all."""
 
     rate: float = 0.15
     mask_share: float = 0.8
@@ -56,7 +57,7 @@ class MaskingSettings:
         if not self.final_rate:
             return self
         progress = (self.first_step + number) / max(1, self.run_steps - 1)
-        return replace(self, rate=self.rate + (self.final_rate - self.rate) * progress, final_rate=0.0)
+        return replace(self, rate=(1 - progress) * self.rate + progress * self.final_rate, final_rate=0.0)
 
     def densest(self) -> MaskingSettings:
         """Those of the step that hides the most."""
@@ -115,7 +116,6 @@ def choose_slots(layout: Layout, rows: Ints, places: Ints, priorities: streams.U
     rows, places: int64[C], sequence and position of the candidate slots. priorities: uint64[C], below 2**28; ties are
     broken by position. Each sequence has at least counts[s] candidates.
     """
-    assert layout.sequences <= _ROWS, "a micro-batch has fewer than a million sequences"
     words = _sort_keys(rows, places, priorities)
     words.sort()
     of_row = np.bincount(rows, minlength=layout.sequences)
@@ -145,8 +145,9 @@ def choose_words(
     starts = np.searchsorted(row, row)
     taken = lengths <= counts[row]
     while True:
-        used = np.cumsum(np.where(taken, lengths, 0))
-        used -= (used - np.where(taken, lengths, 0))[starts]
+        own = np.where(taken, lengths, 0)
+        used = np.cumsum(own)
+        used -= (used - own)[starts]
         heads = _first_of_each(row, taken & (used > counts[row]))
         if not len(heads):
             break
@@ -158,19 +159,18 @@ def choose_words(
     missing = counts - np.bincount(row, hidden, len(counts)).astype(np.int64)
     heads = _first_of_each(row, ~taken & (missing[row] > 0))
     hidden[heads] = missing[row[heads]]
-    ends = np.cumsum(hidden)
-    chosen: Ints = np.arange(hidden.sum()) + np.repeat(firsts - ends + hidden, hidden)
-    return np.sort(chosen)
+    return np.sort(ranges(firsts, hidden))
 
 
 def _first_of_each(row: Ints, marked: NDArray[np.bool_]) -> Ints:
     """Places of the first marked element of each row that has one. row: ascending."""
     found = np.flatnonzero(marked)
-    return found[np.unique(row[found], return_index=True)[1]]
+    return found[np.diff(row[found], prepend=-1) > 0]
 
 
 def _sort_keys(rows: Ints, places: Ints, priorities: streams.UInt64s) -> streams.UInt64s:
-    """By row, then priority, then place."""
+    """By row, then priority (below 2**28), then place."""
+    assert not len(rows) or rows[-1] < _ROWS, "a micro-batch has fewer than a million sequences"
     keys = rows.astype(np.uint64) << np.uint64(_RANDOM_BITS)
     return (keys | priorities) << np.uint64(_PLACE_BITS) | places.astype(np.uint64)
 

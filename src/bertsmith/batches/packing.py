@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.base.layout import IGNORED_LABEL, Ints, Layout, round_up
+from bertsmith.base.layout import IGNORED_LABEL, Ints, Layout, ranges, round_up
 from bertsmith.base.streams import UInt64s
 from bertsmith.batches.masking import MaskingSettings, mask
 from bertsmith.batches.pairs import SPECIAL_PIECES, Instances
@@ -132,10 +132,3 @@ def _filled(batch: PretrainBatch, filled: Layout, masked: int, piece: int) -> Pr
         np.concatenate((batch.next_sentence_labels, np.full(filled.sequences - batch.layout.sequences, IGNORED_LABEL))),
         batch.filling + missing,
     )
-
-
-def ranges(starts: Ints, lengths: Ints) -> Ints:
-    """The integers of all ranges starts[i] to starts[i] + lengths[i], concatenated."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts - ends + lengths, lengths)

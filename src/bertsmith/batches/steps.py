@@ -85,6 +85,8 @@ class StepBuilder:
                 "global_batch",
                 "use a larger global batch or fewer ranks",
             )
+        if self.masking.whole_words:
+            _ = self.order.source.is_continuation  # read here, once for all that build steps
 
     def build(self, number: int) -> Step:
         """Step `number`, counted from 0: instances number * B to (number + 1) * B of the run."""

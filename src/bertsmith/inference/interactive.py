@@ -14,19 +14,21 @@ def converse(predictor: Predictor, read: Callable[[str], str] | None = None) -> 
     """Reads rows and prints their answers as JSON, until the first column of one is empty or the input ends; gives how
     many were answered.
 
-    Another column that is left empty keeps what it had, so that many questions can be asked of one context. read: gives
-    the line for a prompt, and raises EOFError after the last; from a terminal with its prompt, else from standard input
-    without. A row that cannot be used is named, and the next one is read.
+    Another column that is left empty keeps what it had, so that many questions can be asked of one context; but for a
+    second text that a row may be without. read: gives the line for a prompt, and raises EOFError after the last; from a
+    terminal with its prompt, else from standard input without. A row that cannot be used is named, and the next one is
+    read.
     """
     is_person = read is None and sys.stdin.isatty()
     read = read or (input if is_person else _line)
     columns, row, answered = predictor.prompts, dict[str, str](), 0
+    optional = predictor.columns.text_b if predictor.pairs is None else None
     if is_person:
         print(f"An empty {columns[0]} ends this.", file=sys.stderr)
     while True:
         try:
             for name in columns:
-                kept = name in row and name != columns[0]
+                kept = name in row and name not in (columns[0], optional)
                 line = read(f"{name}{' (empty: the last one)' if kept else ''}: ")
                 if not line.strip() and name == columns[0]:
                     return answered

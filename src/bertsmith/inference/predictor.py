@@ -192,7 +192,8 @@ class Predictor:
 
     @property
     def prompts(self) -> list[str]:
-        """The columns that a row must have, in the order in which a person is asked for them."""
+        """The columns that a person is asked for, in order. A row must have them, but for a second text where `pairs`
+        is None."""
         first, *others = self.reader.prompts(self.columns)
         second = [self.columns.text_b] if self._task.pairs and first == self.columns.text else []
         return [first, *second, *(name for name in others if name not in second)]

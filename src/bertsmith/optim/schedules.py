@@ -16,7 +16,7 @@ def polynomial(update: int, steps: int, warmup_share: float, power: float, base:
     So the rate drops at the end of the warm-up, from base to base (1 - warmup_share) ** power, as in NVIDIA's code.
     power 0.5 is NVIDIA's, 1 is Google's.
     """
-    warmup = _warmup_updates(steps, warmup_share)
+    warmup = _updates(steps, warmup_share)
     if update <= warmup:
         return base * update / warmup
     return float(base * (1 - (update - 1) / steps) ** power)
@@ -24,7 +24,7 @@ def polynomial(update: int, steps: int, warmup_share: float, power: float, base:
 
 def linear(update: int, steps: int, warmup_share: float, base: float) -> float:
     """A warm-up, then a straight line from base down to base / (steps after the warm-up): for fine-tuning."""
-    warmup = _warmup_updates(steps, warmup_share)
+    warmup = _updates(steps, warmup_share)
     if update <= warmup:
         return base * update / warmup
     return base * min(1.0, (steps - update + 1) / (steps - warmup))
@@ -33,7 +33,7 @@ def linear(update: int, steps: int, warmup_share: float, base: float) -> float:
 def cosine(update: int, steps: int, warmup_share: float, base: float) -> float:
     """A warm-up, then half a cosine wave from base towards a tenth of it (Hoffmann et al., 2022): towards 0 the last
     updates would change nothing."""
-    warmup = _warmup_updates(steps, warmup_share)
+    warmup = _updates(steps, warmup_share)
     if update <= warmup:
         return base * update / warmup
     progress = max(0.0, (update - 1 - warmup) / (steps - warmup))
@@ -41,11 +41,9 @@ def cosine(update: int, steps: int, warmup_share: float, base: float) -> float:
 
 
 def warmup_stable_decay(update: int, steps: int, warmup_share: float, decay_share: float, base: float) -> float:
-    """A warm-up, then base, and over the last `decay_share` of the steps base (1 - sqrt(progress of the decay)).
-
-    So a run can be prolonged from a checkpoint of its stable part (Hägele et al., 2024, who found this form of decay
-    better than a straight line)."""
-    warmup, decay = _warmup_updates(steps, warmup_share), round(decay_share * steps, 6)
+    """A warm-up, then base, and over the last `decay_share` of the steps base (1 - sqrt(progress of the decay)), which
+    Hägele et al. (2024) found better than a straight line."""
+    warmup, decay = _updates(steps, warmup_share), _updates(steps, decay_share)
     if update <= warmup:
         return base * update / warmup
     decayed = update - 1 - (steps - decay)
@@ -54,9 +52,9 @@ def warmup_stable_decay(update: int, steps: int, warmup_share: float, decay_shar
 
 def constant(update: int, steps: int, warmup_share: float, base: float) -> float:
     """A warm-up, then base."""
-    warmup = _warmup_updates(steps, warmup_share)
+    warmup = _updates(steps, warmup_share)
     return base * update / warmup if update <= warmup else base
 
 
-def _warmup_updates(steps: int, share: float) -> float:
+def _updates(steps: int, share: float) -> float:
     return round(share * steps, 6)  # 0.29 * 100 is a little under 29

@@ -231,7 +231,7 @@ def quickstart(sources: Sequence[str], out: str | Path, budget: Literal["tiny", 
     labelled = work.stage("label", work.label)
     figures = [_figure(each) for each in trained["figures"]]
     if labelled["rows"]:
-        with each_warning_once():  # both read the same rows
+        with each_warning_once():  # both read the same rows, of which each would say the same
             tuned = work.stage("fine-tune", work.finetune)
             control = work.stage("control", work.control)
         figures += classifier_figures(tuned["scores"], control["scores"], tuned["majority"])

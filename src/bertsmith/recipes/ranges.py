@@ -131,7 +131,7 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     for phase in ("phase1", "phase2"):
         length, steps = value_of(recipe, f"{phase}.sequence_length"), value_of(recipe, f"{phase}.steps")
         warmup, decay = value_of(recipe, f"{phase}.warmup"), value_of(recipe, f"{phase}.decay_share")
-        if value_of(recipe, f"{phase}.schedule") == "warmup_stable_decay" and warmup + decay > 1 + 1e-9:
+        if steps and value_of(recipe, f"{phase}.schedule") == "warmup_stable_decay" and warmup + decay > 1 + 1e-9:
             what = f"{phase}.warmup {warmup} and {phase}.decay_share {decay} sum to more than 1"
             yield f"{phase}.decay_share", what, "lower one of the two"
         if steps and length > model.max_positions:

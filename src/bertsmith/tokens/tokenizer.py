@@ -109,7 +109,8 @@ class Tokenizer:
     @cached_property
     def piece_bytes(self) -> NDArray[np.int64]:
         """int64[V]: the bytes of a piece in UTF-8, without its leading ##."""
-        return np.array([len(piece.removeprefix("##").encode()) for piece in self.pieces])
+        sizes: NDArray[np.int64] = np.array([len(piece.encode()) for piece in self.pieces]) - 2 * self.is_continuation
+        return sizes
 
     @cached_property
     def sha256(self) -> str:

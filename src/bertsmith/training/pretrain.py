@@ -69,14 +69,15 @@ _FREE_FIELDS = (
     "keep",
     "keep_every",
 )
-# Fields that came later: runs of versions without them do not name them, did what their defaults say, and are resumed.
-_LATER_FIELDS = (
-    "gradient_sums",
-    "optimizer.bias_correction",
-    "masking.whole_words",
-    "masking.final_rate",
-    *(f"{phase}.{name}" for phase in ("phase1", "phase2") for name in ("schedule", "decay_share")),
-)
+# Fields that came later, and what versions without them did: their runs do not name them, and are resumed.
+_LATER_FIELDS = {
+    "recipe.gradient_sums": "fp32",
+    "recipe.optimizer.bias_correction": True,
+    "recipe.masking.whole_words": False,
+    "recipe.masking.final_rate": 0.0,
+    **{f"recipe.{phase}.schedule": "polynomial" for phase in ("phase1", "phase2")},
+    **{f"recipe.{phase}.decay_share": 0.1 for phase in ("phase1", "phase2")},
+}
 # Of the free ones, those that ranks need not have alike.
 _OF_A_RANK = ("device", "loader_workers")
 
@@ -222,10 +223,9 @@ def _identity(recipe: Recipe, corpus: Corpus, init_from: Path | None, teacher: P
         free |= {f"distillation.{name}" for name in asdict(recipe.distillation)}
     else:
         start |= model_identity(teacher, "teacher")
-    settings, defaults = (settings_identity(asdict(each), "recipe", free) for each in (recipe, Recipe()))
-    as_before = {name for name in map("recipe.{}".format, _LATER_FIELDS) if settings[name] == defaults[name]}
-    kept = {name: value for name, value in settings.items() if name not in as_before}
-    return {**kept, "corpus": corpus_checksum, **start}
+    settings = settings_identity(asdict(recipe), "recipe", free)
+    named = {name: value for name, value in settings.items() if (name, value) not in _LATER_FIELDS.items()}
+    return {**named, "corpus": corpus_checksum, **start}
 
 
 def _longest(recipe: Recipe) -> int:

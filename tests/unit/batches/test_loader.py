@@ -34,12 +34,17 @@ class BrokenSource(MemorySource):
         raise ZeroDivisionError("a bug of ours")
 
 
-def loader(source: MemorySource | None = None, workers: int = 0, steps: tuple[int, int] = (0, 6)) -> Loader:
+def loader(
+    source: MemorySource | None = None,
+    workers: int = 0,
+    steps: tuple[int, int] = (0, 6),
+    masking: MaskingSettings | None = None,
+) -> Loader:
     order = Order(source or make_source(), seed=1, phase=1, sequence_length=64)
     return Loader(
         order,
         global_batch=20,
-        masking=MaskingSettings(),
+        masking=masking or MaskingSettings(),
         micro_batch_tokens=400,
         start_step=steps[0],
         stop_step=steps[1],
@@ -55,6 +60,16 @@ def test_steps_come_once_each_and_in_order() -> None:
     with loader(steps=(3, 9)) as steps:
         assert [step.number for step in steps] == [3, 4, 5, 6, 7, 8]
     assert batch_threads() == []
+
+
+def test_a_process_hides_the_words_that_a_thread_hides_in_any_run_of_steps() -> None:
+    masking = MaskingSettings(rate=0.4, whole_words=True, final_rate=0.1, run_steps=6)
+    found = []
+    for workers, steps in ((0, (0, 6)), (1, (0, 6)), (0, (3, 6))):
+        with loader(None, workers, steps, masking) as given:
+            found.append([[each.masked_positions.tolist() for each in step.micro_batches] for step in given])
+    assert found[0] == found[1]
+    assert found[0][3:] == found[2]
 
 
 def test_no_step_is_no_work() -> None:

@@ -109,12 +109,12 @@ def chosen_one_by_one(words: list[list[int]], count: int) -> list[int]:
 
 @given(st.data())
 def test_whole_words_are_those_chosen_one_by_one(data: st.DataObject) -> None:
-    sequences = data.draw(st.lists(st.lists(st.booleans(), min_size=1, max_size=40), min_size=1, max_size=4))
+    sequences = data.draw(st.lists(st.lists(st.booleans(), max_size=40), min_size=1, max_size=4))
     gaps = [data.draw(st.integers(0, len(each))) for each in sequences]  # a slot in between that is no candidate
-    counts = np.array([data.draw(st.integers(1, len(each))) for each in sequences])
+    counts = np.array([data.draw(st.integers(0, len(each) + 1)) for each in sequences])
     rows = np.repeat(np.arange(len(sequences)), [len(each) for each in sequences])
     at = zip(sequences, gaps, strict=True)
-    places = np.concatenate([[1 + n + (n >= gap) for n in range(len(each))] for each, gap in at])
+    places = np.concatenate([[1 + n + (n >= gap) for n in range(len(each))] for each, gap in at]).astype(np.int64)
     drawn = np.array(data.draw(st.permutations(range(len(rows)))), np.uint64) // np.uint64(2)  # with ties
     found = choose_words(rows, places, drawn, counts, np.concatenate(sequences).astype(np.bool_))
     expected = []
@@ -168,7 +168,9 @@ def test_an_instance_is_masked_alike_in_any_batch(settings: MaskingSettings, ord
         assert (inside.tolist(), (seen[begin:end] == SPECIAL.mask).tolist()) == alone[number]
 
 
-@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": 1.0}, {"mask_share": 0.95}, {"random_share": -0.1}])
+@pytest.mark.parametrize(
+    "wrong", [{"rate": 0.0}, {"rate": 1.0}, {"final_rate": 1.0}, {"mask_share": 0.95}, {"random_share": -0.1}]
+)
 def test_settings_out_of_range_are_said(wrong: dict[str, float]) -> None:
     with pytest.raises(BertsmithError, match=next(iter(wrong))):
         MaskingSettings(**wrong)

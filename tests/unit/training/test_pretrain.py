@@ -102,6 +102,9 @@ def test_the_masking_rate_moves_over_both_phases(compiled: bool) -> None:
     steps = [step for number in (1, 2) for step in phase_stage(recipe, number, corpus(), held_out).loader(0)]
     shares = [step.totals.masked / step.totals.tokens for step in steps]
     assert shares == pytest.approx([0.4 - 0.02 * number for number in range(11)], abs=0.01)
+    again = next(iter(phase_stage(recipe, 2, corpus(), held_out).loader(3)))  # as a resumed run begins
+    for one, other in zip(again.micro_batches, steps[9].micro_batches, strict=True):
+        assert np.array_equal(one.masked_positions, other.masked_positions)
     labelled = [sum(int((each.masked_labels >= 0).sum()) for each in step.micro_batches) for step in steps]
     assert labelled == [step.totals.masked for step in steps]
 

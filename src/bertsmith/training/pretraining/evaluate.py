@@ -82,8 +82,10 @@ def baselines(
 
 
 def bits_per_byte(masked_loss: float, batches: Sequence[PretrainBatch], piece_bytes: NDArray[np.int64]) -> float:
-    """A masked-word loss in bits per byte of the masked text, white space not counted: unlike nats per piece, it can be
-    compared across vocabularies. piece_bytes: int64[V]."""
+    """A masked-word loss in bits per byte of the masked text, white space not counted. piece_bytes: int64[V].
+
+    It takes the length of pieces out of a comparison across vocabularies, and nothing else: shorter pieces are easier,
+    for more of their word is shown, and [UNK] counts as its own bytes."""
     return float(masked_loss / math.log(2) / max(piece_bytes[_labels(batches)].mean(), 1.0))
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 
 from bertsmith.base import ranks
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import log_choice, say, warn
 from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
@@ -116,6 +116,9 @@ def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, 
 
 def schedule_of(phase: Phase) -> Callable[[int], float]:
     """The learning rate of a phase's update k = 1, 2, ..., steps."""
+    for name, schedule in (("decay_power", "polynomial"), ("decay_share", "warmup_stable_decay")):
+        if phase.schedule != schedule and getattr(phase, name) != getattr(Phase(), name):
+            log_choice(f"{name} {getattr(phase, name)}", "without effect", f"the schedule is {phase.schedule}")
     curve: Callable[..., float] = getattr(schedules, phase.schedule)
     own = {
         schedules.polynomial: {"power": phase.decay_power},
@@ -136,8 +139,8 @@ def _shapes(recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings
     )
     say(
         f"phase {order.phase}: a step is {shapes.micro_batches} micro-batches a rank of {shapes.tokens:,} slots, with "
-        f"room for {shapes.sequences:,} sequences and {shapes.masked:,} masked words; tokens will fill "
-        f"{shapes.expected_fill:.1%} of it"
+        f"room for {shapes.sequences:,} sequences and {shapes.masked:,} masked words"
+        f"{' (of the highest rate)' if masking.final_rate else ''}; tokens will fill {shapes.expected_fill:.1%} of it"
     )
     return shapes
 

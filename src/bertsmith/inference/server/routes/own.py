@@ -107,6 +107,7 @@ def _info(model: Model, service: Service) -> dict[str, Any]:
         "model_type": _model_type(model),
         "kind": model.kind,
         "columns": columns,
+        "pairs": model.pairs if isinstance(model, RowModel) else None,
         "max_concurrent_requests": limits.queue_requests,
         "max_input_length": model.max_length,
         "max_batch_tokens": model.lane.budget_tokens,

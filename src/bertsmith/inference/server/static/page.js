@@ -8,7 +8,10 @@ const KINDS = {
   regress: { title: "a number", columns: textColumns, show: showNumber },
   score: {
     title: "a score",
-    columns: (model) => [[model.columns[0], "Text", "", ""], [model.columns[1], "Second text", "", OPTIONAL]],
+    columns: (model) => [
+      [model.columns[0], "Text", "", ""],
+      [model.columns[1], "Second text", "", model.pairs ? "" : OPTIONAL],
+    ],
     show: showScore,
   },
   tag: { title: "entities", columns: (model) => [[model.columns[0], "Text", LONG, ""]], show: showEntities },
