@@ -50,6 +50,14 @@ def typed(folder: Path, commands: str, **variables: str) -> subprocess.Completed
     return ran(folder, "bash", "-euo", "pipefail", "-c", commands, **variables)
 
 
+def without_warnings(said: str) -> list[str]:
+    """The lines of an output but for its warnings, none of which may be given twice."""
+    warning = re.compile(r"^warning: .*\n(?:    .*\n)*", re.MULTILINE)
+    given = warning.findall(said)
+    assert len(set(given)) == len(given)
+    return warning.sub("", said).splitlines()
+
+
 def write_topics(folder: Path) -> list[str]:
     """The longer help topics of Python, each written to a file of a new folder."""
     topics = sorted(text for text in pydoc_data.topics.topics.values() if len(text) > 2000)

@@ -54,12 +54,13 @@ def made_models(folder: Path) -> dict[str, Path]:
     return found
 
 
-def made_cross_encoder(regressor: Path, folder: Path) -> Path:
-    """A model of numbers as a folder that others publish: one logit, and nothing that says what it is of."""
+def made_cross_encoder(regressor: Path, folder: Path, **names: Any) -> Path:
+    """A model of numbers as a folder that others publish: one logit, and nothing that says what it is of but for what
+    its config.json names."""
     shutil.copytree(regressor, folder, ignore=shutil.ignore_patterns("task.json"))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     del config["problem_type"]
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config | names), encoding="utf-8")
     return folder
 
 

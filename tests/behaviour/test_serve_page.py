@@ -20,6 +20,7 @@ ASKED = {
     "number": {"text": "lovely word1"},
     "ranks": {"text": "word1 word2", "text_b": "word2 lovely"},
     "scores": {"text": "word1 word2", "text_b": "word2 lovely"},
+    "pairs": {"text": "word1 word2", "text_b": "word2 lovely"},
     "tags": {"text": "😀 word3 lovely word0 word5 awful"},
     "answers": {"question": "what is word1", "context": "😀 word2 lovely word3 word4 word5"},
     "choices": {"text": "word1", "choices": "lovely\nawful\nword9"},
@@ -30,8 +31,13 @@ ASKED = {
 
 @pytest.fixture(scope="module")
 def models(served_models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = made_cross_encoder(served_models["ranks"], tmp_path_factory.mktemp("made") / "scores")
-    return {name: folder if name == "scores" else served_models[name] for name in ASKED}
+    made, ranks = tmp_path_factory.mktemp("made"), served_models["ranks"]
+    activation = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}  # by which sentence-transformers marks pairs
+    scores = {
+        "scores": made_cross_encoder(ranks, made / "scores"),
+        "pairs": made_cross_encoder(ranks, made / "pairs", sentence_transformers=activation),
+    }
+    return {name: (served_models | scores)[name] for name in ASKED}
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +106,9 @@ def test_what_is_shown_is_what_predict_answers(served: Served, page: Page, model
     assert ask(page, "scores", ASKED["scores"]) == f"{score['score']:.4f}"
     (alone,) = Predictor(models["scores"], "cpu", precision="fp32")([{"text": "word1 word2"}])
     assert ask(page, "scores", {"text_b": ""}) == f"{alone['score']:.4f}" != f"{score['score']:.4f}"
+    assert page.run("document.getElementById('field-text_b').required") is False
+    assert ask(page, "pairs", ASKED["pairs"]) == f"{score['score']:.4f}"
+    assert page.run("document.getElementById('field-text_b').required") is True
 
     (answer,) = Predictor(models["answers"], "cpu", precision="fp32")([ASKED["answers"]])
     ask(page, "answers", ASKED["answers"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from bertsmith.inference.embed import Embedder
 from bertsmith.inference.export.export import ExportOptions, export
+from bertsmith.inference.interactive import converse
 from bertsmith.inference.predictor import Predictor
 from made_served import Served, made_cross_encoder, serving
 
@@ -292,6 +294,17 @@ def test_metrics_count_requests_rows_and_batches(served: Served) -> None:
     assert [value(name) - first for name, first in zip(names, before, strict=True)][:3] == [1, 2, 3 + 4]
     assert value('bertsmith_queue_requests{model="vectors"}') == 0
     assert served.ask("/metrics")[2]["content-type"].startswith("text/plain; version=0.0.4")
+
+
+def test_a_conversation_asks_a_cross_encoder_for_one_text_or_two(
+    served_models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    predictor = alone(made_cross_encoder(served_models["ranks"], tmp_path / "cross"))
+    typed = iter(["word1", "word2", "word1", "", ""])
+    assert converse(predictor, lambda prompt: next(typed)) == 2
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert found == predictor([{"text": "word1", "text_b": "word2"}, {"text": "word1"}])
+    assert found[0]["score"] != found[1]["score"]
 
 
 def test_a_cross_encoder_ranks_as_it_scores(served_models: dict[str, Path], tmp_path: Path) -> None:

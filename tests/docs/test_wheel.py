@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from made_pages import write_topics
+from made_pages import without_warnings, write_topics
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,4 +62,5 @@ def test_the_quickstart_runs_from_the_wheel_alone(installed: Path, tmp_path: Pat
     call = ["quickstart", "--budget", "tiny", "--source", "texts", "--out", "made"]
     said = run([str(installed / "bertsmith"), *call], tmp_path)
     assert "The tiny budget shows that everything runs" in said
+    assert len(without_warnings(said)) <= 40, said
     assert (tmp_path / "made" / "pretrained" / "model" / "model.safetensors").is_file()

@@ -63,12 +63,9 @@ def each_warning_once() -> Iterator[None]:
     given: set[str] = set()
 
     def keep(record: logging.LogRecord) -> bool:
-        if record.levelno != logging.WARNING:
-            return True
-        message = record.getMessage()
-        repeated = message in given
-        given.add(message)
-        return not repeated or logger.isEnabledFor(logging.DEBUG)
+        is_new = record.levelno != logging.WARNING or record.getMessage() not in given
+        given.add(record.getMessage())
+        return is_new or logger.isEnabledFor(logging.DEBUG)
 
     logger.addFilter(keep)
     try:

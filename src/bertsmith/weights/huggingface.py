@@ -105,7 +105,9 @@ def load_model(
     tensors = {name: tensor for name, tensor in tensors.items() if part_of(to_ours(name) or "") not in leave_out}
     fitted = fit(model, tensors, may_be_fresh, path)
     # As `to_empty`, by which PyTorch would import sympy: half a second of every start.
-    model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"))  # type: ignore[no-untyped-call]
+    shaped = model.state_dict().items()
+    empty = {name: torch.empty(each.shape, dtype=each.dtype, device="cpu") for name, each in shaped}
+    model.load_state_dict(empty, assign=True)
     for part in sorted(fitted.fresh):
         module = model.get_submodule(part.removeprefix("encoder.") if isinstance(model, Encoder) else part)
         initialise(module, config.initializer_range, stream_key(seed, part))

@@ -109,6 +109,13 @@ def test_the_masking_rate_moves_over_both_phases(compiled: bool) -> None:
     assert labelled == [step.totals.masked for step in steps]
 
 
+def test_a_field_of_another_schedule_is_named(said: list[str]) -> None:
+    recipe = small_recipe(phase1__schedule="cosine", phase1__decay_power=1.0, phase1__decay_share=0.5)
+    phase_stage(recipe, 1, corpus(), HeldOut(recipe, corpus()))
+    for field in ("decay_power 1.0", "decay_share 0.5"):
+        assert f"{field}: without effect (the schedule is cosine)" in said
+
+
 def test_other_schedules_and_an_adam_without_correction_are_a_run_of_their_own(tmp_path: Path) -> None:
     """What earlier versions had no field for stays unnamed where it is as it was, so that their runs are resumed."""
     schedules = {"phase1__schedule": "cosine", "phase2__schedule": "warmup_stable_decay", "phase2__decay_share": 0.5}

@@ -86,7 +86,7 @@ def bits_per_byte(masked_loss: float, batches: Sequence[PretrainBatch], piece_by
 
     It takes the length of pieces out of a comparison across vocabularies, and nothing else: shorter pieces are easier,
     for more of their word is shown, and [UNK] counts as its own bytes."""
-    return float(masked_loss / math.log(2) / max(piece_bytes[_labels(batches)].mean(), 1.0))
+    return float(masked_loss / math.log(2) / piece_bytes[_labels(batches)].mean())
 
 
 def _labels(batches: Sequence[PretrainBatch]) -> Ints:

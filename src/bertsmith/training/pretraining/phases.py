@@ -116,15 +116,12 @@ def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, 
 
 def schedule_of(phase: Phase) -> Callable[[int], float]:
     """The learning rate of a phase's update k = 1, 2, ..., steps."""
+    own = {"polynomial": {"power": phase.decay_power}, "warmup_stable_decay": {"decay_share": phase.decay_share}}
     for name, schedule in (("decay_power", "polynomial"), ("decay_share", "warmup_stable_decay")):
         if phase.schedule != schedule and getattr(phase, name) != getattr(Phase(), name):
             log_choice(f"{name} {getattr(phase, name)}", "without effect", f"the schedule is {phase.schedule}")
-    curve: Callable[..., float] = getattr(schedules, phase.schedule)
-    own = {
-        schedules.polynomial: {"power": phase.decay_power},
-        schedules.warmup_stable_decay: {"decay_share": phase.decay_share},
-    }.get(curve, {})
-    return partial(curve, steps=phase.steps, warmup_share=phase.warmup, base=phase.learning_rate, **own)
+    common = {"steps": phase.steps, "warmup_share": phase.warmup, "base": phase.learning_rate}
+    return partial(getattr(schedules, phase.schedule), **common, **own.get(phase.schedule, {}))
 
 
 def _shapes(recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings) -> FixedShapes:
