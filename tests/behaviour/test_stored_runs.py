@@ -51,7 +51,9 @@ def earlier(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"commit {COMMIT[:7]} is not in this repository's history, as in a shallow clone ({said})")
     folder = tmp_path_factory.mktemp("earlier")
     with tarfile.open(fileobj=io.BytesIO(found.stdout)) as archive:
-        archive.extractall(folder, filter="data")
+        # Debian 12 has Python 3.11.2, whose `extractall` takes no filter.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(folder)
     return folder / "src"
 
 

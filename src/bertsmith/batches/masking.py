@@ -30,7 +30,7 @@ class MaskingSettings:
     random_share a random piece of the whole vocabulary (special pieces too, as in Google's code), the rest stay.
     whole_words: hides all pieces of a word or none. final_rate: that of the run's last step, to which the rate moves in
     a straight line; 0 keeps `rate`, and so does a run of one step. first_step, run_steps: the steps of the run before
-    the phase, and in all."""
+    the phase, and in all. special_pieces: of an instance, which are not hidden."""
 
     rate: float = 0.15
     mask_share: float = 0.8
@@ -39,6 +39,7 @@ class MaskingSettings:
     final_rate: float = 0.0
     first_step: int = 0
     run_steps: int = 1
+    special_pieces: int = SPECIAL_PIECES
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < 1 or not 0 <= self.final_rate < 1:
@@ -67,7 +68,7 @@ class MaskingSettings:
         """int64[S]: the number of pieces to hide in instances of these lengths: round(length x rate), half to even, at
         least 1 and at most the number that are not special. 128 slots give 19, 512 give 77."""
         rounded = np.rint(lengths * self.rate).astype(np.int64)
-        counts: Ints = np.minimum(np.maximum(rounded, 1), lengths - SPECIAL_PIECES)
+        counts: Ints = np.minimum(np.maximum(rounded, 1), lengths - self.special_pieces)
         return counts
 
     def max_predictions(self, sequence_length: int) -> int:

@@ -220,6 +220,5 @@ class Order:
         instances = self.files.read_shard(epoch, shard) if self.files else None
         if instances is None:
             key = self.stream(epoch).key("pairs", shard)
-            pairs = self.pairs
-            instances = draw_pairs(opened, key, self.sequence_length, pairs.random_next, pairs.short_sequences)
+            instances = draw_pairs(opened, key, self.sequence_length, self.pairs)
         return DrawnShard(np.asarray(opened.tokens), instances)

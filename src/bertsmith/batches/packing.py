@@ -15,19 +15,20 @@ from numpy.typing import NDArray
 from bertsmith.base.layout import IGNORED_LABEL, Ints, Layout, ranges, round_up
 from bertsmith.base.streams import UInt64s
 from bertsmith.batches.masking import MaskingSettings, mask
-from bertsmith.batches.pairs import SPECIAL_PIECES, Instances
+from bertsmith.batches.pairs import Instances
 from bertsmith.batches.shapes import FixedShapes
 from bertsmith.tokens.special_ids import SpecialIds
 
 
 @dataclass(frozen=True)
 class PretrainBatch:
-    """A micro-batch of masked pairs, unpadded.
+    """A micro-batch of masked pairs or single segments, unpadded.
 
     input_ids, token_type_ids (0 for [CLS] A [SEP], 1 for B [SEP]), position_ids: int64[T]. layout: where the sequences
     are. masked_positions: int64[M], distinct slots of the batch, ascending. masked_labels: int64[M], the true pieces.
-    next_sentence_labels: int64[S], 0 is next, 1 random. filling: the number of slots at the end that only fill up the
-    shape; their labels are -100, and masked positions among them are not ascending.
+    next_sentence_labels: int64[S], 0 is next, 1 random, -100 where there is no second segment. filling: the number of
+    slots at the end that only fill up the shape; their labels are -100, and masked positions among them are not
+    ascending.
     """
 
     input_ids: Ints
@@ -43,6 +44,11 @@ class PretrainBatch:
     def tokens(self) -> int:
         """The number of slots that are not filling."""
         return self.layout.tokens - self.filling
+
+    @property
+    def sequences(self) -> int:
+        """The number of sequences that are not filling; they come first."""
+        return int(np.searchsorted(self.layout.first_slots, self.tokens))
 
 
 @dataclass(frozen=True)
@@ -68,14 +74,16 @@ def pack(
     """Builds the batch of all parts, whose rows together are 0 to S - 1, each once. One gather of tokens per part.
     is_continuation: as in `mask`."""
     sequences = sum(len(part.rows) for part in parts)
-    a_length, b_length, labels = np.zeros((3, sequences), dtype=np.int64)
+    a_length, b_length, lengths, labels = np.zeros((4, sequences), dtype=np.int64)
     keys = np.zeros(sequences, dtype=np.uint64)
     for part in parts:
         a_length[part.rows] = part.instances.a_length[part.chosen]
         b_length[part.rows] = part.instances.b_length[part.chosen]
+        lengths[part.rows] = part.instances.lengths[part.chosen]
         labels[part.rows] = part.instances.next_sentence_label[part.chosen]
         keys[part.rows] = part.keys
-    layout = Layout.from_lengths(a_length + b_length + SPECIAL_PIECES)
+    labels[b_length == 0] = IGNORED_LABEL
+    layout = Layout.from_lengths(lengths)
     a_first = layout.first_slots + 1
     b_first = a_first + a_length + 1
 

@@ -1,4 +1,5 @@
-"""From documents to instances of two segments, as in Google's `create_pretraining_data.py`, one shard at a time.
+"""From documents to instances of two segments, as in Google's `create_pretraining_data.py`, one shard at a time; or to
+instances of one segment, for masked words alone.
 
 A document is cut into chunks of whole sentences that reach a target length. The start of a chunk is segment A. Segment
 B is the rest of the chunk ("is next", label 0), or sentences from a random position in another document of the same
@@ -8,11 +9,14 @@ from the longer segment. Two rules where the reference implementations differ:
 - up to ten draws are made for a random document; if all ten give the document itself, the label is "is next", as in
   NVIDIA's code. In a shard of one document every draw does, so it is counted (`Account.same_document`).
 - random documents come from the same shard, as in NVIDIA's and LDDL's preparation.
+
+Instances of one segment lose nothing: a document is cut after the last sentence that fits, and a sentence longer than
+an instance goes on in the next one. None holds text of two documents (RoBERTa's DOC-SENTENCES).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -32,10 +36,16 @@ IS_NEXT, IS_RANDOM = 0, 1
 @dataclass(frozen=True)
 class PairSettings:
     """random_next: the probability of a random second segment. short_sequences: the share of documents that are cut to
-    a random shorter target."""
+    a random shorter target. single: instances have one segment, so that there are no second ones."""
 
     random_next: float = 0.5
     short_sequences: float = 0.1
+    single: bool = False
+
+    @property
+    def special_pieces(self) -> int:
+        """Of an instance: [CLS] and a [SEP] after each segment."""
+        return SPECIAL_PIECES - self.single
 
     def __post_init__(self) -> None:
         for name in ("random_next", "short_sequences"):
@@ -80,8 +90,8 @@ class Account:
 class Instances:
     """The instances of a shard as positions in its tokens; n of them, in the order of the text.
 
-    a_start, b_start: int64[n]. a_length, b_length: int32[n], without special pieces. next_sentence_label: uint8[n],
-    0 is next, 1 random.
+    a_start, b_start: int64[n]. a_length, b_length: int32[n], without special pieces; b_length is 0 where there is no
+    second segment. next_sentence_label: uint8[n], 0 is next, 1 random; without a meaning where there is none.
     """
 
     a_start: NDArray[np.int64]
@@ -96,12 +106,13 @@ class Instances:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """int64[n]: the slots of each in a batch, with [CLS] and both [SEP]."""
-        return self.a_length.astype(np.int64) + self.b_length + SPECIAL_PIECES
+        """int64[n]: the slots of each in a batch, with [CLS] and a [SEP] after each segment."""
+        special = np.where(self.b_length > 0, SPECIAL_PIECES, SPECIAL_PIECES - 1)
+        return self.a_length.astype(np.int64) + self.b_length + special
 
 
 def draw_pairs(
-    shard: Shard, key: int, sequence_length: int, random_next: float, short_sequences: float, draws: Draws | None = None
+    shard: Shard, key: int, sequence_length: int, settings: PairSettings, draws: Draws | None = None
 ) -> Instances:
     """Cuts a shard into instances of at most `sequence_length` slots; a pure function of the shard and the key.
 
@@ -109,12 +120,14 @@ def draw_pairs(
     short for a pair.
     """
     check_sequence_length(sequence_length)
-    cutter = _Cutter(shard, draws or KeyedDraws(key), sequence_length - SPECIAL_PIECES, random_next)
+    limit = sequence_length - settings.special_pieces
+    cutter = _Cutter(shard, draws or KeyedDraws(key), limit, settings.random_next)
+    cut = cutter.cut_single if settings.single else cutter.cut
     for document in range(len(cutter.documents) - 1):
-        target = cutter.limit
-        if cutter.draws.uniform() < short_sequences:
-            target = cutter.draws.integer(2, cutter.limit)
-        cutter.cut(document, target)
+        target = limit
+        if cutter.draws.uniform() < settings.short_sequences:
+            target = cutter.draws.integer(2, limit)
+        cut(document, target)
     return cutter.instances()
 
 
@@ -160,6 +173,20 @@ class _Cutter:
             if a_end - a_start + b_end - b_start > self.limit:
                 kept = truncated(a_start, a_end, b_start, b_end, self.limit, draws)
             self.rows.append((a_start, a_end, b_start, b_end, *kept, drawn, label))
+
+    def cut_single(self, document: int, target: int) -> None:
+        """Adds the instances of a document, of one segment each: whole sentences that reach `target` tokens, or as many
+        as fit, or what fits of a sentence."""
+        edges = self.sentences[self.documents[document] : self.documents[document + 1] + 1]
+        start = edges[0]
+        while start < edges[-1]:
+            end = edges[min(bisect_left(edges, start + target), len(edges) - 1)]
+            if end - start > self.limit:
+                end = edges[bisect_right(edges, start + self.limit) - 1]
+            if end <= start:
+                end = start + self.limit
+            self.rows.append((start, end, end, end, start, end, end, end, False, IS_NEXT))
+            start = end
 
     def _random_second(self, document: int, target: int) -> tuple[int, int, int]:
         """First and last token of whole sentences of another document that reach `target` tokens, and its number."""

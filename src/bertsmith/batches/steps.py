@@ -24,11 +24,12 @@ from bertsmith.batches.shapes import FixedShapes, deal_fixed
 @dataclass(frozen=True)
 class StepTotals:
     """Counts of a whole step over all ranks, which every rank knows without communication. tokens: slots, special
-    pieces included. masked: pieces to predict."""
+    pieces included. masked: pieces to predict. pairs: sequences of two segments."""
 
     sequences: int
     tokens: int
     masked: int
+    pairs: int
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Step:
     @property
     def counts(self) -> dict[str, int]:
         """Labels of each loss in the whole step, by the names of `PretrainLosses`."""
-        return {"masked": self.totals.masked, "next_sentence": self.totals.sequences}
+        return {"masked": self.totals.masked, "next_sentence": self.totals.pairs}
 
     @property
     def where(self) -> str:
@@ -99,7 +100,7 @@ class StepBuilder:
         return Step(
             number,
             tuple(self._micro_batch(references[members], masking) for members in ours),
-            totals(references, masking),
+            totals(references, masking, self.order.pairs),
             self._started_epochs(references, first),
         )
 
@@ -117,10 +118,11 @@ class StepBuilder:
         return tuple((epoch, self.order.account(epoch)) for epoch in epochs if self.order.epoch_start(epoch) >= first)
 
 
-def totals(references: References, masking: MaskingSettings) -> StepTotals:
+def totals(references: References, masking: MaskingSettings, pairs: PairSettings) -> StepTotals:
     """The counts, which follow from the lengths alone."""
     lengths = references.lengths
-    return StepTotals(len(lengths), int(lengths.sum()), int(masking.predictions(lengths).sum()))
+    masked = int(masking.predictions(lengths).sum())
+    return StepTotals(len(lengths), int(lengths.sum()), masked, 0 if pairs.single else len(lengths))
 
 
 def build_batch(order: Order, references: References, masking: MaskingSettings) -> PretrainBatch:

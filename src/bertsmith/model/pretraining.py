@@ -1,4 +1,4 @@
-"""BERT with its two pre-training heads: the masked word, and whether the second segment follows the first.
+"""BERT with its pre-training heads: the masked word, and, of pairs, whether the second segment follows the first.
 
 Legend: T token slots, S sequences, M masked slots, V vocabulary, H hidden width.
 """
@@ -25,7 +25,8 @@ class PretrainInputs:
     """A packed micro-batch on the device.
 
     input_ids, token_type_ids, position_ids: int64[T]. masked_positions, masked_labels: int64[M], slots and the ids that
-    stood there. next_sentence_labels: int64[S], 0 where the second segment follows the first, 1 where it is random.
+    stood there. next_sentence_labels: int64[S], 0 where the second segment follows the first, 1 where it is random,
+    -100 where there is none.
     """
 
     input_ids: Tensor
@@ -60,14 +61,21 @@ class MaskedHead(nn.Module):
 
 
 class PretrainingModel(nn.Module):
-    """Encoder, masked-word head and next-sentence head."""
+    """Encoder, masked-word head and next-sentence head.
 
-    def __init__(self, config: BertConfig, compute: torch.dtype | None = None) -> None:
+    pairs: whether it learns of pairs; without them it has no next-sentence head, and no pooler, which feeds that.
+    """
+
+    def __init__(self, config: BertConfig, compute: torch.dtype | None = None, pairs: bool = True) -> None:
         super().__init__()
         self.config = config
+        self.pairs = pairs
         self.encoder = Encoder(config, compute)
         self.masked_head = MaskedHead(config)
-        self.next_sentence = Linear(config.hidden_size, 2)
+        if pairs:
+            self.next_sentence = Linear(config.hidden_size, 2)
+        else:
+            del self.encoder.pooler
 
     def masked_logits(self, hidden: Tensor, masked_positions: Tensor) -> Tensor:
         """Scores of every piece at the masked slots only: hidden[T, H], int64[M] -> [M, V]."""
@@ -84,14 +92,23 @@ class PretrainingModel(nn.Module):
         """The masked-word and the next-sentence loss of a micro-batch, summed, with their counts."""
         hidden = self.encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.packed, tied=True)
         masked = cross_entropy_sum(self.masked_logits(hidden, batch.masked_positions), batch.masked_labels)
-        next_sentence = cross_entropy_sum(self.next_sentence_logits(hidden, batch.packed), batch.next_sentence_labels)
-        return PretrainLosses(masked, next_sentence)
+        pair_logits = self.next_sentence_logits(hidden, batch.packed) if self.pairs else None
+        return PretrainLosses(masked, next_sentence_sum(pair_logits, batch))
 
-    def scores(self, batch: PretrainInputs) -> tuple[Tensor, Tensor]:
-        """What `losses` compares with the labels: [M, V] for masked words and [S, 2] for pairs."""
+    def scores(self, batch: PretrainInputs) -> tuple[Tensor, Tensor | None]:
+        """What `losses` compares with the labels: [M, V] for masked words and, where there are, [S, 2] for pairs."""
         hidden = self.encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.packed)
-        return self.masked_logits(hidden, batch.masked_positions), self.next_sentence_logits(hidden, batch.packed)
+        pair_logits = self.next_sentence_logits(hidden, batch.packed) if self.pairs else None
+        return self.masked_logits(hidden, batch.masked_positions), pair_logits
 
     def forward(self, batch: PretrainInputs) -> PretrainLosses:
         """The same as `losses`."""
         return self.losses(batch)
+
+
+def next_sentence_sum(logits: Tensor | None, batch: PretrainInputs) -> LossSum:
+    """The loss of the pairs, of their scores [S, 2]; zeros without scores."""
+    if logits is None:
+        zero = torch.zeros((), device=batch.input_ids.device)
+        return LossSum(zero, zero, zero)
+    return cross_entropy_sum(logits, batch.next_sentence_labels)

@@ -137,6 +137,9 @@ class Recipe:
     pairs: Pairs = field(default_factory=Pairs)
     optimizer: Optimizer = field(default_factory=Optimizer)
     distillation: Distillation = field(default_factory=Distillation)
+    objective: Literal["mlm+nsp", "mlm"] = "mlm+nsp"
+    """mlm+nsp: masked words and next sentences, as BERT. mlm: masked words alone; instances have one segment of one
+    document, and the finished model has neither pooler nor next-sentence head."""
     seed: int = 42
     """Seed of every random stream: order, pairs, masks, weights, dropout."""
     device: str = "auto"

@@ -27,7 +27,7 @@ from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.recipes.loader import as_yaml, load_recipe
-from bertsmith.recipes.schema import Distillation, ModelShape, Recipe
+from bertsmith.recipes.schema import Distillation, ModelShape, Pairs, Recipe
 from bertsmith.training.agreement import agree, checksum, code_facts
 from bertsmith.training.loop import Cadence
 from bertsmith.training.parallel import is_sharded, replicate, shard, whole
@@ -72,6 +72,7 @@ _FREE_FIELDS = (
 # Fields that came later, and what versions without them did: their runs do not name them, and are resumed.
 _LATER_FIELDS = {
     "recipe.gradient_sums": "fp32",
+    "recipe.objective": "mlm+nsp",
     "recipe.optimizer.bias_correction": True,
     "recipe.masking.whole_words": False,
     "recipe.masking.final_rate": 0.0,
@@ -136,6 +137,8 @@ def _opened(
     init_from = None if init_from is None else model_folder(Path(init_from))
     if teacher is None and recipe.distillation != Distillation():
         say("there is no teacher, so the recipe's fields of distillation have no effect")
+    if recipe.objective == "mlm" and recipe.pairs.random_next != Pairs().random_next:
+        say("the objective is mlm, so pairs.random_next has no effect: there are no second segments")
     if teacher is not None:
         teacher = model_folder(Path(teacher))
         _check_taught(recipe, init_from)
@@ -237,14 +240,14 @@ def _model(work: _Work, device: Device) -> PretrainingModel:
     recipe, corpus, init_from = work.recipe, work.corpus, _starts_from(work)
     compute = None if device.compute == torch.float32 else device.compute
     if init_from is not None:
-        model = load_pretraining_model(init_from)
+        model = load_pretraining_model(init_from, pairs=recipe.objective != "mlm")
         fit_vocabulary(model, corpus, init_from)
         if work.teacher is not None and recipe.distillation.teacher_layers:
             take_layers(model, recipe.distillation.teacher_layers, init_from)
         tell_shape(_config(recipe, corpus), model.config, init_from)
         _tell_unused(recipe.model, init_from)
     else:
-        model = PretrainingModel(_config(recipe, corpus))
+        model = PretrainingModel(_config(recipe, corpus), pairs=recipe.objective != "mlm")
         shape = recipe.model
         initialise(model, model.config.initializer_range, recipe.seed, shape.embedding_deviation)
         if shape.fresh_positions == "neighbours":
@@ -277,7 +280,7 @@ def _gathered(model: PretrainingModel) -> PretrainingModel:
     """The finished model with whole weights, on every rank."""
     if not is_sharded(model):
         return model
-    finished = PretrainingModel(model.config)
+    finished = PretrainingModel(model.config, pairs=model.pairs)
     with torch.no_grad():
         for ours, theirs in zip(finished.parameters(), model.parameters(), strict=True):
             ours.copy_(whole(theirs))

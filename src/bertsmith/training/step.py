@@ -76,8 +76,8 @@ def train_step(
     the objective's model and `optimizer`, where they are compiled. should_stop: called between micro-batches; where it
     is True, which it must be on all ranks alike, the step is dropped, nothing is changed, and None is returned.
     """
+    optimizer.begin_step(min((counts[name] for name in objective.names if counts[name]), default=1))
     counts = {name: max(counts[name], 1) for name in objective.names}
-    optimizer.begin_step(min(counts.values()))
     gradients = gradients_of(objective.model)
     gradients.begin()
     sums = StepSums.zero(len(counts), device)

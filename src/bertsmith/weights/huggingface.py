@@ -74,13 +74,16 @@ def load_encoder(folder: str | Path, compute: torch.dtype | None = None) -> Enco
     return load_model(lambda config: Encoder(config, compute), folder, may_be_fresh=(POOLER,), warn_of_fresh=True)
 
 
-def load_pretraining_model(folder: str | Path, compute: torch.dtype | None = None) -> PretrainingModel:
+def load_pretraining_model(
+    folder: str | Path, compute: torch.dtype | None = None, pairs: bool = True
+) -> PretrainingModel:
     """The encoder of a Hugging Face BERT folder with its masked-word and next-sentence heads, in evaluation mode.
 
-    A head or pooler that the folder lacks is fresh, and warned of; otherwise as `load_encoder`.
+    A head or pooler that the folder lacks is fresh, and warned of; otherwise as `load_encoder`. pairs: as of
+    `PretrainingModel`.
     """
     fresh = (POOLER, "masked_head", "next_sentence")
-    return load_model(lambda config: PretrainingModel(config, compute), folder, fresh, warn_of_fresh=True)
+    return load_model(lambda config: PretrainingModel(config, compute, pairs), folder, fresh, warn_of_fresh=True)
 
 
 def load_model(
@@ -168,8 +171,10 @@ def read_config(folder: Path) -> BertConfig:
 
 
 def save_pretraining_model(model: PretrainingModel, tokenizer_folder: str | Path, out: str | Path) -> None:
-    """Writes a folder that `transformers.AutoModelForPreTraining` and `AutoTokenizer` read; see `save_model`."""
-    save_model(model, FolderContents("BertForPreTraining", partial(_copy_tokenizer, Path(tokenizer_folder))), out)
+    """Writes a folder that `transformers` reads as a BertForPreTraining, or as a BertForMaskedLM where the model has no
+    pairs, and its `AutoTokenizer`; see `save_model`."""
+    architecture = "BertForPreTraining" if model.pairs else "BertForMaskedLM"
+    save_model(model, FolderContents(architecture, partial(_copy_tokenizer, Path(tokenizer_folder))), out)
 
 
 def save_encoder(model: Encoder, tokenizer_folder: str | Path, out: str | Path) -> None:

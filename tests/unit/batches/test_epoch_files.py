@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertsmith.batches.epoch_files import EpochFiles
-from bertsmith.batches.pairs import Account, Instances, draw_pairs
+from bertsmith.batches.pairs import Account, Instances, PairSettings, draw_pairs
 from made_shards import make_shard, make_source
 
 
@@ -18,7 +18,7 @@ def files(folder: Path, fingerprint: str = "one") -> EpochFiles:
 
 
 def drawn() -> Instances:
-    return draw_pairs(make_source().splits["train"][0], key=5, sequence_length=64, random_next=0.5, short_sequences=0.1)
+    return draw_pairs(make_source().splits["train"][0], key=5, sequence_length=64, settings=PairSettings())
 
 
 def assert_equal(found: Instances | None, expected: Instances) -> None:
@@ -40,7 +40,7 @@ def test_instances_are_read_as_they_were_drawn(tmp_path: Path) -> None:
 
 
 def test_a_shard_without_documents_has_no_instances(tmp_path: Path) -> None:
-    empty = draw_pairs(make_shard([]), key=5, sequence_length=64, random_next=0.5, short_sequences=0.1)
+    empty = draw_pairs(make_shard([]), key=5, sequence_length=64, settings=PairSettings())
     files(tmp_path).write_shard(0, 2, empty)
     assert_equal(files(tmp_path).read_shard(0, 2), empty)
 

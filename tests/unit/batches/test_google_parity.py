@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bertsmith.base.layout import Layout
 from bertsmith.batches.masking import MaskingSettings, choose_slots, replacements
 from bertsmith.batches.packing import Part, pack
-from bertsmith.batches.pairs import Instances, draw_pairs
+from bertsmith.batches.pairs import Instances, PairSettings, draw_pairs
 from bertsmith.corpus.shards import Shard
 from made_shards import SPECIAL, Documents, make_shard, random_documents
 
@@ -32,7 +32,7 @@ def both(
     reference = GoogleReference(as_lists(shard), length, SPECIAL, random.Random(seed), random_next, short)
     expected = reference.instances()
     replay = Replay(reference.drawn)
-    ours = draw_pairs(shard, 0, length, random_next, short, replay)
+    ours = draw_pairs(shard, 0, length, PairSettings(random_next, short), replay)
     assert replay.next == len(reference.drawn), "Google drew more than we did"
     return shard, reference, expected, ours
 

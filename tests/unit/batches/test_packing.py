@@ -10,18 +10,18 @@ from bertsmith.base.layout import IGNORED_LABEL, round_up
 from bertsmith.base.streams import bits
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.packing import Part, fill, pack, ranges
-from bertsmith.batches.pairs import draw_pairs
+from bertsmith.batches.pairs import PairSettings, draw_pairs
 from made_shards import SPECIAL, make_shard, random_documents
 
 
-def make_parts(seed: int, rows: int) -> list[Part]:
+def make_parts(seed: int, rows: int, single: bool = False) -> list[Part]:
     """Two shards whose instances alternate in the batch in a drawn order."""
     draw = np.random.default_rng(seed)
     order = draw.permutation(rows)
     parts = []
     for number, taken in enumerate((order[: rows // 2], order[rows // 2 :])):
         shard = make_shard(random_documents(seed + number, 20), first_id=10 + 20_000 * number)
-        instances = draw_pairs(shard, seed, 48, 0.5, 0.1)
+        instances = draw_pairs(shard, seed, 48, PairSettings(0.5, 0.1, single))
         chosen = draw.integers(0, len(instances), len(taken))
         parts.append(Part(shard.tokens, instances, chosen, taken, bits(number, chosen.astype(np.uint64))))
     return parts
@@ -45,6 +45,25 @@ def test_a_batch_is_its_instances_one_behind_the_other(seed: int, rows: int) -> 
             assert batch.token_type_ids[here].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
             assert batch.position_ids[here].tolist() == list(range(len(a) + len(b) + 3))
             assert batch.next_sentence_labels[row] == of.next_sentence_label[i]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 40), st.floats(0.01, 0.9))
+def test_single_segments_have_one_separator_and_no_label(seed: int, rows: int, rate: float) -> None:
+    parts, masking = make_parts(seed, rows, single=True), MaskingSettings(rate, special_pieces=2)
+    batch = pack(parts, SPECIAL, masking)
+    unhidden = batch.input_ids.copy()
+    unhidden[batch.masked_positions] = batch.masked_labels
+    for part in parts:
+        for row, i in zip(part.rows, part.chosen, strict=True):
+            of = part.instances
+            text = part.tokens[of.a_start[i] : of.a_start[i] + of.a_length[i]].tolist()
+            here = slice(*batch.layout.offsets[row : row + 2].tolist())
+            assert unhidden[here].tolist() == [SPECIAL.cls, *text, SPECIAL.sep]
+    assert not batch.token_type_ids.any()
+    assert (batch.next_sentence_labels == IGNORED_LABEL).all()
+    assert len(batch.masked_labels) == masking.predictions(batch.layout.lengths).sum()
+    assert batch.sequences == fill(batch).sequences == rows
 
 
 def test_types_and_longest() -> None:

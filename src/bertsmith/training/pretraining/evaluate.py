@@ -20,7 +20,7 @@ from bertsmith.base.layout import IGNORED_LABEL, Ints
 from bertsmith.base.ranks import rank, sum_over_ranks, world_size
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.losses import cross_entropy_sum
-from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
+from bertsmith.model.pretraining import PretrainingModel, PretrainInputs, next_sentence_sum
 from bertsmith.training.objective import nothing
 from bertsmith.training.parallel import is_sharded, reshard
 from bertsmith.training.pretraining.inputs import to_inputs
@@ -31,7 +31,7 @@ FIGURES = 8
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Means over the masked words and pairs of the held-out batches; losses in nats."""
+    """Means over the masked words and pairs of the held-out batches; losses in nats. sequences: the pairs."""
 
     masked_loss: float
     masked_accuracy: float
@@ -42,7 +42,9 @@ class Evaluation:
     sequences: int
 
     def as_record(self) -> dict[str, float]:
-        return asdict(self)
+        """All fields, without those of pairs where there were none."""
+        masked = ("masked_loss", "masked_accuracy", "masked_accuracy_alphabetic", "masked_words")
+        return {name: value for name, value in asdict(self).items() if self.sequences or name in masked}
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def held_out_figures(model: PretrainingModel, inputs: PretrainInputs, letters: T
     """What a micro-batch adds to an evaluation: float64[FIGURES], in the order of `means`. letters: bool[V]."""
     logits, pair_logits = model.scores(inputs)
     masked = cross_entropy_sum(logits, inputs.masked_labels)
-    pairs = cross_entropy_sum(pair_logits, inputs.next_sentence_labels)
+    pairs = next_sentence_sum(pair_logits, inputs)
     words = letters[inputs.masked_labels.clamp(min=0)] & (inputs.masked_labels != IGNORED_LABEL)
     right_words = ((logits.argmax(-1) == inputs.masked_labels) & words).sum()
     figures = (

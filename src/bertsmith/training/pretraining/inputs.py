@@ -16,10 +16,10 @@ from bertsmith.model.pretraining import PretrainInputs
 
 def flop_of(config: BertConfig, batch: PretrainBatch) -> float:
     """Floating-point operations of a micro-batch, forward and backward; what fills it up is not counted."""
-    sequences = int(np.count_nonzero(batch.next_sentence_labels != IGNORED_LABEL))
+    pairs = int(np.count_nonzero(batch.next_sentence_labels != IGNORED_LABEL))
     masked = int(np.count_nonzero(batch.masked_labels != IGNORED_LABEL))
-    squared_lengths = float((batch.layout.lengths[:sequences].astype(np.float64) ** 2).sum())
-    return step_flop(config, batch.tokens, squared_lengths, masked, sequences)
+    squared_lengths = float((batch.layout.lengths[: batch.sequences].astype(np.float64) ** 2).sum())
+    return step_flop(config, batch.tokens, squared_lengths, masked, pairs)
 
 
 def to_inputs(batch: PretrainBatch, device: torch.device) -> PretrainInputs:

@@ -1,4 +1,4 @@
-"""The objective of pre-training: masked words and next sentences, measured beside what frequencies alone reach."""
+"""The objective of pre-training: masked words, and next sentences, measured beside what frequencies alone reach."""
 
 from __future__ import annotations
 
@@ -68,9 +68,10 @@ class Pretraining:
         return f"loss {record['loss']:.3f}, masked words {record['masked_accuracy']:.1%}"
 
     def evaluation_line(self, when: str, figures: Mapping[str, float]) -> str:
-        """Masked words beside what frequencies alone reach, and next sentences."""
+        """Masked words beside what frequencies alone reach, and next sentences, if they are learned."""
+        pairs = f"; next sentence {figures['next_sentence_accuracy']:.1%}" if self.model.pairs else ""
         return (
             f"held out, {when}: masked words {figures['masked_accuracy']:.1%} right, loss "
             f"{figures['masked_loss']:.3f} (by frequency alone {figures['most_frequent_accuracy']:.1%} and "
-            f"{figures['unigram_loss']:.3f}); next sentence {figures['next_sentence_accuracy']:.1%}"
+            f"{figures['unigram_loss']:.3f}){pairs}"
         )

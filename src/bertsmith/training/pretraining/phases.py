@@ -72,12 +72,17 @@ class HeldOut:
             self.corpus,
             sequence_length=sequence_length,
             instances=self.recipe.evaluate_instances,
-            masking=MaskingSettings(),
-            pairs=PairSettings(**asdict(self.recipe.pairs)),
+            masking=MaskingSettings(special_pieces=pairs_of(self.recipe).special_pieces),
+            pairs=pairs_of(self.recipe),
             micro_batch_tokens=self.recipe.micro_batch_tokens,
             seed=self.recipe.seed,
         )
         return fix_shapes(batches, sequence_length, self.corpus.special.cls) if self.compiled else batches
+
+
+def pairs_of(recipe: Recipe) -> PairSettings:
+    """How documents are cut into instances."""
+    return PairSettings(**asdict(recipe.pairs), single=recipe.objective == "mlm")
 
 
 def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, share: Share | None = None) -> Stage:
@@ -87,14 +92,17 @@ def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, 
     """
     phase = recipe.phase1 if number == 1 else recipe.phase2
     done, steps = (0 if number == 1 else recipe.phase1.steps), recipe.phase1.steps + recipe.phase2.steps
-    masking = MaskingSettings(**asdict(recipe.masking), first_step=done, run_steps=steps)
+    pairs = pairs_of(recipe)
+    masking = MaskingSettings(
+        **asdict(recipe.masking), first_step=done, run_steps=steps, special_pieces=pairs.special_pieces
+    )
     order = Order(
         corpus,
         split="train",
         seed=recipe.seed,
         phase=number,
         sequence_length=phase.sequence_length,
-        pairs=PairSettings(**asdict(recipe.pairs)),
+        pairs=pairs,
         cache_folder=share.folder if share else None,
     )
     if share:

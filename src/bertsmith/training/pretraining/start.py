@@ -60,9 +60,11 @@ def check_start(
     found = objective.measure(held_out)
     pieces, loss = len(objective.unigrams), found.masked_loss + found.next_sentence_loss
     from_scratch, spread = spread is not None, spread or 0.0
-    guessing = math.log(pieces) + math.log(2) + spread
+    pairs = objective.model.pairs
+    guessing = math.log(pieces) + (math.log(2) if pairs else 0.0) + spread
     trainer.write("start", {"loss": loss, "guessing_loss": guessing, **found.as_record()})
-    said = f"loss before training: {loss:.3f}; guessing would give ln({pieces}) + ln(2) + {spread:.2f} = {guessing:.3f}"
+    terms = f"ln({pieces}){' + ln(2)' if pairs else ''} + {spread:.2f}"
+    said = f"loss before training: {loss:.3f}; guessing would give {terms} = {guessing:.3f}"
     if not from_scratch:
         say(f"{said}; it is lower because the run starts from a trained model" if loss < guessing - 0.5 else said)
         if loss >= guessing - 0.5:
