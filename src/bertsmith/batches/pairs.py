@@ -10,8 +10,8 @@ from the longer segment. Two rules where the reference implementations differ:
   NVIDIA's code. In a shard of one document every draw does, so it is counted (`Account.same_document`).
 - random documents come from the same shard, as in NVIDIA's and LDDL's preparation.
 
-Instances of one segment lose nothing: a document is cut after the last sentence that fits, and a sentence longer than
-an instance goes on in the next one. None holds text of two documents (RoBERTa's DOC-SENTENCES).
+Instances of one segment lose nothing: a document is cut after the last sentence that fits, and what is left of a
+sentence longer than an instance is in the next one. None holds text of two documents (RoBERTa's DOC-SENTENCES).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 
-def polynomial(update: int, steps: int, warmup_share: float, power: float, base: float) -> float:
+def polynomial(update: float, steps: int, warmup_share: float, power: float, base: float) -> float:
     """NVIDIA's schedule: a warm-up, then base (1 - progress) ** power with progress counted from the run's start.
 
     So the rate drops at the end of the warm-up, from base to base (1 - warmup_share) ** power, as in NVIDIA's code.
@@ -22,7 +22,7 @@ def polynomial(update: int, steps: int, warmup_share: float, power: float, base:
     return float(base * (1 - (update - 1) / steps) ** power)
 
 
-def linear(update: int, steps: int, warmup_share: float, base: float) -> float:
+def linear(update: float, steps: int, warmup_share: float, base: float) -> float:
     """A warm-up, then a straight line from base down to base / (steps after the warm-up): for fine-tuning."""
     warmup = _updates(steps, warmup_share)
     if update <= warmup:
@@ -30,7 +30,7 @@ def linear(update: int, steps: int, warmup_share: float, base: float) -> float:
     return base * min(1.0, (steps - update + 1) / (steps - warmup))
 
 
-def cosine(update: int, steps: int, warmup_share: float, base: float) -> float:
+def cosine(update: float, steps: int, warmup_share: float, base: float) -> float:
     """A warm-up, then half a cosine wave from base towards a tenth of it (Hoffmann et al., 2022): towards 0 the last
     updates would change nothing."""
     warmup = _updates(steps, warmup_share)
@@ -40,7 +40,7 @@ def cosine(update: int, steps: int, warmup_share: float, base: float) -> float:
     return base * (0.55 + 0.45 * math.cos(math.pi * progress))
 
 
-def warmup_stable_decay(update: int, steps: int, warmup_share: float, decay_share: float, base: float) -> float:
+def warmup_stable_decay(update: float, steps: int, warmup_share: float, decay_share: float, base: float) -> float:
     """A warm-up, then base, and over the last `decay_share` of the steps base (1 - sqrt(progress of the decay)), which
     Hägele et al. (2024) found better than a straight line."""
     warmup, decay = _updates(steps, warmup_share), _updates(steps, decay_share)
@@ -50,7 +50,7 @@ def warmup_stable_decay(update: int, steps: int, warmup_share: float, decay_shar
     return base * (1 - math.sqrt(decayed / decay)) if decayed > 0 else base
 
 
-def constant(update: int, steps: int, warmup_share: float, base: float) -> float:
+def constant(update: float, steps: int, warmup_share: float, base: float) -> float:
     """A warm-up, then base."""
     warmup = _updates(steps, warmup_share)
     return base * update / warmup if update <= warmup else base

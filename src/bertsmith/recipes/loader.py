@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -158,6 +158,8 @@ def _typed(given: Mapping[str, str], origins: Mapping[str, str]) -> Recipe:
 def _wanted(name: str) -> str:
     hint = dict(leaves(Recipe))[name]
     kinds = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    if hint == int | Literal["auto"]:
+        return "use a whole number, or auto"
     choices = getattr(hint, "__args__", ())
     return f"use one of: {', '.join(choices)}" if choices else f"use {kinds[hint]}"
 

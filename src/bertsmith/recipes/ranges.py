@@ -73,6 +73,7 @@ RANGES: Mapping[str, Range] = {
     "distillation.relation_heads": _ZERO_UP,
     "distillation.teacher_layers": _ZERO_UP,
     "seed": Range(0, 2**63 - 1),
+    "hours": _ZERO_UP,
     "micro_batch_tokens": _ONE_UP,
     "loader_workers": _ZERO_UP,
     "log_every": _ONE_UP,
@@ -92,7 +93,7 @@ def validate(recipe: Recipe, origins: Mapping[str, str] | None = None) -> None:
     """
     for name, limits in RANGES.items():
         value = value_of(recipe, name)
-        if not limits.holds(value):
+        if value != "auto" and not limits.holds(value):
             raise _wrong(f"{name} is {value}", name, f"use a number {limits}", origins)
     for name, what, fix in _contradictions(recipe):
         raise _wrong(what, name, fix, origins)
@@ -122,6 +123,9 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         shares = f"masking.mask_share {masking.mask_share} and masking.random_share {masking.random_share}"
         what = f"{shares} sum to more than 1"
         yield "masking.random_share", what, "lower one of the two"
+    if recipe.hours and masking.final_rate:
+        what = "masking.final_rate moves the rate over the steps, whose number hours leaves open"
+        yield "masking.final_rate", what, "use 0, or hours 0"
     if not recipe.phase1.steps + recipe.phase2.steps:
         yield (
             "phase1.steps",
@@ -137,8 +141,9 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         if steps and length > model.max_positions:
             what = f"{phase}.sequence_length {length} is longer than model.max_positions {model.max_positions}"
             yield f"{phase}.sequence_length", what, "shorten the sequences or raise model.max_positions"
-        if steps and length > recipe.micro_batch_tokens:
-            what = f"{phase}.sequence_length {length} is more than micro_batch_tokens {recipe.micro_batch_tokens}"
+        budget = recipe.micro_batch_tokens
+        if steps and budget != "auto" and length > budget:
+            what = f"{phase}.sequence_length {length} is more than micro_batch_tokens {budget}"
             yield "micro_batch_tokens", what, f"use at least {length}"
 
 

@@ -156,11 +156,15 @@ class Recipe:
     states of the optimizer too large for one device, which must hold the weights. A resumed run may change it."""
     gradient_sums: Literal["fp32", "bf16"] = "fp32"
     """The dtype in which gradients are summed over ranks; bf16 halves the bytes and rounds."""
-    micro_batch_tokens: int = 8192
+    micro_batch_tokens: int | Literal["auto"] = 8192
     """Maximum number of tokens in a micro-batch; a step has as many micro-batches as it needs. On a CPU they are
-    smaller where so many would take it many seconds."""
+    smaller where so many would take it many seconds. auto tries how many fit the memory of the device, and keeps what
+    it found for the run."""
     loader_workers: int = 0
     """Processes that build batches ahead; 0 builds them in a thread of the main process. The batches are the same."""
+    hours: float = 0.0
+    """How long training takes, with evaluations and saves: learning rates follow the time, which the phases share in
+    proportion to the tokens that their steps would have. 0 takes the steps that the phases say."""
     log_every: int = 10
     """Steps between lines of metrics."""
     evaluate_every: int = 500

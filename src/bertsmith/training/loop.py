@@ -11,7 +11,7 @@ import torch
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, say, warn
-from bertsmith.base.ranks import is_first, rank
+from bertsmith.base.ranks import by_first, is_first, rank
 from bertsmith.base.ranks.shared_stop import SharedStop
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.base.streams import stream_key
@@ -21,6 +21,7 @@ from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.late import LateReading
 from bertsmith.training.meters import Meter, MetricsFile
 from bertsmith.training.objective import Objective, Step, Steps, nothing
+from bertsmith.training.pace import Pace
 from bertsmith.training.step import Compiled, train_step
 
 # Compiled micro-batches have room for steps with more tokens than most; an empty twentieth is worth a warning.
@@ -54,7 +55,8 @@ class Stage:
     the run's. epoch_steps: steps of a pass over the rows. due_every: steps after which everything is due: lines,
     evaluations and checkpoints (0: only at the end). select: the figure of `Objective.evaluate` by which the best
     weights are kept ("": none are). keep_all: the best weights of earlier stages are kept too, not the best of all
-    alone. patience: evaluations in a row without a better figure after which the stage ends (0: never).
+    alone. patience: evaluations in a row without a better figure after which the stage ends (0: never). pace: of a
+    stage that ends by time, for which `steps` and `loader` have more steps than it will take.
     """
 
     number: int
@@ -72,6 +74,12 @@ class Stage:
     select: str = ""
     keep_all: bool = False
     patience: int = 0
+    pace: Pace | None = None
+
+    @property
+    def last_step(self) -> int:
+        """The step after which it ends, by the present plan."""
+        return self.steps if self.pace is None else self.pace.steps
 
     @property
     def name(self) -> str:
@@ -103,6 +111,10 @@ class Trainer:
     _stage: Stage | None = field(default=None, init=False)
     _skipped_warned: float = field(default=0.0, init=False)
     _fill_warned: set[int] = field(default_factory=set, init=False)
+    _began: float = field(default_factory=time.monotonic, init=False)
+
+    def __post_init__(self) -> None:
+        self._began -= self.position.seconds
 
     def enter(self, stage: Stage) -> None:
         """Makes a stage the present one, and begins it if it is new."""
@@ -113,6 +125,14 @@ class Trainer:
             if kept and not stage.keep_all:
                 kept = [max(kept, key=lambda best: best.score)]
             self.position = replace(self.position, stage=stage.number, stage_step=0, best=None, kept=kept, stale=0)
+            if stage.pace is not None:
+                stage.pace.begin(self._now())
+        elif stage.pace is not None:
+            stage.pace.restore(self.position.pace)
+
+    def _now(self) -> float:
+        """How many seconds old the run is, by the clock of the first rank; without those that a kill has lost."""
+        return by_first(lambda: time.monotonic() - self._began)
 
     def run(self, stage: Stage) -> None:
         """Takes the remaining steps of the stage, which must have been entered.
@@ -129,7 +149,7 @@ class Trainer:
         self.objective.model.train()
         with (
             stage.loader(self.position.stage_step) as loader,
-            Progress(stage.name, stage.steps, "steps") as progress,
+            Progress(stage.name, None if stage.pace else stage.steps, "steps") as progress,
         ):
             progress.skip(self.position.stage_step)
             if self.position.unmeasured:
@@ -143,7 +163,7 @@ class Trainer:
                     previous = (step, verdict)
                     self._advance(step)
                     note = ""
-                    if self._due(self.cadence.log_every, stage):
+                    if self._due(self.cadence.log_every, stage) or self._early(stage):
                         self._refuse_non_finite(stage, previous)
                         note = self._log(stage, meter, rate, loader.waited_seconds)
                     progress.advance(1, note)
@@ -179,7 +199,10 @@ class Trainer:
 
     def _due(self, every: int, stage: Stage) -> bool:
         done = self.position.stage_step
-        return done == stage.steps or any(period > 0 and done % period == 0 for period in (every, *stage.due_every))
+        return done == stage.last_step or any(period > 0 and done % period == 0 for period in (every, *stage.due_every))
+
+    def _early(self, stage: Stage) -> bool:
+        return stage.pace is not None and stage.pace.looks_after(self.position.stage_step)
 
     def _evaluate_and_save(
         self, stage: Stage, last: tuple[Step, LateReading] | None, since_log: Callable[[], list[float]]
@@ -193,7 +216,9 @@ class Trainer:
         stopping = dropped or self.stop.look()
         if not (dropped and self.saver.has_taken(self.position)) and (self._save_due(stage) or stopping):
             self._refuse_non_finite(stage, last)
-            self.saver.save(replace(self.position, since_log=since_log()), self.objective.model, self.optimizer)
+            timed = {"seconds": self._now(), "pace": stage.pace.state()} if stage.pace else {}
+            position = replace(self.position, since_log=since_log(), **timed)  # type: ignore[arg-type]
+            self.saver.save(position, self.objective.model, self.optimizer)
         if stopping:
             self.saver.wait()
             self.stop.finish()
@@ -234,7 +259,8 @@ class Trainer:
         """Whether the stage ends before its last step; says so."""
         if self._out_of_patience(stage):
             say(f"{stage.name}: no better {stage.select} in {stage.patience} evaluations, so it ends here")
-        return self._out_of_patience(stage)
+        out_of_time = stage.pace is not None and self.position.stage_step >= stage.last_step
+        return out_of_time or self._out_of_patience(stage)
 
     def _out_of_patience(self, stage: Stage) -> bool:
         return 0 < stage.patience <= self.position.stale
@@ -246,7 +272,9 @@ class Trainer:
 
     def _log(self, stage: Stage, meter: Meter, rate: float, waited: float) -> str:
         record = meter.read(waited)
-        left = (stage.steps - self.position.stage_step) * record["seconds_per_step"]
+        if stage.pace is not None:
+            stage.pace.look(self.position.stage_step, self._now())
+        left = (stage.last_step - self.position.stage_step) * record["seconds_per_step"]
         self._warn_of_fill(stage, record["fill"])
         scaling = self._scaling()
         self.write("train", {"learning_rate": rate, **record, **scaling, f"seconds_left_in_{stage.kind}": left})

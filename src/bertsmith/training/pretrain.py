@@ -33,6 +33,7 @@ from bertsmith.training.loop import Cadence
 from bertsmith.training.parallel import is_sharded, replicate, shard, whole
 from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
 from bertsmith.training.pretraining.distil import DistilledPretraining, Teaching
+from bertsmith.training.pretraining.fitting import fitting_tokens
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.phases import run_phases
 from bertsmith.training.pretraining.start import fit_vocabulary, tell_shape
@@ -73,12 +74,15 @@ _FREE_FIELDS = (
 _LATER_FIELDS = {
     "recipe.gradient_sums": "fp32",
     "recipe.objective": "mlm+nsp",
+    "recipe.hours": 0.0,
     "recipe.optimizer.bias_correction": True,
     "recipe.masking.whole_words": False,
     "recipe.masking.final_rate": 0.0,
     **{f"recipe.{phase}.schedule": "polynomial" for phase in ("phase1", "phase2")},
     **{f"recipe.{phase}.decay_share": 0.1 for phase in ("phase1", "phase2")},
 }
+# More tokens of a micro-batch gain nothing on a CPU.
+_CPU_TOKENS = 8192
 # Of the free ones, those that ranks need not have alike.
 _OF_A_RANK = ("device", "loader_workers")
 
@@ -169,12 +173,12 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
     teaching = None if work.teacher is None else together(lambda: _teaching(work, model, device))
     if checkpoint is None:
         agree(lambda: {"weights": checksum(model.state_dict())})
+    most = _budget(recipe, started_on if checkpoint else {}, model, teaching, device)
     _share(recipe, model)
     optimizer = _optimizer(recipe, model, device)
     position = resume_position(checkpoint, model, optimizer)
     drops = model.config.hidden_dropout_prob > 0 or model.config.attention_probs_dropout_prob > 0
     parallel = "shard" if is_sharded(model) else "replicate"
-    most = micro_batch_tokens(recipe.micro_batch_tokens, model.config, _longest(recipe), device)
     cut = {"micro_batch_tokens": most, "parallel": parallel}
     facts |= cut_of_run(started_on, position, cut, drops)
     if teaching is not None:
@@ -204,6 +208,24 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
     else:
         ranks.by_first(lambda: save_encoder(finished.encoder, made_with, run.model))
     say(f"finished model: {run.model}")
+
+
+def _budget(
+    recipe: Recipe, started_on: Mapping[str, str], model: PretrainingModel, teaching: Teaching | None, device: Device
+) -> int:
+    """The most tokens of a micro-batch. started_on: of the run that is resumed, which keeps what was found for it."""
+    asked, longest = recipe.micro_batch_tokens, _longest(recipe)
+    if asked != "auto":
+        return micro_batch_tokens(asked, model.config, longest, device)
+    if "micro_batch_tokens" in started_on:
+        return int(started_on["micro_batch_tokens"].split(", ")[-1])
+    where = device.torch_device
+    objective = DistilledPretraining(model, where, teaching=teaching) if teaching else Pretraining(model, where)
+    of_steps = [each.steps and each.global_batch * each.sequence_length for each in (recipe.phase1, recipe.phase2)]
+    most = max(of_steps) // ranks.world_size()
+    if device.is_cpu:
+        most = min(most, micro_batch_tokens(_CPU_TOKENS, model.config, longest, device))
+    return fitting_tokens(objective, longest, max(recipe.masking.rate, recipe.masking.final_rate), most)
 
 
 def _starts_from(work: _Work) -> Path | None:

@@ -36,7 +36,8 @@ class Position:
 
     since_log: a `Meter`'s state, of the steps that no line of metrics holds yet. best: of the present stage, None where
     there are none yet. kept: of earlier stages. stale: evaluations since the one that was best in the present stage.
-    unmeasured: an evaluation is due here that a stop has ended.
+    unmeasured: an evaluation is due here that a stop has ended. seconds, pace: of a stage that is driven by time, how
+    old the run is, and `Pace.state`.
     """
 
     step: int = 0
@@ -48,6 +49,8 @@ class Position:
     kept: list[Best] = field(default_factory=list)
     stale: int = 0
     unmeasured: bool = False
+    seconds: float = 0.0
+    pace: list[float] = field(default_factory=list)
 
     @property
     def bests(self) -> list[Best]:

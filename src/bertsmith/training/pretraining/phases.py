@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 from bertsmith.base import ranks
@@ -22,8 +22,12 @@ from bertsmith.model.initial import CUT_NORMAL_DEVIATION
 from bertsmith.optim import schedules
 from bertsmith.recipes.schema import Phase, Recipe
 from bertsmith.training.loop import Stage, Trainer, run_stages
+from bertsmith.training.pace import Pace
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.start import check_start
+
+# More than any run takes; far fewer than the positions of instances that can be counted.
+_UNKNOWN_STEPS = 1 << 40
 
 
 def run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, objective: Pretraining, *, from_scratch: bool) -> None:
@@ -74,10 +78,16 @@ class HeldOut:
             instances=self.recipe.evaluate_instances,
             masking=MaskingSettings(special_pieces=pairs_of(self.recipe).special_pieces),
             pairs=pairs_of(self.recipe),
-            micro_batch_tokens=self.recipe.micro_batch_tokens,
+            micro_batch_tokens=budget_of(self.recipe),
             seed=self.recipe.seed,
         )
         return fix_shapes(batches, sequence_length, self.corpus.special.cls) if self.compiled else batches
+
+
+def budget_of(recipe: Recipe) -> int:
+    """The most tokens of a micro-batch, which must have been found where the recipe leaves it to the device."""
+    assert recipe.micro_batch_tokens != "auto"
+    return recipe.micro_batch_tokens
 
 
 def pairs_of(recipe: Recipe) -> PairSettings:
@@ -90,7 +100,8 @@ def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, 
 
     share: this rank's, of what is kept of the phase's epochs; without it nothing is kept or built ahead.
     """
-    phase = recipe.phase1 if number == 1 else recipe.phase2
+    phase, pace = recipe.phase1 if number == 1 else recipe.phase2, _pace(recipe, number)
+    steps_at_most = phase.steps if pace is None else _UNKNOWN_STEPS
     done, steps = (0 if number == 1 else recipe.phase1.steps), recipe.phase1.steps + recipe.phase2.steps
     pairs = pairs_of(recipe)
     masking = MaskingSettings(
@@ -106,23 +117,39 @@ def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, 
         cache_folder=share.folder if share else None,
     )
     if share:
-        order.build_ahead(share, end=phase.steps * phase.global_batch)
+        order.build_ahead(share, end=steps_at_most * phase.global_batch)
     shapes = _shapes(recipe, phase, order, masking) if held_out.compiled else None
     return Stage(
         number=number,
         kind="phase",
         label=number,
-        steps=phase.steps,
-        learning_rate=schedule_of(phase),
-        loader=_loader_from(recipe, phase, order, masking, shapes),
+        steps=steps_at_most,
+        learning_rate=schedule_of(phase) if pace is None else partial(_timed_rate, phase, pace),
+        loader=_loader_from(recipe, replace(phase, steps=steps_at_most), order, masking, shapes),
         held_out=held_out.of(phase.sequence_length),
         # NVIDIA's second phase restarts LAMB's bias correction and keeps its moments.
         begin=lambda trainer: trainer.optimizer.reset_step_count(),
         seed=recipe.seed,
+        pace=pace,
     )
 
 
-def schedule_of(phase: Phase) -> Callable[[int], float]:
+def _pace(recipe: Recipe, number: int) -> Pace | None:
+    """That of a phase of a run that is driven by time."""
+    if not recipe.hours:
+        return None
+    phases = (recipe.phase1, recipe.phase2)
+    tokens = [phase.steps * phase.global_batch * phase.sequence_length for phase in phases]
+    until = 3600 * recipe.hours * sum(tokens[:number]) / sum(tokens)
+    return Pace(until, phases[number - 1].steps)
+
+
+def _timed_rate(phase: Phase, pace: Pace, number: int) -> float:
+    """The learning rate of an update, where it follows the time."""
+    return schedule_of(replace(phase, steps=max(pace.steps, 1)))(pace.update(number))
+
+
+def schedule_of(phase: Phase) -> Callable[[float], float]:
     """The learning rate of a phase's update k = 1, 2, ..., steps."""
     own = {"polynomial": {"power": phase.decay_power}, "warmup_stable_decay": {"decay_share": phase.decay_share}}
     for name, schedule in (("decay_power", "polynomial"), ("decay_share", "warmup_stable_decay")):
@@ -139,7 +166,7 @@ def _shapes(recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings
         masking.densest(),
         global_batch=phase.global_batch,
         ranks=ranks.world_size(),
-        budget_tokens=recipe.micro_batch_tokens,
+        budget_tokens=budget_of(recipe),
         longest=phase.sequence_length,
     )
     say(
@@ -158,7 +185,7 @@ def _loader_from(
             order,
             global_batch=phase.global_batch,
             masking=masking,
-            micro_batch_tokens=recipe.micro_batch_tokens,
+            micro_batch_tokens=budget_of(recipe),
             rank=ranks.rank(),
             ranks=ranks.world_size(),
             start_step=done,

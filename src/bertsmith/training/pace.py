@@ -1,0 +1,76 @@
+"""A stage that is driven by time: how far it has come, and how many steps it will have."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, dataclass, field
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a look at the clock came to.
+
+    began: seconds of the run at which the stage began. first_seconds, first_step: of the first look, before which a
+    step may have been compiled. step, progress: where the stage stood at the last look, in steps and as a share of its
+    time. steps: that the stage will have.
+    """
+
+    began: float
+    first_seconds: float
+    first_step: float
+    step: float
+    progress: float
+    steps: float
+
+
+@dataclass
+class Pace:
+    """The steps of a stage that ends when the run is `until` seconds old. guess: how many, before any was taken.
+
+    It looks at the clock at lines of the log alone, and what it plans holds until the next one. So ranks with the same
+    clock do the same, and a resumed run takes the steps up to the next line as it took them before.
+    """
+
+    until: float
+    guess: int
+    plan: Plan = field(init=False)
+
+    def begin(self, now: float) -> None:
+        """Begins the stage. now: seconds of the run."""
+        self.plan = Plan(now, 0.0, 0.0, 0.0, 0.0, float(max(self.guess, 1)))
+
+    def look(self, step: int, now: float) -> None:
+        """Plans how many steps are left by how long those took that were taken. step: done of the stage, at least 1."""
+        plan, left = self.plan, max(self.until - now, 0.0)
+        first_seconds, first_step = (plan.first_seconds, plan.first_step) if plan.first_step else (now, float(step))
+        if step > first_step:
+            seconds_per_step = (now - first_seconds) / (step - first_step)
+        else:
+            seconds_per_step = (now - plan.began) / step
+        steps = step + math.floor(left / max(seconds_per_step, 1e-6))
+        progress = 1 - left / max(self.until - plan.began, left, 1e-6)
+        self.plan = Plan(plan.began, first_seconds, first_step, float(step), progress, float(steps))
+
+    def looks_after(self, step: int) -> bool:
+        """Whether a line is due early, after this many steps: the first plan is a guess."""
+        return step & (step - 1) == 0
+
+    @property
+    def steps(self) -> int:
+        """How many steps the stage has, by the present plan."""
+        return int(self.plan.steps)
+
+    def update(self, number: int) -> float:
+        """Where in a schedule of `steps` updates the update `number` of the stage stands, from 1."""
+        plan = self.plan
+        left = max(plan.steps - plan.step, 1.0)
+        progress = plan.progress + (1 - plan.progress) * (number - 1 - plan.step) / left
+        return 1 + min(progress, 1 - 1 / max(plan.steps, 1.0)) * plan.steps
+
+    def state(self) -> list[float]:
+        """For a checkpoint."""
+        return list(astuple(self.plan))
+
+    def restore(self, state: list[float]) -> None:
+        """Takes a state back."""
+        self.plan = Plan(*state)

@@ -1,0 +1,97 @@
+"""How many tokens a micro-batch takes where a recipe leaves that to the device: as many as it has memory for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from bertsmith.base import ranks
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.layout import Layout
+from bertsmith.base.log import log_choice
+from bertsmith.base.ranks.together import together
+from bertsmith.batches.packing import PretrainBatch
+from bertsmith.training.objective import mean_loss
+from bertsmith.training.pretraining.objective import Pretraining
+
+_TILE = 128
+# Beside weights and gradients an update has two moments of each weight, and its own copy of the largest of them.
+_OF_THE_OPTIMIZER = 3
+# Of a GPU's memory, for what it cuts into pieces that are too small.
+_SPARE = 0.05
+_SAID_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc")
+
+
+def fitting_tokens(objective: Pretraining, longest: int, masked_share: float, most: int) -> int:
+    """The most tokens of a micro-batch for which a forward and a backward pass fit the memory of every rank's device.
+
+    Called by all ranks, before weights are shared and moments made. longest: tokens of the longest sequence.
+    masked_share: of them to predict, at most. most: more than which is of no use. Raises BertsmithError where not even
+    the longest sequence fits.
+    """
+    least = _tiles(longest)
+    most = max(least, _tiles(most))
+
+    def fits(tokens: int) -> bool:
+        return _fits(objective, tokens, longest, masked_share)
+
+    tokens = min(ranks.gathered(together(lambda: largest(fits, least, most))))
+    log_choice("micro-batches", f"{tokens:,} tokens", "so many were tried and fit the memory of the device")
+    return tokens
+
+
+def _tiles(tokens: float) -> int:
+    return math.ceil(tokens / _TILE) * _TILE
+
+
+def largest(fits: Callable[[int], bool], least: int, most: int) -> int:
+    """Between `least` and `most` a number of tokens that fits, within an eighth of the largest that does."""
+    tokens, too_many = most, 0
+    while not fits(tokens):
+        if tokens == least:
+            what = f"not even one sequence of {least:,} tokens fits the memory of the device"
+            fix = "use a smaller model, shorter sequences, gradient_checkpointing, or another device"
+            raise BertsmithError(what, "micro_batch_tokens: auto", fix)
+        tokens, too_many = max(least, tokens // 2 // _TILE * _TILE), tokens
+    while too_many - tokens > max(_TILE, tokens // 8):
+        middle = _tiles((tokens + too_many) / 2)
+        if middle < too_many and fits(middle):
+            tokens = middle
+        else:
+            too_many = min(middle, too_many - _TILE)
+    return tokens
+
+
+def _fits(objective: Pretraining, tokens: int, longest: int, masked_share: float) -> bool:
+    """Whether a micro-batch of the longest sequences fits beside what the optimizer will keep."""
+    model, where = objective.model, objective.device
+    try:
+        held = [torch.empty(_OF_THE_OPTIMIZER * sum(each.numel() for each in model.parameters()), device=where)]
+        if where.type == "cuda":
+            spare = int(_SPARE * torch.cuda.mem_get_info(where)[1])
+            held.append(torch.empty(spare, dtype=torch.uint8, device=where))
+        forward = objective.forward(_made(tokens, longest, masked_share), where)
+        mean_loss(list(forward.losses.values()), [tokens] * len(forward.losses)).backward()  # type: ignore[no-untyped-call]
+        return True
+    except (RuntimeError, MemoryError) as error:
+        if not isinstance(error, MemoryError) and not any(words in str(error).lower() for words in _SAID_OF_MEMORY):
+            raise
+        return False
+    finally:
+        model.zero_grad(set_to_none=True)
+        if where.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _made(tokens: int, longest: int, masked_share: float) -> PretrainBatch:
+    """A micro-batch of sequences of the longest kind, with nothing in them."""
+    count = tokens // longest
+    layout = Layout.from_lengths(np.array([longest] * count + [tokens - count * longest] * (tokens > count * longest)))
+    masked = np.linspace(0, tokens - 1, max(1, math.ceil(masked_share * tokens)), dtype=np.int64)
+    nothing = np.zeros(tokens, np.int64)
+    return PretrainBatch(
+        nothing, nothing, layout.positions, layout, masked, np.zeros_like(masked), np.zeros(layout.sequences, np.int64)
+    )

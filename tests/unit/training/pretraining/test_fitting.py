@@ -1,0 +1,95 @@
+"""How many tokens of a micro-batch are found to fit, and that a run keeps them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.recipes.loader import load_recipe
+from bertsmith.training.pretrain import pretrain
+from bertsmith.training.pretraining import fitting
+from bertsmith.training.pretraining.fitting import largest
+from made_runs import corpus, figures, signalled_after, small_recipe
+
+# With little memory above what is held already, fewer tokens fit than are asked for.
+SHORT_OF_MEMORY = """
+import resource, torch
+from bertsmith.model.config import BertConfig
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.training.pretraining.fitting import fitting_tokens
+from bertsmith.training.pretraining.objective import Pretraining
+torch.set_num_threads(1)
+config = BertConfig(vocab_size=512, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)
+objective = Pretraining(PretrainingModel(config).train(), torch.device("cpu"))
+print(fitting_tokens(objective, 128, 0.15, 8192))
+held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (held + 400_000_000, resource.RLIM_INFINITY))
+print(fitting_tokens(objective, 128, 0.15, 8192))
+"""
+
+
+@given(st.integers(1, 40), st.integers(0, 4000), st.integers(0, 5000))
+def test_what_is_found_fits_and_not_much_more_would(least: int, more: int, edge: int) -> None:
+    least, most, edge = 128 * least, 128 * (least + more), 128 * edge
+    tried: list[int] = []
+
+    def fits(tokens: int) -> bool:
+        tried.append(tokens)
+        return tokens <= edge
+
+    if edge < least:
+        with pytest.raises(BertsmithError, match="not even one sequence"):
+            largest(fits, least, most)
+        return
+    found = largest(fits, least, most)
+    assert least <= found <= min(most, edge)
+    assert found % 128 == 0
+    assert found == most or min(most, edge) - found <= max(128, found // 8)
+    assert len(tried) <= 20
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="there is no /proc here")
+def test_where_memory_is_short_fewer_tokens_fit() -> None:
+    done = subprocess.run([sys.executable, "-c", SHORT_OF_MEMORY], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    most, found = map(int, done.stdout.split())
+    assert most == 8192
+    assert 128 <= found < most
+
+
+def test_an_error_that_is_not_of_memory_is_raised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("another fault")
+
+    monkeypatch.setattr(fitting, "mean_loss", broken)
+    with pytest.raises(RuntimeError, match="another fault"):
+        pretrain(small_recipe(micro_batch_tokens="auto"), corpus(), tmp_path / "run")
+
+
+def test_a_run_notes_what_it_found_and_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = small_recipe(micro_batch_tokens="auto", phase2__steps=0)
+    unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken")
+    with monkeypatch.context() as patch:
+        signalled_after(2, patch)
+        with pytest.raises(StoppedAfterSaving):
+            pretrain(recipe, corpus(), tmp_path / "run")
+    noted = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
+    assert noted["begun_on"]["micro_batch_tokens"] == "512", "8 sequences of 64 tokens are a whole step"
+    assert load_recipe(tmp_path / "run" / "recipe.yaml").micro_batch_tokens == "auto"
+    monkeypatch.setattr(fitting, "largest", lambda *_: pytest.fail("it is looked for once a run"))
+    resumed = pretrain(recipe, corpus(), tmp_path / "run", resume=True)
+    assert figures(resumed) == figures(unbroken)
+
+
+def test_it_is_a_whole_number_or_auto() -> None:
+    with pytest.raises(BertsmithError, match="use a whole number, or auto"):
+        load_recipe("bert-tiny", ["--micro_batch_tokens=many"])
+    assert load_recipe("bert-tiny", ["--micro_batch_tokens=4096"]).micro_batch_tokens == 4096

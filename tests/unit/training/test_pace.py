@@ -1,0 +1,103 @@
+"""A stage that ends by time: when it ends, what rates it has, and that it can be resumed."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.optim.schedules import linear
+from bertsmith.training.loop import Trainer
+from bertsmith.training.pace import Pace
+from bertsmith.training.pretrain import pretrain
+from made_runs import corpus, figures, signalled_after, small_recipe, weights
+
+SECONDS_PER_STEP = 0.5
+
+
+def walked(pace: Pace, seconds: list[float], log_every: int) -> tuple[list[float], float]:
+    """Where in the schedule each step stood, and how old the run was at the end. seconds: of each step, in turns."""
+    now, step, places = 0.0, 0, []
+    pace.begin(now)
+    while step < pace.steps:
+        places.append((pace.update(step + 1) - 1) / pace.steps)
+        now += seconds[step % len(seconds)]
+        step += 1
+        if step == pace.steps or step % log_every == 0 or pace.looks_after(step):
+            pace.look(step, now)
+    return places, now
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.floats(0.01, 2.0), min_size=1, max_size=8), st.integers(1, 50), st.integers(1, 10**6), st.floats(1, 500)
+)
+def test_it_ends_at_its_time_whatever_was_guessed(
+    seconds: list[float], log_every: int, guess: int, until: float
+) -> None:
+    places, now = walked(Pace(until, guess), seconds, log_every)
+    # Between two lines steps may be slower than those before were.
+    assert now - until <= max(log_every, 2) * max(seconds) + 1e-6
+    assert until - now <= log_every * max(seconds) + 1e-6
+    assert all(0 <= place < 1 for place in places)
+
+
+@given(st.integers(20, 400), st.integers(1, 10))
+def test_of_even_steps_the_rates_are_those_of_so_many_steps(steps: int, log_every: int) -> None:
+    pace = Pace(steps * 1.0 + 1e-3, steps)
+    places, now = walked(pace, [1.0], log_every)
+    assert now == steps
+    assert places == pytest.approx([number / steps for number in range(steps)], abs=2 / steps)
+
+
+def test_a_state_is_taken_back() -> None:
+    one, other = Pace(10.0, 3), Pace(10.0, 3)
+    one.begin(2.0)
+    one.look(4, 5.0)
+    other.restore(one.state())
+    assert [other.update(number) for number in range(5, 9)] == [one.update(number) for number in range(5, 9)]
+    assert other.steps == one.steps
+
+
+def clocked(patch: pytest.MonkeyPatch) -> None:
+    """Every step takes as long as every other, whatever the machine does meanwhile."""
+    patch.setattr(Trainer, "_now", lambda self: SECONDS_PER_STEP * self.position.step)
+
+
+def test_a_run_ends_by_time_and_goes_on_as_it_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clocked(monkeypatch)
+    hours = 30.5 * SECONDS_PER_STEP / 3600
+    recipe = small_recipe(hours=hours, log_every=4, phase1__schedule="linear", phase2__schedule="linear")
+    unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken")
+    train = unbroken.metrics("train")
+    assert train[-1]["step"] == 30
+    # 4 steps of 8 x 64 tokens and 3 of 4 x 96.
+    first = [record for record in train if record["phase"] == 1]
+    assert first[-1]["step"] == int(30.5 * 4 * 8 * 64 / (4 * 8 * 64 + 3 * 4 * 96))
+    rate = partial(linear, steps=first[-1]["step"], warmup_share=0.3, base=recipe.phase1.learning_rate)
+    assert [record["phase_step"] for record in first][:4] == [1, 2, 4, 8]
+    for record in first[2:]:
+        assert record["learning_rate"] == pytest.approx(rate(record["phase_step"]), rel=0.2)
+    with monkeypatch.context() as patch:
+        signalled_after(7, patch)
+        with pytest.raises(StoppedAfterSaving):
+            pretrain(recipe, corpus(), tmp_path / "run")
+    resumed = pretrain(recipe, corpus(), tmp_path / "run", resume=True)
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+
+
+def test_by_the_real_clock_it_ends_too(tmp_path: Path) -> None:
+    run = pretrain(small_recipe(hours=1e-4), corpus(), tmp_path / "run")
+    assert run.is_finished()
+    assert [record["phase"] for record in run.metrics("train")][-1] == 2
+
+
+def test_a_rate_that_moves_over_the_steps_needs_their_number() -> None:
+    with pytest.raises(BertsmithError, match="whose number hours leaves open"):
+        small_recipe(hours=1, masking__final_rate=0.2)
