@@ -132,6 +132,7 @@ FINETUNING = [
 ROOTS = {
     "training.pretrain": {*SEES["training"], "recipes", "training.pretraining.phases"},
     "training.pretraining.phases": {*SEES["training"], "recipes"},
+    "training.budget": {*SEES["training"], "recipes"},
     "tasks.finetune": {*SEES["tasks"], "recipes", "weights", "optim", "training", *FINETUNING},
     "tasks.distill": {*SEES["tasks"], "corpus", "recipes", "weights", "training.pretrain", "tasks.finetune"},
     **{name: {*SEES["tasks"], "weights", "optim", "training", *FINETUNING} for name in FINETUNING},

@@ -11,7 +11,7 @@ import tyro
 from bertsmith.cli.ranks import RankFlags, over_ranks, said_once_a_host
 from bertsmith.cli.verb import Call, Verb
 from bertsmith.recipes.flags import split_flags, wants_help
-from bertsmith.recipes.loader import FIELDS, load_recipe, presets
+from bertsmith.recipes.loader import BUDGET, FIELDS, load_recipe, presets
 from bertsmith.recipes.schema import Recipe
 
 if TYPE_CHECKING:
@@ -41,11 +41,22 @@ def _pretrain(call: Call) -> int:
     def work(device: str) -> Path:
         from bertsmith.training.pretrain import pretrain
 
-        ours = replace(recipe, device=device)
+        ours = replace(_by_budget(call, flags, recipe), device=device)
         run = pretrain(ours, flags.corpus, flags.out, resume=flags.resume, init_from=flags.init_from)
         return run.model
 
     return over_ranks(call, flags, recipe.device, work)
+
+
+def _by_budget(call: Call, flags: PretrainFlags, recipe: Recipe) -> Recipe:
+    """The recipe, with what the preset `budget` leaves to the device, where it is that."""
+    if flags.recipe != BUDGET:
+        return recipe
+    from bertsmith.training.budget import budget_recipe
+
+    fields, _ = split_flags(call.args, FIELDS)
+    overrides = [f"--{name}={value}" for name, value in fields.items()]
+    return budget_recipe(flags.corpus, flags.out, overrides, flags.resume)
 
 
 def _pretrain_flags(call: Call) -> tuple[PretrainFlags, Recipe]:

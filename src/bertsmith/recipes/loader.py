@@ -19,6 +19,9 @@ from bertsmith.recipes.schema import Recipe
 FIELDS: tuple[str, ...] = tuple(name for name, _ in leaves(Recipe))
 """The dotted names of all fields of a recipe: model.layers, phase1.steps, seed."""
 
+BUDGET = "budget"
+"""The preset whose model, batch, rate and steps `training.budget` chooses by the hours."""
+
 
 class _UniqueKeys(yaml.SafeLoader):
     """Safe YAML that refuses a duplicate key, where plain YAML would silently use the last one."""

@@ -163,8 +163,8 @@ class Recipe:
     loader_workers: int = 0
     """Processes that build batches ahead; 0 builds them in a thread of the main process. The batches are the same."""
     hours: float = 0.0
-    """How long training takes, with evaluations and saves: learning rates follow the time, which the phases share in
-    proportion to the tokens that their steps would have. 0 takes the steps that the phases say."""
+    """How long training takes from its first step, with evaluations and saves: learning rates follow the time, which
+    phases share in proportion to the tokens that their steps would have. 0 takes the steps that the phases say."""
     log_every: int = 10
     """Steps between lines of metrics."""
     evaluate_every: int = 500

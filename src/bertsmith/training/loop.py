@@ -111,10 +111,7 @@ class Trainer:
     _stage: Stage | None = field(default=None, init=False)
     _skipped_warned: float = field(default=0.0, init=False)
     _fill_warned: set[int] = field(default_factory=set, init=False)
-    _began: float = field(default_factory=time.monotonic, init=False)
-
-    def __post_init__(self) -> None:
-        self._began -= self.position.seconds
+    _began: float | None = field(default=None, init=False)
 
     def enter(self, stage: Stage) -> None:
         """Makes a stage the present one, and begins it if it is new."""
@@ -124,15 +121,15 @@ class Trainer:
             kept = self.position.bests
             if kept and not stage.keep_all:
                 kept = [max(kept, key=lambda best: best.score)]
-            self.position = replace(self.position, stage=stage.number, stage_step=0, best=None, kept=kept, stale=0)
-            if stage.pace is not None:
-                stage.pace.begin(self._now())
-        elif stage.pace is not None:
-            stage.pace.restore(self.position.pace)
+            fresh = {"stage_step": 0, "best": None, "kept": kept, "stale": 0, "pace": []}
+            self.position = replace(self.position, stage=stage.number, **fresh)  # type: ignore[arg-type]
 
     def _now(self) -> float:
         """How many seconds old the run is, by the clock of the first rank; without those that a kill has lost."""
-        return by_first(lambda: time.monotonic() - self._began)
+        if self._began is None:
+            self._began = time.monotonic() - self.position.seconds
+        began = self._began
+        return by_first(lambda: time.monotonic() - began)
 
     def run(self, stage: Stage) -> None:
         """Takes the remaining steps of the stage, which must have been entered.
@@ -142,6 +139,8 @@ class Trainer:
         """
         if self._out_of_patience(stage):
             return
+        if stage.pace is not None:
+            stage.pace.begin(self._now(), self.position.pace)
         meter, previous = Meter(self.device, self.objective.names, self.peak), None
         if self.position.since_log and is_first():
             meter.restore(self.position.since_log)

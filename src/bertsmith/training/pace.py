@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 
 
@@ -35,9 +36,9 @@ class Pace:
     guess: int
     plan: Plan = field(init=False)
 
-    def begin(self, now: float) -> None:
-        """Begins the stage. now: seconds of the run."""
-        self.plan = Plan(now, 0.0, 0.0, 0.0, 0.0, float(max(self.guess, 1)))
+    def begin(self, now: float, state: Sequence[float] = ()) -> None:
+        """Begins the stage, or continues from the `state` of a checkpoint. now: seconds of the run."""
+        self.plan = Plan(*state) if state else Plan(now, 0.0, 0.0, 0.0, 0.0, float(max(self.guess, 1)))
 
     def look(self, step: int, now: float) -> None:
         """Plans how many steps are left by how long those took that were taken. step: done of the stage, at least 1."""
@@ -70,7 +71,3 @@ class Pace:
     def state(self) -> list[float]:
         """For a checkpoint."""
         return list(astuple(self.plan))
-
-    def restore(self, state: list[float]) -> None:
-        """Takes a state back."""
-        self.plan = Plan(*state)

@@ -26,7 +26,7 @@ from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
-from bertsmith.recipes.loader import as_yaml, load_recipe
+from bertsmith.recipes.loader import BUDGET, as_yaml, load_recipe
 from bertsmith.recipes.schema import Distillation, ModelShape, Pairs, Recipe
 from bertsmith.training.agreement import agree, checksum, code_facts
 from bertsmith.training.loop import Cadence
@@ -135,6 +135,9 @@ def _opened(
     init_from: str | Path | None,
     teacher: str | Path | None = None,
 ) -> _Work:
+    if recipe == BUDGET:
+        what = "this preset leaves model, batch and rate to the hours and the device"
+        raise BertsmithError(what, BUDGET, "give what bertsmith.training.budget.budget_recipe makes of it")
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
     corpus.check_sizes()

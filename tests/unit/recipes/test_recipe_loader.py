@@ -24,7 +24,15 @@ def write(path: Path, text: str) -> Path:
 def test_the_presets_are_there_and_say_what_they_are():
     found = presets()
     of_bert_base = {"bert-base-adam", "bert-base-mlm", "bert-base-nvlamb"}
-    assert set(found) == {*of_bert_base, "bert-large-nvlamb", "bert-mini", "bert-tiny", "quickstart"}
+    assert set(found) == {
+        *of_bert_base,
+        "bert-large-nvlamb",
+        "bert-mini",
+        "bert-small-mlm",
+        "bert-tiny",
+        "budget",
+        "quickstart",
+    }
     assert all(len(text) > 20 for text in found.values())
 
 

@@ -59,7 +59,7 @@ def test_a_state_is_taken_back() -> None:
     one, other = Pace(10.0, 3), Pace(10.0, 3)
     one.begin(2.0)
     one.look(4, 5.0)
-    other.restore(one.state())
+    other.begin(9.0, one.state())
     assert [other.update(number) for number in range(5, 9)] == [one.update(number) for number in range(5, 9)]
     assert other.steps == one.steps
 

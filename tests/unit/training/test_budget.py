@@ -1,0 +1,69 @@
+"""What the preset `budget` chooses by hours and device."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.base.device import Device
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.processor import Processor
+from bertsmith.training import budget
+from bertsmith.training.budget import SIZES, TOKENS_PER_WEIGHT, budget_recipe, device_flops, fitted
+from bertsmith.training.pretrain import pretrain
+from made_runs import small_corpus
+
+CPU = torch.device("cpu")
+
+
+@given(st.floats(10, 24), st.floats(1, 100))
+def test_more_compute_is_never_a_smaller_model_or_batch(exponent: float, factor: float) -> None:
+    less, more = (fitted(flop, 128, 30_522, 0.3) for flop in (10**exponent, factor * 10**exponent))
+    assert more.size.weights >= less.size.weights
+    assert more.size == SIZES[0] or more.tokens >= TOKENS_PER_WEIGHT * more.size.weights
+    if more.size == less.size:
+        assert more.batch >= less.batch
+    assert 32 <= less.batch <= 4096
+    assert less.batch & (less.batch - 1) == 0
+    assert 0 < less.learning_rate <= 0.006
+
+
+def test_a_day_of_an_a100_is_a_bert_base_at_half_the_known_rate_or_more() -> None:
+    found = fitted(0.4 * 312e12 * 24 * 3600, 128, 30_522, 0.3)
+    assert (found.size.layers, found.size.hidden) == (12, 768)
+    assert found.learning_rate == pytest.approx(1e-3 * math.sqrt(found.batch / 4096))
+
+
+def test_devices_are_looked_up() -> None:
+    wide, narrow = Device(CPU, torch.float32), Device(CPU, torch.bfloat16)
+    amx = Processor("Linux", "x86_64", "Intel", frozenset({"avx512", "avx512_bf16", "amx_bf16"}))
+    zen4 = Processor("Linux", "x86_64", "AMD", frozenset({"avx512", "avx512_bf16"}))
+    assert device_flops(narrow, amx, 2) > device_flops(narrow, zen4, 2) > device_flops(wide, zen4, 2)
+    assert device_flops(wide, zen4, 4) == 2 * device_flops(wide, zen4, 2)
+    assert device_flops(wide, Processor("Darwin"), 1) > 0
+
+
+def test_what_the_user_sets_goes_over_it_and_a_resumed_run_keeps_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = ["--hours=0.0003", "--device=cpu", "--model.layers=1", "--evaluate_instances=16", "--precision=fp32"]
+    recipe = budget_recipe(small_corpus(), tmp_path / "run", few)
+    assert recipe.model.layers == 1
+    assert recipe.model.hidden == 128
+    run = pretrain(recipe, small_corpus(), tmp_path / "run")
+    assert run.is_finished()
+    monkeypatch.setattr(budget, "SIZES", SIZES[3:])
+    assert budget_recipe(small_corpus(), tmp_path / "run", few, resume=True) == recipe
+    assert budget_recipe(small_corpus(), tmp_path / "other", few).model.hidden == 512
+
+
+def test_it_needs_hours(tmp_path: Path) -> None:
+    with pytest.raises(BertsmithError, match="needs the hours"):
+        budget_recipe(small_corpus(), tmp_path, [])
+    with pytest.raises(BertsmithError, match="budget_recipe"):
+        pretrain("budget", small_corpus(), tmp_path / "run")
