@@ -1,0 +1,35 @@
+"""The page on recipes: its recipe is one, its commands run, and its tables have what there is."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+from bertsmith.recipes.loader import load_recipe, presets
+from bertsmith.recipes.schema import Phase
+from made_pages import blocks, page, typed
+from made_runs import small_corpus
+
+PAGE = page("recipes.md")
+
+
+def test_its_recipe_and_its_commands_run(tmp_path: Path) -> None:
+    (mine,) = blocks(PAGE, "yaml")
+    (tmp_path / "mine.yaml").write_text(mine, encoding="utf-8")
+    shutil.copytree(small_corpus(), tmp_path / "corpus")
+    own, budget = blocks(PAGE)
+    small = "--model.layers 1 --model.hidden 32 --model.heads 2 --evaluate-instances 16"
+    for command in (own, budget):
+        typed(tmp_path, f"{command.strip()} {small}\n")
+    assert load_recipe(tmp_path / "runs" / "mine" / "recipe.yaml").objective == "mlm"
+    assert load_recipe(tmp_path / "runs" / "budget" / "recipe.yaml").hours == 0.001
+    for name in ("mine", "budget"):
+        assert (tmp_path / "runs" / name / "model" / "model.safetensors").is_file()
+
+
+def test_its_tables_are_complete() -> None:
+    named = re.findall(r"^\| (`.*?`) \|", PAGE, re.MULTILINE)
+    words = {word for cell in named for word in re.findall(r"`([\w-]+)`", cell)}
+    assert words == {*presets(), *get_args(get_type_hints(Phase)["schedule"]), "schedule"}
