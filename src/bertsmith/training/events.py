@@ -95,7 +95,7 @@ class Events:
         if isinstance(error, BertsmithError) and rank() == 0:
             self._add(ERROR, f"{error.what} ({error.where})" if error.where else error.what)
         if self._waiting:
-            warn(f"{len(self._waiting)} warnings could not be written to {self._path}: {self._refused}")
+            warn(f"{len(self._waiting)} lines could not be written to {self._path}: {self._refused}")
 
 
 def _whole_lines(path: Path) -> set[str]:
