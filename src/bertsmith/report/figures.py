@@ -101,7 +101,7 @@ def _figure(figure: Figure, runs: Runs, limits: Limits) -> Markup | None:
     if not lines:
         return None
     beside = list(_beside(figure.name, runs))
-    staged = any(stage for run in runs for stage in run.curves.stages)
+    staged = any(stage for *_, (_, stage, _) in _found(figure.name, runs))
     chart = Chart(
         figure.name,
         figure.title,

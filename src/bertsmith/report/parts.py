@@ -45,10 +45,10 @@ def title_of(number: int, run: RunRead, runs: int) -> Markup:
 
 
 def style_of(number: int, runs: int, stage: str, place: int) -> Style:
-    """Of the curve of a run: runs differ in colour, or where there is one, its stages. place: of the stage."""
+    """Of the curve of a run: runs differ in colour and dashes, or where there is one run, its stages; of several runs,
+    stages differ in dashes. place: of the stage."""
     label = stage.rpartition(" ")[2]
     if runs == 1:
-        return Style(place % COLOURS, place // COLOURS, label, 0)
-    return Style(
-        number % COLOURS, (number // COLOURS + place) % len(DASHES), f"{key_of(number)} {label}".strip(), number
-    )
+        return Style(place % COLOURS, (place + place // COLOURS) % len(DASHES), label, 0)
+    dashes = (number + number // COLOURS + place) % len(DASHES)
+    return Style(number % COLOURS, dashes, f"{key_of(number)} {label}".strip(), number)
