@@ -28,6 +28,7 @@ SEES = {
     "training": {"base", "tokens", "corpus", "batches", "model", "weights", "optim"},
     "tasks": {"base", "rows", "tokens", "model"},
     "inference": {"base", "rows", "tokens", "model", "weights", "tasks"},
+    "report": {"base", "weights", "training", "tasks"},
 }
 SEES["bench"] = {"base", "tokens", "corpus", "batches", "model", "optim", "weights", "training", "tasks", "inference"}
 SEES["quickstart"] = set(SEES) - {"bench"}
@@ -336,6 +337,8 @@ def test_data_and_the_command_line_load_no_torch(folder):
         ("corpus.shards", "from bertsmith.corpus.stages.publish import publish"),
         ("corpus.accounting", "from bertsmith.corpus.documents import Document"),
         ("weights.tensorflow.bundle", "from bertsmith.weights.strict import load"),
+        ("training.loop", "from bertsmith.report.report import write_report"),
+        ("report.reading", "from bertsmith.tasks.finetune import finetune"),
     ],
 )
 def test_a_planted_wrong_arrow_is_seen(module, line):

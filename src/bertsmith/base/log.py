@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bertsmith")
 _said: set[str] = set()
+_WARNING = "warning: "
 _level = logging.INFO
 _DETAILS_EVERY_SECONDS = 120.0
 _is_first_rank = True
@@ -74,6 +75,24 @@ def each_warning_once() -> Iterator[None]:
         logger.removeFilter(keep)
 
 
+@contextmanager
+def warnings_taken(take: Callable[[str], None]) -> Iterator[None]:
+    """Gives every warning from inside the block to `take` too, whatever thread it comes from. `take` must neither warn
+    nor raise."""
+
+    def look(record: logging.LogRecord) -> bool:
+        if record.levelno == logging.WARNING:
+            take(record.getMessage().removeprefix(_WARNING))
+        return True
+
+    # A filter, because a handler would take the place of the one by which Python shows warnings where it has no other.
+    logger.addFilter(look)
+    try:
+        yield
+    finally:
+        logger.removeFilter(look)
+
+
 def say(message: str) -> None:
     """Logs a fact that the user should see."""
     logger.log(_level, message)
@@ -82,7 +101,7 @@ def say(message: str) -> None:
 def warn(message: str, of_all_ranks: bool = False) -> None:
     """Logs something that may be wrong; shown even with --quiet. of_all_ranks: the first one shows it."""
     if _is_first_rank or not of_all_ranks:
-        logger.warning(f"warning: {message}")
+        logger.warning(f"{_WARNING}{message}")
 
 
 def log_choice(what: str, choice: str, reason: str) -> None:

@@ -1,12 +1,19 @@
-"""Which version of a package is installed, told without importing it: a look at torch's would cost seconds."""
+"""What a process runs with: versions of packages, the name of the processor and the state of the code, told without
+importing torch, which would cost seconds."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import platform
+import subprocess
 from functools import cache
+from pathlib import Path
 
 # Packages that are installed by another name than they are imported by.
 _INSTALLED_AS = {"sklearn": "scikit-learn"}
+_CPUINFO = Path("/proc/cpuinfo")
+_GIT_SECONDS = 10.0
 
 
 @cache
@@ -16,3 +23,44 @@ def version_of(package: str) -> str | None:
         return importlib.metadata.version(_INSTALLED_AS.get(package, package))
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def processor_name() -> str:
+    """The name of the processor, such as "AMD EPYC 9554 64-Core Processor"; its architecture where it has none."""
+    return cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def cpuinfo(name: str) -> str:
+    """A value of the first processor in /proc/cpuinfo, "" if there is none."""
+    lines = _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines() if _CPUINFO.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == name), "")
+
+
+@cache
+def git_state(folder: Path, file: str = "") -> str:
+    """The commit of the working tree that a folder is in, followed by ", changed" where files of it are not as they are
+    there; "" where there is no such tree, or no git. file: of the folder, which must belong to the tree."""
+    if file and _git(folder, "ls-files", "--error-unmatch", file) is None:
+        return ""
+    commit = _git(folder, "rev-parse", "HEAD")
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return f"{commit}, changed" if commit and changes else commit or ""
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """What git prints; None where it fails."""
+    # Without a lock: another process may be at work in the tree.
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_GIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return None if done.returncode else done.stdout.strip()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import bertsmith
 from bertsmith.base.processes import default_workers
-from bertsmith.base.versions import version_of
+from bertsmith.base.versions import cpuinfo, processor_name, version_of
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +39,7 @@ def machine() -> dict[str, str]:
     versions = [f"bertsmith {bertsmith.__version__}", f"Python {platform.python_version()}"]
     versions += [f"{name} {found}" for name in _PACKAGES if (found := version_of(name))]
     return {
-        "processor": _processor(),
+        "processor": processor_name(),
         "cores": str(default_workers()),
         "memory": _memory(),
         "load": f"{os.getloadavg()[0]:.1f} processes running before, a minute's average"
@@ -72,19 +71,8 @@ def running_on(device: torch.device) -> dict[str, str]:
     return {"device": f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"}
 
 
-def _processor() -> str:
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
-
-
 def _flags() -> list[str]:
-    return (_cpuinfo("flags") or _cpuinfo("Features")).split()
-
-
-def _cpuinfo(name: str) -> str:
-    """A value of the first processor in /proc/cpuinfo, "" if there is none; on Arm, flags are called Features."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == name), "")
+    return (cpuinfo("flags") or cpuinfo("Features")).split()  # the name on Arm
 
 
 def _memory() -> str:

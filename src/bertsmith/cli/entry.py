@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import bertsmith
 from bertsmith.base import errors, log
 from bertsmith.base.errors import BertsmithError
-from bertsmith.cli.report import tell
+from bertsmith.cli.ending import tell
 from bertsmith.cli.verb import EVERYWHERE, Call
 from bertsmith.cli.verbs import VERBS
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.processes import default_workers
-from bertsmith.cli.report import tell
+from bertsmith.cli.ending import tell
 from bertsmith.cli.verb import Call
 
 if TYPE_CHECKING:

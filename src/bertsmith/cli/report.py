@@ -1,23 +1,37 @@
-"""What the command line says of an error, and with which status it ends."""
+"""`bertsmith report`."""
 
 from __future__ import annotations
 
-import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
-from bertsmith.base import errors
-from bertsmith.base.errors import BertsmithError
-from bertsmith.base.stopping import StoppedAfterSaving
+import tyro
 
-_BUG = "this is a bug in Bertsmith, not in your input: please report it with the lines above"
+from bertsmith.cli.verb import Call, Verb
 
 
-def tell(error: BaseException, debug: bool = False) -> tuple[int, str]:
-    """The exit status and the message of what ended a verb. debug: with the traceback of a user's error too."""
-    if isinstance(error, StoppedAfterSaving):
-        return error.status, str(error)
-    if isinstance(error, KeyboardInterrupt):
-        return errors.EXIT_INTERRUPTED, "interrupted"
-    trace = "".join(traceback.format_exception(error))
-    if isinstance(error, BertsmithError):
-        return error.status, f"{trace}{error}" if debug else str(error)
-    return errors.EXIT_OUR_BUG, f"{trace}{_BUG}"
+@dataclass(frozen=True)
+class ReportFlags:
+    """Flags of `report`."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
+    """Folders that `pretrain`, `finetune` or `distill` wrote, finished or not."""
+    out: Path
+    """The page, an HTML file; an earlier report there is replaced, any other file is not."""
+
+
+def _report(call: Call) -> None:
+    flags = call.read(ReportFlags)
+    from bertsmith.report.report import write_report
+
+    print(write_report(flags.runs, flags.out))
+
+
+VERBS = {
+    "report": Verb(
+        "One page with the curves, tables, environment and warnings of one or several runs, to read in any browser.",
+        "  bertsmith report runs/mini --out mini.html\n  bertsmith report runs/first runs/second --out both.html",
+        _report,
+    ),
+}

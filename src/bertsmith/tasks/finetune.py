@@ -32,6 +32,7 @@ from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
 from bertsmith.tasks.task import Task
 from bertsmith.training.agreement import agree, code_facts
 from bertsmith.training.checkpoints import drop_checkpoints
+from bertsmith.training.events import Events
 from bertsmith.training.loop import run_stages
 from bertsmith.training.run_folder import Run, RunFacts, check_free, model_identity, opened, settings_identity
 from bertsmith.weights.huggingface import (
@@ -104,6 +105,11 @@ class Asked:
 def tune(asked: Asked, out: Path | None, resume: bool) -> FinetuneResult:
     """The run of `finetune`, with a teacher or without one. Raises as that."""
     ranks.check_joined()
+    with Events() as events:
+        return _tune(asked, out, resume, events)
+
+
+def _tune(asked: Asked, out: Path | None, resume: bool, events: Events) -> FinetuneResult:
     check_sources(asked.given)
     inputs = together(lambda: run_inputs(asked.task, asked.taken, asked.given, asked.settings))
     sources = inputs.sources
@@ -122,7 +128,7 @@ def tune(asked: Asked, out: Path | None, resume: bool) -> FinetuneResult:
         with opened(run.folder, identity, resume) as started_on:
             if resume and ranks.by_first(run.is_finished):
                 return _finished(run, settings.keep_every)
-            facts = RunFacts(identity, as_yaml(recipe | asdict(settings)), started_on)
+            facts = RunFacts(identity, as_yaml(recipe | asdict(settings)), started_on, events)
             try:
                 result = _train(work, run, facts, resume)
             except StoppedAfterSaving as stopped:

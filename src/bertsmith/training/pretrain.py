@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from bertsmith.optim.loss_scale import LossScale
 from bertsmith.recipes.loader import BUDGET, as_yaml, load_recipe
 from bertsmith.recipes.schema import Distillation, ModelShape, Pairs, Recipe
 from bertsmith.training.agreement import agree, checksum, code_facts
+from bertsmith.training.events import Events
 from bertsmith.training.loop import Cadence
 from bertsmith.training.parallel import is_sharded, replicate, shard, whole
 from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
@@ -107,14 +107,15 @@ def pretrain(
     """
     ranks.check_joined()
     run = Run(Path(out))
-    work = together(lambda: _opened(recipe, corpus, init_from, teacher))
-    settings = settings_identity(asdict(work.recipe), "recipe", _OF_A_RANK)
-    agree(lambda: {**settings, **work.identity, "resume": resume, **code_facts()})
-    with opened(run.folder, work.identity, resume) as started_on:
-        if resume and ranks.by_first(run.is_finished):
-            say(f"this run is finished already: {run.model}")
-            return run
-        _train(work, run, started_on, resume)
+    with Events() as events:
+        work = together(lambda: _opened(recipe, corpus, init_from, teacher))
+        settings = settings_identity(asdict(work.recipe), "recipe", _OF_A_RANK)
+        agree(lambda: {**settings, **work.identity, "resume": resume, **code_facts()})
+        with opened(run.folder, work.identity, resume) as started_on:
+            if resume and ranks.by_first(run.is_finished):
+                say(f"this run is finished already: {run.model}")
+                return run
+            _train(work, run, RunFacts(work.identity, as_yaml(asdict(work.recipe)), started_on, events), resume)
     return run
 
 
@@ -166,9 +167,9 @@ def _check_taught(recipe: Recipe, init_from: Path | None) -> None:
         raise BertsmithError(what, "distillation.teacher_layers", "use 0, or start from no other model (init_from)")
 
 
-def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -> None:
+def _train(work: _Work, run: Run, known: RunFacts, resume: bool) -> None:
     """The run from its checkpoint, or its start, to the finished model."""
-    recipe, corpus = work.recipe, work.corpus
+    recipe, corpus, started_on = work.recipe, work.corpus, known.started_on
     kernels = recipe.compile != "false"
     device, facts = start_device(recipe.device, recipe.precision, kernels, started_on, run.folder)
     checkpoint = newest_checkpoint(run.folder, resume)
@@ -197,7 +198,7 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
     objective = Pretraining(*parts) if teaching is None else DistilledPretraining(*parts, teaching=teaching)
     with trainer_of(
         run.folder,
-        RunFacts(work.identity, as_yaml(asdict(recipe)), facts),
+        replace(known, started_on=facts),
         objective,
         optimizer,
         TrainerSettings(device, cadence, position, resume, steps, compiled=compiled),

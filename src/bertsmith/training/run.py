@@ -24,6 +24,7 @@ from bertsmith.training.agreement import agree, held
 from bertsmith.training.checkpoints import Position, load_checkpoint, newest_whole
 from bertsmith.training.checkpoints.disk import tell_disk_need
 from bertsmith.training.checkpoints.saver import Saver
+from bertsmith.training.environment import environment
 from bertsmith.training.loop import Cadence, Trainer
 from bertsmith.training.meters import MetricsFile
 from bertsmith.training.objective import Objective
@@ -144,7 +145,7 @@ def trainer_of(
 
     Raises BertsmithError where the disk refuses the metrics.
     """
-    position, cadence = settings.position, settings.cadence
+    position, cadence, found = settings.position, settings.cadence, environment(settings.device.torch_device)
     metrics: list[MetricsFile] = []
     with ExitStack() as ends:
         ends.callback(end_training)
@@ -159,7 +160,7 @@ def trainer_of(
         ranks.by_first(start)
         before = metrics[0].sync if metrics else lambda: None
         saver = ends.enter_context(Saver(folder, cadence.keep, cadence.keep_every, before))
-        yield Trainer(
+        trainer = Trainer(
             objective=objective,
             optimizer=optimizer,
             device=settings.device.torch_device,
@@ -173,6 +174,8 @@ def trainer_of(
             peak=_peak(settings.device),
             mark_stopped=lambda why: ranks.by_first(lambda: mark_stopped(folder, why)),  # before any rank leaves
         )
+        facts.events.open(folder, found, lambda: trainer.position.step)
+        yield trainer
         stop.finish()
 
 

@@ -3,6 +3,7 @@
 recipe.yaml                 the resolved settings of what is trained
 run.json                    what decides the result (settings, data, start), and the device and precision it began with
 metrics.jsonl, tensorboard/
+events.jsonl                what it was started on each time, and every warning (`events`)
 step-00000500/, best-00000400/, damaged-step-00000600/      `checkpoints`
 stopped                     there while the run is stopped by a signal, and not finished
 model/                      the finished model, as transformers reads it
@@ -13,7 +14,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,15 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import LOCK_FILE, locked
 from bertsmith.base.log import warn
 from bertsmith.training.checkpoints import Position, step_folders
+from bertsmith.training.events import Events
 from bertsmith.training.meters import METRICS_FILE, forget_after, read_metrics
 from bertsmith.weights.huggingface import read_config
 from bertsmith.weights.stored import CONFIG_FILE, stored_files
 
 MODEL_FOLDER, RECIPE_FILE = "model", "recipe.yaml"
 # What a job's script looks for, to start the job again; beside it exit statuses may be those of a scheduler.
-_STOPPED_MARK = "stopped"
-_RUN_FILE, _STARTED_ON, _TASK = "run.json", "begun_on", "task"
+STOPPED_MARK = "stopped"
+RUN_FILE, STARTED_ON, TASK = "run.json", "begun_on", "task"
 _SHOWN, _LONGEST = 8, 40
 # What earlier versions took for a part of what decides the result, and this one for how it is computed.
 _ONCE_FIXED = {"recipe.micro_batch_tokens": "micro_batch_tokens", "settings.micro_batch_tokens": "micro_batch_tokens"}
@@ -82,7 +84,7 @@ def _remove_if_unused(folder: Path) -> None:
 def check_free(folder: Path, resume: bool) -> None:
     """Raises BertsmithError for a folder where a run must not start: with a run that is not resumed, or with a model,
     checkpoints or metrics and no `run.json`. Only reads, so nothing is left in a folder that is refused."""
-    if (folder / _RUN_FILE).exists():
+    if (folder / RUN_FILE).exists():
         if not resume:
             fix = "add --resume, or choose another --out"
             raise BertsmithError("there is a run in this folder already", folder, fix)
@@ -106,12 +108,13 @@ class RunFacts:
     """What a run folder records of its run.
 
     identity: all that decides what the run comes to. recipe: the text of `recipe.yaml`. started_on: device, precision
-    and what else decides the last bits, kept when the run is resumed.
+    and what else decides the last bits, kept when the run is resumed. events: entered before anything may warn.
     """
 
     identity: Mapping[str, Any]
     recipe: str
     started_on: Mapping[str, str]
+    events: Events = field(default_factory=Events)
 
 
 def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
@@ -122,13 +125,13 @@ def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
     with files.disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         files.put_back(folder)
-        (folder / _STOPPED_MARK).unlink(missing_ok=True)
+        (folder / STOPPED_MARK).unlink(missing_ok=True)
     for leftover in folder.glob(".*.part"):
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.unlink(missing_ok=True)
-    files.write_json(folder / _RUN_FILE, {**facts.identity, _STARTED_ON: dict(facts.started_on)})
+    files.write_json(folder / RUN_FILE, {**facts.identity, STARTED_ON: dict(facts.started_on)})
     files.write_text(folder / RECIPE_FILE, facts.recipe)
     forget_after(folder / METRICS_FILE, position.step if position else -1, position is not None and position.unmeasured)
 
@@ -136,7 +139,7 @@ def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
 def mark_stopped(folder: Path, why: str) -> None:
     """Writes the mark of a run that a signal has stopped after saving; a full disk is warned of, and no more."""
     try:
-        files.write_text(folder / _STOPPED_MARK, f"{why}\n")
+        files.write_text(folder / STOPPED_MARK, f"{why}\n")
     except BertsmithError as error:
         warn(f"the mark that the run was stopped could not be written: {error.what} ({error.where})")
 
@@ -149,15 +152,15 @@ def model_identity(folder: Path, name: str) -> dict[str, str]:
 
 def settings_identity(settings: Mapping[str, Any], name: str, free: Collection[str]) -> dict[str, Any]:
     """Nested settings as flat names under `name`, without those in `free`, which do not change the result."""
-    flat = _flat(settings).items()
-    return {f"{name}.{each}": value for each, value in flat if each not in free}
+    return {f"{name}.{each}": value for each, value in flat(settings).items() if each not in free}
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by dotted names: {"phase1.steps": 100}."""
+    found: dict[str, Any] = {}
     for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found
 
 
 def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:
@@ -166,20 +169,20 @@ def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:
     Returns what the run was started on, as given to `claim`; {} for a new run. Raises BertsmithError that lists what
     differs, and for a model, checkpoints or metrics without a `run.json`.
     """
-    path = folder / _RUN_FILE
+    path = folder / RUN_FILE
     if not path.exists():
         check_free(folder, resume=True)
         return {}
     fix = "remove the run folder and start again"
     known = files.read_json(path, fix)
-    if not isinstance(known, dict) or not isinstance(known.get(_STARTED_ON, {}), dict):
+    if not isinstance(known, dict) or not isinstance(known.get(STARTED_ON, {}), dict):
         raise BertsmithError("this file does not say what a run belongs to", path, fix)
-    started_on: dict[str, str] = known.pop(_STARTED_ON, {})
+    started_on: dict[str, str] = known.pop(STARTED_ON, {})
     for name in _ONCE_FIXED.keys() & known.keys() - identity.keys():
         started_on.setdefault(_ONCE_FIXED[name], str(known.pop(name)))
-    if (_TASK in known) != (_TASK in identity):
+    if (TASK in known) != (TASK in identity):
         kinds = ("pre-training", "fine-tuning")
-        what = f"this folder holds a run of {kinds[_TASK in known]}, not of {kinds[_TASK in identity]}"
+        what = f"this folder holds a run of {kinds[TASK in known]}, not of {kinds[TASK in identity]}"
         raise BertsmithError(what, path, "choose another --out")
     differing = [name for name in sorted({*known, *identity}) if known.get(name) != identity.get(name)]
     if differing:

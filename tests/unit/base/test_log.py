@@ -93,6 +93,20 @@ def test_a_repeated_warning_is_shown_once_in_its_block(spoken):
     assert repeated() == [warning, "a fact", warning, "a fact", warning]
 
 
+def test_warnings_are_taken_as_well_as_shown(spoken):
+    taken = []
+    with log.warnings_taken(taken.append):
+        log.warn("the disk is nearly full")
+        log.say("a fact")
+        with log.each_warning_once():
+            log.warn("two rows are alike", of_all_ranks=True)
+    log.warn("later")
+    assert taken == ["the disk is nearly full", "two rows are alike"]
+    assert spoken() == [
+        "warning: the disk is nearly full", "a fact", "warning: two rows are alike", "warning: later"
+    ]  # fmt: skip
+
+
 def test_an_error_ends_the_details(spoken):
     with pytest.raises(ValueError, match="wrong"), log.as_details():
         raise ValueError("wrong")

@@ -260,7 +260,7 @@ def test_runs_repeat_to_the_bit_and_seeds_differ(run: Run, tmp_path: Path) -> No
 def test_the_run_folder_holds_its_recipe_and_its_model(run: Run) -> None:
     assert load_recipe(run.folder / "recipe.yaml") == RECIPE
     names = {each.name for each in run.folder.iterdir() if not each.name.startswith("step-")}
-    assert names == {"recipe.yaml", "run.json", "metrics.jsonl", "tensorboard", "model", ".lock"}
+    assert names == {"recipe.yaml", "run.json", "metrics.jsonl", "events.jsonl", "tensorboard", "model", ".lock"}
     assert {"config.json", "model.safetensors", "tokenizer.json", "vocab.txt"} <= {
         each.name for each in run.model.iterdir()
     }

@@ -16,15 +16,12 @@ from bertsmith.tasks.finetuning.folds import drop_scores, out_of_fold
 from bertsmith.tasks.finetuning.trials import FOLD, SHARE, trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.nvidia_results import NVIDIA_FILE, nvidia_results
-from bertsmith.tasks.report.parts import OUT_OF_FOLD
+from bertsmith.tasks.report.parts import OUT_OF_FOLD, REPORT
 from bertsmith.tasks.results import LAST, FinetuneResult, kept_seed, last_figures, results_of
 from bertsmith.tasks.task import Examples, Runner
 from bertsmith.training.checkpoints import Best, drop_checkpoints, load_best
 from bertsmith.training.run_folder import Run
 from bertsmith.weights.huggingface import FINETUNE_FILE, TASK_FILE, FolderContents, read_config, save_model
-
-REPORT = "report"
-"""The folder of a run for what its task writes of the dev and the test rows."""
 
 
 def finish(work: Work, run: Run, model: nn.Module, bests: Sequence[Best], seconds: float) -> FinetuneResult:

@@ -14,6 +14,8 @@ from bertsmith.tasks.scoring.classes import ClassTable, f1_of
 from bertsmith.tasks.scoring.label_errors import MOST, Doubt
 from bertsmith.tasks.scoring.resampling import CONFIDENCE, RESAMPLES, Figures, Interval, intervals
 
+REPORT = "report"
+"""The folder of a run for what its task writes of the dev and the test rows."""
 PER_CLASS, CONFUSION, CALIBRATION = "per_class", "confusion", "calibration"
 OUT_OF_FOLD = "folds"
 """The name of the training rows with scores of models that did not train on them."""

@@ -12,7 +12,7 @@ from bertsmith.base.ranks import join
 from bertsmith.base.ranks.join import Joining, of_connections
 from bertsmith.base.ranks.places import Place
 from bertsmith.base.ranks.verdict import Verdict
-from bertsmith.cli.report import tell
+from bertsmith.cli.ending import tell
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from bertsmith.base.ranks.meeting import AllLeave, Arrival, Patience, check_alik
 from bertsmith.base.ranks.places import Place
 from bertsmith.base.ranks.store import VERDICT, connect
 from bertsmith.base.ranks.verdict import failed
-from bertsmith.cli.report import tell
+from bertsmith.cli.ending import tell
 
 PATIENCE = 120.0
 CPU = Arrival("node", "cpu")

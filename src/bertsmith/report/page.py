@@ -1,0 +1,67 @@
+"""The whole page: its parts in order, with their style, in one text that loads nothing."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import bertsmith
+from bertsmith.report import sections
+from bertsmith.report.figures import Runs, curves
+from bertsmith.report.finetuned import finetuned
+from bertsmith.report.markup import Markup, counted, element, joined
+from bertsmith.report.parts import Limits, title_of
+from bertsmith.report.svg import COLOURS
+
+GENERATOR = "bertsmith report"
+"""What the page names itself in its head, so that one may be replaced by another."""
+
+
+def page(runs: Runs, limits: Limits) -> str:
+    """The page of these runs."""
+    names = ", ".join(run.name for run in runs)
+    style = resources.files("bertsmith.report").joinpath("page.css").read_text(encoding="utf-8")
+    parts = [
+        sections.final_figures(runs),
+        curves(runs, limits),
+        sections.held_out(runs, limits),
+        *finetuned(runs, limits),
+        sections.recipes(runs),
+        sections.environments(runs),
+        sections.warnings(runs, limits),
+    ]
+    head = [
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="generator", content=GENERATOR),
+        element("title", f"Report: {names}"),
+        element("style", Markup(style + _switches(runs))),
+    ]
+    body = [_header(runs), element("main", *parts), _footer()]
+    return f'<!doctype html>\n<html lang="en">\n{element("head", *head)}\n{element("body", *body)}\n</html>\n'
+
+
+def _header(runs: Runs) -> Markup:
+    listed = joined([title_of(place, run, len(runs)) for place, run in enumerate(runs)], ", ")
+    links = [("figures", "runs"), ("curves", "curves"), ("held-out", "held-out figures")]
+    links += [(f"task-{place}", "task") for place, run in enumerate(runs) if run.is_finetuned][:1]
+    links += [("recipes", "recipes"), ("environment", "environment"), ("warnings", "warnings")]
+    menu = element(
+        "nav", joined([element("a", words, href=f"#{name}") for name, words in links], " "), aria_label="Parts"
+    )
+    return element("header", element("h1", "Report of ", counted(len(runs), "run")), element("p", listed), menu)
+
+
+def _footer() -> Markup:
+    return element(
+        "footer", element("p", f"Written by bertsmith {bertsmith.__version__} from the folders of the runs.")
+    )
+
+
+def _switches(runs: Runs) -> str:
+    """The rules by which a box in the legend hides the curves of its run, and those of the colours of curves."""
+    colours = "".join(f".c{place} {{ color: var(--c{place}); }}\n" for place in range(COLOURS))
+    hidden = "".join(
+        f"body:has(#show-{place}:not(:checked)) svg .run-{place} {{ display: none; }}\n" for place in range(len(runs))
+    )
+    return colours + (hidden if len(runs) > 1 else "")

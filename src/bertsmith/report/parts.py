@@ -1,0 +1,54 @@
+"""What the parts of the page share: how much of everything is shown, and how runs are distinguished."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass
+from typing import Self
+
+from bertsmith.report.markup import Markup, counted, element
+from bertsmith.report.reading import RunRead
+from bertsmith.report.svg import COLOURS, DASHES, Style
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that is shown of what may be long. points: of a curve. rows: of a table. classes: of a confusion matrix.
+    text: characters of a text that is shown on demand; brief: of one that is shown at once."""
+
+    points: int = 600
+    rows: int = 150
+    classes: int = 30
+    text: int = 10_000
+    brief: int = 160
+
+    def halved(self) -> Self:
+        """For a page that is too large."""
+        return type(self)(*(max(4, value // 2) for value in vars(self).values()))
+
+
+def shown_of(shown: int, count: int, what: str, how: str) -> str:
+    """A note on what a table leaves out; "" where that is nothing."""
+    return "" if shown >= count else f"{shown:,} of {counted(count, what)} are shown: {how}."
+
+
+def key_of(number: int) -> str:
+    """The letter of a run: A, B, ..., Z, A2, B2, ..."""
+    again, place = divmod(number, len(string.ascii_uppercase))
+    return string.ascii_uppercase[place] + (str(again + 1) if again else "")
+
+
+def title_of(number: int, run: RunRead, runs: int) -> Markup:
+    """The name of a run, after its letter where there are several."""
+    name = element("bdi", run.name)
+    return Markup(f"{element('b', key_of(number))} {name}") if runs > 1 else name
+
+
+def style_of(number: int, runs: int, stage: str, place: int) -> Style:
+    """Of the curve of a run: runs differ in colour and dashes, or where there is one run, its stages; of several runs,
+    stages differ in dashes. place: of the stage."""
+    label = stage.rpartition(" ")[2]
+    if runs == 1:
+        return Style(place % COLOURS, (place + place // COLOURS) % len(DASHES), label, 0)
+    dashes = (number + number // COLOURS + place) % len(DASHES)
+    return Style(number % COLOURS, dashes, f"{key_of(number)} {label}".strip(), number)
