@@ -19,10 +19,11 @@ from bertsmith.recipes.loader import save_recipe
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.checkpoints.folders import STATE_FILE
-from bertsmith.training.pretrain import config_of, pretrain
+from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining.distil import DistilledPretraining
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.run_folder import Run
+from bertsmith.training.shape import config_of
 from bertsmith.weights.huggingface import save_pretraining_model
 from made_kills import Moment, ran
 from made_runs import corpus, figures, small_corpus, small_recipe, weights

@@ -120,6 +120,7 @@ SUB_ROOMS = {
         "checkpoints",
         "loop",
         "pretraining",
+        "planning",
     ),
 }
 MOST_FILES = 16
@@ -131,11 +132,17 @@ FINETUNING = [
     for name in ("work", "teacher", "augmented", "model", "trials", "folds", "start", "finish")
 ]
 ROOTS = {
-    "training.pretrain": {*SEES["training"], "recipes", "training.pretraining.phases"},
+    "training.pretrain": {*SEES["training"], "recipes", "training.pretraining.phases", "training.shape"},
     "training.pretraining.phases": {*SEES["training"], "recipes"},
     "training.budget": {*SEES["training"], "recipes"},
+    "training.shape": {*SEES["training"], "recipes"},
+    "training.plan": {*SEES["training"], "recipes", "training.shape", "training.pretrain"},
     "tasks.finetune": {*SEES["tasks"], "recipes", "weights", "optim", "training", *FINETUNING},
-    "tasks.distill": {*SEES["tasks"], "corpus", "recipes", "weights", "training.pretrain", "tasks.finetune"},
+    "tasks.distill": {
+        *SEES["tasks"],
+        *("corpus", "recipes", "weights", "training.pretrain", "training.shape", "tasks.finetune"),
+    },
+    "tasks.plan": {*SEES["tasks"], "weights", "optim", "training"},
     **{name: {*SEES["tasks"], "weights", "optim", "training", *FINETUNING} for name in FINETUNING},
     "bench.finetune.ours": {*SEES["bench"], *FINETUNING},
     "__main__": {"cli"},

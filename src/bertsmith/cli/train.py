@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import tyro
 
@@ -36,7 +36,7 @@ class PretrainFlags(RankFlags):
 
 def _pretrain(call: Call) -> int:
     with said_once_a_host():
-        flags, recipe = _pretrain_flags(call)
+        flags, recipe = recipe_flags(call, PretrainFlags)
 
     def work(device: str) -> Path:
         from bertsmith.training.pretrain import pretrain
@@ -59,12 +59,23 @@ def _by_budget(call: Call, flags: PretrainFlags, recipe: Recipe) -> Recipe:
     return budget_recipe(flags.corpus, flags.out, overrides, flags.resume)
 
 
-def _pretrain_flags(call: Call) -> tuple[PretrainFlags, Recipe]:
+class NamesRecipe(Protocol):
+    """Flags of which one is the recipe."""
+
+    @property
+    def recipe(self) -> str: ...
+
+
+OfRecipe = TypeVar("OfRecipe", bound=NamesRecipe)
+
+
+def recipe_flags(call: Call, kind: type[OfRecipe]) -> tuple[OfRecipe, Recipe]:
+    """A verb's own flags, and the recipe with the values that flags give its fields."""
     named = next((token for token in call.args if token in presets()), None)
     overrides, own = split_flags(call.args, FIELDS)
     if wants_help(call.args):  # with the numbers of the preset, where one is named
         own, overrides = ["--help"], {}
-    flags, _ = replace(call, args=own).read_with(PretrainFlags, load_recipe(named or "bert-base-nvlamb"))
+    flags, _ = replace(call, args=own).read_with(kind, load_recipe(named or "bert-base-nvlamb"))
     return flags, load_recipe(flags.recipe, [f"--{name}={value}" for name, value in overrides.items()])
 
 
@@ -103,7 +114,7 @@ class FinetuneFlags(RankFlags):
 
 def _finetune(call: Call) -> int:
     with said_once_a_host():
-        flags, settings = _finetune_flags(call)
+        flags, settings = task_flags(call, FinetuneFlags)
 
     def work(device: str) -> Path:
         from bertsmith.tasks.finetune import finetune
@@ -117,8 +128,21 @@ def _finetune(call: Call) -> int:
     return over_ranks(call, flags, settings.device, work)
 
 
-def _finetune_flags(call: Call) -> tuple[FinetuneFlags, FinetuneSettings]:
-    """A benchmark's settings take the place of the usual ones, and flags that of both."""
+class NamesTask(Protocol):
+    """Flags of which one is the task."""
+
+    @property
+    def task(self) -> str: ...
+    @property
+    def hyper_parameters(self) -> str | None: ...
+
+
+OfTask = TypeVar("OfTask", bound=NamesTask)
+
+
+def task_flags(call: Call, kind: type[OfTask]) -> tuple[OfTask, FinetuneSettings]:
+    """A verb's own flags, and the settings of fine-tuning: a benchmark's take the place of the usual ones, flags
+    that of both."""
     from bertsmith.tasks.benchmarks.benchmark import benchmarks
     from bertsmith.tasks.benchmarks.inputs import benchmark_settings
     from bertsmith.tasks.settings import FinetuneSettings
@@ -127,11 +151,11 @@ def _finetune_flags(call: Call) -> tuple[FinetuneFlags, FinetuneSettings]:
         named = next((token for token in call.args if token in benchmarks()), "")
         # Without the name: tyro leaves out of its help what is given.
         call = replace(call, args=["--help"])
-        return call.read_with(FinetuneFlags, benchmark_settings(named) if named else FinetuneSettings())
-    flags, settings = call.read_with(FinetuneFlags, FinetuneSettings())
+        return call.read_with(kind, benchmark_settings(named) if named else FinetuneSettings())
+    flags, settings = call.read_with(kind, FinetuneSettings())
     if flags.task not in benchmarks():
         return flags, settings
-    return call.read_with(FinetuneFlags, benchmark_settings(flags.task, flags.hyper_parameters))
+    return call.read_with(kind, benchmark_settings(flags.task, flags.hyper_parameters))
 
 
 VERBS = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bertsmith.cli import bench, data, distill, export, quickstart, report, serve, train, use
+from bertsmith.cli import bench, data, distill, export, plan, quickstart, report, serve, train, use
 from bertsmith.cli.verb import Verb
 
-_GROUPS = (quickstart, data, train, distill, report, use, export, serve, bench)
+_GROUPS = (quickstart, data, plan, train, distill, report, use, export, serve, bench)
 VERBS: dict[str, Verb] = {name: verb for group in _GROUPS for name, verb in group.VERBS.items()}

@@ -17,7 +17,8 @@ from bertsmith.tasks.reading.records import Source
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
 from bertsmith.tokens.tokenizer import Tokenizer
-from bertsmith.training.pretrain import Run, config_of, pretrain
+from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.shape import config_of
 from bertsmith.weights.huggingface import model_folder, read_config
 
 

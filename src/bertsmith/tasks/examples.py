@@ -47,8 +47,7 @@ def encode_sources(
     Logs how many rows there are, what was cut, columns that are not used, and some rows. Raises BertsmithError for rows
     that cannot be used.
     """
-    records = _read(kind, sources, settings)
-    records["train"] = list(kind.learnable(records["train"]))
+    records = read_records(kind, sources, settings)
     task = kind.of_records(records["train"], settings)
     parts = {}
     for part, those in records.items():
@@ -63,8 +62,8 @@ def encode_sources(
     return task, parts
 
 
-def _read(kind: type[Task], sources: Mapping[str, Source], settings: FinetuneSettings) -> Parts:
-    """The records of all parts. Logs what was found about them."""
+def read_records(kind: type[Task], sources: Mapping[str, Source], settings: FinetuneSettings) -> Parts:
+    """The records of all parts, those to learn from as far as they can be. Logs what was found about them."""
     skipped = None if settings.skip_bad_rows is None else SkippedRows(settings.bad_share)
     records = read_parts(sources, settings.columns, kind, skipped)
     if skipped is not None and settings.skip_bad_rows is not None:
@@ -82,6 +81,7 @@ def _read(kind: type[Task], sources: Mapping[str, Source], settings: FinetuneSet
     if "dev" not in sources and settings.dev_share is not None:
         records = hold_out(records, settings.columns, kind, settings.dev_share, settings.seed)
     warn_of_copies(records, kind)
+    records["train"] = list(kind.learnable(records["train"]))
     return records
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -54,6 +55,7 @@ from bertsmith.training.run import (
 )
 from bertsmith.training.run_folder import Run as Run
 from bertsmith.training.run_folder import RunFacts, model_identity, opened, settings_identity
+from bertsmith.training.shape import config_of
 from bertsmith.weights.huggingface import load_pretraining_model, model_folder, save_encoder, save_pretraining_model
 
 # Fields that change what is written, how fast, or how a step is cut up and shared, and at most the last bits of a
@@ -179,7 +181,7 @@ def _train(work: _Work, run: Run, known: RunFacts, resume: bool) -> None:
         agree(lambda: {"weights": checksum(model.state_dict())})
     most = _budget(recipe, started_on if checkpoint else {}, model, teaching, device)
     _share(recipe, model)
-    optimizer = _optimizer(recipe, model, device)
+    optimizer = optimizer_of(recipe, model, device)
     position = resume_position(checkpoint, model, optimizer)
     drops = model.config.hidden_dropout_prob > 0 or model.config.attention_probs_dropout_prob > 0
     parallel = "shard" if is_sharded(model) else "replicate"
@@ -328,23 +330,8 @@ def _config(recipe: Recipe, corpus: Corpus) -> BertConfig:
     return config_of(recipe.model, corpus.special.vocabulary_size, corpus.special.pad)
 
 
-def config_of(shape: ModelShape, vocabulary_size: int, pad: int) -> BertConfig:
-    """The shape of a recipe as a config. vocabulary_size: in pieces. pad: the id of [PAD]."""
-    return BertConfig(
-        vocab_size=vocabulary_size,
-        hidden_size=shape.hidden,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=shape.intermediate,
-        hidden_act=shape.activation,
-        hidden_dropout_prob=shape.hidden_dropout,
-        attention_probs_dropout_prob=shape.attention_dropout,
-        max_position_embeddings=shape.max_positions,
-        pad_token_id=pad,
-    )
-
-
-def _optimizer(recipe: Recipe, model: PretrainingModel, device: Device) -> ClippedOptimizer:
+def optimizer_of(recipe: Recipe, model: PretrainingModel, device: Device) -> ClippedOptimizer:
+    """The recipe's optimizer of a model's parameters."""
     settings = recipe.optimizer
     kind = AdamW if settings.name == "adamw" else partial(Lamb, trust_ratio=settings.trust_ratio)
     return kind(

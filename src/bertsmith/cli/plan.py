@@ -1,0 +1,149 @@
+"""The verb that says what a run will need, before it starts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import write_text
+from bertsmith.base.log import say
+from bertsmith.cli.train import recipe_flags, task_flags
+from bertsmith.cli.verb import Call, Verb
+from bertsmith.recipes.flags import wants_help
+
+if TYPE_CHECKING:
+    from bertsmith.training.planning.plan import Plan
+    from bertsmith.training.planning.where import Where
+
+_GPU = "a100 (80 GB), h100 (80 GB), h200 (141 GB), v100 (32 GB), or cpu: this machine's, which is measured right then."
+_CALIBRATION = "--calibration"
+_OF_ROWS = ("--train", "--data", "--model")
+KINDS = ("auto", "classify", "regress", "tag", "qa", "choice", "embed")
+"""What a task may be named, beside the benchmarks: here, for the tasks themselves import PyTorch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhereFlags:
+    """What a plan is made for beside the run."""
+
+    gpu: Annotated[str, tyro.conf.arg(help=_GPU)] = "a100"
+    gpus: int = 1
+    """GPUs of a host; on a CPU the ranks that share this machine's cores, as with `pretrain --ranks`."""
+    price: float = 0.0
+    """What an hour of one of these costs, in any currency."""
+    png: Path | None = None
+    """Also draw memory, the time of a step, and the hours on more hosts into this file."""
+    json: Path | None = None
+    """Also write all figures into this file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFlags(WhereFlags):
+    """Flags of `plan` for pre-training, beside those of Recipe."""
+
+    recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE|TASK")]
+    """A preset's name or a YAML file; or a task of `finetune`, with the flags of that."""
+    corpus: Path
+    """A folder that `bertsmith prepare` wrote."""
+    calibration: bool = False
+    """Alone, without a recipe: how well NVIDIA's published runs on 8 to 256 GPUs are predicted from those on one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFlags(WhereFlags):
+    """Flags of `plan` for fine-tuning, beside those of FinetuneSettings."""
+
+    model: Path
+    """The folder of a pre-trained model, or a run that has one."""
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "auto"
+    """A kind or a benchmark, as of `finetune`."""
+    train: Path | None = None
+    """Labelled rows to learn from, as of `finetune`."""
+    dev: Path | None = None
+    """Labelled rows by which the best epoch and seed are chosen; without them --dev-share of the training rows."""
+    test: Path | None = None
+    """Labelled rows that are only measured, and choose nothing."""
+    data: Path | None = None
+    """Of a benchmark, the folder with its files, in place of --train, --dev and --test."""
+    hyper_parameters: str | None = None
+    """Of a benchmark, whose settings are taken: google, nvidia or authors; by default the first that it has."""
+    fold: int = 0
+    """Of a benchmark with published folds, which one, from 0."""
+
+
+def _plan(call: Call) -> None:
+    if _CALIBRATION in call.args and not wants_help(call.args):
+        _calibrate(call)
+    else:
+        _tell(*(_finetuning if _is_of_rows(call) else _pretraining)(call))
+
+
+def _is_of_rows(call: Call) -> bool:
+    """Whether the run is a fine-tuning: by its first word, or by flags that only one has."""
+    from bertsmith.tasks.benchmarks.benchmark import benchmarks
+
+    first = call.args[0] if call.args else ""
+    given = {token.split("=", 1)[0] for token in call.args}
+    return first in (*KINDS, *benchmarks()) or not given.isdisjoint(_OF_ROWS)
+
+
+def _pretraining(call: Call) -> tuple[WhereFlags, Plan]:
+    from bertsmith.training.plan import plan_pretraining
+
+    flags, recipe = recipe_flags(call, PlanFlags)
+    return flags, plan_pretraining(recipe, flags.corpus, where_of(flags))
+
+
+def _finetuning(call: Call) -> tuple[WhereFlags, Plan]:
+    flags, settings = task_flags(call, TaskFlags)
+    where = where_of(flags)
+    from bertsmith.tasks.plan import RowsOfRun, plan_finetuning
+
+    rows = RowsOfRun(flags.train, flags.dev, flags.test, flags.data, flags.hyper_parameters, flags.fold)
+    return flags, plan_finetuning(flags.task, flags.model, rows, where, settings)
+
+
+def where_of(flags: WhereFlags) -> Where:
+    """Raises BertsmithError for what is not one."""
+    from bertsmith.training.planning.where import Where
+
+    return Where(flags.gpu, flags.gpus, flags.price)
+
+
+def _tell(flags: WhereFlags, plan: Plan) -> None:
+    from bertsmith.training.planning.picture import draw_plan
+    from bertsmith.training.planning.plan import as_record
+    from bertsmith.training.planning.report import plan_lines
+
+    if flags.json is not None:
+        write_text(flags.json, json.dumps(as_record(plan), indent=2) + "\n")
+        say(f"all figures: {flags.json}")
+    if flags.png is not None and draw_plan(plan, flags.png):
+        say(f"picture: {flags.png}")
+    print("\n".join(plan_lines(plan)))
+
+
+def _calibrate(call: Call) -> None:
+    from bertsmith.training.planning.calibration import calibration_lines, predicted
+
+    if call.args != [_CALIBRATION]:
+        raise BertsmithError(f"{_CALIBRATION} is given with other arguments", _CALIBRATION, "give it alone")
+    print("\n".join(calibration_lines(predicted())))
+
+
+VERBS = {
+    "plan": Verb(
+        "What a run will need, before it starts: tokens, epochs, FLOP, memory, hours, money, on one host and on many.",
+        "  bertsmith plan bert-base-nvlamb --corpus corpus --gpus 8 --gpu h200 --price 3.5 --png plan.png\n"
+        "  bertsmith plan bert-mini --corpus corpus --gpu cpu --gpus 2 --json plan.json\n"
+        "  bertsmith plan classify --model runs/mini --train train.csv --dev dev.csv --seeds 5 --gpu v100\n"
+        "  bertsmith plan mrpc --model runs/mini --data glue\n"
+        "  bertsmith plan --calibration        how well NVIDIA's published runs are predicted",
+        _plan,
+    ),
+}

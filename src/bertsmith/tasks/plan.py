@@ -1,0 +1,178 @@
+"""The plan of a fine-tuning run, before anything starts: from a model folder and labelled rows, in seconds."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from bertsmith.model.config import BertConfig
+from bertsmith.optim.adamw import AdamW
+from bertsmith.optim.groups import parameter_groups
+from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs
+from bertsmith.tasks.chosen import chosen
+from bertsmith.tasks.examples import check_sources, read_records
+from bertsmith.tasks.reading.records import Record, Source
+from bertsmith.tasks.sequences import load_tokenizer
+from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tasks.task import Examples, Task
+from bertsmith.training.here import Here
+from bertsmith.training.planning.cost import Batch, Exchange, is_half
+from bertsmith.training.planning.memory import WHOLE, Held
+from bertsmith.training.planning.model_size import parameters
+from bertsmith.training.planning.on_cpu import Measuring, measure
+from bertsmith.training.planning.on_gpus import GpuCosts
+from bertsmith.training.planning.plan import Asked, Costs, Plan, make_plan
+from bertsmith.training.planning.where import Where
+from bertsmith.training.planning.work import Lengths, Work, even_cut
+from bertsmith.weights.huggingface import model_folder, read_config
+
+_SAMPLE_ROWS = 2000
+# Of the training rows, that a learning curve trains on beside all of them (`finetuning/trials.py`).
+_CURVE = (0.1, 0.3)
+_POOLED = ("classify", "regress", "choice")
+
+
+@dataclass(frozen=True)
+class RowsOfRun:
+    """The rows of a run, as `finetune` takes them."""
+
+    train: Source | None = None
+    dev: Source | None = None
+    test: Source | None = None
+    data: str | Path | None = None
+    hyper_parameters: str | None = None
+    fold: int = 0
+
+    def given(self) -> dict[str, Source]:
+        """By part."""
+        named = {"train": self.train, "dev": self.dev, "test": self.test}
+        return {part: rows for part, rows in named.items() if rows is not None}
+
+
+@dataclass(frozen=True)
+class _Read:
+    """The rows, read. examples: training rows, encoded, all or a sample. rows: how many each part has."""
+
+    task: Task
+    settings: FinetuneSettings
+    examples: Examples
+    max_length: int
+    rows: dict[str, int]
+
+    @property
+    def units(self) -> float:
+        """Of an epoch."""
+        return (len(self.examples.units) - 1) * self.rows["train"] / len(self.examples.records)
+
+    @property
+    def unit(self) -> Batch:
+        """A unit in the mean."""
+        lengths, count = self.examples.sequences.lengths.astype(np.float64), len(self.examples.units) - 1
+        return Batch(lengths.sum() / count, (lengths**2).sum() / count, 0.0, len(lengths) / count)
+
+
+def plan_finetuning(
+    task: str, model: str | Path, rows: RowsOfRun, where: Where, settings: FinetuneSettings | None = None
+) -> Plan:
+    """What the run will need. Writes nothing but what `skip_bad_rows` names.
+
+    task, model, rows, settings: as of `finetune`. Raises BertsmithError for what that would refuse.
+    """
+    folder = model_folder(Path(model))
+    config = read_config(folder)
+    here = Here.of(settings.precision if settings else "auto") if where.on_cpu else None
+    read = _read(task, folder, config, rows, settings)
+    settings, work = read.settings, _work(read)
+    lengths = Lengths(read.examples.sequences.lengths, read.units)
+    if here is None:
+        precision, most = where.precision(settings.precision), settings.micro_batch_tokens
+        costs: Costs = GpuCosts(where.gpu, precision, config, "adamw", [read.max_length], finetuning=True)
+    else:
+        precision = here.device.precision
+        most = here.micro_batch_tokens(settings.micro_batch_tokens, config, read.max_length)
+        optimizer = partial(parameter_groups, weight_decay=settings.weight_decay)
+        measuring = Measuring(
+            config, here.device, {work.name: lengths}, None, "adamw", lambda made: AdamW(optimizer(made))
+        )
+        costs = measure(measuring, where.gpus, here.base)
+    size = parameters(config, classes=max(2, len(read.task.counts or ())))
+    held = Held(config, size, is_half(precision), where.on_cpu, lamb=False)
+    asked = Asked(
+        title=f"fine-tuning ({read.task.kind})",
+        facts=_facts(read, config, size.total),
+        precision=precision,
+        works=[work],
+        cut=even_cut(most),
+        most_tokens=most,
+        ranks=where.gpus,
+        price=where.price,
+        exchange=Exchange(WHOLE * size.total, WHOLE * size.words, hides=here is None),
+        held=held,
+    )
+    return make_plan(asked, costs)
+
+
+def _read(task: str, folder: Path, config: BertConfig, rows: RowsOfRun, settings: FinetuneSettings | None) -> _Read:
+    """Reads all rows, and encodes some training rows, evenly spaced."""
+    given = rows.given()
+    check_sources(given)
+    inputs = run_inputs(task, Taken(rows.data, rows.hyper_parameters, rows.fold), given, settings)
+    kind, chosen_settings = chosen(inputs.kind, inputs.sources, inputs.settings)
+    kind.check(chosen_settings)
+    records = read_records(kind, inputs.sources, chosen_settings)
+    wanted = chosen_settings.max_length or kind.usual_length
+    longest = min(wanted, config.max_position_embeddings)
+    made = kind.of_records(records["train"], chosen_settings)
+    examples = made.examples(_sample(records["train"]), load_tokenizer(folder, config), longest)
+    return _Read(made, chosen_settings, examples, longest, {part: len(those) for part, those in records.items()})
+
+
+def _sample(records: Sequence[Record]) -> Sequence[Record]:
+    count = min(len(records), _SAMPLE_ROWS)
+    return [records[place * len(records) // count] for place in range(count)]
+
+
+def _work(read: _Read) -> Work:
+    """All trainings of the run in one: those of each seed, and those of folds and of a learning curve."""
+    settings, units = read.settings, read.units
+    sizes = [1.0] * settings.seeds
+    sizes += list(_CURVE) * settings.learning_curve + [1 - 1 / max(settings.folds, 1)] * settings.folds
+    steps = [_steps(settings, units * size) for size in sizes]
+    measured = sum(count for part, count in read.rows.items() if part != "train")
+    per_row = len(read.examples.sequences.ids) / len(read.examples.records)
+    # After every epoch of a seed; after the last step of the other trainings; and of the finished model.
+    times = settings.seeds * settings.epochs + len(sizes) - settings.seeds + 1
+    more = [f"{settings.folds} folds"] * (settings.folds > 0) + ["a learning curve"] * settings.learning_curve
+    seeds = f"{settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
+    return Work(
+        name=" + ".join([f"{settings.epochs} epochs x {seeds}", *more]),
+        length=read.max_length,
+        steps=sum(steps),
+        batch=units / math.ceil(units / settings.batch),  # the last step of an epoch has fewer
+        sequence=read.unit,
+        instances=units,
+        evaluated=times * measured * per_row,
+        pooled=read.task.kind in _POOLED,
+    )
+
+
+def _steps(settings: FinetuneSettings, units: float) -> int:
+    """Of one training, if it does not end early."""
+    return min(settings.epochs * math.ceil(units / settings.batch), settings.max_steps or sys.maxsize)
+
+
+def _facts(read: _Read, config: BertConfig, total: int) -> list[str]:
+    rows = ", ".join(f"{part} {count:,}" for part, count in read.rows.items())
+    sampled = len(read.examples.records)
+    tokens = read.unit.tokens * read.units
+    how = "" if sampled == read.rows["train"] else f", estimated from {sampled:,} of them"
+    return [
+        f"model: {total:,} parameters, {config.num_hidden_layers} layers of {config.hidden_size}",
+        f"rows: {rows}; {tokens:,.0f} tokens to learn from in an epoch{how}",
+    ]

@@ -1,0 +1,188 @@
+"""The plan of a pre-training run, before anything starts: from a recipe and a prepared corpus, in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertsmith.base.log import log_choice, say
+from bertsmith.batches.masking import MaskingSettings
+from bertsmith.batches.order import Order
+from bertsmith.batches.pairs import PairSettings
+from bertsmith.corpus.shards import Corpus
+from bertsmith.model.config import BertConfig
+from bertsmith.recipes.loader import load_recipe
+from bertsmith.recipes.schema import Phase, Recipe
+from bertsmith.training.planning.cost import Exchange, is_half
+from bertsmith.training.planning.memory import HALF, WHOLE, Held
+from bertsmith.training.planning.model_size import Size, parameters
+from bertsmith.training.planning.on_gpus import GpuCosts
+from bertsmith.training.planning.plan import Asked, Costs, Plan, make_plan
+from bertsmith.training.planning.where import Where
+from bertsmith.training.planning.work import Lengths, Work, epoch_lengths, even_cut, fixed_cut
+from bertsmith.training.shape import config_of
+
+if TYPE_CHECKING:
+    from bertsmith.training.here import Here
+
+# Of a micro-batch, where the recipe leaves it to the device: on a CPU, and as a first try on a GPU.
+_USUAL_TOKENS = 8192
+# Instances that a rank holds in memory, and bytes of each beside the pages of its tokens (`batches/order.py`).
+_HELD_INSTANCES, _INSTANCE_BYTES = 400_000, 57
+
+
+def plan_pretraining(recipe: Recipe | str | Path, corpus: Corpus | str | Path, where: Where) -> Plan:
+    """What the run will need. Writes nothing.
+
+    recipe: a Recipe, a preset's name or a YAML file. corpus: prepared by `bertsmith.prepare`. Raises BertsmithError for
+    input that does not fit together.
+    """
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
+    if recipe.hours:
+        say(f"the recipe ends after {recipe.hours:g} hours; this is the plan of the steps that its phases name")
+    if recipe.micro_batch_tokens != "auto":
+        return _plan(recipe, recipe.micro_batch_tokens, corpus, where)
+    usual = _plan(recipe, _USUAL_TOKENS, corpus, where)
+    if where.on_cpu:
+        return usual
+    return _plan(
+        recipe, max(usual.fitting, *(phase.sequence_length for phase in _phases(recipe).values())), corpus, where
+    )
+
+
+def _plan(recipe: Recipe, asked_tokens: int, corpus: Corpus, where: Where) -> Plan:
+    """asked_tokens: of a micro-batch, at most."""
+    config = config_of(recipe.model, corpus.special.vocabulary_size, corpus.special.pad)
+    here = _here(recipe) if where.on_cpu else None
+    lengths = {name: _lengths(recipe, corpus, name, phase) for name, phase in _phases(recipe).items()}
+    longest = [phase.sequence_length for phase in _phases(recipe).values()]
+    if here is None:
+        precision, most = where.precision(recipe.precision), asked_tokens
+        costs: Costs = GpuCosts(where.gpu, precision, config, recipe.optimizer.name, longest)
+    else:
+        precision = here.device.precision
+        most = here.micro_batch_tokens(asked_tokens, config, max(longest))
+        costs = _cpu_costs(here, recipe, config, lengths, where.gpus)
+    held = Held(
+        config,
+        parameters(config),
+        half=is_half(precision),
+        on_cpu=where.on_cpu,
+        data=_data_bytes(corpus, lengths) if where.on_cpu else 0.0,
+        sharded=recipe.parallel == "shard" and where.gpus > 1,
+        checkpointing=recipe.gradient_checkpointing,
+        half_sums=recipe.gradient_sums == "bf16",
+        lamb=recipe.optimizer.name == "lamb",
+    )
+    compiled = here is None and recipe.compile != "false" and not held.sharded
+    asked = Asked(
+        title="pre-training",
+        facts=_facts(config, held.size, corpus, lengths),
+        precision=precision,
+        works=[_work(recipe, corpus, name, lengths[name]) for name in lengths],
+        cut=fixed_cut(most, lengths, _masking(recipe)) if compiled else even_cut(most),
+        most_tokens=most,
+        ranks=where.gpus,
+        price=where.price,
+        exchange=_exchange(held, hides=here is None and not compiled),
+        held=held,
+    )
+    return make_plan(asked, costs)
+
+
+def _cpu_costs(here: Here, recipe: Recipe, config: BertConfig, lengths: dict[str, Lengths], ranks: int) -> Costs:
+    """Measured now."""
+    from bertsmith.training.planning.on_cpu import Measuring, measure
+    from bertsmith.training.pretrain import optimizer_of
+
+    if recipe.compile == "true":
+        log_choice("plan", "steps as they come", "compiled steps on a CPU are not planned for")
+    measuring = Measuring(
+        config,
+        here.device,
+        lengths,
+        _masking(recipe),
+        recipe.optimizer.name,
+        lambda model: optimizer_of(recipe, model, here.device),
+    )
+    return measure(measuring, ranks, here.base)
+
+
+def _here(recipe: Recipe) -> Here:
+    """Imported here, for it takes PyTorch seconds to be; and before the corpus's pages count as memory."""
+    from bertsmith.training.here import Here
+
+    return Here.of(recipe.precision)
+
+
+def _phases(recipe: Recipe) -> dict[str, Phase]:
+    """Those that have steps, by name."""
+    both = {"phase 1": recipe.phase1, "phase 2": recipe.phase2}
+    return {name: phase for name, phase in both.items() if phase.steps}
+
+
+def _masking(recipe: Recipe) -> MaskingSettings:
+    """That of the step that hides the most, as room is made for it."""
+    return MaskingSettings(**asdict(recipe.masking)).densest()
+
+
+def _lengths(recipe: Recipe, corpus: Corpus, name: str, phase: Phase) -> Lengths:
+    """Of the phase's first epoch."""
+    order = Order(
+        corpus,
+        seed=recipe.seed,
+        phase=int(name[-1]),
+        sequence_length=phase.sequence_length,
+        pairs=PairSettings(**asdict(recipe.pairs)),
+        cache_folder=corpus.folder / "order",
+    )
+    return epoch_lengths(order)
+
+
+def _work(recipe: Recipe, corpus: Corpus, name: str, lengths: Lengths) -> Work:
+    phase = _phases(recipe)[name]
+    held_out = lengths.instances * corpus.tokens("held_out") / corpus.tokens("train")
+    # After so many steps, before the first one, at the end of a phase, and of the finished model.
+    times = -(-phase.steps // recipe.evaluate_every) + 1 + (name == min(_phases(recipe)))
+    return Work(
+        name=name,
+        length=phase.sequence_length,
+        steps=phase.steps,
+        batch=phase.global_batch,
+        sequence=lengths.sequence(_masking(recipe)),
+        instances=lengths.instances,
+        evaluated=times * min(recipe.evaluate_instances, held_out),
+    )
+
+
+def _facts(config: BertConfig, size: Size, corpus: Corpus, lengths: dict[str, Lengths]) -> list[str]:
+    sampled = [f"{name} {each.sampled}" for name, each in lengths.items() if each.sampled]
+    return [
+        f"model: {size.total:,} parameters, {config.num_hidden_layers} layers of {config.hidden_size}, "
+        f"{config.vocab_size:,} pieces",
+        f"corpus: {corpus.tokens('train'):,} tokens of {corpus.documents('train'):,} documents",
+        *([f"lengths of sequences: {'; '.join(sampled)}"] if sampled else []),
+    ]
+
+
+def _exchange(held: Held, hides: bool) -> Exchange:
+    """What ranks sum and gather (docs/what-is-reduced.md)."""
+    number, size = HALF if held.half_sums else WHOLE, held.size
+    whole = number * size.total
+    if not held.sharded:
+        return Exchange(whole, number * size.words, hides)
+    # A gradient goes to one rank alone, half of a sum; what is outside of layers is gathered once a step.
+    outside = WHOLE * (size.embeddings + size.heads)
+    return Exchange((whole + outside) / 2, outside / 2, hides, 2 * held.narrow * size.layers)
+
+
+def _data_bytes(corpus: Corpus, lengths: dict[str, Lengths]) -> float:
+    """Of instances in memory, and of the corpus's pages that they are read from."""
+    bytes_of_token = 2 if corpus.special.vocabulary_size <= 1 << 16 else 4
+    found = []
+    for each in lengths.values():
+        count = min(each.instances, _HELD_INSTANCES)
+        found.append(count * (_INSTANCE_BYTES + bytes_of_token * float(each.values.mean())))
+    return max(found)

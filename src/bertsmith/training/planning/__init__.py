@@ -1,0 +1,1 @@
+"""What a run will cost: its work, the memory of a rank, the time of a step, and the tables of these."""

@@ -1,0 +1,160 @@
+"""The share of the peak that matrix products reach, from one GPU of NVIDIA's, and how well the rest is predicted.
+
+One number for each GPU, precision and length comes from the row of one GPU; the rows of 8 to 256 GPUs are predicted
+with it and with constants that are the same for all (`cost.py`, `gpus.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from bertsmith.base.tables import aligned
+from bertsmith.model.flop import peak_flops
+from bertsmith.training.planning.cost import (
+    Batch,
+    Exchange,
+    RankWork,
+    StepSeconds,
+    between_products,
+    is_half,
+    links_of,
+    micro_batch_seconds,
+    step_seconds,
+    update_seconds,
+)
+from bertsmith.training.planning.gpus import GPUS, Gpu
+from bertsmith.training.planning.model_size import parameters
+from bertsmith.training.planning.published import BERT_LARGE, SQUAD_LENGTH, Row, one_gpu, several_gpus
+
+_LIKE = "a100"
+# Whose row stands for a precision that was not published.
+_ROW_OF = {"bf16": "fp16", "fp16": "fp16", "tf32": "tf32", "fp32": "fp32"}
+
+
+@dataclass(frozen=True)
+class Share:
+    """The share of the peak that products reach, and where it is from."""
+
+    value: float
+    source: str
+    is_measured: bool
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A row with what the model says of it: sequences a second, and where the time of a step goes."""
+
+    row: Row
+    rate: float
+    seconds: StepSeconds
+
+    @property
+    def error(self) -> float:
+        """Of the prediction, as a share of what was published."""
+        return self.rate / self.row.rate - 1
+
+
+@cache
+def product_share(row: Row) -> float:
+    """Of the peak, from the row of one GPU: what remains of its time when all else is taken off."""
+    gpu, (tokens, squares, masked) = GPUS[row.gpu], row.sequence
+    batch = Batch(tokens, squares, masked, 1)
+    second = (row.share / row.rate - _update(gpu)) / row.share
+    products = second - between_products(gpu, BERT_LARGE, batch, is_half(row.precision))
+    return batch.flop(BERT_LARGE) / (products * gpu.peak(row.precision))
+
+
+def share_of(name: str, precision: str, length: int, finetuning: bool = False) -> Share:
+    """For a GPU by its name in `GPUS`. length: of sequences; pre-training at up to 256 is like at 128, else at 512."""
+    wanted = SQUAD_LENGTH if finetuning else 128 if length <= 256 else 512
+    rows = {(row.gpu, row.precision): row for row in one_gpu() if row.length == wanted}
+    row = rows.get((name, _ROW_OF[precision]))
+    if row is not None:
+        value = product_share(row)
+        return Share(value, f"{_said(row)}: products at {value:.0%} of the peak", True)
+    row = rows.get((_LIKE, _ROW_OF[precision])) or rows[(_LIKE, "tf32")]
+    value = product_share(row)
+    what = f"assumed, not measured on a {GPUS[name].name} in {precision}: products at {value:.0%} of the peak"
+    return Share(value, f"{what}, as in {_said(row)}", False)
+
+
+def _said(row: Row) -> str:
+    what = "fine-tuning on SQuAD" if row.length == SQUAD_LENGTH else "pre-training"
+    where = f"BERT-large, {what} at {row.length}, {row.precision}"
+    return f"NVIDIA's published run on one {GPUS[row.gpu].name} ({where}, {row.rate:g} sequences/s)"
+
+
+def predict(row: Row) -> Predicted:
+    """A row of several GPUs from that of one."""
+    gpu, (tokens, squares, masked) = GPUS[row.gpu], row.sequence
+    (alone,) = (each for each in one_gpu() if (each.gpu, each.precision, each.length) == _key(row))
+    batch = Batch(tokens, squares, masked, 1).times(row.micro_batch)
+    second = micro_batch_seconds(gpu, row.precision, product_share(alone), BERT_LARGE, batch)
+    work = RankWork(row.share / row.micro_batch, second, _update(gpu))
+    exchange = Exchange(row.gradient_bytes * parameters(BERT_LARGE).total)
+    seconds = step_seconds(work, exchange, links_of(gpu), row.hosts, row.ranks)
+    return Predicted(row, row.share * row.ranks / seconds.total, seconds)
+
+
+def _key(row: Row) -> tuple[str, str, int]:
+    return row.gpu, row.precision, row.length
+
+
+def _update(gpu: Gpu) -> float:
+    return update_seconds(gpu, BERT_LARGE, "lamb")
+
+
+def predicted() -> list[Predicted]:
+    """All rows of several GPUs."""
+    return [predict(row) for row in several_gpus()]
+
+
+def calibration_lines(found: Sequence[Predicted]) -> list[str]:
+    """The one-GPU rows with the share that they give, and all others with the error of their prediction."""
+    head = [
+        "GPU",
+        "precision",
+        "length",
+        "hosts x GPUs",
+        "published",
+        "predicted",
+        "error",
+        "waiting",
+        "sums",
+        "update",
+    ]
+    shares = [
+        [GPUS[row.gpu].name, row.precision, str(row.length), f"{row.rate:g}", f"{product_share(row):.1%}", _whole(row)]
+        for row in one_gpu()
+    ]
+    titles = ["GPU", "precision", "length", "sequences/s", "products, of the peak", "all, of the peak"]
+    counted = [abs(each.error) for each in found if not each.row.is_excluded]
+    mean = sum(counted) / len(counted)
+    return [
+        "One GPU, as NVIDIA published it, and the share of the peak that products must have had:",
+        *aligned([titles, *shares], "lllr"),
+        "",
+        "Several GPUs, predicted from these. Of a step: ms of waiting, sums and update:",
+        *aligned([head, *map(_cells, found)], "llllr"),
+        "",
+        f"errors: {mean:.1%} in the mean, {max(counted):.1%} at most, without the rows marked *. As published, a step",
+        "of these takes 0.37 s more than its share of one GPU's work, on 8, 16 and 32 hosts alike: no others do.",
+    ]
+
+
+def _cells(each: Predicted) -> list[str]:
+    row, seconds = each.row, each.seconds
+    ms = (f"{1000 * part:.1f}" for part in (seconds.waiting, seconds.sums, seconds.update))
+    mark = "*" if row.is_excluded else ""
+    where = [GPUS[row.gpu].name, row.precision, str(row.length), f"{row.hosts} x {row.gpus}"]
+    return [*where, f"{row.rate:,.10g}", f"{each.rate:,.0f}", f"{each.error:+.1%}{mark}", *ms]
+
+
+def _whole(row: Row) -> str:
+    """The share of the peak that the whole step has."""
+    peak = peak_flops(GPUS[row.gpu].device, row.precision)
+    assert peak is not None
+    tokens, squares, masked = row.sequence
+    return f"{Batch(tokens, squares, masked, 1).flop(BERT_LARGE) * row.rate / peak:.1%}"

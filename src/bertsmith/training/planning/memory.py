@@ -1,0 +1,145 @@
+"""The memory of a rank, part by part, from shapes: what is held all the time, and what a micro-batch adds at its peak.
+
+Legend: T token slots, M masked words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bertsmith.model.config import BertConfig
+from bertsmith.training.planning.model_size import Size
+
+WHOLE, HALF = 4, 2
+# Blocks of attention on a CPU hold padding, to some 5% of their columns.
+_PADDED = 1.05
+# From this mean length on, attention in fp32 without dropout keeps no probabilities on a CPU (`attention/attend.py`).
+_LONG = 256
+HEAP = 1.8
+"""Of a CPU's process: what it takes for a byte that a micro-batch needs at its peak. The process keeps what a step
+frees (`model/cpu/allocator.py`), and pieces of many sizes do not fill the holes of others. By the runs of docs/plan.md.
+"""
+GPU_BASE = 1.5e9
+"""CUDA's context, its libraries' workspaces and NCCL's buffers, which PyTorch does not count as allocated: assumed."""
+_TILE = 128
+
+
+@dataclass(frozen=True)
+class Held:
+    """How a rank holds a model. half: whether products have two bytes a number. ranks: that share a step. sharded:
+    whether they share weights too. checkpointing: of gradients. half_sums: whether gradients are summed in bf16. base:
+    bytes that are there before there is a model. data: of corpus and batches. lamb: whether that is the optimizer."""
+
+    config: BertConfig
+    size: Size
+    half: bool
+    on_cpu: bool
+    base: float = 0.0
+    data: float = 0.0
+    ranks: int = 1
+    sharded: bool = False
+    checkpointing: bool = False
+    half_sums: bool = False
+    lamb: bool = True
+
+    @property
+    def narrow(self) -> int:
+        """Bytes of a number in products."""
+        return HALF if self.half else WHOLE
+
+
+@dataclass(frozen=True)
+class Load:
+    """A micro-batch. tokens: T. squares: the sum of squared lengths. masked: M. micro_batches: of a step and rank."""
+
+    tokens: float
+    squares: float
+    masked: float
+    micro_batches: float
+
+
+def kept_bytes(config: BertConfig, tokens: float, half: bool) -> float:
+    """What a layer keeps for its backward pass on a GPU, probabilities not among it: fused attention makes them again.
+
+    Its input, queries, keys and values, what attention gives, the inputs of both norms, of the feed-forward maps, and
+    of the activation; in half precision also two masks of dropout.
+    """
+    hidden, inner = config.hidden_size, config.intermediate_size
+    narrow = HALF if half else WHOLE
+    of_hidden = 6 * narrow + 2 * WHOLE + 2
+    return tokens * (of_hidden * hidden + 2 * narrow * inner)
+
+
+def kept_on_cpu(held: Held, load: Load) -> float:
+    """As `kept_bytes`, with the C++ kernels: dropout is drawn again, and probabilities are kept in padded blocks."""
+    config, narrow = held.config, held.narrow
+    hidden, inner = config.hidden_size, config.intermediate_size
+    vectors = (3 + 3 * _PADDED) * narrow + 2 * WHOLE
+    probabilities = narrow * config.num_attention_heads * load.squares * _PADDED**2
+    long = load.squares / max(load.tokens, 1) >= _LONG
+    if not held.half and not config.attention_probs_dropout_prob and long:
+        probabilities = 0.0
+    return load.tokens * (vectors * hidden + 2 * narrow * inner) + probabilities
+
+
+def activations(held: Held, load: Load) -> float:
+    """Of all layers at the peak, with what the first layer of the backward pass works on."""
+    config, narrow = held.config, held.narrow
+    hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    layer = kept_on_cpu(held, load) if held.on_cpu else kept_bytes(config, load.tokens, held.half)
+    embeddings = load.tokens * hidden * 2 * WHOLE
+    working = load.tokens * (2 * narrow * inner + 2 * WHOLE * hidden) + (narrow + WHOLE) * hidden * inner
+    if held.checkpointing:
+        inputs = load.tokens * hidden * (WHOLE + (HALF if held.half else 0))
+        return embeddings + layers * inputs + layer + working
+    return embeddings + layers * layer + working
+
+
+def word_head(held: Held, load: Load) -> float:
+    """Scores and their gradient, and the decoder's gradient before it is added up."""
+    if not load.masked:
+        return 0.0
+    vocabulary = held.config.vocab_size
+    decoder = vocabulary * held.config.hidden_size * (held.narrow + (WHOLE if held.half else 0))
+    return 2 * load.masked * vocabulary * held.narrow + decoder
+
+
+def memory(held: Held, load: Load) -> dict[str, float]:
+    """Bytes of a rank by part, at the peak of a step; their sum is what it needs."""
+    size, shards = held.size, held.ranks if held.sharded else 1
+    whole = WHOLE * size.total
+    matrices = size.layers + size.heads + size.words
+    copies = HALF * (matrices + size.vectors) if held.half else WHOLE * 0.25 * size.layers
+    sums = HALF * size.total if held.half_sums and held.ranks > 1 else 0.0
+    kept, head = activations(held, load), word_head(held, load)
+    # Gradients of the only micro-batch take the place of what it kept, layer by layer; LAMB's directions that of both.
+    replaced = min(whole, kept + head) if load.micro_batches <= 1 and held.ranks == 1 else 0.0
+    holes = (HEAP - 1) * (kept + head) if held.on_cpu else 0.0
+    directions = whole / shards if held.lamb else 0.0
+    return {
+        "parameters, fp32": whole / shards,
+        "copies for products": copies / shards,
+        "gradients, fp32": whole,
+        "moments of the optimizer": 2 * whole / shards,
+        "activations": kept,
+        "word head": head,
+        "of these, gradients replace": -replaced,
+        "gradients as they are summed": sums,
+        "update, beyond activations": max(0.0, directions - (kept + head + holes - replaced)),
+        "holes in freed memory": holes,
+        "corpus and batches": held.data,
+        "PyTorch" if held.on_cpu else "CUDA and its libraries": held.base,
+    }
+
+
+def largest(held: Held, load_of: Callable[[int], Load], room: float, most: int) -> int:
+    """The most tokens of a micro-batch, a multiple of 128 up to `most`, that fits into `room` bytes; 0 where none."""
+    low, high = 0, most // _TILE
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sum(memory(held, load_of(middle * _TILE)).values()) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return low * _TILE

@@ -1,0 +1,207 @@
+"""What a run costs on this machine's CPU: a few layers of its model are trained for a second or two, right now.
+
+A stop-watch decides nothing here but what a plan says. The model has all of its widths and few of its layers, so that
+one more layer, the rest (embeddings, word head), and the update are known separately. Ranks that would share the
+machine run at the same time, each in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from bertsmith.base.device import Device
+from bertsmith.base.layout import Ints, Layout, round_up
+from bertsmith.base.processes import default_workers
+from bertsmith.base.processor import this_processor
+from bertsmith.batches.masking import MaskingSettings
+from bertsmith.model.attention.packed import Packed
+from bertsmith.model.config import BertConfig
+from bertsmith.model.cpu.prepare import end_training, prepare_training
+from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
+from bertsmith.optim.clipped import ClippedOptimizer
+from bertsmith.training.planning.cost import UPDATE_BYTES, Batch, Links
+from bertsmith.training.planning.model_size import parameters
+from bertsmith.training.planning.work import Lengths, Work
+
+Clock = Callable[[], float]
+
+GLOO = Links(inside=1.3e9, across=0.6e9)
+"""Bytes a second: of gloo on one host as docs/scaling.md has it (440.4 MB of two ranks in 337 ms); between hosts half
+of 10 Gb/s Ethernet, which is assumed."""
+ACCUMULATED_BYTES = 12
+"""Read and written for a parameter to add a micro-batch's gradient to those before it."""
+_LAYERS = 3
+_FLOP = 4e10
+_LEAST_TOKENS, _MOST_TOKENS = 512, 2048
+_SECONDS, _MOST_REPEATS = 0.4, 4
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds a token of one layer and of all else, forward and backward, with sequences of some stretch's lengths."""
+
+    layer: float
+    rest: float
+
+
+@dataclass(frozen=True)
+class CpuCosts:
+    """`Costs` of a rank that shares this machine. timed: by the stretches' names. parameter_seconds: of an update."""
+
+    config: BertConfig
+    ranks: int
+    threads: int
+    timed: dict[str, Timed]
+    parameter_seconds: float
+    optimizer: str
+    base: float
+
+    @property
+    def name(self) -> str:
+        return f"{_processor()}, {self.threads} thread{'s' if self.threads > 1 else ''} a rank"
+
+    @property
+    def notes(self) -> Sequence[str]:
+        rates = []
+        for name, each in self.timed.items():
+            second = each.rest + self.config.num_hidden_layers * each.layer
+            rates.append(f"{1 / second:,.0f} tokens/s and rank ({name})")
+        return [
+            f"rate: measured just now, in CPU time, by a few layers of this model: {', '.join(rates)}; a machine that "
+            "does other work besides takes longer",
+            "sums of gradients by gloo: 1.3 GB/s on one host, measured on another machine (docs/scaling.md); 0.6 GB/s "
+            "between hosts, assumed",
+        ]
+
+    @property
+    def links(self) -> Links:
+        return GLOO
+
+    @property
+    def capacity(self) -> float:
+        """An equal part of this machine's memory."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / self.ranks
+
+    def micro_batch(self, work: Work, batch: Batch) -> float:
+        """Seconds of a micro-batch, forward and backward."""
+        timed = self.timed[work.name]
+        layers = self.config.num_hidden_layers - (0.67 if work.pooled else 0.0)
+        added = (
+            parameters(self.config).total * self.parameter_seconds * ACCUMULATED_BYTES / UPDATE_BYTES[self.optimizer]
+        )
+        return added + batch.tokens * (timed.rest + layers * timed.layer)
+
+    def update(self) -> float:
+        """Seconds of an update of all parameters."""
+        return parameters(self.config).total * self.parameter_seconds
+
+
+def _processor() -> str:
+    found = this_processor()
+    return f"this machine's CPU ({found.vendor} {found.architecture})"
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What is timed. lengths: of the sequences of each stretch, by its name. masking: None for a model without a word
+    head. optimizer: lamb or adamw, which `make_optimizer` makes."""
+
+    config: BertConfig
+    device: Device
+    lengths: dict[str, Lengths]
+    masking: MaskingSettings | None
+    optimizer: str
+    make_optimizer: Callable[[PretrainingModel], ClippedOptimizer]
+
+
+def measure(measuring: Measuring, ranks: int, base: float) -> CpuCosts:
+    """Times what each of so many ranks does. base: bytes of this process before."""
+    cores = default_workers()
+    threads, together = max(1, cores // ranks), min(ranks, cores)
+    # CPU time, of which other work on the machine takes no part. That of a process is shared by all its threads.
+    clock = time.thread_time if threads == 1 else lambda: time.process_time() / (threads * together)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    prepare_training(measuring.device.compute)
+    try:
+        with ThreadPoolExecutor(together) as pool:
+            trials = [pool.submit(_trial, measuring, clock) for _ in range(together)]
+            found = [each.result() for each in trials]
+    finally:
+        end_training()
+        torch.set_num_threads(before)
+    # The slowest is waited for.
+    timed = {name: max((each[0][name] for each in found), key=lambda one: one.layer) for name in measuring.lengths}
+    update = max(update for _, update in found) * max(1.0, ranks / cores)
+    return CpuCosts(measuring.config, ranks, threads, timed, update, measuring.optimizer, base)
+
+
+def _trial(measuring: Measuring, clock: Clock) -> tuple[dict[str, Timed], float]:
+    """One rank's share of the measurement, and the seconds that it takes to update a parameter."""
+    config, device = measuring.config, measuring.device
+    compute = None if device.compute == torch.float32 else device.compute
+    more = min(_LAYERS, config.num_hidden_layers)
+    few = max(1, more - 2)
+    small, large = (PretrainingModel(replace(config, num_hidden_layers=count), compute) for count in (few, more))
+    timed = {}
+    for name, lengths in measuring.lengths.items():
+        inputs = _inputs(config, lengths, measuring.masking)
+        first, second = (_best(partial(_pass, model, inputs, measuring.masking), clock) for model in (small, large))
+        layer = max(second - first, 0.0) / (more - few) if more > few else second / 2
+        timed[name] = Timed(layer / inputs.packed.tokens, max(first - few * layer, 0.0) / inputs.packed.tokens)
+    optimizer = measuring.make_optimizer(large)
+    optimizer.set_learning_rate(0.0)
+    return timed, _best(optimizer.step, clock) / sum(each.numel() for each in large.parameters())
+
+
+def _best(work: Callable[[], object], clock: Clock) -> float:
+    """The shortest of some repeats, of which the first one finds memory."""
+    found, end = list[float](), time.perf_counter() + _SECONDS
+    while len(found) < 2 or (len(found) < _MOST_REPEATS and time.perf_counter() < end):
+        start = clock()
+        work()
+        found.append(clock() - start)
+    return min(found)
+
+
+def _pass(model: PretrainingModel, inputs: PretrainInputs, masking: MaskingSettings | None) -> None:
+    """Forward and backward, as the first micro-batch of a step."""
+    model.zero_grad(set_to_none=True)
+    if masking is None:
+        hidden = model.encoder(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.packed)
+        hidden.mean().backward()
+    else:
+        losses = model.losses(inputs)
+        loss = losses.masked.loss + losses.next_sentence.loss
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
+def _inputs(config: BertConfig, lengths: Lengths, masking: MaskingSettings | None) -> PretrainInputs:
+    """A micro-batch of random pieces with the stretch's lengths: few for a second, many enough for full speed."""
+    draw = np.random.default_rng(0)
+    of_a_token = Batch(1, 0, 0, 0).flop(replace(config, num_hidden_layers=_LAYERS))
+    wanted = int(min(_MOST_TOKENS, max(_LEAST_TOKENS, _FLOP / of_a_token)))
+    mean = float(lengths.values.mean())
+    count = max(2, round(wanted / mean))
+    chosen: Ints = np.quantile(lengths.values, (np.arange(count) + 0.5) / count).astype(np.int64)
+    asked = Layout.from_lengths(draw.permutation(chosen))
+    layout = asked.filled()
+    masked = round_up(int((masking or MaskingSettings()).predictions(asked.lengths).sum()))
+    positions = np.sort(draw.choice(asked.tokens, masked, replace=False))
+    return PretrainInputs(
+        input_ids=torch.from_numpy(draw.integers(0, config.vocab_size, layout.tokens)),
+        token_type_ids=torch.zeros(layout.tokens, dtype=torch.int64),
+        position_ids=torch.from_numpy(layout.positions),
+        packed=Packed(layout),
+        masked_positions=torch.from_numpy(positions),
+        masked_labels=torch.from_numpy(draw.integers(0, config.vocab_size, masked)),
+        next_sentence_labels=torch.zeros(layout.sequences, dtype=torch.int64),
+    )

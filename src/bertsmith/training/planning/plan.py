@@ -1,0 +1,221 @@
+"""A plan: what a run needs on one host and on many, as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
+
+from bertsmith.training.planning.cost import (
+    TOKENS_BUILT_A_SECOND,
+    Batch,
+    Exchange,
+    Links,
+    RankWork,
+    StepSeconds,
+    step_seconds,
+)
+from bertsmith.training.planning.memory import Held, Load, largest, memory
+from bertsmith.training.planning.work import FORWARD, Cut, Cutter, Work
+
+HOSTS = tuple(2**power for power in range(8))
+"""How many hosts a plan is made for beside one."""
+_FITS = 0.95
+MANY_EPOCHS = 100
+_HOUR = 3600
+
+
+class Costs(Protocol):
+    """What a rank costs. name: of what it computes on. notes: where the rates come from. capacity: bytes of memory of a
+    rank. base: of these, what is taken before there is a model."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def notes(self) -> Sequence[str]: ...
+    @property
+    def links(self) -> Links: ...
+    @property
+    def capacity(self) -> float: ...
+    @property
+    def base(self) -> float: ...
+    def micro_batch(self, work: Work, batch: Batch) -> float:
+        """Seconds of a micro-batch, forward and backward."""
+
+    def update(self) -> float:
+        """Seconds of an update of all parameters."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a plan is made for. title: of the run. facts: lines about model and data. ranks: of a host. price: of a
+    rank's hour. exchange: of a step. held: of a rank."""
+
+    title: str
+    facts: Sequence[str]
+    precision: str
+    works: Sequence[Work]
+    cut: Cutter
+    most_tokens: int
+    ranks: int
+    price: float
+    exchange: Exchange
+    held: Held
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch on so many ranks. evaluation: seconds of all measurements of held-out sequences."""
+
+    work: Work
+    cut: Cut
+    seconds: StepSeconds
+    evaluation: float
+    flop: float
+
+    @property
+    def hours(self) -> float:
+        return (self.work.steps * self.seconds.total + self.evaluation) / _HOUR
+
+
+@dataclass(frozen=True)
+class OnHosts:
+    """The run on so many hosts. stages: none where there are more ranks than sequences in a step."""
+
+    hosts: int
+    ranks: int
+    price: float
+    stages: Sequence[Stage]
+
+    @property
+    def hours(self) -> float:
+        return sum(each.hours for each in self.stages)
+
+    @property
+    def money(self) -> float:
+        return self.hours * self.ranks * self.price
+
+
+@dataclass(frozen=True)
+class Plan:
+    """memory: of a rank on one host, by part. fitting: the most tokens of a micro-batch that fit."""
+
+    asked: Asked
+    device: str
+    notes: Sequence[str]
+    one: OnHosts
+    many: Sequence[OnHosts]
+    memory: dict[str, float]
+    capacity: float
+    fitting: int
+    warnings: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def needed(self) -> float:
+        """Bytes of a rank."""
+        return sum(self.memory.values())
+
+
+def make_plan(asked: Asked, costs: Costs) -> Plan:
+    """The plan of a run with these costs."""
+    many = [on_hosts(asked, costs, hosts) for hosts in HOSTS]
+    held = replace(asked.held, base=costs.base, ranks=asked.ranks)
+    loads = [_load(stage.cut) for stage in many[0].stages]
+    parts = max((memory(held, load) for load in loads), key=lambda each: sum(each.values()))
+    worst = max(loads, key=lambda load: sum(memory(held, load).values()))
+
+    def of_tokens(tokens: int) -> Load:
+        scale = tokens / worst.tokens
+        return Load(tokens, worst.squares * scale, worst.masked * scale, 2)
+
+    room = _FITS * costs.capacity
+    most = 64 * asked.most_tokens
+    fitting = largest(held, of_tokens, room, most)
+    plan = Plan(asked, costs.name, costs.notes, many[0], many, parts, costs.capacity, fitting)
+    return replace(plan, warnings=_warnings(plan, room))
+
+
+def on_hosts(asked: Asked, costs: Costs, hosts: int) -> OnHosts:
+    """The run on so many hosts."""
+    ranks = hosts * asked.ranks
+    if any(work.batch < ranks for work in asked.works):
+        return OnHosts(hosts, ranks, asked.price, [])
+    return OnHosts(hosts, ranks, asked.price, [_stage(asked, costs, work, hosts) for work in asked.works])
+
+
+def _stage(asked: Asked, costs: Costs, work: Work, hosts: int) -> Stage:
+    ranks = hosts * asked.ranks
+    cut = asked.cut(work, ranks)
+    second = costs.micro_batch(work, cut.batch)
+    shared = ranks if asked.held.sharded else 1
+    data = cut.micro_batches * cut.batch.tokens / TOKENS_BUILT_A_SECOND
+    seconds = step_seconds(
+        RankWork(cut.micro_batches, second, costs.update() / shared, data), asked.exchange, costs.links, hosts, ranks
+    )
+    evaluation = FORWARD * second * work.evaluated / (cut.batch.sequences * ranks)
+    flop = work.steps * work.sequence.times(work.batch).flop(asked.held.config, work.pooled)
+    return Stage(work, cut, seconds, evaluation, flop)
+
+
+def _load(cut: Cut) -> Load:
+    return Load(cut.batch.tokens, cut.batch.squares, cut.batch.masked, cut.micro_batches)
+
+
+def _warnings(plan: Plan, room: float) -> list[str]:
+    found = []
+    epochs = sum(each.epochs for each in plan.asked.works if each.sequence.masked)
+    if epochs > MANY_EPOCHS:
+        found.append(f"the run goes through its corpus {epochs:,.0f} times; BERT went through its own 40 times")
+    if plan.needed > room:
+        advice = f"use at most --micro-batch-tokens {plan.fitting}" if plan.fitting else "no micro-batch fits"
+        if not plan.asked.held.checkpointing:
+            advice += ", or --gradient-checkpointing"
+        needed, capacity = plan.needed / 1e9, plan.capacity / 1e9
+        found.append(f"this does not fit: a rank needs {needed:.1f} GB, and {capacity:.1f} GB are there; {advice}")
+    return found
+
+
+def as_record(plan: Plan) -> dict[str, Any]:
+    """All figures, as JSON holds them."""
+    asked = plan.asked
+    return {
+        "run": asked.title,
+        "device": plan.device,
+        "ranks_of_a_host": asked.ranks,
+        "precision": asked.precision,
+        "parameters": asked.held.size.total,
+        "rates": list(plan.notes),
+        "facts": list(asked.facts),
+        "warnings": list(plan.warnings),
+        "memory_bytes": {"parts": plan.memory, "needed": plan.needed, "capacity": plan.capacity},
+        "largest_micro_batch_tokens": plan.fitting,
+        "stages": [_stage_record(each) for each in plan.one.stages],
+        "tokens": sum(each.tokens for each in asked.works),
+        "flop": sum(each.flop for each in plan.one.stages),
+        "hours": plan.one.hours,
+        "price_of_an_hour": asked.price,
+        "money": plan.one.money,
+        "hosts": [
+            {"hosts": each.hosts, "ranks": each.ranks, "hours": each.hours, "money": each.money}
+            for each in plan.many
+            if each.stages
+        ],
+    }
+
+
+def _stage_record(stage: Stage) -> dict[str, Any]:
+    work = stage.work
+    return {
+        "name": work.name,
+        "sequence_length": work.length,
+        "steps": work.steps,
+        "sequences_of_a_step": work.batch,
+        "tokens": work.tokens,
+        "epochs": work.epochs,
+        "flop": stage.flop,
+        "micro_batches": stage.cut.micro_batches,
+        "micro_batch": asdict(stage.cut.batch),
+        "seconds_per_step": {**asdict(stage.seconds), "total": stage.seconds.total},
+        "evaluation_seconds": stage.evaluation,
+        "hours": stage.hours,
+    }

@@ -1,0 +1,31 @@
+"""The commands of docs/plan.md, run as they stand; and its table is the one that `plan --calibration` prints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from bertsmith.training.planning.calibration import calibration_lines, predicted
+from made_pages import blocks, page, typed, write_table
+from made_rows import made_model, rows
+from made_runs import small_corpus
+
+(COMMANDS,) = blocks(page("plan.md"))
+
+
+def test_the_commands_run(tmp_path: Path) -> None:
+    shutil.copytree(small_corpus(), tmp_path / "corpus")
+    made_model(tmp_path / "runs" / "base")
+    write_table(tmp_path / "train.csv", rows(40, 1))
+    write_table(tmp_path / "dev.csv", rows(20, 2))
+    said = typed(tmp_path, COMMANDS).stdout
+    assert said.count("memory of a rank, at its peak") == 3
+    assert (tmp_path / "plan.png").is_file()
+    assert json.loads((tmp_path / "plan.json").read_text())["money"] > 0
+
+
+def test_the_table_of_nvidias_rows_is_what_is_printed() -> None:
+    text = page("plan.md").splitlines()
+    for line in calibration_lines(predicted()):
+        assert not line or f"    {line}" in text

@@ -1,0 +1,143 @@
+"""`bertsmith plan`: what it prints and writes, for pre-training and fine-tuning, and one message for each mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bertsmith
+from bertsmith.cli import main
+from bertsmith.cli.plan import KINDS
+from bertsmith.training.planning.calibration import calibration_lines, predicted
+from made_pages import write_table
+from made_rows import QUICK, made_model, rows
+from made_runs import corpus, small_corpus
+
+TINY = ("plan", "bert-tiny", "--corpus")
+
+
+def planned(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    """The figures that a plan writes."""
+    assert main([*arguments, "--json", str(tmp_path / "plan.json")]) == 0
+    found: dict[str, Any] = json.loads((tmp_path / "plan.json").read_text())
+    return found
+
+
+def test_a_plan_of_pre_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "plan.png"
+    flags = ("--gpus", "8", "--gpu", "h200", "--price", "3.5", "--phase2.steps", "10", "--png", str(picture))
+    found = planned(tmp_path, "plan", "bert-base-nvlamb", "--corpus", str(small_corpus()), *flags)
+    said = capsys.readouterr().out
+    first, second = found["stages"]
+    assert (first["steps"], second["steps"]) == (7038, 10)
+    assert found["tokens"] == pytest.approx(first["tokens"] + second["tokens"])
+    assert found["money"] == pytest.approx(3.5 * 8 * found["hours"])
+    assert found["hours"] == pytest.approx(sum(each["hours"] for each in found["stages"]))
+    assert [each["hosts"] for each in found["hosts"]] == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert found["memory_bytes"]["needed"] == pytest.approx(sum(found["memory_bytes"]["parts"].values()))
+    assert "assumed, not measured on a H200 141 GB in bf16" in said
+    assert f"{found['money']:,.2f}" in said
+    assert f"{found['parameters']:,} parameters" in said
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_tokens_and_epochs_are_those_of_a_run(tmp_path: Path) -> None:
+    """Of as many steps as an epoch has, whose instances all have their own lengths."""
+    from bertsmith.batches.order import Order
+
+    order = Order(corpus(), seed=42, phase=1, sequence_length=128)
+    size, lengths = order.epoch(0).size, order.epoch(0).lengths
+    flags = ("--phase1.steps", "3", "--phase1.global-batch", str(size), "--phase2.steps", "0", "--compile", "false")
+    (stage,) = planned(tmp_path, *TINY, str(small_corpus()), *flags)["stages"]
+    assert stage["epochs"] == pytest.approx(3)
+    assert stage["tokens"] == pytest.approx(3 * int(lengths.sum()))
+
+
+def test_what_does_not_fit_is_warned_of_with_a_micro_batch_that_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large = ("plan", "bert-large-nvlamb", "--corpus", str(small_corpus()), "--gpu", "v100")
+    found = planned(tmp_path, *large, "--micro-batch-tokens", "65536", "--phase1.global-batch", "4096")
+    (warning,) = found["warnings"]
+    most = found["largest_micro_batch_tokens"]
+    assert f"--micro-batch-tokens {most}" in warning
+    assert warning in capsys.readouterr().out
+    assert not planned(tmp_path, *large, "--micro-batch-tokens", str(most))["warnings"]
+
+
+def test_a_plan_for_a_cpu_is_measured_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(tmp_path, *TINY, str(small_corpus()), "--gpu", "cpu", "--gpus", "2", "--precision", "fp32")
+    assert "measured just now" in capsys.readouterr().out
+    assert all(each["seconds_per_step"]["compute"] > 0 for each in found["stages"])
+    assert found["memory_bytes"]["parts"]["PyTorch"] > 1e8
+
+
+def test_a_plan_of_fine_tuning_has_the_steps_of_the_run(tmp_path: Path) -> None:
+    model = made_model(tmp_path / "base")
+    write_table(tmp_path / "train.csv", rows(50, 1))
+    write_table(tmp_path / "dev.csv", rows(20, 2))
+    files = ("--train", str(tmp_path / "train.csv"), "--dev", str(tmp_path / "dev.csv"), "--model", str(model))
+    settings = ("--epochs", "3", "--seeds", "2", "--batch", "16", "--max-length", "32", "--precision", "fp32")
+    found = planned(tmp_path, "plan", "classify", *files, *settings, "--gpu", "cpu")
+    from dataclasses import replace
+
+    quick = replace(QUICK, epochs=3, seeds=2)
+    result = bertsmith.finetune("classify", model, rows(50, 1), rows(20, 2), tmp_path / "run", settings=quick)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert result.folder is not None
+    (stage,) = found["stages"]
+    assert stage["steps"] == max(each["step"] for each in lines)
+    assert stage["epochs"] == pytest.approx(3 * 2)
+    gpu = planned(tmp_path, "plan", *files, *settings[:-2], "--gpu", "a100", "--gpus", "8")
+    assert gpu["stages"][0]["steps"] == stage["steps"]
+    assert "SQuAD" in " ".join(gpu["rates"])
+
+
+def test_the_calibration_is_a_plan_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--calibration"]) == 0
+    assert capsys.readouterr().out.splitlines() == calibration_lines(predicted())
+
+
+def test_a_plan_for_gpus_needs_no_torch() -> None:
+    """So that it answers at once."""
+    command = [*TINY, str(small_corpus()), "--gpu", "a100"]
+    code = f"import sys; from bertsmith.cli import main; main({command!r}); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_tasks_that_it_knows_are_all() -> None:
+    from bertsmith.tasks.registry import TASKS
+
+    assert {*KINDS} == {"auto", *TASKS}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ((*TINY, "CORPUS", "--gpu", "a10"), "did you mean 'a100'?"),
+        ((*TINY, "CORPUS", "--gpus", "0"), "--gpus is 0"),
+        ((*TINY, "CORPUS", "--price", "-1"), "--price is -1"),
+        ((*TINY, "CORPUS", "--price", "nan"), "--price is nan"),
+        ((*TINY, "no/corpus"), "there is no corpus here"),
+        ((*TINY, "CORPUS", "--gpu", "v100", "--precision", "bf16"), "V100 32 GB has no fast bf16 products"),
+        (("plan", "bert-tiny"), "missing: --corpus"),
+        (("plan", "bert-tinny", "--corpus", "CORPUS"), "'bert-tiny'"),
+        (("plan", "classify", "--model", "no/model", "--train", "rows.csv"), "no/model"),
+        (("plan", "--calibration", "--gpus", "8"), "give it alone"),
+    ],
+)
+def test_a_mistake_is_one_message(
+    arguments: tuple[str, ...], what: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([str(small_corpus()) if each == "CORPUS" else each for each in arguments]) == 2
+    said = capsys.readouterr().err
+    assert what in said
+    assert "Traceback" not in said
+    assert not list(tmp_path.iterdir())

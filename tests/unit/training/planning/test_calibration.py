@@ -1,0 +1,71 @@
+"""NVIDIA's published runs: those on one GPU calibrate, and those on many are predicted within 10%."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertsmith.training.planning import calibration, cost
+from bertsmith.training.planning.calibration import calibration_lines, predicted, product_share, share_of
+from bertsmith.training.planning.cost import Batch, micro_batch_seconds, update_seconds
+from bertsmith.training.planning.gpus import GPUS
+from bertsmith.training.planning.published import BERT_LARGE, Row, one_gpu, several_gpus
+
+
+def name(row: Row) -> str:
+    return f"{row.gpu}-{row.precision}-{row.length}-{row.hosts}x{row.gpus}-{row.rate:g}"
+
+
+@pytest.mark.parametrize("found", predicted(), ids=lambda each: name(each.row))
+def test_rows_of_several_gpus_are_predicted_within_a_tenth(found) -> None:
+    assert (abs(found.error) <= 0.1) != found.row.is_excluded
+
+
+def test_the_rows_are_those_that_were_published() -> None:
+    """By what the tables say beside their rates: how far the throughput grew from one host to 32, and the batches."""
+    rates = {(row.precision, row.length, row.hosts): row.rate for row in several_gpus() if row.gpu == "a100"}
+    for (precision, length, hosts), growth in {
+        ("tf32", 128, 32): 30.45,
+        ("fp16", 128, 32): 30.37,
+        ("tf32", 512, 16): 14.21,
+        ("tf32", 512, 32): 24.95,
+        ("fp16", 512, 16): 15.51,
+        ("fp16", 512, 32): 30.13,
+    }.items():
+        assert rates[precision, length, hosts] / rates[precision, length, 1] == pytest.approx(growth, abs=0.02)
+    accumulated = {
+        (row.precision, row.length): row.share / row.micro_batch for row in several_gpus() if row.hosts == 32
+    }
+    assert accumulated == {("tf32", 128): 2, ("fp16", 128): 1, ("tf32", 512): 8, ("fp16", 512): 4}
+
+
+@pytest.mark.parametrize("row", one_gpu(), ids=name)
+def test_a_row_of_one_gpu_is_met_by_its_own_share(row: Row) -> None:
+    gpu, (tokens, squares, masked) = GPUS[row.gpu], row.sequence
+    batch = Batch(tokens, squares, masked, 1).times(row.share)
+    seconds = micro_batch_seconds(gpu, row.precision, product_share(row), BERT_LARGE, batch)
+    seconds += update_seconds(gpu, BERT_LARGE, "lamb")
+    assert row.share / seconds == pytest.approx(row.rate)
+    assert 0.2 < product_share(row) < 0.9
+
+
+def test_both_phases_on_32_hosts_take_the_hours_that_were_published() -> None:
+    rates = {(each.row.precision, each.row.length): each.rate for each in predicted() if each.row.hosts == 32}
+    hours = (7038 * 65_536 / rates["fp16", 128] + 1563 * 32_768 / rates["fp16", 512]) / 3600
+    assert hours == pytest.approx(1.2, rel=0.05)
+
+
+def test_what_was_not_measured_is_called_assumed() -> None:
+    assert share_of("a100", "bf16", 128).is_measured
+    assert not share_of("h200", "bf16", 128).is_measured
+    assert "assumed, not measured on a H200 141 GB" in share_of("h200", "bf16", 128).source
+    short, long = share_of("a100", "bf16", 128), share_of("a100", "fp16", 300)
+    assert short.value > long.value == share_of("a100", "bf16", 512).value
+
+
+def test_the_errors_are_printed_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And come from the constants: with links of no width they are large."""
+    lines = calibration_lines(predicted())
+    assert sum("%*" in line for line in lines) == 2
+    assert len(lines) == len(one_gpu()) + len(several_gpus()) + 8
+    monkeypatch.setattr(cost, "LINK_SHARE", 0.005)
+    assert max(abs(each.error) for each in calibration.predicted()) > 0.3

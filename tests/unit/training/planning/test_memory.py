@@ -1,0 +1,92 @@
+"""The memory of a rank: what autograd really keeps, and how the parts answer to settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
+from bertsmith.model.config import BertConfig
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.training.planning.memory import Held, Load, kept_on_cpu, largest, memory
+from bertsmith.training.planning.model_size import parameters
+from bertsmith.training.pretraining.inputs import to_inputs
+
+CONFIG = BertConfig(vocab_size=99, hidden_size=128, num_hidden_layers=4, num_attention_heads=2, intermediate_size=512)
+HELD = Held(CONFIG, parameters(CONFIG), half=True, on_cpu=True, base=1e8)
+LOAD = Load(4096, 4096 * 100.0, 600, 4)
+
+
+def kept_by_autograd(model: PretrainingModel, inputs) -> float:
+    """Bytes that a forward pass keeps, without parameters and copies of them."""
+    storages: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.shape[0] not in (CONFIG.vocab_size, *(each.shape[0] for each in model.parameters())):
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each):
+        held = model.losses(inputs)
+    assert held
+    return float(sum(storages.values()))
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("compute", [torch.bfloat16, None])
+@pytest.mark.parametrize("longest", [128, 512])
+def test_a_layer_keeps_what_is_counted(compute: torch.dtype | None, longest: int) -> None:
+    lengths = lengths_of("wikipedia", 8 * 512 // longest, longest)
+    inputs = to_inputs(pretrain_batch(lengths, CONFIG.vocab_size), torch.device("cpu"))
+    one, four = (
+        kept_by_autograd(PretrainingModel(replace(CONFIG, num_hidden_layers=layers), compute), inputs)
+        for layers in (1, 4)
+    )
+    filled = inputs.packed.layout.lengths.astype(float)
+    load = Load(filled.sum(), (filled**2).sum(), 0, 1)
+    expected = kept_on_cpu(replace(HELD, half=compute is not None), load)
+    assert (four - one) / 3 == pytest.approx(expected, rel=0.06)
+
+
+@given(st.integers(128, 65_536), st.integers(1, 64))
+def test_more_tokens_need_more(tokens: int, more: int) -> None:
+    def needed(count: int) -> float:
+        return sum(memory(HELD, Load(count, count * 100.0, count * 0.15, 4)).values())
+
+    assert needed(tokens + more) > needed(tokens)
+
+
+def test_the_largest_micro_batch_fits_and_the_next_does_not() -> None:
+    def load_of(tokens: int) -> Load:
+        return Load(tokens, tokens * 100.0, tokens * 0.15, 4)
+
+    room = 1e9
+    found = largest(HELD, load_of, room, 1 << 20)
+    assert found % 128 == 0
+    assert sum(memory(HELD, load_of(found)).values()) <= room < sum(memory(HELD, load_of(found + 128)).values())
+    assert largest(HELD, load_of, 1e6, 1 << 20) == 0
+    assert largest(HELD, load_of, 1e15, 1024) == 1024
+
+
+@pytest.mark.parametrize("saving", [{"lamb": False}, {"sharded": True, "ranks": 4}])
+def test_settings_that_save_memory(saving: dict[str, bool]) -> None:
+    """Few tokens: then the update needs more than activations do."""
+    wide, load = replace(HELD, half=False, on_cpu=False), replace(LOAD, tokens=16, squares=160, masked=2)
+    assert sum(memory(replace(wide, **saving), load).values()) < sum(memory(wide, load).values())
+
+
+@pytest.mark.parametrize("saving", [{"checkpointing": True}, {"half": True}])
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_settings_that_save_activations(saving: dict[str, bool], on_cpu: bool) -> None:
+    wide = replace(HELD, half=False, on_cpu=on_cpu)
+    assert memory(replace(wide, **saving), LOAD)["activations"] < 0.7 * memory(wide, LOAD)["activations"]
+
+
+def test_gradients_of_the_only_micro_batch_take_the_place_of_what_it_kept() -> None:
+    many, one = memory(HELD, LOAD), memory(HELD, replace(LOAD, micro_batches=1))
+    assert sum(many.values()) - sum(one.values()) == pytest.approx(many["gradients, fp32"])

@@ -1,0 +1,75 @@
+"""What a run has to do: lengths counted or estimated, without writing anything."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bertsmith.batches.masking import MaskingSettings
+from bertsmith.batches.order import Order
+from bertsmith.training.planning.cost import Batch
+from bertsmith.training.planning.work import Work, epoch_lengths, even_cut, fixed_cut
+from made_corpora import contents
+from made_runs import small_corpus
+from made_shards import make_source
+
+
+def order(shards: int = 6, folder: Path | None = None) -> Order:
+    return Order(make_source(shards), seed=3, phase=1, sequence_length=64, cache_folder=folder)
+
+
+def test_all_shards_are_counted_as_the_index_of_the_epoch_counts_them() -> None:
+    found, index = epoch_lengths(order()), order().epoch(0)
+    assert found.instances == index.size
+    assert found.values.tolist() == index.lengths.tolist()
+    assert not found.sampled
+
+
+def test_the_index_that_a_run_has_kept_is_taken(tmp_path: Path) -> None:
+    order(folder=tmp_path).epoch(0)
+    kept = order(folder=tmp_path)
+    assert epoch_lengths(kept).instances == kept.epoch(0).size
+    assert not kept.source.opened
+
+
+def test_of_many_tokens_a_sample_is_cut_and_it_is_told(tmp_path: Path) -> None:
+    ours, whole = order(folder=tmp_path / "order"), order().epoch(0)
+    total = sum(each.tokens for each in ours.shards)
+    found = epoch_lengths(ours, most_tokens=total // 2 + 1)
+    assert len(ours.source.opened) == 3
+    assert "3 of 6 shards" in found.sampled
+    assert found.instances == pytest.approx(whole.size, rel=0.1)
+    assert found.values.mean() == pytest.approx(whole.lengths.mean(), rel=0.1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_step_is_cut_up_as_a_run_cuts_it(ranks: int) -> None:
+    lengths = epoch_lengths(order())
+    masking = MaskingSettings()
+    work = Work("phase 1", 64, 10, 96, lengths.sequence(masking), lengths.instances, 0.0)
+    as_they_are, fixed = even_cut(512)(work, ranks), fixed_cut(512, {"phase 1": lengths}, masking)(work, ranks)
+    tokens = work.batch * work.sequence.tokens / ranks
+    assert as_they_are.micro_batches * as_they_are.batch.tokens == pytest.approx(tokens)
+    assert as_they_are.batch.tokens <= 512
+    assert fixed.batch.tokens <= 512
+    assert fixed.batch.tokens % 128 == 0
+    assert fixed.micro_batches * fixed.batch.tokens >= tokens
+
+
+def test_tokens_and_epochs_follow_from_the_steps() -> None:
+    work = Work("phase 1", 64, 10, 96, Batch(40, 1700, 6, 1), 480, 0.0)
+    assert (work.tokens, work.epochs) == (38_400, 2)
+
+
+def test_a_corpus_stays_as_it_is(tmp_path: Path) -> None:
+    from bertsmith.training.plan import plan_pretraining
+    from bertsmith.training.planning.where import Where
+
+    corpus = tmp_path / "corpus"
+    shutil.copytree(small_corpus(), corpus)
+    before = contents(corpus)
+    plan_pretraining("bert-base-nvlamb", corpus, Where("v100", 4))
+    assert contents(corpus) == before
