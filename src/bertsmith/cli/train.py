@@ -33,7 +33,7 @@ class PretrainFlags(RankFlags):
     init_from: Path | None = None
     """Start from the weights of this model folder or run instead of random ones."""
     also_evaluate: Path | None = None
-    """A corpus whose held-out documents are evaluated beside the other's: what a model forgets of its old text."""
+    """A corpus of old text whose held-out documents are evaluated as well, to see what the model forgets."""
 
 
 def _pretrain(call: Call) -> int:

@@ -126,13 +126,14 @@ def pretrain(
 
 @dataclass(frozen=True)
 class _Work:
-    """What a run is given, opened. old: a corpus that is measured beside the other. identity: all that decides what the
-    run comes to."""
+    """What a run is given, opened. own: of `own_figures`, of `init_from`. old: a corpus that is measured as well.
+    identity: all that decides what the run comes to."""
 
     recipe: Recipe
     corpus: Corpus
     init_from: Path | None
     teacher: Path | None
+    own: Mapping[int, Figures]
     old: Corpus | None
     identity: dict[str, Any]
 
@@ -156,7 +157,8 @@ def _opened(
     old = None if also_evaluate is None else _corpus(also_evaluate)
     if old is not None:
         check_old(corpus, old, predicts=teacher is None or recipe.distillation.labels > 0)
-    return _Work(recipe, corpus, init_from, teacher, old, _identity(recipe, corpus, init_from, teacher))
+    own = {} if init_from is None else own_figures(init_from)
+    return _Work(recipe, corpus, init_from, teacher, own, old, _identity(recipe, corpus, init_from, teacher))
 
 
 def _corpus(corpus: Corpus | str | Path) -> Corpus:
@@ -211,31 +213,30 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
     tables = (tokenizer.is_alphabetic, unigrams, tokenizer.piece_bytes)
     parts = (model, device.torch_device, *tables, compiled)
     objective = Pretraining(*parts) if teaching is None else DistilledPretraining(*parts, teaching=teaching)
+    measured = together(lambda: objective if work.old is None else SideBySide.of(objective, work.old))
     with trainer_of(
         run.folder,
         RunFacts(work.identity, as_yaml(asdict(recipe)), facts),
-        objective if work.old is None else SideBySide.of(objective, work.old),
+        measured,
         optimizer,
         TrainerSettings(device, cadence, position, resume, steps, compiled=compiled),
     ) as trainer:
         sized = replace(recipe, micro_batch_tokens=most)
-        run_phases(sized, corpus, trainer, objective, own=_own_figures(work), old=work.old)
+        own = None if _starts_from(work) is None else work.own
+        run_phases(sized, corpus, trainer, objective, own=own, old=work.old)
     finished = _gathered(without_maps(model))
-    made_with = corpus.folder / "tokenizer"
-    if objective.predicts:
-        ranks.by_first(lambda: save_pretraining_model(finished, made_with, run.model, facts_of(run)))
-    else:
-        ranks.by_first(lambda: save_encoder(finished.encoder, made_with, run.model, facts_of(run)))
-    if work.old is not None:
-        ranks.by_first(lambda: tell_forgetting(run))
+
+    def finish() -> None:
+        facts, made_with = facts_of(run.metrics(), trainer.position), corpus.folder / "tokenizer"
+        if objective.predicts:
+            save_pretraining_model(finished, made_with, run.model, facts)
+        else:
+            save_encoder(finished.encoder, made_with, run.model, facts)
+        if work.old is not None:
+            tell_forgetting(run.metrics())
+
+    ranks.by_first(finish)
     say(f"finished model: {run.model}")
-
-
-def _own_figures(work: _Work) -> Mapping[int, Figures] | None:
-    """Those of the model that a run starts from, {} where only a part of it is taken; None for random weights."""
-    if _starts_from(work) is None:
-        return None
-    return {} if work.init_from is None else own_figures(work.init_from)
 
 
 def _starts_from(work: _Work) -> Path | None:

@@ -19,9 +19,9 @@ from bertsmith.corpus.shards import Corpus
 from bertsmith.model.losses import Forward
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tokens.extension import new_rows
+from bertsmith.training.checkpoints import Position
 from bertsmith.training.objective import nothing
 from bertsmith.training.pretraining.objective import Pretraining
-from bertsmith.training.run_folder import Run
 from bertsmith.weights.huggingface import PRETRAINING_FILE
 
 BEFORE, OLD = "before", "old_"
@@ -33,16 +33,23 @@ _HEAD = ("masked words", "tokens", "loss before", "after", "change", "right befo
 _OF_A_RECORD = ("kind", "step", "phase", "phase_step", _LENGTH)
 
 Figures = Mapping[str, float]
+Records = Sequence[Mapping[str, Any]]
 
 
-def facts_of(run: Run) -> dict[str, Any]:
-    """What the finished model's folder says of its training: steps, tokens, and held-out figures by sequence length."""
-    (end,) = run.metrics("end")
+def facts_of(records: Records, position: Position) -> dict[str, Any]:
+    """What the finished model's folder says of its training: steps, tokens, and held-out figures by sequence length.
+
+    records: of `metrics.jsonl`. Figures that a full disk kept out of the metrics are missing here as well.
+    """
     held_out = {
         str(record[_LENGTH]): {name: value for name, value in record.items() if name not in _OF_A_RECORD}
-        for record in run.metrics("final")
+        for record in _of_kind(records, "final")
     }
-    return {"steps": end["step"], "tokens": end["tokens"], "held_out": held_out}
+    return {"steps": position.step, "tokens": position.tokens, "held_out": held_out}
+
+
+def _of_kind(records: Records, kind: str) -> list[Mapping[str, Any]]:
+    return [each for each in records if each["kind"] == kind]
 
 
 def own_figures(folder: Path) -> dict[int, Figures]:
@@ -166,12 +173,12 @@ class SideBySide:
         return f"{self.new.evaluation_line(when, figures)}; old text: masked words {right:.1%} right, loss {loss:.3f}"
 
 
-def tell_forgetting(run: Run) -> None:
-    """Says, as a table, what a finished run did to the model on the new and on the old held-out text."""
-    before = {record[_LENGTH]: record for record in run.metrics(BEFORE)}
+def tell_forgetting(records: Records) -> None:
+    """Says, as a table, what a finished run with these records did to the model on new and on old held-out text."""
+    before = {record[_LENGTH]: record for record in _of_kind(records, BEFORE)}
     rows = [
         _row(text, prefix, before[after[_LENGTH]], after)
-        for after in run.metrics("final")
+        for after in _of_kind(records, "final")
         if after[_LENGTH] in before
         for text, prefix in (("new text", ""), ("old text", OLD))
     ]
