@@ -22,6 +22,7 @@ from made_server import Behaviour, serving
 PAGE = page("continued-pretraining.md")
 ADDRESS = "/2020_02_20/uncased_L-4_H-256_A-4.zip"
 pytestmark = pytest.mark.slow
+SIZE = 512
 FEW = " --phase1.steps 3 --phase1.global_batch 8 --evaluate-every 1"
 
 
@@ -42,18 +43,24 @@ def ran(tmp_path_factory: pytest.TempPathFactory, server: str) -> tuple[Path, st
     """The folder in which the path's commands were run, and what they logged."""
     folder = tmp_path_factory.mktemp("page")
     topics = sorted(pydoc_data.topics.topics.values(), key=len)
-    for name, texts in (("my_texts", topics[-24:]), ("general_texts", topics[-48:-24])):
+    mine, general = topics[-24:], topics[-48:-24]
+    for name, texts in (("my_texts", mine), ("general_texts", general), ("documentation", mine), ("books", general)):
         (folder / name).mkdir()
         for number, text in enumerate(texts):
             (folder / name / f"{number}.txt").write_text(text, encoding="utf-8")
     write_table(folder / "train.csv", rows(60, 1))
-    block = blocks(PAGE)[0]
+    path, measured = blocks(PAGE)
+    block = path + measured.replace("8192", str(SIZE)).replace("9216", str(SIZE + 64))
     for old, new in (
         ("--shape 4x256", f"--shape 4x256 --url {server}"),
         (" --phase1.steps 20000", FEW),
-        ("--size 32000", f"--size {corpus().special.vocabulary_size + 64}"),
+        ("--size 32000", f"--size {SIZE + 64}"),
         ("--out corpus", "--out corpus --held-out 0.3"),
         ("--out general", "--out general --held-out 0.3"),
+        ("--held-out 0.2", "--held-out 0.4"),
+        ("--held-out 0.1", "--held-out 0.4"),
+        (" --phase1.steps 400", FEW),
+        (" --phase1.steps 75", FEW),
     ):
         assert block.count(old) == 1, old
         block = block.replace(old, new)
@@ -79,6 +86,7 @@ def test_the_lines_that_the_page_explains_are_printed(ran: tuple[Path, str]) -> 
             assert plain in lines, line
     assert "loss before training: " in said
     assert "does not say which loss it had" in said
+    assert said.count("on held-out text of its own training, at 128 tokens, the model had") == 2
     assert re.search(r"held out, after step 1: .*; old text: masked words", said)
 
 
@@ -89,6 +97,8 @@ def test_the_records_that_the_page_names_are_there(ran: tuple[Path, str]) -> Non
         found = [each for each in records if each["kind"] == kind]
         assert found
         assert all({"masked_loss", "old_masked_loss", "old_masked_accuracy"} <= each.keys() for each in found), kind
+    peaks = {path.name for path in (folder / "runs").glob("peak-*")}
+    assert peaks == {"peak-0.001", "peak-0.004"}
     facts = json.loads((folder / "runs" / "mine" / "model" / "pretraining.json").read_text(encoding="utf-8"))
     assert facts["steps"] == 3
     assert "128" in facts["held_out"]

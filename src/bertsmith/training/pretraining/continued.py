@@ -88,7 +88,7 @@ def tell_trained(found: Figures, own: Mapping[int, Figures], length: int, pieces
     if measured:
         more = found["masked_bits_per_byte"] - own[nearest]["masked_bits_per_byte"]
         own_said = f"on held-out text of its own training, at {nearest} tokens, the model had {_loss(own[nearest])}"
-        say(f"{own_said}; this text costs it {more:+.3f} bits per byte more")
+        say(f"{own_said}; on this text that is {more:+.3f} bits per byte")
     else:
         say("the model's folder does not say which loss it had on text of its own training")
 

@@ -104,7 +104,7 @@ def test_the_loss_before_training_stands_beside_what_it_should_be(
         assert line.endswith(end)
         own, theirs = line_with(said, "held-out text of its own training"), final["masked_bits_per_byte"]
         assert f"at 64 tokens, the model had {final['masked_loss']:.3f} ({theirs:.3f} bits per byte)" in own
-        assert own.endswith(f"this text costs it {bits - theirs:+.3f} bits per byte more")
+        assert own.endswith(f"on this text that is {bits - theirs:+.3f} bits per byte")
 
 
 def test_a_model_folder_says_what_it_was_trained_on_wherever_it_lies(
