@@ -17,34 +17,12 @@ from bertsmith.weights.convert import import_checkpoint
 from bertsmith.weights.huggingface import load_encoder, load_pretraining_model
 from fixtures.make_tensorflow_checkpoint import CONFIG, FOLDER, PIECES, shapes, values
 from made_bundle import HALF, MAGIC, Style, write_bundle
+from made_google import their_variable
 
 transformers = pytest.importorskip("transformers")
 
 GOOGLE = {name: values(name, shape) for name, shape in shapes().items()}
 WORDS = "bert/embeddings/word_embeddings"
-
-
-def their_variable(name: str) -> str:
-    """Google's variable for a tensor of transformers' BertForPreTraining, the other way round than the importer."""
-    special = {
-        "cls.predictions.bias": "cls/predictions/output_bias",
-        "cls.predictions.decoder.bias": "cls/predictions/output_bias",
-        "cls.predictions.decoder.weight": WORDS,
-        "cls.seq_relationship.weight": "cls/seq_relationship/output_weights",
-        "cls.seq_relationship.bias": "cls/seq_relationship/output_bias",
-    }
-    if name in special:
-        return special[name]
-    variable = name.replace("layer.", "layer_").replace(".", "/")
-    for theirs, google in (
-        ("_embeddings/weight", "_embeddings"),
-        ("LayerNorm/weight", "LayerNorm/gamma"),
-        ("LayerNorm/bias", "LayerNorm/beta"),
-        ("/weight", "/kernel"),
-    ):
-        if variable.endswith(theirs):
-            return variable.removesuffix(theirs) + google
-    return variable
 
 
 def reference(google: dict[str, np.ndarray]) -> torch.nn.Module:

@@ -32,6 +32,8 @@ class PretrainFlags(RankFlags):
     """Continue from the newest checkpoint in the run folder."""
     init_from: Path | None = None
     """Start from the weights of this model folder or run instead of random ones."""
+    also_evaluate: Path | None = None
+    """A corpus of old text whose held-out documents are evaluated as well, to see what the model forgets."""
 
 
 def _pretrain(call: Call) -> int:
@@ -42,7 +44,8 @@ def _pretrain(call: Call) -> int:
         from bertsmith.training.pretrain import pretrain
 
         ours = replace(_by_budget(call, flags, recipe), device=device)
-        run = pretrain(ours, flags.corpus, flags.out, resume=flags.resume, init_from=flags.init_from)
+        texts = {"init_from": flags.init_from, "also_evaluate": flags.also_evaluate}
+        run = pretrain(ours, flags.corpus, flags.out, resume=flags.resume, **texts)
         return run.model
 
     return over_ranks(call, flags, recipe.device, work)

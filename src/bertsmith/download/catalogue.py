@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files as package_files
 
@@ -16,19 +17,29 @@ from bertsmith.base.tables import aligned
 @dataclass(frozen=True)
 class CatalogueFile:
     """A file of an entry. path: behind the entry's base, with names in braces. bytes, sha256: as recorded, else None
-    and "". unpack: a zip, whose files go into the entry's folder."""
+    and "". unpack: a zip, whose files go into the entry's folder. name: on the disk; "" for the end of the path. holds:
+    the SHA-256 of the files that must be in the zip, "" where none is known."""
 
     path: str
     bytes: int | None = None
     sha256: str = ""
     unpack: bool = False
+    name: str = ""
+    holds: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def checked_by(self) -> str:
+        """What tells whether the bytes are right."""
+        if self.sha256 or (self.holds and all(self.holds.values())):
+            return "sha256"
+        return "crc32 in the zip" if self.unpack else "unverified"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Something to download. folder: below --out. sums: the path of upstream's own list of SHA-1 sums. mrpc: to be cut
-    into GLUE's train and dev. all_of: the entries that this one stands for. unavailable, instead: why it cannot be
-    downloaded, and what to use."""
+    """Something to download. folder: below --out, with names in braces. sums: the path of upstream's own list of SHA-1
+    sums. mrpc: to be cut into GLUE's train and dev. then: a command that reads it. all_of: the entries that this one
+    stands for. unavailable, instead: why it cannot be downloaded, and what to use."""
 
     name: str
     what: str
@@ -39,6 +50,7 @@ class Entry:
     files: tuple[CatalogueFile, ...] = ()
     mrpc: bool = False
     note: str = ""
+    then: str = ""
     all_of: tuple[str, ...] = ()
     unavailable: str = ""
     instead: str = ""
@@ -47,6 +59,11 @@ class Entry:
     def by_book(self) -> bool:
         """Whether its files are books, requested by number."""
         return any("{book}" in file.path for file in self.files)
+
+    @property
+    def by_shape(self) -> bool:
+        """Whether it is one of many models, requested by layers and width."""
+        return "{layers}" in self.folder
 
 
 @cache
@@ -84,7 +101,8 @@ def checked_by(entry: Entry) -> str:
     parts = [catalogue()[each] for each in entry.all_of] or [entry]
     if all(part.sums for part in parts):
         return "sha1 of upstream"
-    return "sha256" if all(each.sha256 for part in parts for each in part.files) else "unverified"
+    checks = {each.checked_by for part in parts for each in part.files}
+    return checks.pop() if len(checks) == 1 else "unverified"
 
 
 def listing() -> str:
@@ -92,7 +110,8 @@ def listing() -> str:
     rows = [("name", "size", "checked by", "what it is [licence]")]
     for entry in catalogue().values():
         total = total_bytes(entry)
-        said = size(total) if total is not None else "varies"
+        varies = entry.sums or entry.by_book or entry.by_shape
+        said = size(total) if total is not None else "varies" if varies else "unknown"
         checks = checked_by(entry)
         if entry.unavailable:
             said, checks = "-", "unavailable"

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-import shutil
-import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,9 +15,11 @@ from bertsmith.base.locks import locked
 from bertsmith.base.log import say, size, warn
 from bertsmith.download.catalogue import CatalogueFile, Entry, entries_of
 from bertsmith.download.fetch import Patience, Remote, fetch, fetch_text
+from bertsmith.download.unpack import WrongZip, unpack
 
 RECORD = "downloads.json"
-_LITTER = ("__MACOSX", ".DS_Store")
+# The smaller BERTs that Google made: each of these numbers of layers in each of these widths, 64 of it a head.
+_LAYERS, _WIDTHS, _OF_A_HEAD = (2, 4, 6, 8, 10, 12), (128, 256, 512, 768), 64
 # Wikipedias whose database is called otherwise than their language.
 _DATABASES = {"be-tarask": "be_x_old", "nb": "no", "zh-classical": "zh_classical"}
 
@@ -36,6 +34,8 @@ class DownloadOptions:
     """The dump of the Wikipedia, as YYYYMMDD; latest is the newest that is finished."""
     books: tuple[int, ...] = ()
     """The numbers of the books of Project Gutenberg."""
+    shape: str = ""
+    """Layers and width of one of Google's smaller BERTs: 2x128 (tiny), 4x256 (mini), 4x512 (small), 8x512 (medium)."""
     url: str | None = None
     """A mirror, in place of the address that `bertsmith download` would use; the checksums stay the same."""
 
@@ -47,8 +47,18 @@ class DownloadOptions:
             raise BertsmithError(f"date is '{self.date}'", "download", "use YYYYMMDD, or latest")
         if any(number < 1 for number in self.books):
             raise BertsmithError(f"books are {list(self.books)}", "download", "use numbers from 1")
+        layers, _, width = self.shape.partition("x")
+        if self.shape and (layers not in map(str, _LAYERS) or width not in map(str, _WIDTHS)):
+            fix = f"use LAYERSxWIDTH, of {', '.join(map(str, _LAYERS))} layers and {', '.join(map(str, _WIDTHS))}"
+            raise BertsmithError(f"shape is '{self.shape}'", "download", fix)
         if self.url is not None and not self.url.startswith(("https://", "http://")):
             raise BertsmithError(f"url is '{self.url}'", "download", "use an address that begins with https://")
+
+    @property
+    def names(self) -> dict[str, int]:
+        """What stands in braces of an address or a folder, of a shape."""
+        layers, _, width = self.shape.partition("x")
+        return {"layers": int(layers), "hidden": int(width), "heads": int(width) // _OF_A_HEAD} if self.shape else {}
 
     @property
     def wiki(self) -> str:
@@ -70,36 +80,44 @@ def download(
     entries, folders = entries_of(name), []
     _check_used(name, entries, options)
     for entry in entries:
-        folder = Path(out) / entry.folder
+        folder = Path(out) / entry.folder.format(**options.names)
         say(f"{entry.name}: {entry.what}; licence: {entry.licence}")
         if entry.note:
             say(f"  {entry.note}")
         with locked(folder, doing="downloading into this folder"):
             _Download(entry, folder, options, patience).run()
+        if entry.then:
+            say(f"  read it by: {entry.then.format(folder=folder)}")
         folders.append(folder)
     return folders
 
 
 def _check_used(name: str, entries: Sequence[Entry], options: DownloadOptions) -> None:
     """Raises BertsmithError for an option that does not apply (SQuAD has no --language), and where the numbers of books
-    are missing."""
+    or a shape are missing."""
     dump = any(entry.sums for entry in entries)
-    uses = {"language": dump, "date": dump, "books": any(entry.by_book for entry in entries)}
+    by_shape = any(entry.by_shape for entry in entries)
+    uses = {"language": dump, "date": dump, "books": any(entry.by_book for entry in entries), "shape": by_shape}
     for option, used in uses.items():
         if not used and getattr(options, option) != getattr(DownloadOptions(), option):
             raise BertsmithError(f"--{option} does not apply to {name}", "download", "omit it")
     if uses["books"] and not options.books:
         fix = "add --books 84 1342; a book's number stands in its address on www.gutenberg.org"
         raise BertsmithError(f"{name} needs the numbers of the books", "download", fix)
+    if uses["shape"] and not options.shape:
+        fix = "add --shape 4x256, of 2 to 12 layers and a width of 128 to 768"
+        raise BertsmithError(f"{name} needs the shape of the model", "download", fix)
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A file to have: where it is, where it goes, and its size and checksum where they are known."""
+    """A file to have: where it is, where it goes, and its size and checksum where they are known. holds: as of
+    `unpack`, of a zip."""
 
     remote: Remote
     path: Path
     unpack: bool
+    holds: Mapping[str, str]
 
 
 class _Download:
@@ -119,7 +137,7 @@ class _Download:
             else:
                 self._fetch(each)
             if each.unpack:
-                unpack(each.path, self._folder)
+                self._unpack(each)
         if self._entry.mrpc:
             split_mrpc(self._folder)
 
@@ -133,7 +151,18 @@ class _Download:
         }
         files.write_json(self._folder / RECORD, self._record)
         how = f"{wanted.remote.algorithm} verified" if fetched.verified else "unverified: no checksum is published"
+        if wanted.unpack and not fetched.verified:
+            how += " of the zip, so what is in it is checked"
         say(f"  {wanted.path.name}: {size(fetched.size_bytes)}, {how}, sha256 {fetched.sha256}")
+
+    def _unpack(self, wanted: _Wanted) -> None:
+        """Deletes a zip that proves to be wrong, so that the next call fetches it again."""
+        try:
+            unpack(wanted.path, self._folder, wanted.holds)
+        except WrongZip as error:
+            wanted.path.unlink()
+            fix = error.fix.removeprefix("delete it and ")
+            raise BertsmithError(f"{error.what}; the zip was deleted", error.where, fix) from error
 
     def _is_there(self, wanted: _Wanted) -> bool:
         """Raises BertsmithError where another file has the name."""
@@ -148,7 +177,7 @@ class _Download:
 
     def _listed(self) -> list[_Wanted]:
         if not self._entry.by_book:
-            return [self._wanted(file, file.path) for file in self._entry.files]
+            return [self._wanted(file, file.path.format(**self._options.names)) for file in self._entry.files]
         return [
             self._wanted(file, file.path.format(book=book))
             for book in self._options.books
@@ -157,7 +186,7 @@ class _Download:
 
     def _wanted(self, file: CatalogueFile, path: str) -> _Wanted:
         remote = Remote(f"{self._base}/{path}", file.bytes, "sha256" if file.sha256 else "", file.sha256)
-        return _Wanted(remote, self._folder / PurePosixPath(path).name, file.unpack)
+        return _Wanted(remote, self._folder / (file.name or PurePosixPath(path).name), file.unpack, file.holds)
 
     def _dump(self) -> list[_Wanted]:
         """The dump by its date, with the checksums that upstream lists: `latest` may change while it is fetched."""
@@ -176,57 +205,8 @@ class _Download:
             day, name, digest = max(found)
             say(f"  the dump of {day}, verified with the SHA-1 that upstream lists")
             remote = Remote(f"{self._base}/{file.path.format(wiki=wiki, date=day)}", None, "sha1", digest)
-            wanted.append(_Wanted(remote, self._folder / name, file.unpack))
+            wanted.append(_Wanted(remote, self._folder / name, file.unpack, file.holds))
         return wanted
-
-
-def unpack(archive: Path, folder: Path) -> None:
-    """Unpacks a zip's files into `folder`, each whole or not at all; a single folder around all of them is dropped.
-
-    Files that are there with the same bytes are kept. Raises BertsmithError for a zip that is damaged, that would write
-    outside the folder, or that does not fit on the disk.
-    """
-    try:
-        with zipfile.ZipFile(archive) as packed:
-            members = [each for each in packed.infolist() if not each.is_dir()]
-            litter = [each for each in members if any(name in PurePosixPath(each.filename).parts for name in _LITTER)]
-            members = [each for each in members if each not in litter]
-            tops = {PurePosixPath(each.filename).parts[0] for each in members if "/" in each.filename}
-            around = len(tops) == 1 and all("/" in each.filename for each in members)
-            missing = []
-            for each in members:
-                path = _inside(folder, each.filename, archive, int(around))
-                if not (path.is_file() and _crc(path) == each.CRC):
-                    missing.append((each, path))
-            need, free = sum(each.file_size for each, _ in missing), shutil.disk_usage(folder).free
-            if need > free:
-                what = f"unpacking needs {size(need)} of disk, only {size(free)} is free"
-                raise BertsmithError(what, archive, "free some space, or choose another folder with --out")
-            for each, path in missing:
-                with packed.open(each) as file:
-                    files.write_whole(path, partial(shutil.copyfileobj, file))
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise BertsmithError(
-            f"this zip is damaged ({error})", archive, "delete it and run the command again"
-        ) from error
-    left = f"; {len(litter)} files of the archiver's own left out" if litter else ""
-    say(f"  {archive.name}: {len(missing)} of {len(members)} files unpacked into {folder}{left}")
-
-
-def _crc(path: Path) -> int:
-    check = 0
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            check = zlib.crc32(block, check)
-    return check
-
-
-def _inside(folder: Path, name: str, archive: Path, strip: int) -> Path:
-    """Where a member goes. Raises BertsmithError for one that would lie outside the folder."""
-    parts = PurePosixPath(name.replace("\\", "/")).parts
-    if ".." in parts or PurePosixPath(name).is_absolute() or not parts[strip:]:
-        raise BertsmithError(f"this zip would write outside its folder: {name}", archive, "do not use it")
-    return folder.joinpath(*parts[strip:])
 
 
 def split_mrpc(folder: Path) -> None:

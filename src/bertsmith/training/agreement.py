@@ -36,6 +36,7 @@ _FIXES = {
     "dev_rows": "give every host the same rows",
     "test_rows": "give every host the same rows",
     "init_from": "give every host the same model folder",
+    "also_evaluate": "give every host the same --also-evaluate",
     "model": "give every host the same model folder",
     "tokenizer": "give every host the same model folder",
     "position": "keep the run folder on one disk that every host sees",

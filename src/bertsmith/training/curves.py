@@ -42,6 +42,8 @@ def _draw_loss(axes: Any, train: Records, held_out: Records) -> None:
     _line(axes, held_out, "masked_loss", "C0o", "masked words, held out")
     _line(axes, train, "next_sentence_loss", "C1-", "next sentence, training")
     _line(axes, held_out, "next_sentence_loss", "C1o", "next sentence, held out")
+    if any("old_masked_loss" in each for each in held_out):
+        _line(axes, held_out, "old_masked_loss", "C3o", "masked words, held out, old text")
     if held_out:
         unigram = held_out[-1]["unigram_loss"]
         axes.axhline(unigram, color="grey", linestyle="--", label=f"masked words by frequency alone ({unigram:.2f})")

@@ -33,6 +33,14 @@ from bertsmith.training.events import Events
 from bertsmith.training.loop import Cadence
 from bertsmith.training.parallel import is_sharded, replicate, shard, whole
 from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
+from bertsmith.training.pretraining.continued import (
+    Figures,
+    SideBySide,
+    check_old,
+    facts_of,
+    own_figures,
+    tell_forgetting,
+)
 from bertsmith.training.pretraining.distil import DistilledPretraining, Teaching
 from bertsmith.training.pretraining.fitting import fitting_tokens
 from bertsmith.training.pretraining.objective import Pretraining
@@ -97,22 +105,25 @@ def pretrain(
     resume: bool = False,
     init_from: str | Path | None = None,
     teacher: str | Path | None = None,
+    also_evaluate: Corpus | str | Path | None = None,
 ) -> Run:
     """Pre-trains a BERT and writes a run folder.
 
     recipe: a Recipe, a preset's name or a YAML file. corpus: prepared by `bertsmith.prepare`. init_from: a model folder
     to start from, or a run that has one. resume: continue from the newest checkpoint in `out` (from the start where
     there is none). teacher: a BERT folder or run with the corpus's vocabulary, from which the model learns too, by the
-    recipe's `distillation`. In each of several processes that torch.distributed has joined, it takes that rank's part
-    of the run.
+    recipe's `distillation`. also_evaluate: a corpus whose held-out documents are evaluated beside those of `corpus`, to
+    see what is forgotten; it changes nothing else. In each of several processes that torch.distributed has joined, it
+    takes that rank's part of the run.
     Raises BertsmithError for input that does not fit together, StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
     ranks.check_joined()
     run = Run(Path(out))
     with Events() as events:
-        work = together(lambda: _opened(recipe, corpus, init_from, teacher))
+        work = together(lambda: _opened(recipe, corpus, init_from, teacher, also_evaluate))
         settings = settings_identity(asdict(work.recipe), "recipe", _OF_A_RANK)
-        agree(lambda: {**settings, **work.identity, "resume": resume, **code_facts()})
+        old = None if work.old is None else _checksum_of(work.old)
+        agree(lambda: {**settings, **work.identity, "resume": resume, "also_evaluate": old, **code_facts()})
         with opened(run.folder, work.identity, resume) as started_on:
             if resume and ranks.by_first(run.is_finished):
                 say(f"this run is finished already: {run.model}")
@@ -123,12 +134,15 @@ def pretrain(
 
 @dataclass(frozen=True)
 class _Work:
-    """What a run is given, opened. identity: all that decides what the run comes to."""
+    """What a run is given, opened. own: of `own_figures`, of `init_from`. old: a corpus that is measured as well.
+    identity: all that decides what the run comes to."""
 
     recipe: Recipe
     corpus: Corpus
     init_from: Path | None
     teacher: Path | None
+    own: Mapping[int, Figures]
+    old: Corpus | None
     identity: dict[str, Any]
 
 
@@ -137,13 +151,13 @@ def _opened(
     corpus: Corpus | str | Path,
     init_from: str | Path | None,
     teacher: str | Path | None = None,
+    also_evaluate: Corpus | str | Path | None = None,
 ) -> _Work:
     if recipe == BUDGET:
         what = "this preset leaves model, batch and rate to the hours and the device"
         raise BertsmithError(what, BUDGET, "give what bertsmith.training.budget.budget_recipe makes of it")
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
-    corpus.check_sizes()
+    corpus = _corpus(corpus)
     init_from = None if init_from is None else model_folder(Path(init_from))
     if teacher is None and recipe.distillation != Distillation():
         say("there is no teacher, so the recipe's fields of distillation have no effect")
@@ -153,7 +167,21 @@ def _opened(
         teacher = model_folder(Path(teacher))
         _check_taught(recipe, init_from)
         check_teacher(teacher, corpus, _longest(recipe))
-    return _Work(recipe, corpus, init_from, teacher, _identity(recipe, corpus, init_from, teacher))
+    old = None if also_evaluate is None else _corpus(also_evaluate)
+    if old is not None:
+        check_old(corpus, old, predicts=teacher is None or recipe.distillation.labels > 0)
+    own = {} if init_from is None else own_figures(init_from)
+    return _Work(recipe, corpus, init_from, teacher, own, old, _identity(recipe, corpus, init_from, teacher))
+
+
+def _corpus(corpus: Corpus | str | Path) -> Corpus:
+    found = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
+    found.check_sizes()
+    return found
+
+
+def _checksum_of(corpus: Corpus) -> str:
+    return files.sha256(corpus.folder / "corpus.json")
 
 
 def _check_taught(recipe: Recipe, init_from: Path | None) -> None:
@@ -198,21 +226,29 @@ def _train(work: _Work, run: Run, known: RunFacts, resume: bool) -> None:
     tables = (tokenizer.is_alphabetic, unigrams, tokenizer.piece_bytes)
     parts = (model, device.torch_device, *tables, compiled)
     objective = Pretraining(*parts) if teaching is None else DistilledPretraining(*parts, teaching=teaching)
+    measured = together(lambda: objective if work.old is None else SideBySide.of(objective, work.old))
     with trainer_of(
         run.folder,
         replace(known, started_on=facts),
-        objective,
+        measured,
         optimizer,
         TrainerSettings(device, cadence, position, resume, steps, compiled=compiled),
     ) as trainer:
         sized = replace(recipe, micro_batch_tokens=most)
-        run_phases(sized, corpus, trainer, objective, from_scratch=_starts_from(work) is None)
+        own = None if _starts_from(work) is None else work.own
+        run_phases(sized, corpus, trainer, objective, own=own, old=work.old)
     finished = _gathered(without_maps(model))
-    made_with = corpus.folder / "tokenizer"
-    if objective.predicts:
-        ranks.by_first(lambda: save_pretraining_model(finished, made_with, run.model))
-    else:
-        ranks.by_first(lambda: save_encoder(finished.encoder, made_with, run.model))
+
+    def finish() -> None:
+        facts, made_with = facts_of(run.metrics(), trainer.position), corpus.folder / "tokenizer"
+        if objective.predicts:
+            save_pretraining_model(finished, made_with, run.model, facts)
+        else:
+            save_encoder(finished.encoder, made_with, run.model, facts)
+        if work.old is not None:
+            tell_forgetting(run.metrics())
+
+    ranks.by_first(finish)
     say(f"finished model: {run.model}")
 
 
@@ -248,7 +284,6 @@ def _teaching(work: _Work, model: PretrainingModel, device: Device) -> Teaching:
 def _identity(recipe: Recipe, corpus: Corpus, init_from: Path | None, teacher: Path | None) -> dict[str, Any]:
     """All that decides what a run comes to."""
     start = {} if init_from is None else model_identity(Path(init_from), "init_from")
-    corpus_checksum = files.sha256(corpus.folder / "corpus.json")
     free = {*_FREE_FIELDS}
     if teacher is None:
         free |= {f"distillation.{name}" for name in asdict(recipe.distillation)}
@@ -256,7 +291,7 @@ def _identity(recipe: Recipe, corpus: Corpus, init_from: Path | None, teacher: P
         start |= model_identity(teacher, "teacher")
     settings = settings_identity(asdict(recipe), "recipe", free)
     named = {name: value for name, value in settings.items() if (name, value) not in _LATER_FIELDS.items()}
-    return {**named, "corpus": corpus_checksum, **start}
+    return {**named, "corpus": _checksum_of(corpus), **start}
 
 
 def _longest(recipe: Recipe) -> int:

@@ -29,7 +29,7 @@ from bertsmith.weights.stored import FOLDER_FIX, WEIGHTS_FILES, read_tensors, wr
 from bertsmith.weights.strict import Fit, fit, own_parameters
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
-TASK_FILE, FINETUNE_FILE = "task.json", "finetune.json"
+TASK_FILE, FINETUNE_FILE, PRETRAINING_FILE = "task.json", "finetune.json", "pretraining.json"
 _OPTIONAL_FILES = ("special_tokens_map.json",)
 # What sentence-transformers reads beside the model (`tasks/embedding/folders.py`), the last one a folder.
 _SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "1_Pooling")
@@ -41,6 +41,7 @@ _WRITTEN_FILES = (
     *_OPTIONAL_FILES,
     TASK_FILE,
     FINETUNE_FILE,
+    PRETRAINING_FILE,
     *_SENTENCE_FILES,
 )
 # What no tensor's shape would show to be another.
@@ -170,16 +171,28 @@ def read_config(folder: Path) -> BertConfig:
     return config
 
 
-def save_pretraining_model(model: PretrainingModel, tokenizer_folder: str | Path, out: str | Path) -> None:
+def save_pretraining_model(
+    model: PretrainingModel, tokenizer_folder: str | Path, out: str | Path, facts: Mapping[str, Any] | None = None
+) -> None:
     """Writes a folder that `transformers` reads as a BertForPreTraining, or as a BertForMaskedLM where the model has no
-    pairs, and its `AutoTokenizer`; see `save_model`."""
+    pairs, and its `AutoTokenizer`; see `save_model`.
+
+    facts: of the model's training, for its pretraining.json.
+    """
     architecture = "BertForPreTraining" if model.pairs else "BertForMaskedLM"
-    save_model(model, FolderContents(architecture, partial(_copy_tokenizer, Path(tokenizer_folder))), out)
+    save_model(model, _pretrained(architecture, tokenizer_folder, facts), out)
 
 
-def save_encoder(model: Encoder, tokenizer_folder: str | Path, out: str | Path) -> None:
-    """Writes a folder that `transformers.AutoModel` and `AutoTokenizer` read; see `save_model`."""
-    save_model(model, FolderContents("BertModel", partial(_copy_tokenizer, Path(tokenizer_folder))), out)
+def save_encoder(
+    model: Encoder, tokenizer_folder: str | Path, out: str | Path, facts: Mapping[str, Any] | None = None
+) -> None:
+    """Writes a folder that `transformers.AutoModel` and `AutoTokenizer` read; as `save_pretraining_model`."""
+    save_model(model, _pretrained("BertModel", tokenizer_folder, facts), out)
+
+
+def _pretrained(architecture: str, tokenizer_folder: str | Path, facts: Mapping[str, Any] | None) -> FolderContents:
+    json_files = {} if facts is None else {PRETRAINING_FILE: facts}
+    return FolderContents(architecture, partial(_copy_tokenizer, Path(tokenizer_folder)), json_files=json_files)
 
 
 def save_model(model: nn.Module, contents: FolderContents, out: str | Path) -> None:

@@ -13,8 +13,9 @@ import pytest
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.download.catalogue import Entry, catalogue, checked_by, listing, total_bytes
-from bertsmith.download.download import DownloadOptions, download, split_mrpc, unpack
+from bertsmith.download.download import DownloadOptions, download, split_mrpc
 from bertsmith.download.fetch import Patience
+from bertsmith.download.unpack import unpack
 from made_server import Behaviour, serving
 
 QUICK = Patience(attempts=3, delay_seconds=0.0, timeout_seconds=2.0)

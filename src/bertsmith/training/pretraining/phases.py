@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -23,42 +23,62 @@ from bertsmith.optim import schedules
 from bertsmith.recipes.schema import Phase, Recipe
 from bertsmith.training.loop import Stage, Trainer, run_stages
 from bertsmith.training.pace import Pace
+from bertsmith.training.pretraining.continued import BEFORE, Figures, TwoTexts
 from bertsmith.training.pretraining.objective import Pretraining
-from bertsmith.training.pretraining.start import check_start
+from bertsmith.training.pretraining.start import check_start, check_trained_start
 
 # More than any run takes; far fewer than the positions of instances that can be counted.
 _UNKNOWN_STEPS = 1 << 40
 
 
-def run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, objective: Pretraining, *, from_scratch: bool) -> None:
+def run_phases(
+    recipe: Recipe,
+    corpus: Corpus,
+    trainer: Trainer,
+    objective: Pretraining,
+    *,
+    own: Mapping[int, Figures] | None,
+    old: Corpus | None = None,
+) -> None:
     """Takes the remaining steps of the recipe's phases, and measures the finished model at every length.
 
-    from_scratch: whether the weights were random at first. Raises as `Trainer.run`.
+    own: of `own_figures`, of the model that the run starts from; None where its weights were random. old: is measured
+    beside the corpus, where the trainer's objective is `SideBySide`. Raises as `Trainer.run`.
     """
     phases = {number: phase for number, phase in ((1, recipe.phase1), (2, recipe.phase2)) if phase.steps}
-    held_out = HeldOut(recipe, corpus, objective.compiled is not None)
-    spread = _spread(recipe) if from_scratch else None
+    lengths = list(dict.fromkeys(phase.sequence_length for phase in phases.values()))
+    compiled = objective.compiled is not None
+    held_out = HeldOut(recipe, corpus, compiled, None if old is None else HeldOut(recipe, old, compiled))
+
+    def measure(kind: str, when: str) -> None:
+        for length in lengths:
+            if texts := held_out.texts(length):
+                trainer.measure(kind, f"{when}, at {length} tokens", texts, sequence_length=length)
+
+    def before(_: Stage) -> None:
+        if objective.predicts and own is None:
+            check_start(trainer, objective, held_out.of(lengths[0]), _spread(recipe))
+        elif objective.predicts and own is not None:
+            check_trained_start(trainer, objective, held_out.of(lengths[0]), own, lengths[0])
+        if old is not None:
+            measure(BEFORE, "before training")
+
     with closing(agree(corpus.folder / "order", ranks.gathered)) as share:
-        run_stages(
-            trainer,
-            {number: partial(phase_stage, recipe, number, corpus, held_out, share) for number in phases},
-            lambda stage: check_start(trainer, objective, stage.held_out, spread) if objective.predicts else None,
-        )
-    for length in dict.fromkeys(phase.sequence_length for phase in phases.values()):
-        if held_out.of(length):
-            when = f"finished, at {length} tokens"
-            trainer.measure("final", when, held_out.of(length), sequence_length=length)
+        stages = {number: partial(phase_stage, recipe, number, corpus, held_out, share) for number in phases}
+        run_stages(trainer, stages, before)
+    measure("final", "finished")
     trainer.write("end", {"tokens": trainer.position.tokens})
 
 
 @dataclass(frozen=True)
 class HeldOut:
     """Held-out batches by sequence length, made once each, and always masked as BERT does, so that runs with other
-    masking rates can be compared."""
+    masking rates can be compared. old: those of a corpus that is measured beside this one."""
 
     recipe: Recipe
     corpus: Corpus
     compiled: bool = False
+    old: HeldOut | None = None
     _made: dict[int, list[PretrainBatch]] = field(default_factory=dict)
 
     def of(self, sequence_length: int) -> list[PretrainBatch]:
@@ -70,6 +90,11 @@ class HeldOut:
             what = "the corpus has no held-out documents, so nothing is evaluated"
             warn(f"{what}; prepare it with a larger --held-out share", of_all_ranks=True)
         return self._made.setdefault(sequence_length, [])
+
+    def texts(self, sequence_length: int) -> list[PretrainBatch] | TwoTexts:
+        """What the trainer's objective evaluates."""
+        new = self.of(sequence_length)
+        return new if self.old is None else TwoTexts(new, self.old.of(sequence_length))
 
     def _make(self, sequence_length: int) -> list[PretrainBatch]:
         batches = held_out_batches(
@@ -126,7 +151,7 @@ def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, 
         steps=steps_at_most,
         learning_rate=schedule_of(phase) if pace is None else partial(_timed_rate, phase, pace),
         loader=_loader_from(recipe, replace(phase, steps=steps_at_most), order, masking, shapes),
-        held_out=held_out.of(phase.sequence_length),
+        held_out=held_out.texts(phase.sequence_length),
         # NVIDIA's second phase restarts LAMB's bias correction and keeps its moments.
         begin=lambda trainer: trainer.optimizer.reset_step_count(),
         seed=recipe.seed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tokens.extension import new_rows
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.training.loop import Trainer
+from bertsmith.training.pretraining.continued import Figures, tell_trained
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.weights.vocabulary import extend_vocabulary
 
@@ -48,30 +49,42 @@ def fit_vocabulary(model: PretrainingModel, corpus: Corpus, folder: Path) -> Non
     say(f"the corpus's vocabulary extends the model's: {len(rows):,} new rows begin as the mean of their old pieces")
 
 
-def check_start(
-    trainer: Trainer, objective: Pretraining, held_out: Sequence[PretrainBatch], spread: float | None
+def check_trained_start(
+    trainer: Trainer,
+    objective: Pretraining,
+    held_out: Sequence[PretrainBatch],
+    own: Mapping[int, Figures],
+    length: int,
 ) -> None:
+    """Measures a trained model before its first update, and says what its loss should be; see `tell_trained`."""
+    if not held_out:
+        return
+    found = objective.record(objective.measure(held_out), held_out)
+    loss = found["masked_loss"] + found.get("next_sentence_loss", 0.0)
+    trainer.write("start", {"loss": loss, "guessing_loss": _guessing(objective), **found})
+    tell_trained(found, own, length, len(objective.unigrams))
+
+
+def check_start(trainer: Trainer, objective: Pretraining, held_out: Sequence[PretrainBatch], spread: float) -> None:
     """Compares the loss before the first update with that of guessing, and says what a difference means.
 
-    spread: what the spread of fresh scores adds to the loss of guessing evenly; None for a model that was trained.
+    spread: what the spread of fresh scores adds to the loss of guessing evenly.
     """
     if not held_out:
         return
     found = objective.measure(held_out)
     pieces, loss = len(objective.unigrams), found.masked_loss + found.next_sentence_loss
-    from_scratch, spread = spread is not None, spread or 0.0
-    pairs = objective.model.pairs
-    guessing = math.log(pieces) + (math.log(2) if pairs else 0.0) + spread
+    guessing = _guessing(objective) + spread
     trainer.write("start", {"loss": loss, "guessing_loss": guessing, **found.as_record()})
-    terms = f"ln({pieces}){' + ln(2)' if pairs else ''} + {spread:.2f}"
+    terms = f"ln({pieces}){' + ln(2)' if objective.model.pairs else ''} + {spread:.2f}"
     said = f"loss before training: {loss:.3f}; guessing would give {terms} = {guessing:.3f}"
-    if not from_scratch:
-        say(f"{said}; it is lower because the run starts from a trained model" if loss < guessing - 0.5 else said)
-        if loss >= guessing - 0.5:
-            said = "the model that the run starts from is no better than guessing: does it have a masked-word head?"
-            warn(said, of_all_ranks=True)
-    elif abs(loss - guessing) <= 0.5:
+    if abs(loss - guessing) <= 0.5:
         say(f"{said} (the last term for the spread of fresh scores): as expected")
     else:
         more = "higher: the weights are too large" if loss > guessing else "lower: labels can be seen in the input"
         warn(f"{said}; it is {more}, or the vocabulary is not the corpus's", of_all_ranks=True)
+
+
+def _guessing(objective: Pretraining) -> float:
+    """The loss of guessing evenly among all pieces, and, of pairs, between two labels."""
+    return math.log(len(objective.unigrams)) + (math.log(2) if objective.model.pairs else 0.0)
