@@ -22,7 +22,7 @@ _LEGEND = "  {seen|true} is a piece to predict: hidden behind [MASK], replaced a
 
 
 @dataclass(frozen=True)
-class _OneShard:
+class OneShard:
     """One shard of a corpus as a source, so that no index of a whole epoch is built for a few instances."""
 
     corpus: Corpus
@@ -49,7 +49,7 @@ def show_instances(corpus: Corpus, count: int = 3, sequence_length: int = 128, s
     Raises BertsmithError for a sequence length that is impossible for pairs.
     """
     split = "train" if corpus.documents("train") else "held_out"
-    source = _OneShard(corpus, len(corpus.shards(split)) // 2)
+    source = OneShard(corpus, len(corpus.shards(split)) // 2)
     order = Order(source, split=split, seed=seed, phase="samples", sequence_length=sequence_length)
     count = min(count, order.epoch(0).size)
     batch = build_batch(order, order.instances(0, count), MaskingSettings())

@@ -120,6 +120,13 @@ def pairs_of(recipe: Recipe) -> PairSettings:
     return PairSettings(**asdict(recipe.pairs), single=recipe.objective == "mlm")
 
 
+def masking_of(recipe: Recipe, number: int) -> MaskingSettings:
+    """How phase `number` is masked."""
+    done, steps = (0 if number == 1 else recipe.phase1.steps), recipe.phase1.steps + recipe.phase2.steps
+    special = pairs_of(recipe).special_pieces
+    return MaskingSettings(**asdict(recipe.masking), first_step=done, run_steps=steps, special_pieces=special)
+
+
 def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, share: Share | None = None) -> Stage:
     """Phase `number`, 1 or 2, as the loop takes it: it continues from the weights of the one before.
 
@@ -127,18 +134,14 @@ def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, 
     """
     phase, pace = recipe.phase1 if number == 1 else recipe.phase2, _pace(recipe, number)
     steps_at_most = phase.steps if pace is None else _UNKNOWN_STEPS
-    done, steps = (0 if number == 1 else recipe.phase1.steps), recipe.phase1.steps + recipe.phase2.steps
-    pairs = pairs_of(recipe)
-    masking = MaskingSettings(
-        **asdict(recipe.masking), first_step=done, run_steps=steps, special_pieces=pairs.special_pieces
-    )
+    masking = masking_of(recipe, number)
     order = Order(
         corpus,
         split="train",
         seed=recipe.seed,
         phase=number,
         sequence_length=phase.sequence_length,
-        pairs=pairs,
+        pairs=pairs_of(recipe),
         cache_folder=share.folder if share else None,
     )
     if share:

@@ -1,0 +1,243 @@
+"""`pretrain --check`: whether model, data, optimizer and device fit together, in about a minute, and nothing is trained.
+
+A batch of a few sequences is learned by heart, a micro-batch of the recipe's size is timed, and a checkpoint is written
+and read back. What a run would take is worked out from that.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+
+from bertsmith.base import log
+from bertsmith.base.device import Device
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.layout import IGNORED_LABEL
+from bertsmith.base.log import duration, say, warn
+from bertsmith.base.processor import this_processor
+from bertsmith.batches.order import Order
+from bertsmith.batches.packing import PretrainBatch
+from bertsmith.batches.samples import OneShard
+from bertsmith.batches.steps import build_batch
+from bertsmith.corpus.shards import Corpus
+from bertsmith.model.cpu.prepare import end_training
+from bertsmith.model.flop import step_flop
+from bertsmith.optim.clipped import ClippedOptimizer
+from bertsmith.recipes.schema import Phase, Recipe
+from bertsmith.training.budget import device_flops
+from bertsmith.training.checkpoints import Position, load_checkpoint
+from bertsmith.training.checkpoints.folders import write_step
+from bertsmith.training.checkpoints.position import step_folder
+from bertsmith.training.checkpoints.state import state_of
+from bertsmith.training.meters import memory_bytes
+from bertsmith.training.pretrain import _budget as budget_of_run
+from bertsmith.training.pretrain import _model as model_of
+from bertsmith.training.pretrain import _opened as opened_inputs
+from bertsmith.training.pretrain import _Work as Opened
+from bertsmith.training.pretrain import optimizer_of
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.pretraining.phases import masking_of, pairs_of
+from bertsmith.training.run import start_device
+from bertsmith.training.shape import config_of
+from bertsmith.training.step import train_step
+
+# Tokens and updates by which a batch is learned by heart: few, so that BERT-base on two cores takes half a minute.
+_TOKENS = 256
+_UPDATES, _WARM_UP = 60, 10
+# The loss is then below this share of what the batch's own frequencies give.
+_BY_HEART = 0.5
+_LONG_SECONDS = 90.0
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a check found.
+
+    loss_before, loss_by_heart: of masked words on the batch that was learned, in nats. frequencies: what the batch's own
+    frequencies give. updates: that it took. micro_batch_seconds, update_seconds: of the recipe's size. step_seconds,
+    run_seconds: worked out from them, for one such device. memory_bytes: at most. save_seconds, load_seconds.
+    """
+
+    loss_before: float
+    loss_by_heart: float
+    frequencies: float
+    updates: int
+    micro_batch_seconds: float
+    update_seconds: float
+    step_seconds: float
+    run_seconds: float
+    memory_bytes: float
+    save_seconds: float
+    load_seconds: float
+
+
+def check_pretraining(
+    recipe: Recipe | str | Path, corpus: Corpus | str | Path, out: str | Path, init_from: str | Path | None = None
+) -> Checked:
+    """Checks a run on one device, says what it finds, and leaves nothing in `out`; arguments as of `pretrain`.
+
+    Raises BertsmithError for what does not fit together, and where the batch is not learned.
+    """
+    work = opened_inputs(recipe, corpus, init_from)
+    recipe = work.recipe
+    device, _ = start_device(recipe.device, recipe.precision, recipe.compile != "false", {}, Path(out))
+    try:
+        return _checked(work, device, Path(out))
+    finally:
+        end_training()
+
+
+def _checked(work: Opened, device: Device, out: Path) -> Checked:
+    recipe, corpus = work.recipe, work.corpus
+    phase = recipe.phase1 if recipe.phase1.steps else recipe.phase2
+    model = model_of(work, device)
+    most = budget_of_run(recipe, {}, model, None, device)
+    few, many = (_batch(recipe, corpus, tokens) for tokens in (_TOKENS, most))
+    _tell_time(model_flop(work, few, many), device)
+    optimizer = optimizer_of(recipe, model, device)
+    objective = Pretraining(model, device.torch_device)
+    before, after, updates = _learn_by_heart(objective, optimizer, few, phase)
+    frequencies = _entropy(few)
+    _judge(before, after, frequencies, updates, phase)
+    micro_batch, update = _timed(objective, optimizer, many)
+    step, run = _times(recipe, micro_batch, update, many)
+    memory = memory_bytes(device.torch_device)
+    say(f"memory: {log.size(memory)} at most, with micro-batches of {many.tokens:,} tokens")
+    save, load = _saved_and_read(objective, optimizer, out)
+    return Checked(before, after, frequencies, updates, micro_batch, update, step, run, memory, save, load)
+
+
+def _batch(recipe: Recipe, corpus: Corpus, tokens: int) -> PretrainBatch:
+    """A micro-batch of about so many tokens of the first phase's sequences, and of at least one."""
+    number = 1 if recipe.phase1.steps else 2
+    phase = recipe.phase1 if number == 1 else recipe.phase2
+    # One shard, so that no index of a whole epoch is made.
+    order = Order(
+        OneShard(corpus, 0), split="train", seed=recipe.seed, phase=number, sequence_length=phase.sequence_length,
+        pairs=pairs_of(recipe),
+    )  # fmt: skip
+    references = order.instances(0, min(phase.global_batch, max(1, tokens // 8)))
+    count = max(1, int(np.searchsorted(np.cumsum(references.lengths), tokens, side="right")))
+    return build_batch(order, references[np.arange(min(count, len(references.lengths)))], masking_of(recipe, number))
+
+
+def model_flop(work: Opened, few: PretrainBatch, many: PretrainBatch) -> float:
+    """FLOP of what is computed, about."""
+    recipe, pieces = work.recipe, work.corpus.special.vocabulary_size
+    config = config_of(recipe.model, pieces, work.corpus.special.pad)
+    tokens = _UPDATES * few.tokens + 2 * many.tokens
+    length = float(many.layout.lengths.mean())
+    return step_flop(config, tokens, tokens * length, tokens * recipe.masking.rate)
+
+
+def _tell_time(flop: float, device: Device) -> None:
+    seconds = flop / device_flops(device, this_processor(), torch.get_num_threads())
+    if seconds > _LONG_SECONDS:
+        say(f"this will take some {duration(seconds)}, for the model is large for this device")
+
+
+def _learn_by_heart(
+    objective: Pretraining, optimizer: ClippedOptimizer, batch: PretrainBatch, phase: Phase
+) -> tuple[float, float, int]:
+    """The masked-word loss before and after, and the updates between, by the recipe's optimizer and its highest rate,
+    without dropout."""
+    objective.model.eval()
+    first, loss, goal = math.nan, math.nan, _BY_HEART * _entropy(batch)
+    for update in range(_UPDATES + 1):
+        optimizer.set_learning_rate(phase.learning_rate * min(1.0, (update + 1) / _WARM_UP))
+        loss = _step(objective, optimizer, [batch])
+        first = loss if update == 0 else first
+        if loss <= goal or not math.isfinite(loss):
+            break
+    return first, loss, update
+
+
+def _step(objective: Pretraining, optimizer: ClippedOptimizer, batches: Sequence[PretrainBatch]) -> float:
+    """One update; gives the masked-word loss before it."""
+    masked = sum(len(batch.masked_labels) for batch in batches)
+    pairs = sum(int(np.count_nonzero(batch.next_sentence_labels != IGNORED_LABEL)) for batch in batches)
+    counts = {"masked": masked, "next_sentence": pairs}
+    sums = train_step(objective, optimizer, batches, counts, objective.device)
+    assert sums is not None
+    return float(sums.figures[0]) / max(masked, 1)
+
+
+def _entropy(batch: PretrainBatch) -> float:
+    """Of the labels of a batch, in nats: the loss of knowing their frequencies and nothing else."""
+    _, counts = np.unique(batch.masked_labels, return_counts=True)
+    shares = counts / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def _judge(before: float, after: float, frequencies: float, updates: int, phase: Phase) -> None:
+    """Says whether the batch was learned by heart. Raises BertsmithError where nothing was learned."""
+    path = f"the loss of one small batch went from {before:.2f} to {after:.2f} in {updates} updates"
+    if after <= _BY_HEART * frequencies:
+        say(f"by heart: {path}; its frequencies alone would give {frequencies:.2f}: as it should be")
+    elif math.isfinite(after) and after < before - 1.0:
+        rate = f"at a learning rate of {phase.learning_rate:g}"
+        warn(f"by heart: {path} {rate}, and is still far from 0: the rate may be too low or too high")
+    else:
+        raise BertsmithError(
+            f"this does not learn: {path}, at a learning rate of {phase.learning_rate:g}",
+            "learning_rate, optimizer, masking",
+            "try a tenth of the learning rate, and see that masked words are hidden (masking.mask_share)",
+        )
+
+
+def _timed(objective: Pretraining, optimizer: ClippedOptimizer, batch: PretrainBatch) -> tuple[float, float]:
+    """Seconds of a micro-batch in training mode, and of an update, from steps of one and two micro-batches."""
+    objective.model.train()
+    optimizer.set_learning_rate(0.0)
+    seconds = []
+    for batches in ([batch], [batch, batch]):
+        start = time.perf_counter()
+        _step(objective, optimizer, batches)
+        seconds.append(time.perf_counter() - start)
+    micro_batch = max(seconds[1] - seconds[0], 1e-6)
+    return micro_batch, max(seconds[0] - micro_batch, 0.0)
+
+
+def _times(recipe: Recipe, micro_batch: float, update: float, batch: PretrainBatch) -> tuple[float, float]:
+    """Seconds of a step of the first phase, and of the run, on one such device; says them."""
+    token = micro_batch / batch.tokens
+    mean = batch.tokens / batch.sequences
+    steps, run = [], 0.0
+    for phase in (recipe.phase1, recipe.phase2):
+        if phase.steps:
+            # Of a longer phase the same share of its length is taken to be filled.
+            first = recipe.phase1 if recipe.phase1.steps else recipe.phase2
+            steps.append(token * phase.global_batch * mean * phase.sequence_length / first.sequence_length + update)
+            run += phase.steps * steps[-1]
+    said = f"a micro-batch of {batch.tokens:,} tokens takes {duration(micro_batch)}, an update {duration(update)}"
+    say(f"time: {said}; a step {duration(steps[0])}, the run {duration(run)} on one such device")
+    return steps[0], run
+
+
+def _saved_and_read(objective: Pretraining, optimizer: ClippedOptimizer, out: Path) -> tuple[float, float]:
+    """Seconds to write a checkpoint beside `out` and to read it. Raises BertsmithError where it is not the same."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{out.name}-check-", dir=out.parent) as folder:
+        start = time.perf_counter()
+        state = {name: each.clone() for name, each in state_of(objective.model, optimizer).items()}
+        write_step(Path(folder), Position(step=1), state)
+        written = time.perf_counter()
+        load_checkpoint(Path(folder), objective.model, optimizer, step_folder(Path(folder), 1))
+        read = time.perf_counter()
+        found = state_of(objective.model, optimizer)
+        wrong = [name for name in state if not torch.equal(state[name], found[name].cpu())]
+        count = sum(each.stat().st_size for each in Path(folder).rglob("*") if each.is_file())
+    if wrong:
+        raise BertsmithError(
+            f"a checkpoint was read otherwise than written: {wrong[0]}", out.parent, "try another disk"
+        )
+    save, load = written - start, read - written
+    say(f"checkpoint: {log.size(count)} written in {duration(save)} and read back, the same, in {duration(load)}")
+    return save, load
