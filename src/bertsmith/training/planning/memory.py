@@ -16,7 +16,7 @@ WHOLE, HALF = 4, 2
 _PADDED = 1.05
 # From this mean length on, attention in fp32 without dropout keeps no probabilities on a CPU (`attention/attend.py`).
 _LONG = 256
-HEAP = 1.8
+HEAP = 1.9
 """Of a CPU's process: what it takes for a byte that a micro-batch needs at its peak. The process keeps what a step
 frees (`model/cpu/allocator.py`), and pieces of many sizes do not fill the holes of others. By the runs of docs/plan.md.
 """
@@ -113,7 +113,8 @@ def memory(held: Held, load: Load) -> dict[str, float]:
     copies = HALF * (matrices + size.vectors) if held.half else WHOLE * 0.25 * size.layers
     sums = HALF * size.total if held.half_sums and held.ranks > 1 else 0.0
     kept, head = activations(held, load), word_head(held, load)
-    # Gradients of the only micro-batch take the place of what it kept, layer by layer; LAMB's directions that of both.
+    # Gradients of the only micro-batch take the place of what it kept. LAMB's directions do so on a GPU;
+    # a CPU's process finds few holes of their size.
     replaced = min(whole, kept + head) if load.micro_batches <= 1 and held.ranks == 1 else 0.0
     holes = (HEAP - 1) * (kept + head) if held.on_cpu else 0.0
     directions = whole / shards if held.lamb else 0.0
@@ -126,7 +127,7 @@ def memory(held: Held, load: Load) -> dict[str, float]:
         "word head": head,
         "of these, gradients replace": -replaced,
         "gradients as they are summed": sums,
-        "update, beyond activations": max(0.0, directions - (kept + head + holes - replaced)),
+        "update, beyond activations": directions if held.on_cpu else max(0.0, directions - (kept + head - replaced)),
         "holes in freed memory": holes,
         "corpus and batches": held.data,
         "PyTorch" if held.on_cpu else "CUDA and its libraries": held.base,

@@ -39,9 +39,9 @@ of 10 Gb/s Ethernet, which is assumed."""
 ACCUMULATED_BYTES = 12
 """Read and written for a parameter to add a micro-batch's gradient to those before it."""
 _LAYERS = 3
-_FLOP = 4e10
-_LEAST_TOKENS, _MOST_TOKENS = 512, 2048
-_SECONDS, _MOST_REPEATS = 0.4, 4
+_FLOP = 5e10
+_LEAST_TOKENS, _MOST_TOKENS = 512, 4096
+_SECONDS, _MOST_REPEATS = 0.5, 4
 
 
 @dataclass(frozen=True)
@@ -133,33 +133,41 @@ def measure(measuring: Measuring, ranks: int, base: float) -> CpuCosts:
     prepare_training(measuring.device.compute)
     try:
         with ThreadPoolExecutor(together) as pool:
-            trials = [pool.submit(_trial, measuring, clock) for _ in range(together)]
-            found = [each.result() for each in trials]
+            others = [pool.submit(_trial, measuring, clock) for _ in range(together - 1)]
+            # In the main thread, whose memory glibc keeps as it does that of a run; the others only share the machine.
+            timed, update = _trial(measuring, clock)
+            for each in others:
+                each.result()
     finally:
         end_training()
         torch.set_num_threads(before)
-    # The slowest is waited for.
-    timed = {name: max((each[0][name] for each in found), key=lambda one: one.layer) for name in measuring.lengths}
-    update = max(update for _, update in found) * max(1.0, ranks / cores)
-    return CpuCosts(measuring.config, ranks, threads, timed, update, measuring.optimizer, base)
+    crowded = max(1.0, ranks / cores)
+    timed = {name: Timed(crowded * each.layer, crowded * each.rest) for name, each in timed.items()}
+    return CpuCosts(measuring.config, ranks, threads, timed, crowded * update, measuring.optimizer, base)
 
 
 def _trial(measuring: Measuring, clock: Clock) -> tuple[dict[str, Timed], float]:
     """One rank's share of the measurement, and the seconds that it takes to update a parameter."""
     config, device = measuring.config, measuring.device
     compute = None if device.compute == torch.float32 else device.compute
-    more = min(_LAYERS, config.num_hidden_layers)
-    few = max(1, more - 2)
-    small, large = (PretrainingModel(replace(config, num_hidden_layers=count), compute) for count in (few, more))
-    timed = {}
-    for name, lengths in measuring.lengths.items():
+    layers = min(_LAYERS, config.num_hidden_layers)
+    model = PretrainingModel(replace(config, num_hidden_layers=layers), compute)
+
+    def a_token(lengths: Lengths) -> float:
         inputs = _inputs(config, lengths, measuring.masking)
-        first, second = (_best(partial(_pass, model, inputs, measuring.masking), clock) for model in (small, large))
-        layer = max(second - first, 0.0) / (more - few) if more > few else second / 2
-        timed[name] = Timed(layer / inputs.packed.tokens, max(first - few * layer, 0.0) / inputs.packed.tokens)
-    optimizer = measuring.make_optimizer(large)
+        return _best(partial(_pass, model, inputs, measuring.masking), clock) / inputs.packed.tokens
+
+    whole = {name: a_token(lengths) for name, lengths in measuring.lengths.items()}
+    optimizer = measuring.make_optimizer(model)
     optimizer.set_learning_rate(0.0)
-    return timed, _best(optimizer.step, clock) / sum(each.numel() for each in large.parameters())
+    update = _best(optimizer.step, clock) / sum(each.numel() for each in model.parameters())
+    name, first = next(iter(whole.items()))
+    rest = first / 2  # of one layer, which cannot be taken away, any part will do
+    if layers > 1:
+        model.encoder.layers = model.encoder.layers[:1]
+        one = a_token(measuring.lengths[name])
+        rest = max(one - (first - one) / (layers - 1), 0.0)
+    return {name: Timed(max(each - rest, 0.0) / layers, rest) for name, each in whole.items()}, update
 
 
 def _best(work: Callable[[], object], clock: Clock) -> float:
