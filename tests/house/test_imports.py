@@ -108,7 +108,18 @@ SUB_ROOMS = {
         "finetuning",
     ),
     "inference": ("backends", "predictor", "export", "parts", "predict_file", "embed", "server"),
-    "training": ("parallel", "objective", "step", "board", "meters", "late", "checkpoints", "loop", "pretraining"),
+    "training": (
+        "parallel",
+        "objective",
+        "step",
+        "board",
+        "records",
+        "meters",
+        "late",
+        "checkpoints",
+        "loop",
+        "pretraining",
+    ),
 }
 MOST_FILES = 16
 # Rooms that are still too large.

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from bertsmith.cli.ranks import RankFlags, over_ranks, said_once_a_host
+from bertsmith.cli.outputs import OutputFlags
+from bertsmith.cli.ranks import over_ranks, said_once_a_host
 from bertsmith.cli.verb import Call, Verb
 from bertsmith.recipes.flags import split_flags, wants_help
 from bertsmith.recipes.loader import FIELDS, load_recipe, presets
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PretrainFlags(RankFlags):
+class PretrainFlags(OutputFlags):
     """Flags of `pretrain`, beside those of Recipe."""
 
     recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
@@ -42,8 +43,8 @@ def _pretrain(call: Call) -> int:
         from bertsmith.training.pretrain import pretrain
 
         ours = replace(recipe, device=device)
-        run = pretrain(ours, flags.corpus, flags.out, resume=flags.resume, init_from=flags.init_from)
-        return run.model
+        given: dict[str, Any] = {"init_from": flags.init_from, "outputs": flags.outputs()}
+        return pretrain(ours, flags.corpus, flags.out, resume=flags.resume, **given).model
 
     return over_ranks(call, flags, recipe.device, work)
 
@@ -66,7 +67,7 @@ _TASK = (
 
 
 @dataclass(frozen=True)
-class FinetuneFlags(RankFlags):
+class FinetuneFlags(OutputFlags):
     """Flags of `finetune`, beside those of FinetuneSettings."""
 
     model: Path
@@ -99,7 +100,8 @@ def _finetune(call: Call) -> int:
 
         files, ours = (flags.model, flags.train, flags.dev, flags.out), replace(settings, device=device)
         rules: dict[str, Any] = {"data": flags.data, "hyper_parameters": flags.hyper_parameters, "fold": flags.fold}
-        result = finetune(flags.task, *files, test=flags.test, settings=ours, resume=flags.resume, **rules)
+        rules |= {"resume": flags.resume, "outputs": flags.outputs()}
+        result = finetune(flags.task, *files, test=flags.test, settings=ours, **rules)
         assert result.model is not None
         return result.model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.late import LateReading
 from bertsmith.training.meters import Meter, MetricsFile
 from bertsmith.training.objective import Objective, Step, Steps, nothing
+from bertsmith.training.records.trace import Trace
 from bertsmith.training.step import Compiled, train_step
 
 # Compiled micro-batches have room for steps with more tokens than most; an empty twentieth is worth a warning.
@@ -85,7 +87,8 @@ class Trainer:
 
     resume_hint: how to resume, for the message after a stop. compiled: the model and the optimizer, where they run
     compiled. peak: FLOP/s that the device reaches at best, where that is known. mark_stopped: called on all ranks, with
-    the message, as soon as what a stop made it save is on the disk.
+    the message, as soon as what a stop made it save is on the disk. trace: of the steps that a user wants profiled, on
+    the first rank.
     """
 
     objective: Objective
@@ -100,6 +103,7 @@ class Trainer:
     compiled: Compiled | None = None
     peak: float | None = None
     mark_stopped: Callable[[str], None] = lambda _: None
+    trace: Trace | None = None
     _stage: Stage | None = field(default=None, init=False)
     _skipped_warned: float = field(default=0.0, init=False)
     _fill_warned: set[int] = field(default_factory=set, init=False)
@@ -170,12 +174,14 @@ class Trainer:
         )
         if sums is None:
             return None
-        meter.add(sums, self.optimizer.gradient_norm)
+        meter.add(sums, self.optimizer.gradient_norm, step.sequences)
         return LateReading(self._verdict(sums.faulty))
 
     def _advance(self, step: Step) -> None:
         done = self.position
         self.position = replace(done, step=done.step + 1, stage_step=step.number + 1, tokens=done.tokens + step.tokens)
+        if self.trace is not None:
+            self.trace.advance(self.position.step)
 
     def _due(self, every: int, stage: Stage) -> bool:
         done = self.position.stage_step
@@ -249,7 +255,10 @@ class Trainer:
         left = (stage.steps - self.position.stage_step) * record["seconds_per_step"]
         self._warn_of_fill(stage, record["fill"])
         scaling = self._scaling()
-        self.write("train", {"learning_rate": rate, **record, **scaling, f"seconds_left_in_{stage.kind}": left})
+        epoch = {"epoch": math.ceil(self.position.stage_step / stage.epoch_steps)} if stage.epoch_steps else {}
+        self.write(
+            "train", {"learning_rate": rate, **epoch, **record, **scaling, f"seconds_left_in_{stage.kind}": left}
+        )
         return f"{self.objective.training_line(record)}, {record['tokens_per_second']:,.0f} tokens/s"
 
     def _scaling(self) -> dict[str, float]:

@@ -24,7 +24,8 @@ class Step(Protocol):
     """One optimizer step of one rank.
 
     number: within its stage, from 0. micro_batches: this rank's share. counts: labels of each loss that has some in the
-    whole step, over all ranks and micro-batches. tokens: of the whole step. where: its instances or rows, for messages.
+    whole step, over all ranks and micro-batches. tokens, sequences: of the whole step; of rows with several sequences
+    each, such as choices, the rows. where: its instances or rows, for messages.
     """
 
     @property
@@ -35,6 +36,8 @@ class Step(Protocol):
     def counts(self) -> Mapping[str, int]: ...
     @property
     def tokens(self) -> int: ...
+    @property
+    def sequences(self) -> int: ...
     @property
     def where(self) -> str: ...
 

@@ -42,6 +42,7 @@ from bertsmith.training.pretraining.teacher import (
     take_layers,
     teaching_of,
 )
+from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import (
     TrainerSettings,
     cut_of_run,
@@ -90,18 +91,20 @@ def pretrain(
     resume: bool = False,
     init_from: str | Path | None = None,
     teacher: str | Path | None = None,
+    outputs: Outputs | None = None,
 ) -> Run:
     """Pre-trains a BERT and writes a run folder.
 
     recipe: a Recipe, a preset's name or a YAML file. corpus: prepared by `bertsmith.prepare`. init_from: a model folder
     to start from, or a run that has one. resume: continue from the newest checkpoint in `out` (from the start where
     there is none). teacher: a BERT folder or run with the corpus's vocabulary, from which the model learns too, by the
-    recipe's `distillation`. In each of several processes that torch.distributed has joined, it takes that rank's part
-    of the run.
+    recipe's `distillation`. outputs: what is written beside the run folder's own records. In each of several
+    processes that torch.distributed has joined, it takes that rank's part of the run.
     Raises BertsmithError for input that does not fit together, StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
     ranks.check_joined()
-    run = Run(Path(out))
+    run, outputs = Run(Path(out)), outputs or Outputs()
+    ranks.by_first(lambda: outputs.check(resume))
     work = together(lambda: _opened(recipe, corpus, init_from, teacher))
     settings = settings_identity(asdict(work.recipe), "recipe", _OF_A_RANK)
     agree(lambda: {**settings, **work.identity, "resume": resume, **code_facts()})
@@ -109,7 +112,7 @@ def pretrain(
         if resume and ranks.by_first(run.is_finished):
             say(f"this run is finished already: {run.model}")
             return run
-        _train(work, run, started_on, resume)
+        _train(work, run, started_on, resume, outputs)
     return run
 
 
@@ -156,7 +159,7 @@ def _check_taught(recipe: Recipe, init_from: Path | None) -> None:
         raise BertsmithError(what, "distillation.teacher_layers", "use 0, or start from no other model (init_from)")
 
 
-def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -> None:
+def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool, outputs: Outputs) -> None:
     """The run from its checkpoint, or its start, to the finished model."""
     recipe, corpus = work.recipe, work.corpus
     kernels = recipe.compile != "false"
@@ -190,7 +193,7 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool) -
         RunFacts(work.identity, as_yaml(asdict(recipe)), facts),
         objective,
         optimizer,
-        TrainerSettings(device, cadence, position, resume, steps, compiled=compiled),
+        TrainerSettings(device, cadence, position, resume, steps, compiled=compiled, outputs=outputs),
     ) as trainer:
         sized = replace(recipe, micro_batch_tokens=most)
         run_phases(sized, corpus, trainer, objective, from_scratch=_starts_from(work) is None)
