@@ -116,6 +116,7 @@ SUB_ROOMS = {
         "records",
         "meters",
         "late",
+        "watch",
         "checkpoints",
         "loop",
         "pretraining",

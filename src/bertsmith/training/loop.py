@@ -24,6 +24,7 @@ from bertsmith.training.meters import Meter, MetricsFile
 from bertsmith.training.objective import Objective, Step, Steps, nothing
 from bertsmith.training.records.trace import Trace
 from bertsmith.training.step import Compiled, train_step
+from bertsmith.training.watch import Watch
 
 # Compiled micro-batches have room for steps with more tokens than most; an empty twentieth is worth a warning.
 _LEAST_FILL = 0.95
@@ -87,8 +88,8 @@ class Trainer:
 
     resume_hint: how to resume, for the message after a stop. compiled: the model and the optimizer, where they run
     compiled. peak: FLOP/s that the device reaches at best, where that is known. mark_stopped: called on all ranks, with
-    the message, as soon as what a stop made it save is on the disk. trace: of the steps that a user wants profiled, on
-    the first rank.
+    the message, as soon as what a stop made it save is on the disk. trace: of the steps that a user wants profiled,
+    watch: what looks for faults; both on the first rank.
     """
 
     objective: Objective
@@ -104,6 +105,7 @@ class Trainer:
     peak: float | None = None
     mark_stopped: Callable[[str], None] = lambda _: None
     trace: Trace | None = None
+    watch: Watch | None = None
     _stage: Stage | None = field(default=None, init=False)
     _skipped_warned: float = field(default=0.0, init=False)
     _fill_warned: set[int] = field(default_factory=set, init=False)
@@ -182,6 +184,8 @@ class Trainer:
         self.position = replace(done, step=done.step + 1, stage_step=step.number + 1, tokens=done.tokens + step.tokens)
         if self.trace is not None:
             self.trace.advance(self.position.step)
+        if self.watch is not None:
+            self.watch.count(step)
 
     def _due(self, every: int, stage: Stage) -> bool:
         done = self.position.stage_step
@@ -296,11 +300,21 @@ class Trainer:
         return figures
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Puts a record of this kind, step and stage into the metrics, on the first rank."""
+        """Puts a record of this kind, step and stage into the metrics, on the first rank, and warns of what it shows to
+        be wrong."""
         if self.metrics is not None:
             stage = self._stage
             named = {} if stage is None else {stage.kind: stage.label, f"{stage.kind}_step": self.position.stage_step}
-            self.metrics.write({"kind": kind, "step": self.position.step, **named, **values})
+            record = {"kind": kind, "step": self.position.step, **named, **values}
+            self.metrics.write(record)
+            for name, message in (self.watch.see(record) if self.watch is not None else {}).items():
+                self.warn_of(name, message)
+
+    def warn_of(self, name: str, message: str) -> None:
+        """Warns on the first rank, and keeps that as a record."""
+        if self.metrics is not None:
+            warn(f"{name}: {message}")
+            self.write("warning", {"name": name, "message": message})
 
     def _verdict(self, faulty: torch.Tensor | None) -> torch.Tensor:
         """Of the last step, fp32[1 + ranks]: 1 where training can go on; 1 for each rank with a gradient at fault."""

@@ -132,14 +132,16 @@ def memory_bytes(device: torch.device) -> int:
 class MetricsFile:
     """`metrics.jsonl`, the source of truth of a run, a record a line; the same for TensorBoard where installed.
 
-    In a `with` block. A disk that refuses a line stops no training: see `AppendedFile`. The end of the block raises
-    BertsmithError where lines are still missing; where it ends by an error, it warns of them.
+    earlier: the records that it held before. In a `with` block. A disk that refuses a line stops no training: see
+    `AppendedFile`. The end of the block raises BertsmithError where lines are still missing; where it ends by an error,
+    it warns of them.
     """
 
     def __init__(self, folder: Path, first_step: int = 0, sinks: Sequence[Sink] = ()) -> None:
         """first_step: the first one that this file will tell of. sinks: are given the records too, and are closed with
         this file. Raises BertsmithError where the disk refuses."""
         path = folder / METRICS_FILE
+        self.earlier = read_metrics(path)
         self._file, self._sinks = AppendedFile(path), sinks
         with disk_errors(path):
             self._board = Board.open(folder / "tensorboard", first_step)

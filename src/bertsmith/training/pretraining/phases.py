@@ -19,11 +19,13 @@ from bertsmith.batches.shares import Share, agree
 from bertsmith.batches.steps import held_out_batches
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.initial import CUT_NORMAL_DEVIATION
+from bertsmith.model.pretraining import PretrainLosses
 from bertsmith.optim import schedules
 from bertsmith.recipes.schema import Phase, Recipe
 from bertsmith.training.loop import Stage, Trainer, run_stages
+from bertsmith.training.pretraining.health import Health
 from bertsmith.training.pretraining.objective import Pretraining
-from bertsmith.training.pretraining.start import check_start
+from bertsmith.training.pretraining.start import check_start, check_text, guessing_loss
 
 
 def run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, objective: Pretraining, *, from_scratch: bool) -> None:
@@ -34,17 +36,29 @@ def run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, objective: Pret
     phases = {number: phase for number, phase in ((1, recipe.phase1), (2, recipe.phase2)) if phase.steps}
     held_out = HeldOut(recipe, corpus, objective.compiled is not None)
     spread = _spread(recipe) if from_scratch else None
+    if trainer.metrics is not None and objective.names == PretrainLosses._fields:  # losses without weights
+        trainer.watch = health = Health(guessing_loss(corpus.special.vocabulary_size, spread))
+        for record in trainer.metrics.earlier:
+            health.see(record)
     with closing(agree(corpus.folder / "order", ranks.gathered)) as share:
         run_stages(
             trainer,
             {number: partial(phase_stage, recipe, number, corpus, held_out, share) for number in phases},
-            lambda stage: check_start(trainer, objective, stage.held_out, spread) if objective.predicts else None,
+            lambda stage: _check_start(corpus, trainer, objective, stage, spread),
         )
     for length in dict.fromkeys(phase.sequence_length for phase in phases.values()):
         if held_out.of(length):
             when = f"finished, at {length} tokens"
             trainer.measure("final", when, held_out.of(length), sequence_length=length)
     trainer.write("end", {"tokens": trainer.position.tokens})
+
+
+def _check_start(corpus: Corpus, trainer: Trainer, objective: Pretraining, stage: Stage, spread: float | None) -> None:
+    """What is looked at before the first step of a run."""
+    if objective.predicts:
+        check_start(trainer, objective, stage.held_out, spread)
+    if trainer.metrics is not None:
+        check_text(trainer, corpus)
 
 
 @dataclass(frozen=True)

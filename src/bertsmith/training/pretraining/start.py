@@ -10,12 +10,14 @@ from pathlib import Path
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.batches.packing import PretrainBatch
+from bertsmith.corpus.repeats import repeated_share
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tokens.extension import new_rows
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.training.loop import Trainer
+from bertsmith.training.pretraining.health import REPEATED, REPEATED_SHARE
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.weights.vocabulary import extend_vocabulary
 
@@ -48,6 +50,22 @@ def fit_vocabulary(model: PretrainingModel, corpus: Corpus, folder: Path) -> Non
     say(f"the corpus's vocabulary extends the model's: {len(rows):,} new rows begin as the mean of their old pieces")
 
 
+def guessing_loss(pieces: int, spread: float | None) -> float:
+    """Of guessing evenly, masked words and next sentences added. spread: as of `check_start`."""
+    return math.log(pieces) + math.log(2) + (spread or 0.0)
+
+
+def check_text(trainer: Trainer, corpus: Corpus) -> None:
+    """Warns where much of the text repeats other text of the corpus."""
+    share = repeated_share(corpus)
+    if share > REPEATED_SHARE:
+        trainer.warn_of(
+            REPEATED,
+            f"{share:.0%} of the text to train on is in sentences that occur before (0.1% in Wikipedia): the model "
+            "will learn them by heart, and held-out text has them too; prepare the corpus with --near-duplicates",
+        )
+
+
 def check_start(
     trainer: Trainer, objective: Pretraining, held_out: Sequence[PretrainBatch], spread: float | None
 ) -> None:
@@ -59,8 +77,8 @@ def check_start(
         return
     found = objective.measure(held_out)
     pieces, loss = len(objective.unigrams), found.masked_loss + found.next_sentence_loss
+    guessing = guessing_loss(pieces, spread)
     from_scratch, spread = spread is not None, spread or 0.0
-    guessing = math.log(pieces) + math.log(2) + spread
     trainer.write("start", {"loss": loss, "guessing_loss": guessing, **found.as_record()})
     said = f"loss before training: {loss:.3f}; guessing would give ln({pieces}) + ln(2) + {spread:.2f} = {guessing:.3f}"
     if not from_scratch:
