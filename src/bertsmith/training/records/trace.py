@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ class Trace:
             self._end()
 
     def _begin(self, first: int) -> None:
+        # The profiler's library would write lines of its own among ours.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         self._wait()
         cuda = [ProfilerActivity.CUDA] if self._device.type == "cuda" else []
         self._profiler, self._first = profile(activities=[ProfilerActivity.CPU, *cuda]), first
