@@ -56,7 +56,8 @@ class Stage:
     stage's weights, or afresh. seed: of dropout. own_dropout: dropout is counted from the stage's first step, not from
     the run's. epoch_steps: steps of a pass over the rows. due_every: steps after which everything is due: lines,
     evaluations and checkpoints (0: only at the end). select: the figure of `Objective.evaluate` by which the best
-    weights are kept ("": none are). keep_all: the best weights of earlier stages are kept too, not the best of all
+    weights are kept ("": none are). least: the best is the lowest; and of the last step none are kept as such, because
+    they are the finished model's. keep_all: the best weights of earlier stages are kept too, not the best of all
     alone. patience: evaluations in a row without a better figure after which the stage ends (0: never).
     """
 
@@ -73,6 +74,7 @@ class Stage:
     epoch_steps: int = 0
     due_every: tuple[int, ...] = ()
     select: str = ""
+    least: bool = False
     keep_all: bool = False
     patience: int = 0
 
@@ -221,7 +223,7 @@ class Trainer:
             return
         self.position = replace(self.position, unmeasured=False)
         if stage.select:
-            self._keep_best(figures[stage.select])
+            self._keep_best(stage, figures[stage.select])
 
     def _end_if_stopped(self) -> None:
         if self.stop.look():
@@ -232,13 +234,14 @@ class Trainer:
             return f"{stage.name}, epoch {self.position.stage_step / stage.epoch_steps:g}"
         return f"after step {self.position.step:,}"
 
-    def _keep_best(self, score: float) -> None:
+    def _keep_best(self, stage: Stage, figure: float) -> None:
         """Notes whether the weights are the best of the stage; the save of this step then writes them."""
-        done = self.position
-        if done.best is None or score > done.best.score:
-            self.position = replace(done, best=Best(score, done.step, done.stage), stale=0)
-        else:
+        done, score = self.position, -figure if stage.least else figure
+        if done.best is not None and score <= done.best.score:
             self.position = replace(done, stale=done.stale + 1)
+        else:
+            is_model = stage.least and done.stage_step == stage.steps
+            self.position = replace(done, best=None if is_model else Best(score, done.step, done.stage), stale=0)
 
     def _ends(self, stage: Stage) -> bool:
         """Whether the stage ends before its last step; says so."""

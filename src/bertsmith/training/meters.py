@@ -41,22 +41,24 @@ class Meter:
         self._sums = torch.zeros(3 * len(self._names) + 4, device=self._device, dtype=torch.float64)
         self._norm = torch.zeros((), device=self._device)
         self._last = torch.zeros(3 * len(self._names), device=self._device)
-        self._steps = self._sequences = 0
+        self._steps = 0
+        self._sequences: int | None = 0  # None after a state that does not say
         self._start, self._waited_at_start = time.perf_counter(), waited
 
     def state(self, waited_seconds: float) -> list[float]:
         """What was added since the last reading, over all ranks, so that a resumed run's next record is the same."""
         seconds, waited = time.perf_counter() - self._start, waited_seconds - self._waited_at_start
         sums = sum_over_ranks(self._sums.clone()).tolist()
-        return [*sums, float(self._sequences), float(self._steps), seconds, waited]
+        return [*sums, -1.0 if self._sequences is None else self._sequences, float(self._steps), seconds, waited]
 
     def restore(self, state: list[float]) -> None:
         """Takes a state back; on the first rank alone, because it is that of all."""
         *sums, steps, seconds, waited = state
         size = len(self._sums)
-        sums += [0.0] * (size + 1 - len(sums))  # earlier versions did not count operations, or sequences
-        self._sums = torch.tensor(sums[:size], device=self._device, dtype=torch.float64)
-        self._sequences, self._steps = int(sums[size]), int(steps)
+        # Earlier versions did not count operations, or sequences.
+        *sums, sequences = sums if len(sums) > size else [*sums, *[0.0] * (size - len(sums)), -1.0]
+        self._sums = torch.tensor(sums, device=self._device, dtype=torch.float64)
+        self._sequences, self._steps = (int(sequences) if sequences >= 0 else None), int(steps)
         self._start, self._waited_at_start = time.perf_counter() - seconds, -waited
 
     def pause(self, seconds: float) -> None:
@@ -74,7 +76,8 @@ class Meter:
         self._sums[-1] += sums.flop
         self._norm, self._last = gradient_norm, sums.figures
         self._steps += 1
-        self._sequences += sequences
+        if self._sequences is not None:
+            self._sequences += sequences
 
     def read(self, waited_seconds: float) -> dict[str, float]:
         """The record of the steps since the last reading, over all ranks. waited_seconds: for data, since the start.
@@ -91,7 +94,7 @@ class Meter:
             **self._means(figures[size:]),
             **{name: value for name, value in last.items() if math.isfinite(value)},
             "steps": float(self._steps),
-            "sequences": float(self._sequences),
+            **({} if self._sequences is None else {"sequences": float(self._sequences)}),
             "tokens": tokens,
             "tokens_per_second": tokens / seconds,
             "flop_per_second": flop / seconds,

@@ -13,7 +13,7 @@ import torch
 from bertsmith.base import files, ranks
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import log_choice, say
+from bertsmith.base.log import log_choice, say, warn
 from bertsmith.base.ranks.together import together
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
@@ -29,6 +29,7 @@ from bertsmith.optim.loss_scale import LossScale
 from bertsmith.recipes.loader import as_yaml, load_recipe
 from bertsmith.recipes.schema import Distillation, ModelShape, Recipe
 from bertsmith.training.agreement import agree, checksum, code_facts
+from bertsmith.training.checkpoints import Best, load_best
 from bertsmith.training.loop import Cadence
 from bertsmith.training.parallel import is_sharded, replicate, shard, whole
 from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
@@ -193,17 +194,39 @@ def _train(work: _Work, run: Run, started_on: Mapping[str, str], resume: bool, o
         RunFacts(work.identity, as_yaml(asdict(recipe)), facts),
         objective,
         optimizer,
-        TrainerSettings(device, cadence, position, resume, steps, compiled=compiled, outputs=outputs),
+        TrainerSettings(device, cadence, position, resume, steps, _keeps_best(work), compiled, outputs),
     ) as trainer:
         sized = replace(recipe, micro_batch_tokens=most)
         run_phases(sized, corpus, trainer, objective, from_scratch=_starts_from(work) is None)
+        best = trainer.position.best
     finished = _gathered(without_maps(model))
     made_with = corpus.folder / "tokenizer"
+    if best is not None:  # before the model, which makes the run a finished one
+        ranks.by_first(lambda: _save_best(run, best, finished.config, made_with))
     if objective.predicts:
         ranks.by_first(lambda: save_pretraining_model(finished, made_with, run.model))
     else:
         ranks.by_first(lambda: save_encoder(finished.encoder, made_with, run.model))
     say(f"finished model: {run.model}")
+
+
+def _keeps_best(work: _Work) -> bool:
+    """Whether the last phase is measured before its end."""
+    last = work.recipe.phase2 if work.recipe.phase2.steps else work.recipe.phase1
+    often = 0 < work.recipe.evaluate_every < last.steps
+    return often and work.teacher is None and work.corpus.tokens("held_out") > 0
+
+
+def _save_best(run: Run, best: Best, config: BertConfig, made_with: Path) -> None:
+    """Writes the model that was the best on held-out text, where that is not the finished one."""
+    model = PretrainingModel(config)
+    try:
+        load_best(run.folder, best, model)
+    except BertsmithError as error:
+        warn(f"the best model was not written: {error.what} ({error.where})")
+        return
+    save_pretraining_model(model, made_with, run.best)
+    say(f"best model on held-out text: {run.best} (after step {best.step:,}, masked-word loss {-best.score:.3f})")
 
 
 def _starts_from(work: _Work) -> Path | None:

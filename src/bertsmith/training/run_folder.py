@@ -6,6 +6,7 @@ metrics.jsonl, tensorboard/
 step-00000500/, best-00000400/, damaged-step-00000600/      `checkpoints`
 stopped                     there while the run is stopped by a signal, and not finished
 model/                      the finished model, as transformers reads it
+best/                       of pre-training, the best one on held-out text, where that is another
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from bertsmith.training.meters import METRICS_FILE, forget_after, read_metrics
 from bertsmith.weights.huggingface import read_config
 from bertsmith.weights.stored import CONFIG_FILE, stored_files
 
-MODEL_FOLDER, RECIPE_FILE = "model", "recipe.yaml"
+MODEL_FOLDER, BEST_FOLDER, RECIPE_FILE = "model", "best", "recipe.yaml"
 # What a job's script looks for, to start the job again; beside it exit statuses may be those of a scheduler.
 _STOPPED_MARK = "stopped"
 _RUN_FILE, _STARTED_ON, _TASK = "run.json", "begun_on", "task"
@@ -45,6 +46,11 @@ class Run:
     def model(self) -> Path:
         """The finished model, a folder that transformers reads."""
         return self.folder / MODEL_FOLDER
+
+    @property
+    def best(self) -> Path:
+        """The model with the lowest held-out loss of pre-training's last phase; missing where that is the finished."""
+        return self.folder / BEST_FOLDER
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The records of `metrics.jsonl`, all or those of a kind: "start", "train", "evaluation", "final", "end"."""

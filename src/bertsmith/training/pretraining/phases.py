@@ -27,6 +27,8 @@ from bertsmith.training.pretraining.health import Health
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.start import check_start, check_text, guessing_loss
 
+_SELECT = "masked_loss"
+
 
 def run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, objective: Pretraining, *, from_scratch: bool) -> None:
     """Takes the remaining steps of the recipe's phases, and measures the finished model at every length.
@@ -34,23 +36,31 @@ def run_phases(recipe: Recipe, corpus: Corpus, trainer: Trainer, objective: Pret
     from_scratch: whether the weights were random at first. Raises as `Trainer.run`.
     """
     phases = {number: phase for number, phase in ((1, recipe.phase1), (2, recipe.phase2)) if phase.steps}
+    unweighted = objective.names == PretrainLosses._fields  # those of a student are weighted
+    # Losses of sequences of another length do not compare.
+    select = {max(phases): _SELECT} if unweighted else {}
     held_out = HeldOut(recipe, corpus, objective.compiled is not None)
     spread = _spread(recipe) if from_scratch else None
-    if trainer.metrics is not None and objective.names == PretrainLosses._fields:  # losses without weights
+    if trainer.metrics is not None and unweighted:
         trainer.watch = health = Health(guessing_loss(corpus.special.vocabulary_size, spread))
         for record in trainer.metrics.earlier:
             health.see(record)
     with closing(agree(corpus.folder / "order", ranks.gathered)) as share:
         run_stages(
             trainer,
-            {number: partial(phase_stage, recipe, number, corpus, held_out, share) for number in phases},
+            {
+                number: partial(phase_stage, recipe, number, corpus, held_out, share, select.get(number, ""))
+                for number in phases
+            },
             lambda stage: _check_start(corpus, trainer, objective, stage, spread),
         )
     for length in dict.fromkeys(phase.sequence_length for phase in phases.values()):
         if held_out.of(length):
             when = f"finished, at {length} tokens"
             trainer.measure("final", when, held_out.of(length), sequence_length=length)
-    trainer.write("end", {"tokens": trainer.position.tokens})
+    best = trainer.position.best
+    found = {} if best is None else {"best_step": best.step, f"best_{_SELECT}": -best.score}
+    trainer.write("end", {"tokens": trainer.position.tokens, **found})
 
 
 def _check_start(corpus: Corpus, trainer: Trainer, objective: Pretraining, stage: Stage, spread: float | None) -> None:
@@ -94,10 +104,13 @@ class HeldOut:
         return fix_shapes(batches, sequence_length, self.corpus.special.cls) if self.compiled else batches
 
 
-def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, share: Share | None = None) -> Stage:
+def phase_stage(
+    recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, share: Share | None = None, select: str = ""
+) -> Stage:
     """Phase `number`, 1 or 2, as the loop takes it: it continues from the weights of the one before.
 
     share: this rank's, of what is kept of the phase's epochs; without it nothing is kept or built ahead.
+    select: the held-out figure by which the best weights are kept, "" for none.
     """
     phase = recipe.phase1 if number == 1 else recipe.phase2
     done, steps = (0 if number == 1 else recipe.phase1.steps), recipe.phase1.steps + recipe.phase2.steps
@@ -125,6 +138,8 @@ def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, 
         # NVIDIA's second phase restarts LAMB's bias correction and keeps its moments.
         begin=lambda trainer: trainer.optimizer.reset_step_count(),
         seed=recipe.seed,
+        select=select,
+        least=True,
     )
 
 
