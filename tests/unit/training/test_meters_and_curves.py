@@ -195,7 +195,8 @@ def test_a_meter_takes_the_state_of_a_version_that_did_not_count_operations_or_s
     *values, flop, sequences, steps, seconds, waited = old.state(0.0)
     assert (flop, sequences) == (0, 8)
     meter = Meter(CPU, NAMES)
-    meter.restore([*values, flop][: len(values) + 2 - lacking] + [steps, seconds, waited])
+    known = [*values, flop][: len(values) + 2 - lacking]
+    meter.restore([*known, steps, seconds, waited])
     meter.add(sums(30.0, 10, 5, 90, 100), torch.tensor(1.0), sequences=8)
     (again := Meter(CPU, NAMES)).restore(meter.state(0.0))
     for each in (meter, again):
