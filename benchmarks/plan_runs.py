@@ -21,7 +21,7 @@ from typing import Any
 
 from bertsmith.base.files import write_text
 from bertsmith.base.tables import aligned
-from bertsmith.training.meters import read_metrics
+from bertsmith.training.records.meters import read_metrics
 
 STEPS = 3
 # Global batches of both phases, and tokens of a micro-batch: so that a step has several, and a run takes minutes.

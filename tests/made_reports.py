@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from bertsmith.training.events import EVENTS_FILE
+from bertsmith.training.records.events import EVENTS_FILE
 from bertsmith.training.run_folder import STARTED_ON
 
 # They have no content in HTML, and so no end.

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.records.sinks import Outputs
 from made_runs import join_ranks, leave_ranks, ran_by_ranks, small_corpus, small_recipe
 
 RECIPE = small_recipe(
@@ -16,14 +17,14 @@ RECIPE = small_recipe(
 
 def work(rank: int, folder: Path, texts: Path) -> None:
     join_ranks(rank, 2, folder)
-    pretrain(RECIPE, texts, folder / "two", also_evaluate=texts)
+    pretrain(RECIPE, texts, folder / "two", outputs=Outputs(also_evaluate=texts))
     leave_ranks()
 
 
 @pytest.mark.slow
 def test_two_ranks_measure_both_texts_as_one_does(tmp_path: Path) -> None:
     ran_by_ranks(work, 2, tmp_path)
-    one = pretrain(RECIPE, small_corpus(), tmp_path / "one", also_evaluate=small_corpus())
+    one = pretrain(RECIPE, small_corpus(), tmp_path / "one", outputs=Outputs(also_evaluate=small_corpus()))
     for kind in ("before", "evaluation", "final"):
         pairs = zip(Run(tmp_path / "two").metrics(kind), one.metrics(kind), strict=True)
         for theirs, ours in pairs:

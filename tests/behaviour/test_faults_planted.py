@@ -19,9 +19,10 @@ from bertsmith.batches.packing import PretrainBatch
 from bertsmith.corpus.shards import Shard
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.training.pretrain import _config, pretrain
+from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining.inputs import to_inputs
 from bertsmith.training.pretraining.phases import HeldOut, phase_stage
+from bertsmith.training.work import config_for as _config
 from bertsmith.weights.huggingface import load_pretraining_model
 from made_runs import corpus, small_recipe
 

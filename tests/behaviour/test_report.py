@@ -12,8 +12,8 @@ import pytest
 import bertsmith
 from bertsmith.cli import main
 from bertsmith.report.report import MOST_BYTES, write_report
-from bertsmith.training.events import EVENTS_FILE
 from bertsmith.training.pretrain import pretrain
+from bertsmith.training.records.events import EVENTS_FILE
 from bertsmith.training.run_folder import Run
 from made_pages import read_lines
 from made_reports import Parsed, train_record, write_run

@@ -22,11 +22,11 @@ from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.training.late import LateReading
 from bertsmith.training.loop import Stage, Trainer
-from bertsmith.training.meters import Meter
 from bertsmith.training.parallel import replicate
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining.compiled import CompiledStep
 from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.records.meters import Meter
 from bertsmith.training.step import train_step
 from made_pretraining import batch_of, fresh_model
 from made_runs import join_ranks, ran_by_ranks, small_corpus, small_recipe

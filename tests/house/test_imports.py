@@ -113,8 +113,7 @@ SUB_ROOMS = {
         "parallel",
         "objective",
         "step",
-        "board",
-        "meters",
+        "records",
         "late",
         "pace",
         "checkpoints",
@@ -132,11 +131,13 @@ FINETUNING = [
     for name in ("work", "teacher", "augmented", "model", "trials", "folds", "start", "finish")
 ]
 ROOTS = {
-    "training.pretrain": {*SEES["training"], "recipes", "training.pretraining.phases", "training.shape"},
+    "training.pretrain": {*SEES["training"], "recipes", "training.pretraining.phases", "training.work"},
     "training.pretraining.phases": {*SEES["training"], "recipes"},
     "training.budget": {*SEES["training"], "recipes"},
+    "training.work": {*SEES["training"], "recipes", "training.shape"},
+    "training.check": {*SEES["training"], "recipes", "training.budget", "training.work", "training.shape"},
     "training.shape": {*SEES["training"], "recipes"},
-    "training.plan": {*SEES["training"], "recipes", "training.shape", "training.pretrain"},
+    "training.plan": {*SEES["training"], "recipes", "training.shape", "training.work"},
     "tasks.finetune": {*SEES["tasks"], "recipes", "weights", "optim", "training", *FINETUNING},
     "tasks.distill": {
         *SEES["tasks"],

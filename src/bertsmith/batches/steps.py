@@ -51,6 +51,11 @@ class Step:
         return self.totals.tokens
 
     @property
+    def sequences(self) -> int:
+        """Of the whole step."""
+        return self.totals.sequences
+
+    @property
     def counts(self) -> dict[str, int]:
         """Labels of each loss in the whole step, by the names of `PretrainLosses`."""
         return {"masked": self.totals.masked, "next_sentence": self.totals.pairs}

@@ -16,10 +16,30 @@ from bertsmith.recipes.schema import Recipe
 
 if TYPE_CHECKING:
     from bertsmith.tasks.settings import FinetuneSettings
+    from bertsmith.training.records.sinks import Outputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputFlags(RankFlags):
+    """Flags of the verbs that train."""
+
+    dllogger: Path | None = None
+    """Also write the records to this file as NVIDIA's DLLogger does, with the keys of its BERT's scripts."""
+    wandb: str | None = None
+    """Also send the records to this project of Weights & Biases; WANDB_MODE=offline is respected, and no failure there
+    ends the run."""
+    profile: int = 0
+    """Profile so many steps, after a few for warm-up: a trace in the run's `profile`, and a table; 0 for none."""
+
+    def outputs(self) -> Outputs:
+        """What these flags ask for."""
+        from bertsmith.training.records.sinks import Outputs
+
+        return Outputs(self.dllogger, self.wandb, self.profile)
 
 
 @dataclass(frozen=True)
-class PretrainFlags(RankFlags):
+class PretrainFlags(OutputFlags):
     """Flags of `pretrain`, beside those of Recipe."""
 
     recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
@@ -44,9 +64,9 @@ def _pretrain(call: Call) -> int:
         from bertsmith.training.pretrain import pretrain
 
         ours = replace(_by_budget(call, flags, recipe), device=device)
-        texts = {"init_from": flags.init_from, "also_evaluate": flags.also_evaluate}
-        run = pretrain(ours, flags.corpus, flags.out, resume=flags.resume, **texts)
-        return run.model
+        outputs = replace(flags.outputs(), also_evaluate=flags.also_evaluate)
+        given: dict[str, Any] = {"init_from": flags.init_from, "outputs": outputs}
+        return pretrain(ours, flags.corpus, flags.out, resume=flags.resume, **given).model
 
     return over_ranks(call, flags, recipe.device, work)
 
@@ -91,7 +111,7 @@ _TASK = (
 
 
 @dataclass(frozen=True)
-class FinetuneFlags(RankFlags):
+class FinetuneFlags(OutputFlags):
     """Flags of `finetune`, beside those of FinetuneSettings."""
 
     model: Path
@@ -124,7 +144,8 @@ def _finetune(call: Call) -> int:
 
         files, ours = (flags.model, flags.train, flags.dev, flags.out), replace(settings, device=device)
         rules: dict[str, Any] = {"data": flags.data, "hyper_parameters": flags.hyper_parameters, "fold": flags.fold}
-        result = finetune(flags.task, *files, test=flags.test, settings=ours, resume=flags.resume, **rules)
+        rules |= {"resume": flags.resume, "outputs": flags.outputs()}
+        result = finetune(flags.task, *files, test=flags.test, settings=ours, **rules)
         assert result.model is not None
         return result.model
 

@@ -27,8 +27,8 @@ from bertsmith.recipes.loader import load_recipe
 from bertsmith.recipes.schema import Recipe
 from bertsmith.tasks.finetune import finetune
 from bertsmith.tasks.settings import FinetuneSettings
-from bertsmith.training.curves import draw_curves
 from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.records.curves import draw_curves
 
 SAMPLE_SENTENCES = 20
 SHOWN = 4

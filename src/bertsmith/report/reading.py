@@ -17,8 +17,8 @@ from bertsmith.report.curves import Curves
 from bertsmith.report.markup import distinct
 from bertsmith.tasks.report.parts import OUT_OF_FOLD, REPORT
 from bertsmith.tasks.results import FinetuneResult
-from bertsmith.training.events import ENVIRONMENT, ERROR, EVENTS_FILES
-from bertsmith.training.meters import METRICS_FILE
+from bertsmith.training.records.events import ENVIRONMENT, ERROR, EVENTS_FILES
+from bertsmith.training.records.meters import METRICS_FILE
 from bertsmith.training.run_folder import MODEL_FOLDER, RECIPE_FILE, RUN_FILE, STARTED_ON, STOPPED_MARK, TASK, flat
 from bertsmith.weights.huggingface import FINETUNE_FILE
 from bertsmith.weights.stored import CONFIG_FILE

@@ -25,6 +25,7 @@ from bertsmith.tasks.finetuning.finish import finish
 from bertsmith.tasks.finetuning.start import started
 from bertsmith.tasks.finetuning.teacher import check_teacher, distilled_identity
 from bertsmith.tasks.finetuning.work import Distilled, Work
+from bertsmith.tasks.nvidia_results import nvidia_scores
 from bertsmith.tasks.reading.records import Source
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.tasks.sequences import load_tokenizer
@@ -32,8 +33,9 @@ from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
 from bertsmith.tasks.task import Task
 from bertsmith.training.agreement import agree, code_facts
 from bertsmith.training.checkpoints import drop_checkpoints
-from bertsmith.training.events import Events
 from bertsmith.training.loop import run_stages
+from bertsmith.training.records.events import Events
+from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run_folder import Run, RunFacts, check_free, model_identity, opened, settings_identity
 from bertsmith.weights.huggingface import (
     FINETUNE_FILE,
@@ -64,6 +66,7 @@ def finetune(
     fold: int = 0,
     settings: FinetuneSettings | None = None,
     resume: bool = False,
+    outputs: Outputs | None = None,
 ) -> FinetuneResult:
     """Trains a task model on labelled rows, from one or several seeds, and writes a run folder with the best one.
 
@@ -74,22 +77,23 @@ def finetune(
     in place of train, dev and test. hyper_parameters, fold: as of `Taken`. settings: without them a benchmark's own
     (`benchmark_settings`).
     out: the run folder, whose `model` is complete in itself (weights, tokenizer, labels, task.json, finetune.json);
-    None leaves nothing behind. resume: continue the run in `out`, to the bit. The same seed gives the same score. In
-    each of several processes that torch.distributed has joined, it takes that rank's part of the run, and all get the
-    result.
+    None leaves nothing behind. resume: continue the run in `out`, to the bit. outputs: what is written beside the run
+    folder's own records. The same seed gives the same score. In each of several processes that torch.distributed has
+    joined, it takes that rank's part of the run, and all get the result.
     Raises BertsmithError for rows, columns, labels, settings or a folder that cannot be used, before any training,
     and for a gradient that is not finite; StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
     given = {part: rows for part, rows in (("train", train), ("dev", dev), ("test", test)) if rows is not None}
-    taken = Taken(data, hyper_parameters, fold)
-    return tune(Asked(task, Path(model), given, taken, settings), None if out is None else Path(out), resume)
+    asked = Asked(task, Path(model), given, Taken(data, hyper_parameters, fold), settings, outputs=outputs or Outputs())
+    return tune(asked, None if out is None else Path(out), resume)
 
 
 @dataclass(frozen=True)
 class Asked:
     """What a run is asked for, beside its folder. model: the folder that it starts from. given: rows by part.
     teacher: the folder of a model to learn from; then `settings` are a `DistillSettings`. shape: of random weights in
-    place of the model's. as_teacher: as of `Distilled`. named: what `recipe.yaml` says of teacher and student."""
+    place of the model's. as_teacher: as of `Distilled`. named: what `recipe.yaml` says of teacher and student.
+    outputs: what is written beside the run folder's own records."""
 
     task: str
     model: Path
@@ -100,6 +104,7 @@ class Asked:
     shape: BertConfig | None = None
     as_teacher: bool = False
     named: Mapping[str, str] = field(default_factory=dict)
+    outputs: Outputs = field(default_factory=Outputs)
 
 
 def tune(asked: Asked, out: Path | None, resume: bool) -> FinetuneResult:
@@ -110,6 +115,7 @@ def tune(asked: Asked, out: Path | None, resume: bool) -> FinetuneResult:
 
 
 def _tune(asked: Asked, out: Path | None, resume: bool, events: Events) -> FinetuneResult:
+    ranks.by_first(lambda: asked.outputs.check(resume))
     check_sources(asked.given)
     inputs = together(lambda: run_inputs(asked.task, asked.taken, asked.given, asked.settings))
     sources = inputs.sources
@@ -130,7 +136,7 @@ def _tune(asked: Asked, out: Path | None, resume: bool, events: Events) -> Finet
                 return _finished(run, settings.keep_every)
             facts = RunFacts(identity, as_yaml(recipe | asdict(settings)), started_on, events)
             try:
-                result = _train(work, run, facts, resume)
+                result = _train(work, run, facts, asked.outputs, resume)
             except StoppedAfterSaving as stopped:
                 if out is not None:
                     raise
@@ -188,13 +194,15 @@ def _named(source: Source) -> str:
     return str(source) if isinstance(source, str | Path) else f"{len(source):,} rows given in Python"
 
 
-def _train(work: Work, run: Run, facts: RunFacts, resume: bool) -> FinetuneResult:
+def _train(work: Work, run: Run, facts: RunFacts, outputs: Outputs, resume: bool) -> FinetuneResult:
     """All seeds, and the best one's model."""
     start = time.monotonic()
-    with started(work, run, facts, resume) as (work, trainer, stages):
+    with started(work, run, facts, resume, outputs) as (work, trainer, stages):
         run_stages(trainer, stages)
         trainer.write("end", {"tokens": trainer.position.tokens})
         trainer.saver.wait()  # for the best weights
         model, bests = trainer.objective.model, trainer.position.bests
     # Without the kernels of training, as `predict` and `evaluate` run the model: to the bit what they will find.
-    return ranks.by_first(lambda: finish(work, run, model, bests, time.monotonic() - start))
+    result = ranks.by_first(lambda: finish(work, run, model, bests, time.monotonic() - start))
+    ranks.by_first(lambda: outputs.add_totals(nvidia_scores(result.tuned["dev"])))
+    return result

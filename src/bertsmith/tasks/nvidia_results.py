@@ -40,18 +40,21 @@ def nvidia_results(
 
     The model must be in evaluation mode. Latencies are measured anew.
     """
-    figures = result.tuned["dev"]
-    scores = {name: figures[ours] for ours, name in reversed(_SCORES.items()) if ours in figures}
     trained = sum(max(each.epoch for each in seed.epochs) for seed in result.seeds) * len(parts["train"].units[1:])
     latencies = _latencies(parts["dev"], model, runner)
     percentiles = {f"{each}%": float(np.percentile(latencies, each)) for each in _PERCENTILES}
     return {
-        **scores,
+        **nvidia_scores(result.tuned["dev"]),
         "e2e_train_time": result.seconds,
         "training_sequences_per_second": trained / result.seconds,
         "infer:latency(ms)": {**percentiles, "avg": float(np.mean(latencies)), "std": float(np.std(latencies))},
         "infer:throughput(samples/s):avg": 1000 * len(parts["dev"].sequences.ids) / float(np.sum(latencies)),
     }
+
+
+def nvidia_scores(figures: Mapping[str, float]) -> dict[str, float]:
+    """Figures of an evaluation under the reference's names, those that it has."""
+    return {name: figures[ours] for ours, name in reversed(_SCORES.items()) if ours in figures}
 
 
 @torch.no_grad()

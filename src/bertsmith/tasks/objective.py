@@ -122,13 +122,14 @@ class RowStep:
     """One optimizer step of one rank.
 
     number: from 0. micro_batches: as many on every rank, some of them empty where a step has few units.
-    counts, tokens: of the whole step. where: its rows, for messages.
+    counts, tokens, sequences (units): of the whole step. where: its rows, for messages.
     """
 
     number: int
     micro_batches: tuple[Units, ...]
     counts: Mapping[str, int]
     tokens: int
+    sequences: int
     where: str
 
 
@@ -186,6 +187,7 @@ class Order:
             micro,
             self.counted(self.task, whole),
             int(lengths.sum()),
+            len(members),
             f"rows {shown}{more}",
         )
 

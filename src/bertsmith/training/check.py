@@ -1,4 +1,4 @@
-"""`pretrain --check`: whether model, data, optimizer and device fit together, in about a minute, and nothing is trained.
+"""`pretrain --check`: whether model, data, optimizer and device fit together, in about a minute, without a run.
 
 A batch of a few sequences is learned by heart, a micro-batch of the recipe's size is timed, and a checkpoint is written
 and read back. What a run would take is worked out from that.
@@ -36,17 +36,13 @@ from bertsmith.training.checkpoints import Position, load_checkpoint
 from bertsmith.training.checkpoints.folders import write_step
 from bertsmith.training.checkpoints.position import step_folder
 from bertsmith.training.checkpoints.state import state_of
-from bertsmith.training.meters import memory_bytes
-from bertsmith.training.pretrain import _budget as budget_of_run
-from bertsmith.training.pretrain import _model as model_of
-from bertsmith.training.pretrain import _opened as opened_inputs
-from bertsmith.training.pretrain import _Work as Opened
-from bertsmith.training.pretrain import optimizer_of
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.phases import masking_of, pairs_of
+from bertsmith.training.records.meters import memory_bytes
 from bertsmith.training.run import start_device
 from bertsmith.training.shape import config_of
 from bertsmith.training.step import train_step
+from bertsmith.training.work import Work, model_of, optimizer_of, tokens_of_run, work_of
 
 # Tokens and updates by which a batch is learned by heart: few, so that BERT-base on two cores takes half a minute.
 _TOKENS = 256
@@ -60,9 +56,9 @@ _LONG_SECONDS = 90.0
 class Checked:
     """What a check found.
 
-    loss_before, loss_by_heart: of masked words on the batch that was learned, in nats. frequencies: what the batch's own
-    frequencies give. updates: that it took. micro_batch_seconds, update_seconds: of the recipe's size. step_seconds,
-    run_seconds: worked out from them, for one such device. memory_bytes: at most. save_seconds, load_seconds.
+    loss_before, loss_by_heart: of masked words on the batch that was learned, in nats. frequencies: what the batch's
+    own frequencies give. updates: that it took. micro_batch_seconds, update_seconds: of the recipe's size.
+    step_seconds, run_seconds: worked out from them, for one such device. memory_bytes: at most.
     """
 
     loss_before: float
@@ -85,7 +81,7 @@ def check_pretraining(
 
     Raises BertsmithError for what does not fit together, and where the batch is not learned.
     """
-    work = opened_inputs(recipe, corpus, init_from)
+    work = work_of(recipe, corpus, init_from)
     recipe = work.recipe
     device, _ = start_device(recipe.device, recipe.precision, recipe.compile != "false", {}, Path(out))
     try:
@@ -94,11 +90,11 @@ def check_pretraining(
         end_training()
 
 
-def _checked(work: Opened, device: Device, out: Path) -> Checked:
+def _checked(work: Work, device: Device, out: Path) -> Checked:
     recipe, corpus = work.recipe, work.corpus
     phase = recipe.phase1 if recipe.phase1.steps else recipe.phase2
     model = model_of(work, device)
-    most = budget_of_run(recipe, {}, model, None, device)
+    most = tokens_of_run(recipe, {}, model, None, device)
     few, many = (_batch(recipe, corpus, tokens) for tokens in (_TOKENS, most))
     _tell_time(model_flop(work, few, many), device)
     optimizer = optimizer_of(recipe, model, device)
@@ -128,7 +124,7 @@ def _batch(recipe: Recipe, corpus: Corpus, tokens: int) -> PretrainBatch:
     return build_batch(order, references[np.arange(min(count, len(references.lengths)))], masking_of(recipe, number))
 
 
-def model_flop(work: Opened, few: PretrainBatch, many: PretrainBatch) -> float:
+def model_flop(work: Work, few: PretrainBatch, many: PretrainBatch) -> float:
     """FLOP of what is computed, about."""
     recipe, pieces = work.recipe, work.corpus.special.vocabulary_size
     config = config_of(recipe.model, pieces, work.corpus.special.pad)

@@ -7,7 +7,7 @@ from typing import Self
 
 from bertsmith.base.device import Device, choose_device
 from bertsmith.model.config import BertConfig
-from bertsmith.training.meters import memory_bytes
+from bertsmith.training.records.meters import memory_bytes
 from bertsmith.training.run import micro_batch_tokens
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,9 +20,10 @@ from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.checkpoints import Best, Position
 from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.late import LateReading
-from bertsmith.training.meters import Meter, MetricsFile
-from bertsmith.training.objective import Objective, Step, Steps, nothing
+from bertsmith.training.objective import Objective, Step, Steps, Watch, nothing
 from bertsmith.training.pace import Pace
+from bertsmith.training.records.meters import Meter, MetricsFile
+from bertsmith.training.records.trace import Trace
 from bertsmith.training.step import Compiled, train_step
 
 # Compiled micro-batches have room for steps with more tokens than most; an empty twentieth is worth a warning.
@@ -54,7 +56,8 @@ class Stage:
     stage's weights, or afresh. seed: of dropout. own_dropout: dropout is counted from the stage's first step, not from
     the run's. epoch_steps: steps of a pass over the rows. due_every: steps after which everything is due: lines,
     evaluations and checkpoints (0: only at the end). select: the figure of `Objective.evaluate` by which the best
-    weights are kept ("": none are). keep_all: the best weights of earlier stages are kept too, not the best of all
+    weights are kept ("": none are). least: the best is the lowest; and of the last step none are kept as such, because
+    they are the finished model's. keep_all: the best weights of earlier stages are kept too, not the best of all
     alone. patience: evaluations in a row without a better figure after which the stage ends (0: never). pace: of a
     stage that ends by time, for which `steps` and `loader` have more steps than it will take.
     """
@@ -72,6 +75,7 @@ class Stage:
     epoch_steps: int = 0
     due_every: tuple[int, ...] = ()
     select: str = ""
+    least: bool = False
     keep_all: bool = False
     patience: int = 0
     pace: Pace | None = None
@@ -93,7 +97,8 @@ class Trainer:
 
     resume_hint: how to resume, for the message after a stop. compiled: the model and the optimizer, where they run
     compiled. peak: FLOP/s that the device reaches at best, where that is known. mark_stopped: called on all ranks, with
-    the message, as soon as what a stop made it save is on the disk.
+    the message, as soon as what a stop made it save is on the disk. trace: of the steps that a user wants profiled,
+    watch: what looks for faults; both on the first rank.
     """
 
     objective: Objective
@@ -108,6 +113,8 @@ class Trainer:
     compiled: Compiled | None = None
     peak: float | None = None
     mark_stopped: Callable[[str], None] = lambda _: None
+    trace: Trace | None = None
+    watch: Watch | None = None
     _stage: Stage | None = field(default=None, init=False)
     _skipped_warned: float = field(default=0.0, init=False)
     _fill_warned: set[int] = field(default_factory=set, init=False)
@@ -189,12 +196,16 @@ class Trainer:
         )
         if sums is None:
             return None
-        meter.add(sums, self.optimizer.gradient_norm)
+        meter.add(sums, self.optimizer.gradient_norm, step.sequences)
         return LateReading(self._verdict(sums.faulty))
 
     def _advance(self, step: Step) -> None:
         done = self.position
         self.position = replace(done, step=done.step + 1, stage_step=step.number + 1, tokens=done.tokens + step.tokens)
+        if self.trace is not None:
+            self.trace.advance(self.position.step)
+        if self.watch is not None:
+            self.watch.count(step)
 
     def _due(self, every: int, stage: Stage) -> bool:
         done = self.position.stage_step
@@ -235,7 +246,7 @@ class Trainer:
             return
         self.position = replace(self.position, unmeasured=False)
         if stage.select:
-            self._keep_best(figures[stage.select])
+            self._keep_best(stage, figures[stage.select])
 
     def _end_if_stopped(self) -> None:
         if self.stop.look():
@@ -246,13 +257,14 @@ class Trainer:
             return f"{stage.name}, epoch {self.position.stage_step / stage.epoch_steps:g}"
         return f"after step {self.position.step:,}"
 
-    def _keep_best(self, score: float) -> None:
+    def _keep_best(self, stage: Stage, figure: float) -> None:
         """Notes whether the weights are the best of the stage; the save of this step then writes them."""
-        done = self.position
-        if done.best is None or score > done.best.score:
-            self.position = replace(done, best=Best(score, done.step, done.stage), stale=0)
-        else:
+        done, score = self.position, -figure if stage.least else figure
+        if done.best is not None and score <= done.best.score:
             self.position = replace(done, stale=done.stale + 1)
+        else:
+            is_model = stage.least and done.stage_step == stage.last_step
+            self.position = replace(done, best=None if is_model else Best(score, done.step, done.stage), stale=0)
 
     def _ends(self, stage: Stage) -> bool:
         """Whether the stage ends before its last step; says so."""
@@ -276,7 +288,10 @@ class Trainer:
         left = (stage.last_step - self.position.stage_step) * record["seconds_per_step"]
         self._warn_of_fill(stage, record["fill"])
         scaling = self._scaling()
-        self.write("train", {"learning_rate": rate, **record, **scaling, f"seconds_left_in_{stage.kind}": left})
+        epoch = {"epoch": math.ceil(self.position.stage_step / stage.epoch_steps)} if stage.epoch_steps else {}
+        self.write(
+            "train", {"learning_rate": rate, **epoch, **record, **scaling, f"seconds_left_in_{stage.kind}": left}
+        )
         return f"{self.objective.training_line(record)}, {record['tokens_per_second']:,.0f} tokens/s"
 
     def _scaling(self) -> dict[str, float]:
@@ -314,11 +329,21 @@ class Trainer:
         return figures
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Puts a record of this kind, step and stage into the metrics, on the first rank."""
+        """Puts a record of this kind, step and stage into the metrics, on the first rank, and warns of what it shows to
+        be wrong."""
         if self.metrics is not None:
             stage = self._stage
             named = {} if stage is None else {stage.kind: stage.label, f"{stage.kind}_step": self.position.stage_step}
-            self.metrics.write({"kind": kind, "step": self.position.step, **named, **values})
+            record = {"kind": kind, "step": self.position.step, **named, **values}
+            self.metrics.write(record)
+            for name, message in (self.watch.see(record) if self.watch is not None else {}).items():
+                self.warn_of(name, message)
+
+    def warn_of(self, name: str, message: str) -> None:
+        """Warns on the first rank, and keeps that as a record."""
+        if self.metrics is not None:
+            warn(f"{name}: {message}")
+            self.write("warning", {"name": name, "message": message})
 
     def _verdict(self, faulty: torch.Tensor | None) -> torch.Tensor:
         """Of the last step, fp32[1 + ranks]: 1 where training can go on; 1 for each rank with a gradient at fault."""

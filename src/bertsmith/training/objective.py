@@ -24,7 +24,8 @@ class Step(Protocol):
     """One optimizer step of one rank.
 
     number: within its stage, from 0. micro_batches: this rank's share. counts: labels of each loss that has some in the
-    whole step, over all ranks and micro-batches. tokens: of the whole step. where: its instances or rows, for messages.
+    whole step, over all ranks and micro-batches. tokens, sequences: of the whole step; of rows with several sequences
+    each, such as choices, the rows. where: its instances or rows, for messages.
     """
 
     @property
@@ -35,6 +36,8 @@ class Step(Protocol):
     def counts(self) -> Mapping[str, int]: ...
     @property
     def tokens(self) -> int: ...
+    @property
+    def sequences(self) -> int: ...
     @property
     def where(self) -> str: ...
 
@@ -81,6 +84,17 @@ class SeesSteps(Protocol):
 
     def begin_step(self, micro_batches: Sequence[Any], device: torch.device) -> None:
         """Called by all ranks before the first forward pass of a step, with the micro-batches of this rank."""
+
+
+class Watch(Protocol):
+    """What looks at a run while it trains, on the first rank, and says what looks wrong; it waits for no device."""
+
+    def count(self, step: Step) -> None:
+        """Looks at what a step was given, after it."""
+
+    def see(self, record: Mapping[str, Any]) -> dict[str, str]:
+        """What a record of `metrics.jsonl` shows to be wrong: a message by its name. Those of a resumed run are seen
+        again first, without a warning."""
 
 
 def figures_of(losses: Mapping[str, LossSum] | Sequence[LossSum]) -> Tensor:

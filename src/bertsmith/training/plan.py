@@ -95,7 +95,7 @@ def _plan(recipe: Recipe, asked_tokens: int, corpus: Corpus, where: Where) -> Pl
 def _cpu_costs(here: Here, recipe: Recipe, config: BertConfig, lengths: dict[str, Lengths], ranks: int) -> Costs:
     """Measured now."""
     from bertsmith.training.planning.on_cpu import Measuring, measure
-    from bertsmith.training.pretrain import optimizer_of
+    from bertsmith.training.work import optimizer_of
 
     if recipe.compile == "true":
         log_choice("plan", "steps as they come", "compiled steps on a CPU are not planned for")

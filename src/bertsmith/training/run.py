@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+import yaml
 from torch import nn
 
 from bertsmith.base import files, ranks
@@ -24,10 +25,12 @@ from bertsmith.training.agreement import agree, held
 from bertsmith.training.checkpoints import Position, load_checkpoint, newest_whole
 from bertsmith.training.checkpoints.disk import tell_disk_need
 from bertsmith.training.checkpoints.saver import Saver
-from bertsmith.training.environment import environment
 from bertsmith.training.loop import Cadence, Trainer
-from bertsmith.training.meters import MetricsFile
 from bertsmith.training.objective import Objective
+from bertsmith.training.records.environment import environment
+from bertsmith.training.records.meters import METRICS_FILE, MetricsFile, read_metrics
+from bertsmith.training.records.sinks import Outputs
+from bertsmith.training.records.trace import Trace
 from bertsmith.training.run_folder import RunFacts, claim, mark_stopped
 from bertsmith.training.step import Compiled
 
@@ -41,7 +44,7 @@ _MICRO_BATCH_TILE = 512
 class TrainerSettings:
     """position: of the checkpoint that the run is resumed from. resumed: whether the user asked for that. steps: of the
     whole run. keeps_best: whether it writes best weights. compiled: the model and the optimizer, where they run
-    compiled."""
+    compiled. outputs: what is written beside the run's own records."""
 
     device: Device
     cadence: Cadence
@@ -50,6 +53,7 @@ class TrainerSettings:
     steps: int
     keeps_best: bool = False
     compiled: Compiled | None = None
+    outputs: Outputs = field(default_factory=Outputs)
 
 
 def start_device(
@@ -147,6 +151,7 @@ def trainer_of(
     """
     position, cadence, found = settings.position, settings.cadence, environment(settings.device.torch_device)
     metrics: list[MetricsFile] = []
+    traces: list[Trace] = []
     with ExitStack() as ends:
         ends.callback(end_training)
         # Also while the last checkpoint is being written.
@@ -155,7 +160,10 @@ def trainer_of(
         def start() -> None:
             claim(folder, facts, position)
             tell_disk_need(folder, objective.model, cadence, settings.steps, settings.keeps_best)
-            metrics.append(ends.enter_context(MetricsFile(folder, position.step + 1 if position else 0)))
+            metrics.append(ends.enter_context(_metrics_file(folder, facts, settings)))
+            if settings.outputs.profile:
+                traces.append(Trace(folder, settings.outputs.profile, settings.device.torch_device))
+                ends.callback(traces[0].close)
 
         ranks.by_first(start)
         before = metrics[0].sync if metrics else lambda: None
@@ -173,10 +181,19 @@ def trainer_of(
             compiled=settings.compiled,
             peak=_peak(settings.device),
             mark_stopped=lambda why: ranks.by_first(lambda: mark_stopped(folder, why)),  # before any rank leaves
+            trace=traces[0] if traces else None,
         )
         facts.events.open(folder, found, lambda: trainer.position.step)
         yield trainer
         stop.finish()
+
+
+def _metrics_file(folder: Path, facts: RunFacts, settings: TrainerSettings) -> MetricsFile:
+    """The run's, with what else takes its records."""
+    step = settings.position.step if settings.position else 0
+    asked = yaml.safe_load(facts.recipe)
+    sinks = settings.outputs.sinks(folder, asked, read_metrics(folder / METRICS_FILE), step)
+    return MetricsFile(folder, step + 1 if settings.position else 0, sinks)
 
 
 def _peak(device: Device) -> float | None:

@@ -7,6 +7,7 @@ events.jsonl                what it was started on each time, and every warning 
 step-00000500/, best-00000400/, damaged-step-00000600/      `checkpoints`
 stopped                     there while the run is stopped by a signal, and not finished
 model/                      the finished model, as transformers reads it
+best/                       of pre-training, the best one on held-out text, where that is another
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import LOCK_FILE, locked
 from bertsmith.base.log import warn
 from bertsmith.training.checkpoints import Position, step_folders
-from bertsmith.training.events import Events
-from bertsmith.training.meters import METRICS_FILE, forget_after, read_metrics
+from bertsmith.training.records.events import Events
+from bertsmith.training.records.meters import METRICS_FILE, forget_after, read_metrics
 from bertsmith.weights.huggingface import read_config
 from bertsmith.weights.stored import CONFIG_FILE, stored_files
 
-MODEL_FOLDER, RECIPE_FILE = "model", "recipe.yaml"
+MODEL_FOLDER, BEST_FOLDER, RECIPE_FILE = "model", "best", "recipe.yaml"
 # What a job's script looks for, to start the job again; beside it exit statuses may be those of a scheduler.
 STOPPED_MARK = "stopped"
 RUN_FILE, STARTED_ON, TASK = "run.json", "begun_on", "task"
@@ -47,6 +48,11 @@ class Run:
     def model(self) -> Path:
         """The finished model, a folder that transformers reads."""
         return self.folder / MODEL_FOLDER
+
+    @property
+    def best(self) -> Path:
+        """The model with the lowest held-out loss of pre-training's last phase; missing where that is the finished."""
+        return self.folder / BEST_FOLDER
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The records of `metrics.jsonl`, all or those of a kind: "start", "train", "evaluation", "final", "end"."""

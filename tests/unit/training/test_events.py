@@ -16,8 +16,8 @@ import torch
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import AppendedFile
 from bertsmith.base.log import warn
-from bertsmith.training.environment import environment
-from bertsmith.training.events import EVENTS_FILE, Events
+from bertsmith.training.records.environment import environment
+from bertsmith.training.records.events import EVENTS_FILE, Events
 from made_pages import read_lines
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from bertsmith.training.curves import draw_curves
-from bertsmith.training.meters import Meter, MetricsFile, read_metrics
+from bertsmith.training.records.curves import draw_curves
+from bertsmith.training.records.meters import Meter, MetricsFile, read_metrics
 from bertsmith.training.step import StepSums
 
 CPU = torch.device("cpu")
@@ -144,6 +144,7 @@ def test_a_meter_gives_means_of_sums_and_begins_anew() -> None:
     assert found["next_sentence_loss"] == pytest.approx(0.7)
     assert found["gradient_norm"] == 2.0
     assert (found["steps"], found["tokens"]) == (2, 170)
+    assert found["step_loss"] == pytest.approx(10 / 30 + 0.7), "of the last step"
     assert found["padding_share"] == pytest.approx(0.15)
     meter.add(sums(8.0, 4, 4, 10, 10), torch.tensor(3.0))
     assert meter.read(0.0)["masked_loss"] == pytest.approx(2.0)
@@ -160,7 +161,7 @@ def test_what_overflowed_in_a_skipped_step_enters_no_mean() -> None:
         pytest.approx(0.7),
     )
     assert (found["steps"], found["tokens"]) == (2, 170), "the work was done"
-    assert "gradient_norm" not in found
+    assert not {"gradient_norm", "step_loss"} & found.keys()
 
 
 def test_a_meter_goes_on_from_its_state() -> None:
@@ -187,14 +188,23 @@ def test_the_share_of_a_peak_is_reported_where_one_is_known_and_only_there() -> 
     assert found["peak_share"] == pytest.approx(found["flop_per_second"] / 1e12)
 
 
-def test_a_meter_takes_the_state_of_a_version_that_did_not_count_operations() -> None:
+@pytest.mark.parametrize("lacking", [1, 2])
+def test_a_meter_takes_the_state_of_a_version_that_did_not_count_operations_or_sequences(lacking: int) -> None:
     old = Meter(CPU, NAMES)
-    old.add(sums(30.0, 10, 5, 90, 100), torch.tensor(1.0))
-    *values, flop, steps, seconds, waited = old.state(0.0)
-    assert flop == 0
+    old.add(sums(30.0, 10, 5, 90, 100), torch.tensor(1.0), sequences=8)
+    *values, flop, sequences, steps, seconds, waited = old.state(0.0)
+    assert (flop, sequences) == (0, 8)
     meter = Meter(CPU, NAMES)
-    meter.restore([*values, steps, seconds, waited])
-    assert meter.read(0.0)["masked_loss"] == 3.0
+    known = [*values, flop][: len(values) + 2 - lacking]
+    meter.restore([*known, steps, seconds, waited])
+    meter.add(sums(30.0, 10, 5, 90, 100), torch.tensor(1.0), sequences=8)
+    (again := Meter(CPU, NAMES)).restore(meter.state(0.0))
+    for each in (meter, again):
+        record = each.read(0.0)
+        assert record["masked_loss"] == 3.0
+        assert "sequences" not in record, "of how many the first step had is not known"
+    meter.add(sums(30.0, 10, 5, 90, 100), torch.tensor(1.0), sequences=8)
+    assert meter.read(0.0)["sequences"] == 8
 
 
 def test_a_single_loss_has_no_prefix() -> None:
@@ -206,7 +216,7 @@ def test_a_single_loss_has_no_prefix() -> None:
 
 def test_a_pause_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("bertsmith.training.meters.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("bertsmith.training.records.meters.time", SimpleNamespace(perf_counter=lambda: now[0]))
     meter = Meter(CPU, NAMES)
     meter.add(sums(1.0, 1, 1, 1000, 1000), torch.tensor(1.0))
     now[0] = 0.2

@@ -21,7 +21,7 @@ from bertsmith.tasks.finetuning.trials import trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.objective import RowSteps
 from bertsmith.tasks.sequences import load_tokenizer
-from bertsmith.training.meters import memory_bytes
+from bertsmith.training.records.meters import memory_bytes
 from bertsmith.training.run_folder import Run, RunFacts
 from bertsmith.weights.huggingface import read_config
 

@@ -21,7 +21,7 @@ from bertsmith.bench.child import Answer, serve_worker
 from bertsmith.bench.finetune.rows import EPOCHS, Prepared, read_features
 from bertsmith.bench.step.matrix_rate import wait
 from bertsmith.tasks.benchmarks.benchmark import benchmarks
-from bertsmith.training.meters import memory_bytes
+from bertsmith.training.records.meters import memory_bytes
 
 _GOLDEN = (5**0.5 - 1) / 2
 

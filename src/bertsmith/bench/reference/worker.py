@@ -31,8 +31,8 @@ from bertsmith.tasks.objective import TaskObjective, Units
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.sequences import Sequences
 from bertsmith.tasks.task import Examples, Runner, Task
-from bertsmith.training.meters import memory_bytes
 from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.records.meters import memory_bytes
 from bertsmith.training.step import train_step
 
 Work = Callable[[], object]

@@ -18,7 +18,7 @@ from bertsmith.bench.step.peer import peer_steps
 from bertsmith.bench.step.profile import profile_steps
 from bertsmith.bench.step.side import OURS, StepSide
 from bertsmith.model.config import BertConfig
-from bertsmith.training.meters import memory_bytes
+from bertsmith.training.records.meters import memory_bytes
 
 
 def _device_of(side: StepSide) -> Device:

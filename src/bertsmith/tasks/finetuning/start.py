@@ -26,6 +26,7 @@ from bertsmith.tasks.objective import TaskObjective
 from bertsmith.tasks.task import Floats, Runner
 from bertsmith.training.agreement import agree, checksum
 from bertsmith.training.loop import Cadence, Stage, Trainer
+from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import (
     TrainerSettings,
     cut_of_run,
@@ -40,7 +41,7 @@ from bertsmith.training.run_folder import Run, RunFacts
 
 @contextmanager
 def started(
-    work: Work, run: Run, facts: RunFacts, resume: bool = False
+    work: Work, run: Run, facts: RunFacts, resume: bool = False, outputs: Outputs | None = None
 ) -> Iterator[tuple[Work, Trainer, Mapping[int, Callable[[], Stage]]]]:
     """The work with its augmented rows, the trainer of a run, at its newest checkpoint with `resume`, and the stages as
     `run_stages` takes them.
@@ -73,7 +74,7 @@ def started(
             replace(facts, started_on=started_on),
             objective,
             optimizer,
-            TrainerSettings(device, cadence, position, resume, steps, keeps_best=True),
+            TrainerSettings(device, cadence, position, resume, steps, keeps_best=True, outputs=outputs or Outputs()),
         ) as trainer,
     ):
         yield (

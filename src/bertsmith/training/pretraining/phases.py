@@ -19,16 +19,19 @@ from bertsmith.batches.shares import Share, agree
 from bertsmith.batches.steps import held_out_batches
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.initial import CUT_NORMAL_DEVIATION
+from bertsmith.model.pretraining import PretrainLosses
 from bertsmith.optim import schedules
 from bertsmith.recipes.schema import Phase, Recipe
 from bertsmith.training.loop import Stage, Trainer, run_stages
 from bertsmith.training.pace import Pace
 from bertsmith.training.pretraining.continued import BEFORE, Figures, TwoTexts
+from bertsmith.training.pretraining.health import Health
 from bertsmith.training.pretraining.objective import Pretraining
-from bertsmith.training.pretraining.start import check_start, check_trained_start
+from bertsmith.training.pretraining.start import check_start, check_text, check_trained_start, guessing_loss
 
 # More than any run takes; far fewer than the positions of instances that can be counted.
 _UNKNOWN_STEPS = 1 << 40
+_SELECT = "masked_loss"
 
 
 def run_phases(
@@ -49,6 +52,14 @@ def run_phases(
     lengths = list(dict.fromkeys(phase.sequence_length for phase in phases.values()))
     compiled = objective.compiled is not None
     held_out = HeldOut(recipe, corpus, compiled, None if old is None else HeldOut(recipe, old, compiled))
+    spread = _spread(recipe) if own is None else None
+    unweighted = objective.names == PretrainLosses._fields  # those of a student are weighted
+    # Losses of sequences of another length do not compare.
+    select = {max(phases): _SELECT} if unweighted else {}
+    if trainer.metrics is not None and unweighted:
+        trainer.watch = health = Health(guessing_loss(objective, spread))
+        for record in trainer.metrics.earlier:
+            health.see(record)
 
     def measure(kind: str, when: str) -> None:
         for length in lengths:
@@ -56,18 +67,25 @@ def run_phases(
                 trainer.measure(kind, f"{when}, at {length} tokens", texts, sequence_length=length)
 
     def before(_: Stage) -> None:
-        if objective.predicts and own is None:
-            check_start(trainer, objective, held_out.of(lengths[0]), _spread(recipe))
+        if objective.predicts and spread is not None:
+            check_start(trainer, objective, held_out.of(lengths[0]), spread)
         elif objective.predicts and own is not None:
             check_trained_start(trainer, objective, held_out.of(lengths[0]), own, lengths[0])
+        if trainer.metrics is not None:
+            check_text(trainer, corpus)
         if old is not None:
             measure(BEFORE, "before training")
 
     with closing(agree(corpus.folder / "order", ranks.gathered)) as share:
-        stages = {number: partial(phase_stage, recipe, number, corpus, held_out, share) for number in phases}
-        run_stages(trainer, stages, before)
+        made = {
+            number: partial(phase_stage, recipe, number, corpus, held_out, share, select.get(number, ""))
+            for number in phases
+        }
+        run_stages(trainer, made, before)
     measure("final", "finished")
-    trainer.write("end", {"tokens": trainer.position.tokens})
+    best = trainer.position.best
+    found = {} if best is None else {"best_step": best.step, f"best_{_SELECT}": -best.score}
+    trainer.write("end", {"tokens": trainer.position.tokens, **found})
 
 
 @dataclass(frozen=True)
@@ -127,10 +145,13 @@ def masking_of(recipe: Recipe, number: int) -> MaskingSettings:
     return MaskingSettings(**asdict(recipe.masking), first_step=done, run_steps=steps, special_pieces=special)
 
 
-def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, share: Share | None = None) -> Stage:
+def phase_stage(
+    recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, share: Share | None = None, select: str = ""
+) -> Stage:
     """Phase `number`, 1 or 2, as the loop takes it: it continues from the weights of the one before.
 
     share: this rank's, of what is kept of the phase's epochs; without it nothing is kept or built ahead.
+    select: the held-out figure by which the best weights are kept, "" for none.
     """
     phase, pace = recipe.phase1 if number == 1 else recipe.phase2, _pace(recipe, number)
     steps_at_most = phase.steps if pace is None else _UNKNOWN_STEPS
@@ -159,6 +180,8 @@ def phase_stage(recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, 
         begin=lambda trainer: trainer.optimizer.reset_step_count(),
         seed=recipe.seed,
         pace=pace,
+        select=select,
+        least=True,
     )
 
 

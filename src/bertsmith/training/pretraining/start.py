@@ -10,6 +10,7 @@ from pathlib import Path
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.batches.packing import PretrainBatch
+from bertsmith.corpus.repeats import repeated_share
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
@@ -17,6 +18,7 @@ from bertsmith.tokens.extension import new_rows
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.training.loop import Trainer
 from bertsmith.training.pretraining.continued import Figures, tell_trained
+from bertsmith.training.pretraining.health import REPEATED, REPEATED_SHARE
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.weights.vocabulary import extend_vocabulary
 
@@ -49,6 +51,22 @@ def fit_vocabulary(model: PretrainingModel, corpus: Corpus, folder: Path) -> Non
     say(f"the corpus's vocabulary extends the model's: {len(rows):,} new rows begin as the mean of their old pieces")
 
 
+def guessing_loss(objective: Pretraining, spread: float | None = None) -> float:
+    """Of guessing evenly among all pieces, and, of pairs, between two labels. spread: as of `check_start`."""
+    return math.log(len(objective.unigrams)) + (math.log(2) if objective.model.pairs else 0.0) + (spread or 0.0)
+
+
+def check_text(trainer: Trainer, corpus: Corpus) -> None:
+    """Warns where much of the text repeats other text of the corpus."""
+    share = repeated_share(corpus)
+    if share > REPEATED_SHARE:
+        trainer.warn_of(
+            REPEATED,
+            f"{share:.0%} of the text to train on is in sentences that occur before (0.1% in Wikipedia): the model "
+            "will learn them by heart, and held-out text has them too; prepare the corpus with --near-duplicates",
+        )
+
+
 def check_trained_start(
     trainer: Trainer,
     objective: Pretraining,
@@ -61,7 +79,7 @@ def check_trained_start(
         return
     found = objective.record(objective.measure(held_out), held_out)
     loss = found["masked_loss"] + found.get("next_sentence_loss", 0.0)
-    trainer.write("start", {"loss": loss, "guessing_loss": _guessing(objective), **found})
+    trainer.write("start", {"loss": loss, "guessing_loss": guessing_loss(objective), **found})
     tell_trained(found, own, length, len(objective.unigrams))
 
 
@@ -74,7 +92,7 @@ def check_start(trainer: Trainer, objective: Pretraining, held_out: Sequence[Pre
         return
     found = objective.measure(held_out)
     pieces, loss = len(objective.unigrams), found.masked_loss + found.next_sentence_loss
-    guessing = _guessing(objective) + spread
+    guessing = guessing_loss(objective, spread)
     trainer.write("start", {"loss": loss, "guessing_loss": guessing, **found.as_record()})
     terms = f"ln({pieces}){' + ln(2)' if objective.model.pairs else ''} + {spread:.2f}"
     said = f"loss before training: {loss:.3f}; guessing would give {terms} = {guessing:.3f}"
@@ -83,8 +101,3 @@ def check_start(trainer: Trainer, objective: Pretraining, held_out: Sequence[Pre
     else:
         more = "higher: the weights are too large" if loss > guessing else "lower: labels can be seen in the input"
         warn(f"{said}; it is {more}, or the vocabulary is not the corpus's", of_all_ranks=True)
-
-
-def _guessing(objective: Pretraining) -> float:
-    """The loss of guessing evenly among all pieces, and, of pairs, between two labels."""
-    return math.log(len(objective.unigrams)) + (math.log(2) if objective.model.pairs else 0.0)

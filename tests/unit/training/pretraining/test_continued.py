@@ -22,10 +22,11 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Corpus
 from bertsmith.tokens.extension import NewWord, extend
 from bertsmith.tokens.tokenizer import Tokenizer
-from bertsmith.training.curves import draw_curves
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.pretraining import compiled
 from bertsmith.training.pretraining.continued import own_figures
+from bertsmith.training.records.curves import draw_curves
+from bertsmith.training.records.sinks import Outputs
 from made_runs import corpus, figures, signalled_after, small_recipe, weights
 
 TRAINED = small_recipe(
@@ -149,7 +150,7 @@ def test_a_model_that_knows_no_more_than_frequencies_is_warned_of(
 def test_old_text_is_measured_as_it_was_when_the_model_was_finished(
     run: Run, old: Corpus, new: Corpus, tmp_path: Path, said: list[str]
 ) -> None:
-    continued = pretrain(SHORT, new, tmp_path / "run", init_from=run.folder, also_evaluate=old)
+    continued = pretrain(SHORT, new, tmp_path / "run", init_from=run.folder, outputs=Outputs(also_evaluate=old))
     (then,) = run.metrics("final")
     before = continued.metrics("before")
     assert [each["sequence_length"] for each in before] == [64, 96]
@@ -176,7 +177,7 @@ def test_old_text_is_measured_as_it_was_when_the_model_was_finished(
 
 
 def test_the_same_text_twice_has_the_same_figures_and_changes_nothing(run: Run, old: Corpus, tmp_path: Path) -> None:
-    both = pretrain(SHORT, old, tmp_path / "both", init_from=run.folder, also_evaluate=old.folder)
+    both = pretrain(SHORT, old, tmp_path / "both", init_from=run.folder, outputs=Outputs(also_evaluate=old.folder))
     alone = pretrain(SHORT, old, tmp_path / "alone", init_from=run.folder)
     for each in (*both.metrics("evaluation"), *both.metrics("before"), *both.metrics("final")):
         old = {name.removeprefix("old_"): value for name, value in each.items() if name.startswith("old_")}
@@ -192,7 +193,7 @@ def test_the_same_text_twice_has_the_same_figures_and_changes_nothing(run: Run, 
 def test_old_text_of_a_vocabulary_that_was_extended(run: Run, old: Corpus, tmp_path: Path) -> None:
     extended, _ = extend(corpus().tokenizer(), [NewWord("sphinx", 9, ())], corpus().tokenizer().size + 64)
     larger = written(tmp_path / "texts", extended, first=8)
-    continued = pretrain(SHORT, larger, tmp_path / "run", init_from=run.folder, also_evaluate=old)
+    continued = pretrain(SHORT, larger, tmp_path / "run", init_from=run.folder, outputs=Outputs(also_evaluate=old))
     before, then = continued.metrics("before")[0], run.metrics("final")[0]
     assert (before["old_masked_words"], before["old_sequences"]) == (then["masked_words"], then["sequences"])
     # The new rows take a little of every word's probability.
@@ -207,27 +208,29 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_trained(run: Run,
     nothing_held_out = written(tmp_path / "none", corpus().tokenizer(), first=8, held_out=0.0)
     for each, words in ((strange, "different vocabularies"), (nothing_held_out, "no held-out documents")):
         with pytest.raises(BertsmithError, match=words):
-            pretrain(SHORT, old, tmp_path / "run", init_from=run.folder, also_evaluate=each)
+            pretrain(SHORT, old, tmp_path / "run", init_from=run.folder, outputs=Outputs(also_evaluate=each))
     with pytest.raises(BertsmithError, match="no held-out documents"):
-        pretrain(SHORT, nothing_held_out, tmp_path / "run", also_evaluate=old)
+        pretrain(SHORT, nothing_held_out, tmp_path / "run", outputs=Outputs(also_evaluate=old))
     unlabelled = small_recipe(distillation__labels=0)
     with pytest.raises(BertsmithError, match="no head that predicts words"):
-        pretrain(unlabelled, old, tmp_path / "run", teacher=run.folder, also_evaluate=old)
+        pretrain(unlabelled, old, tmp_path / "run", teacher=run.folder, outputs=Outputs(also_evaluate=old))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_resumed_run_compares_with_the_start(
     run: Run, old: Corpus, new: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
-    unbroken = pretrain(SHORT, new, tmp_path / "unbroken", init_from=run.folder, also_evaluate=old)
+    unbroken = pretrain(SHORT, new, tmp_path / "unbroken", init_from=run.folder, outputs=Outputs(also_evaluate=old))
     table = line_with(said, "loss before  ")
     for name, at_first in (("with", old), ("without", None)):
         with monkeypatch.context() as patch:
             signalled_after(2, patch)
             with pytest.raises(StoppedAfterSaving):
-                pretrain(SHORT, new, tmp_path / name, init_from=run.folder, also_evaluate=at_first)
+                pretrain(SHORT, new, tmp_path / name, init_from=run.folder, outputs=Outputs(also_evaluate=at_first))
         said.clear()
-        resumed = pretrain(SHORT, new, tmp_path / name, init_from=run.folder, also_evaluate=old, resume=True)
+        resumed = pretrain(
+            SHORT, new, tmp_path / name, init_from=run.folder, outputs=Outputs(also_evaluate=old), resume=True
+        )
         assert weights(resumed) == weights(unbroken)
         if at_first is None:
             assert line_with(said, "was not measured before training")
@@ -245,7 +248,9 @@ def test_compiled_runs_measure_both_texts(
     made = {}
     for compile in ("true", "false"):
         recipe = small_recipe(compile=compile, micro_batch_tokens=384, phase1__steps=2, phase2__steps=0)
-        made[compile] = pretrain(recipe, new, tmp_path / compile, init_from=run.folder, also_evaluate=old)
+        made[compile] = pretrain(
+            recipe, new, tmp_path / compile, init_from=run.folder, outputs=Outputs(also_evaluate=old)
+        )
     one, two = (made[each].metrics("before")[0] for each in ("true", "false"))
     assert one["old_masked_loss"] == pytest.approx(two["old_masked_loss"], rel=1e-5)
     assert one["old_masked_words"] == two["old_masked_words"]

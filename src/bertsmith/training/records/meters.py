@@ -10,6 +10,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,7 +21,8 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import AppendedFile, disk_errors, write_text
 from bertsmith.base.log import warn
 from bertsmith.base.ranks import sum_over_ranks, world_size
-from bertsmith.training.board import Board
+from bertsmith.training.records.board import Board
+from bertsmith.training.records.sinks import Sink
 from bertsmith.training.step import StepSums
 
 METRICS_FILE = "metrics.jsonl"
@@ -38,51 +40,61 @@ class Meter:
         # Three figures of each loss, then tokens, places of attention, slots, floating-point operations.
         self._sums = torch.zeros(3 * len(self._names) + 4, device=self._device, dtype=torch.float64)
         self._norm = torch.zeros((), device=self._device)
+        self._last = torch.zeros(3 * len(self._names), device=self._device)
         self._steps = 0
+        self._sequences: int | None = 0  # None after a state that does not say
         self._start, self._waited_at_start = time.perf_counter(), waited
 
     def state(self, waited_seconds: float) -> list[float]:
         """What was added since the last reading, over all ranks, so that a resumed run's next record is the same."""
         seconds, waited = time.perf_counter() - self._start, waited_seconds - self._waited_at_start
-        return [*sum_over_ranks(self._sums.clone()).tolist(), float(self._steps), seconds, waited]
+        sums = sum_over_ranks(self._sums.clone()).tolist()
+        return [*sums, -1.0 if self._sequences is None else self._sequences, float(self._steps), seconds, waited]
 
     def restore(self, state: list[float]) -> None:
         """Takes a state back; on the first rank alone, because it is that of all."""
         *sums, steps, seconds, waited = state
-        sums += [0.0] * (len(self._sums) - len(sums))  # earlier versions did not count operations
+        size = len(self._sums)
+        # Earlier versions did not count operations, or sequences.
+        *sums, sequences = sums if len(sums) > size else [*sums, *[0.0] * (size - len(sums)), -1.0]
         self._sums = torch.tensor(sums, device=self._device, dtype=torch.float64)
-        self._steps = int(steps)
+        self._sequences, self._steps = (int(sequences) if sequences >= 0 else None), int(steps)
         self._start, self._waited_at_start = time.perf_counter() - seconds, -waited
 
     def pause(self, seconds: float) -> None:
         """Leaves time that was not spent on training out of the rates."""
         self._start += seconds
 
-    def add(self, sums: StepSums, gradient_norm: torch.Tensor) -> None:
-        """Counts one step of this rank. What overflowed fp16, in a step whose update was skipped, enters no mean."""
+    def add(self, sums: StepSums, gradient_norm: torch.Tensor, sequences: int = 0) -> None:
+        """Counts one step of this rank. What overflowed fp16, in a step whose update was skipped, enters no mean.
+        sequences: of the step over all ranks."""
         step = sums.figures.double()
         self._sums[:-4] += torch.where(torch.isfinite(step).all(), step, 0.0)
         self._sums[-4] += sums.tokens
         self._sums[-3] += sums.attention_places
         self._sums[-2] += sums.slots
         self._sums[-1] += sums.flop
-        self._norm = gradient_norm
+        self._norm, self._last = gradient_norm, sums.figures
         self._steps += 1
+        if self._sequences is not None:
+            self._sequences += sequences
 
     def read(self, waited_seconds: float) -> dict[str, float]:
         """The record of the steps since the last reading, over all ranks. waited_seconds: for data, since the start.
 
         A single loss is "loss" with "accuracy" and "count"; of several, "loss" is their sum, and each has its own under
-        its name if anything counted in it. A loss of numbers has no accuracy (`LossSum`). The gradient norm is that of
-        the last step, and left out where it was not finite.
+        its name if anything counted in it. A loss of numbers has no accuracy (`LossSum`). "step_loss" and the gradient
+        norm are those of the last step, and left out where they were not finite.
         """
         seconds = time.perf_counter() - self._start
-        *figures, tokens, places, filled, flop = sum_over_ranks(self._sums).tolist()
-        norm = float(self._norm)
+        size = len(self._last)
+        *figures, tokens, places, filled, flop = sum_over_ranks(torch.cat([self._last.double(), self._sums])).tolist()
+        last = {"step_loss": self._means(figures[:size])["loss"], "gradient_norm": float(self._norm)}
         record = {
-            **self._means(figures),
-            **({"gradient_norm": norm} if math.isfinite(norm) else {}),
+            **self._means(figures[size:]),
+            **{name: value for name, value in last.items() if math.isfinite(value)},
             "steps": float(self._steps),
+            **({} if self._sequences is None else {"sequences": float(self._sequences)}),
             "tokens": tokens,
             "tokens_per_second": tokens / seconds,
             "flop_per_second": flop / seconds,
@@ -123,14 +135,17 @@ def memory_bytes(device: torch.device) -> int:
 class MetricsFile:
     """`metrics.jsonl`, the source of truth of a run, a record a line; the same for TensorBoard where installed.
 
-    In a `with` block. A disk that refuses a line stops no training: see `AppendedFile`. The end of the block raises
-    BertsmithError where lines are still missing; where it ends by an error, it warns of them.
+    earlier: the records that it held before. In a `with` block. A disk that refuses a line stops no training: see
+    `AppendedFile`. The end of the block raises BertsmithError where lines are still missing; where it ends by an error,
+    it warns of them.
     """
 
-    def __init__(self, folder: Path, first_step: int = 0) -> None:
-        """first_step: the first one that this file will tell of. Raises BertsmithError where the disk refuses."""
+    def __init__(self, folder: Path, first_step: int = 0, sinks: Sequence[Sink] = ()) -> None:
+        """first_step: the first one that this file will tell of. sinks: are given the records too, and are closed with
+        this file. Raises BertsmithError where the disk refuses."""
         path = folder / METRICS_FILE
-        self._file = AppendedFile(path)
+        self.earlier = read_metrics(path)
+        self._file, self._sinks = AppendedFile(path), sinks
         with disk_errors(path):
             self._board = Board.open(folder / "tensorboard", first_step)
 
@@ -140,18 +155,21 @@ class MetricsFile:
         if self._board is not None:
             numbers = {name: value for name, value in record.items() if isinstance(value, float)}
             self._board.write(record["step"], {f"{record['kind']}/{name}": each for name, each in numbers.items()})
+        for sink in self._sinks:
+            sink.write(record)
 
     def sync(self) -> None:
         """Puts what was written so far on the disk, before a checkpoint that builds on it. Raises BertsmithError."""
         self._file.sync()
 
-    def close(self) -> None:
-        """Puts everything on the disk. Raises BertsmithError where it refuses."""
-        try:
-            self._file.close()
-        finally:
+    def close(self, failed: bool = False) -> None:
+        """Puts everything on the disk. failed: an error ends the run. Raises BertsmithError where the disk refuses."""
+        with ExitStack() as ends:
+            for sink in self._sinks:
+                ends.callback(sink.close, failed)
             if self._board is not None:
-                self._board.close()
+                ends.callback(self._board.close)
+            ends.callback(self._file.close)
 
     def __enter__(self) -> Self:
         return self
@@ -160,7 +178,7 @@ class MetricsFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.close()
+            self.close(failed=error is not None)
         except BertsmithError as lost:
             if error is None:
                 raise

@@ -1,0 +1,127 @@
+"""A run's records as NVIDIA's DLLogger writes them (its JSONStreamBackend), for scripts that read those of its BERT.
+
+A line is `DLLL` and a JSON object: timestamp, datetime, elapsedtime (texts, as there), type, and step with data, or
+metric with metadata. The keys of data are those of NVIDIA's run_pretraining.py and run_squad.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from bertsmith.base.files import AppendedFile, disk_errors, read_errors, write_text
+
+_BEGIN = "DLLL "
+_UNITS = {
+    "e2e_train_time": "s",
+    "raw_train_time": "s",
+    "training_sequences_per_second": "sequences/s",
+    "final_loss": None,
+}
+# A line for the settings of a run, and the step of what is of the whole run, as in NVIDIA's scripts.
+PARAMETER, WHOLE_RUN = "PARAMETER", ()
+
+
+class DlloggerFile:
+    """A `Sink`. A disk that refuses a line stops no training: see `AppendedFile`."""
+
+    def __init__(
+        self,
+        path: Path,
+        earlier: Sequence[Mapping[str, Any]] = (),
+        last_step: int = 0,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        """earlier: the run's records before; they enter its totals. last_step: lines that the file has of later steps
+        are dropped, for these will be taken again. parameters: of this session, a line of their own.
+
+        Raises BertsmithError where the disk refuses the file.
+        """
+        lines = _lines(path)
+        self._start = datetime.now() - timedelta(seconds=max((_elapsed(each) for _, each in lines), default=0.0))
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        if lines:
+            write_text(path, "".join(f"{line}\n" for line, each in lines if not _is_after(each, last_step)))
+        self._file = AppendedFile(path)
+        self._loss: float | None = None
+        self._seconds = self._sequences = 0.0
+        for record in earlier:
+            self._add(record)
+        if parameters is not None:
+            self.log(PARAMETER, parameters)
+            for metric, unit in _UNITS.items():
+                self._line("METADATA", {"metric": metric, "metadata": {"unit": unit}})
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Takes a record of `metrics.jsonl`."""
+        self._add(record)
+        if record["kind"] == "train":
+            stage = record.get("epoch", record.get("phase", 1))
+            losses = {"average_loss": record["loss"], "step_loss": record.get("step_loss")}
+            data = {**losses, "learning_rate": record["learning_rate"]}
+            self.log([stage, record["step"]], {name: value for name, value in data.items() if value is not None})
+        elif record["kind"] == "end":
+            self.log(WHOLE_RUN, self._totals())
+
+    def log(self, step: Sequence[int] | str, data: Mapping[str, Any]) -> None:
+        """A line of its own."""
+        self._line("LOG", {"step": step, "data": data})
+
+    def close(self, failed: bool = False) -> None:
+        """Raises BertsmithError where the disk refuses the last lines."""
+        self._file.close()
+
+    def _add(self, record: Mapping[str, Any]) -> None:
+        if record["kind"] == "train":
+            self._loss = record["loss"]
+            if "sequences" in record:  # earlier versions did not count them
+                self._seconds += record["steps"] * record["seconds_per_step"]
+                self._sequences += record["sequences"]
+
+    def _totals(self) -> dict[str, float | None]:
+        return {
+            "e2e_train_time": (datetime.now() - self._start).total_seconds(),
+            "training_sequences_per_second": self._sequences / self._seconds if self._seconds else None,
+            "final_loss": self._loss,
+            "raw_train_time": self._seconds,
+        }
+
+    def _line(self, kind: str, values: Mapping[str, Any]) -> None:
+        now = datetime.now()
+        times = {"timestamp": str(now.timestamp()), "elapsedtime": str((now - self._start).total_seconds())}
+        self._file.write(f"{_BEGIN}{json.dumps({**times, 'datetime': str(now), 'type': kind, **values})}\n".encode())
+
+
+def _lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The lines of a file, each with what it says, {} for one that is not DLLogger's; a last one cut short is left
+    out."""
+    if not path.is_file():
+        return []
+    with read_errors(path):
+        *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    return [(line, _read(line)) for line in lines]
+
+
+def _read(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line.removeprefix(_BEGIN))
+    except json.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _elapsed(line: Mapping[str, Any]) -> float:
+    """Seconds of the run's sessions up to a line."""
+    try:
+        return float(line.get("elapsedtime", 0.0))
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _is_after(line: Mapping[str, Any], step: int) -> bool:
+    found = line.get("step")
+    return isinstance(found, list) and len(found) > 1 and isinstance(found[-1], int) and found[-1] > step

@@ -1,0 +1,259 @@
+"""What a pre-training run is given: recipe, corpus and weights, opened and checked, and what decides its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith.base import files, ranks
+from bertsmith.base.device import Device
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say
+from bertsmith.corpus.shards import Corpus
+from bertsmith.model.config import BertConfig
+from bertsmith.model.initial import initialise
+from bertsmith.model.neighbours import look_at_neighbours
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.optim.adamw import AdamW
+from bertsmith.optim.clipped import ClippedOptimizer
+from bertsmith.optim.groups import parameter_groups
+from bertsmith.optim.lamb import Lamb
+from bertsmith.optim.loss_scale import LossScale
+from bertsmith.recipes.loader import BUDGET, load_recipe
+from bertsmith.recipes.schema import Distillation, ModelShape, Pairs, Recipe
+from bertsmith.training.pretraining.continued import (
+    Figures,
+    check_old,
+    own_figures,
+)
+from bertsmith.training.pretraining.distil import DistilledPretraining, Teaching
+from bertsmith.training.pretraining.fitting import fitting_tokens
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.pretraining.start import fit_vocabulary, tell_shape
+from bertsmith.training.pretraining.teacher import (
+    TeachingSettings,
+    check_teacher,
+    take_layers,
+    teaching_of,
+)
+from bertsmith.training.records.sinks import Outputs
+from bertsmith.training.run import (
+    micro_batch_tokens,
+)
+from bertsmith.training.run_folder import Run as Run
+from bertsmith.training.run_folder import model_identity, settings_identity
+from bertsmith.training.shape import config_of
+from bertsmith.weights.huggingface import load_pretraining_model, model_folder
+
+# Fields that change what is written, how fast, or how a step is cut up and shared, and at most the last bits of a
+# result; a resumed run may change them.
+FREE_FIELDS = (
+    "parallel",
+    "device",
+    "gradient_checkpointing",
+    "loader_workers",
+    "micro_batch_tokens",
+    "log_every",
+    "evaluate_every",
+    "save_every",
+    "keep",
+    "keep_every",
+)
+
+
+# Fields that came later, and what versions without them did: their runs do not name them, and are resumed.
+_LATER_FIELDS = {
+    "recipe.gradient_sums": "fp32",
+    "recipe.objective": "mlm+nsp",
+    "recipe.hours": 0.0,
+    "recipe.optimizer.bias_correction": True,
+    "recipe.masking.whole_words": False,
+    "recipe.masking.final_rate": 0.0,
+    **{f"recipe.{phase}.schedule": "polynomial" for phase in ("phase1", "phase2")},
+    **{f"recipe.{phase}.decay_share": 0.1 for phase in ("phase1", "phase2")},
+}
+
+
+# More tokens of a micro-batch gain nothing on a CPU.
+_CPU_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run is given, opened. own: of `own_figures`, of `init_from`. old: a corpus that is measured as well.
+    identity: all that decides what the run comes to. outputs: as of `pretrain`."""
+
+    recipe: Recipe
+    corpus: Corpus
+    init_from: Path | None
+    teacher: Path | None
+    own: Mapping[int, Figures]
+    old: Corpus | None
+    identity: dict[str, Any]
+    outputs: Outputs
+
+
+def work_of(
+    recipe: Recipe | str | Path,
+    corpus: Corpus | str | Path,
+    init_from: str | Path | None,
+    teacher: str | Path | None = None,
+    outputs: Outputs | None = None,
+) -> Work:
+    """Opens what `pretrain` is given. Raises BertsmithError for what does not fit together."""
+    outputs = outputs or Outputs()
+    if recipe == BUDGET:
+        what = "this preset leaves model, batch and rate to the hours and the device"
+        raise BertsmithError(what, BUDGET, "give what bertsmith.training.budget.budget_recipe makes of it")
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    corpus = _corpus(corpus)
+    init_from = None if init_from is None else model_folder(Path(init_from))
+    if teacher is None and recipe.distillation != Distillation():
+        say("there is no teacher, so the recipe's fields of distillation have no effect")
+    if recipe.objective == "mlm" and recipe.pairs.random_next != Pairs().random_next:
+        say("the objective is mlm, so pairs.random_next has no effect: there are no second segments")
+    if teacher is not None:
+        teacher = model_folder(Path(teacher))
+        _check_taught(recipe, init_from)
+        check_teacher(teacher, corpus, longest_of(recipe))
+    old = None if outputs.also_evaluate is None else _corpus(outputs.also_evaluate)
+    if old is not None:
+        check_old(corpus, old, predicts=teacher is None or recipe.distillation.labels > 0)
+    own = {} if init_from is None else own_figures(init_from)
+    return Work(recipe, corpus, init_from, teacher, own, old, _identity(recipe, corpus, init_from, teacher), outputs)
+
+
+def _corpus(corpus: Corpus | str | Path) -> Corpus:
+    found = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
+    found.check_sizes()
+    return found
+
+
+def checksum_of(corpus: Corpus) -> str:
+    """Of what a corpus holds."""
+    return files.sha256(corpus.folder / "corpus.json")
+
+
+def _check_taught(recipe: Recipe, init_from: Path | None) -> None:
+    """Raises BertsmithError for what a run with a teacher does not have."""
+    if recipe.parallel == "shard":
+        what = "a student's weights are not sharded over ranks: its hidden states are compared outside the model"
+        raise BertsmithError(what, "parallel", "--parallel replicate")
+    if recipe.compile == "true":
+        what = "steps with a teacher are not compiled: they are two models in one step"
+        raise BertsmithError(what, "compile", "--compile auto")
+    if init_from is not None and recipe.distillation.teacher_layers:
+        what = "the student would start from a model and from the teacher's layers"
+        raise BertsmithError(what, "distillation.teacher_layers", "use 0, or start from no other model (init_from)")
+
+
+def tokens_of_run(
+    recipe: Recipe, started_on: Mapping[str, str], model: PretrainingModel, teaching: Teaching | None, device: Device
+) -> int:
+    """The most tokens of a micro-batch. started_on: of the run that is resumed, which keeps what was found for it."""
+    asked, longest = recipe.micro_batch_tokens, longest_of(recipe)
+    if asked != "auto":
+        return micro_batch_tokens(asked, model.config, longest, device)
+    if "micro_batch_tokens" in started_on:
+        return int(started_on["micro_batch_tokens"].split(", ")[-1])
+    where = device.torch_device
+    objective = DistilledPretraining(model, where, teaching=teaching) if teaching else Pretraining(model, where)
+    of_steps = [each.steps and each.global_batch * each.sequence_length for each in (recipe.phase1, recipe.phase2)]
+    most = max(of_steps) // ranks.world_size()
+    if device.is_cpu:
+        most = min(most, micro_batch_tokens(_CPU_TOKENS, model.config, longest, device))
+    return fitting_tokens(objective, longest, max(recipe.masking.rate, recipe.masking.final_rate), most)
+
+
+def starts_from(work: Work) -> Path | None:
+    """The folder of the weights that a run starts from; None where they are random."""
+    return work.teacher if work.teacher is not None and work.recipe.distillation.teacher_layers else work.init_from
+
+
+def teaching_for(work: Work, model: PretrainingModel, device: Device) -> Teaching:
+    """The teacher of a run that has one."""
+    assert work.teacher is not None
+    settings = TeachingSettings(**asdict(work.recipe.distillation))
+    return teaching_of(work.teacher, model, settings, device, work.recipe.seed)
+
+
+def _identity(recipe: Recipe, corpus: Corpus, init_from: Path | None, teacher: Path | None) -> dict[str, Any]:
+    """All that decides what a run comes to."""
+    start = {} if init_from is None else model_identity(Path(init_from), "init_from")
+    free = {*FREE_FIELDS}
+    if teacher is None:
+        free |= {f"distillation.{name}" for name in asdict(recipe.distillation)}
+    else:
+        start |= model_identity(teacher, "teacher")
+    settings = settings_identity(asdict(recipe), "recipe", free)
+    named = {name: value for name, value in settings.items() if (name, value) not in _LATER_FIELDS.items()}
+    return {**named, "corpus": checksum_of(corpus), **start}
+
+
+def longest_of(recipe: Recipe) -> int:
+    """The most tokens of a sequence."""
+    return max(phase.sequence_length for phase in (recipe.phase1, recipe.phase2) if phase.steps)
+
+
+def model_of(work: Work, device: Device) -> PretrainingModel:
+    """The model before the first step, on the device. Raises BertsmithError where it is too short for the sequences."""
+    recipe, corpus, init_from = work.recipe, work.corpus, starts_from(work)
+    compute = None if device.compute == torch.float32 else device.compute
+    if init_from is not None:
+        model = load_pretraining_model(init_from, pairs=recipe.objective != "mlm")
+        fit_vocabulary(model, corpus, init_from)
+        if work.teacher is not None and recipe.distillation.teacher_layers:
+            take_layers(model, recipe.distillation.teacher_layers, init_from)
+        tell_shape(config_for(recipe, corpus), model.config, init_from)
+        _tell_unused(recipe.model, init_from)
+    else:
+        model = PretrainingModel(config_for(recipe, corpus), pairs=recipe.objective != "mlm")
+        shape = recipe.model
+        initialise(model, model.config.initializer_range, recipe.seed, shape.embedding_deviation)
+        if shape.fresh_positions == "neighbours":
+            look_at_neighbours(model.encoder, shape.embedding_deviation, recipe.seed)
+    longest = longest_of(recipe)
+    if longest > model.config.max_position_embeddings:
+        raise BertsmithError(
+            f"sequences of {longest} tokens do not fit a model of {model.config.max_position_embeddings} positions",
+            "recipe: sequence_length",
+            "lower sequence_length or raise model.max_positions",
+        )
+    model.encoder.compute = compute
+    model.encoder.gradient_checkpointing = recipe.gradient_checkpointing
+    return model.to(device.torch_device)
+
+
+def _tell_unused(shape: ModelShape, folder: Path) -> None:
+    """Says which of the recipe's fields about fresh weights have no effect on a run that starts from a model."""
+    usual = ModelShape()
+    names = [
+        name for name in ("embedding_deviation", "fresh_positions") if getattr(shape, name) != getattr(usual, name)
+    ]
+    if names:
+        details = ", ".join(f"model.{name} {getattr(shape, name)}" for name in names)
+        say(f"the weights are those of {folder}, so this has no effect: {details}")
+
+
+def config_for(recipe: Recipe, corpus: Corpus) -> BertConfig:
+    """The model's shape."""
+    return config_of(recipe.model, corpus.special.vocabulary_size, corpus.special.pad)
+
+
+def optimizer_of(recipe: Recipe, model: PretrainingModel, device: Device) -> ClippedOptimizer:
+    """The recipe's optimizer of a model's parameters."""
+    settings = recipe.optimizer
+    kind = AdamW if settings.name == "adamw" else partial(Lamb, trust_ratio=settings.trust_ratio)
+    return kind(
+        parameter_groups(model, settings.weight_decay),
+        betas=(settings.beta1, settings.beta2),
+        epsilon=settings.epsilon,
+        max_gradient_norm=settings.max_gradient_norm,
+        bias_correction=settings.bias_correction,
+        loss_scale=LossScale(device.torch_device) if device.scales_losses else None,
+    )

@@ -1,0 +1,90 @@
+"""Promise: of pre-training the last model is kept, and beside it the one with the lowest held-out loss of the last
+phase, where that is another; a run that was stopped and resumed keeps the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.pretraining.evaluate import evaluate
+from bertsmith.training.pretraining.phases import HeldOut
+from bertsmith.weights.huggingface import load_pretraining_model
+from made_runs import corpus, figures, small_recipe, stopped_after, weights
+
+# At this rate a model is at its best early, and gets worse from there.
+WORSENS = small_recipe(
+    phase1__steps=2, phase2__steps=10, phase2__learning_rate=0.5, phase2__schedule="constant", evaluate_every=2
+)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return pretrain(WORSENS, corpus(), tmp_path_factory.mktemp("unbroken") / "run")
+
+
+def measured(run: Run) -> dict[int, float]:
+    """Held-out losses of the last phase by step."""
+    return {each["step"]: each["masked_loss"] for each in run.metrics("evaluation") if each["phase"] == 2}
+
+
+def best_weights(run: Run) -> bytes:
+    return (run.best / "model.safetensors").read_bytes()
+
+
+def test_the_best_model_is_kept_beside_the_last(unbroken: Run) -> None:
+    losses = measured(unbroken)
+    best = min(losses, key=lambda step: losses[step])
+    assert best < max(losses) == 12, "else this run shows nothing"
+    (end,) = unbroken.metrics("end")
+    assert (end["best_step"], end["best_masked_loss"]) == (best, losses[best])
+    batches = HeldOut(WORSENS, corpus()).of(WORSENS.phase2.sequence_length)
+    for folder, step in ((unbroken.best, best), (unbroken.model, 12)):
+        model = load_pretraining_model(folder)
+        found = evaluate(model, batches, corpus().tokenizer().is_alphabetic, torch.device("cpu"))
+        assert found.masked_loss == pytest.approx(losses[step], rel=1e-6)
+
+
+@pytest.mark.parametrize("steps", [3, 5, 9, 11])
+def test_a_resumed_run_keeps_the_same(
+    steps: int, unbroken: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_after(steps, monkeypatch, WORSENS, tmp_path / "run")
+    run = pretrain(WORSENS, corpus(), tmp_path / "run", resume=True)
+    assert figures(run) == figures(unbroken)
+    assert (best_weights(run), weights(run)) == (best_weights(unbroken), weights(unbroken))
+
+
+def test_where_the_last_is_the_best_nothing_is_written_twice(tmp_path: Path) -> None:
+    """A loss that falls from one evaluation to the next, of a phase whose losses before are not compared with."""
+    recipe = small_recipe(phase1__steps=4, phase2__steps=6, phase2__learning_rate=0.02, evaluate_every=2, keep=1)
+    run = pretrain(recipe, corpus(), tmp_path / "run")
+    losses = measured(run)
+    assert min(losses, key=lambda step: losses[step]) == 10, "else this run shows nothing"
+    assert not run.best.exists()
+    assert "best_step" not in run.metrics("end")[0]
+    assert [each.name for each in step_folders(run.folder)] == ["step-00000010"]
+    assert not list(run.folder.glob("best-*")), "no checkpoint refers to one"
+
+
+def test_best_weights_that_are_lost_cost_no_model(
+    unbroken: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
+) -> None:
+    from bertsmith.training.pretraining import phases
+
+    run_phases = phases.run_phases
+
+    def lost(*given: object, **more: object) -> None:
+        run_phases(*given, **more)  # type: ignore[arg-type]
+        given[2].saver.wait()  # type: ignore[attr-defined]
+        for folder in (tmp_path / "run").glob("best-*"):
+            (folder / "weights.safetensors").unlink()
+
+    monkeypatch.setattr("bertsmith.training.pretrain.run_phases", lost)
+    run = pretrain(WORSENS, corpus(), tmp_path / "run")
+    assert weights(run) == weights(unbroken)
+    assert not run.best.exists()
+    assert "warning: the best model was not written" in said.text

@@ -1,0 +1,117 @@
+"""Promise: `--dllogger FILE` says of a run what NVIDIA's scripts say of theirs, once for each step, however often the
+run was stopped and resumed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bertsmith
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.records.sinks import Outputs
+from made_rows import QUICK, made_model, rows
+from made_runs import corpus, signalled_after, small_recipe
+
+RECIPE = small_recipe(phase1__steps=5, phase2__steps=3, log_every=2)
+SEQUENCES = 5 * 8 + 3 * 4
+OF_A_LINE = {"average_loss", "step_loss", "learning_rate"}
+OF_THE_RUN = {"e2e_train_time", "training_sequences_per_second", "final_loss", "raw_train_time"}
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """What every line of the file says, whose outer keys are those of DLLogger's JSONStreamBackend."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        assert line.startswith("DLLL {")
+        found.append(json.loads(line.removeprefix("DLLL ")))
+        own = {"step", "data"} if found[-1]["type"] == "LOG" else {"metric", "metadata"}
+        assert found[-1].keys() == {"timestamp", "elapsedtime", "datetime", "type", *own}
+    return found
+
+
+def steps(path: Path) -> list[dict[str, Any]]:
+    return [each for each in lines(path) if each["type"] == "LOG" and each["step"] not in ("PARAMETER", [])]
+
+
+def totals(path: Path) -> dict[str, Any]:
+    (found,) = [each["data"] for each in lines(path) if each.get("step") == []]
+    return found
+
+
+def test_a_file_has_the_figures_of_the_records_under_nvidias_names(tmp_path: Path) -> None:
+    path = tmp_path / "logs" / "run.json"
+    run = pretrain(RECIPE, corpus(), tmp_path / "run", outputs=Outputs(dllogger=path))
+    records, found = run.metrics("train"), steps(path)
+    assert [each["step"] for each in found] == [[each["phase"], each["step"]] for each in records]
+    for record, line in zip(records, found, strict=True):
+        assert line["data"].keys() == OF_A_LINE
+        assert line["data"]["average_loss"] == record["loss"]
+        assert line["data"]["learning_rate"] == record["learning_rate"]
+        # A record of one step, as the last of each phase is here, is that step's.
+        assert (line["data"]["step_loss"] == pytest.approx(record["loss"], rel=1e-6)) == (record["steps"] == 1)
+    units = {each["metric"]: each["metadata"]["unit"] for each in lines(path) if each["type"] == "METADATA"}
+    assert units.keys() == totals(path).keys() == OF_THE_RUN
+    seconds = sum(each["steps"] * each["seconds_per_step"] for each in records)
+    assert totals(path)["raw_train_time"] == pytest.approx(seconds)
+    assert totals(path)["training_sequences_per_second"] == pytest.approx(SEQUENCES / seconds)
+    assert totals(path)["final_loss"] == records[-1]["loss"]
+    assert totals(path)["e2e_train_time"] > seconds
+    assert lines(path)[0]["data"]["settings"]["phase1"]["steps"] == 5
+
+
+def test_a_resumed_run_continues_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, out, outputs = tmp_path / "run.json", tmp_path / "run", Outputs(dllogger=tmp_path / "run.json")
+    with monkeypatch.context() as patch:
+        signalled_after(3, patch)
+        with pytest.raises(StoppedAfterSaving):
+            pretrain(RECIPE, corpus(), out, outputs=outputs)
+    before = lines(path)
+    # As where a kill came after the line of a step that no checkpoint has, in the middle of the next line.
+    lost = {**before[-1], "step": [1, 4], "elapsedtime": "1000.0"}
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(f'DLLL {json.dumps(lost)}\nDLLL {{"timestamp": "1')
+    run = pretrain(RECIPE, corpus(), out, resume=True, outputs=outputs)
+    assert (
+        [each["step"][1] for each in steps(path)] == [each["step"] for each in run.metrics("train")] == [2, 4, 5, 7, 8]
+    )
+    assert totals(path)["e2e_train_time"] > 1000, "the session before took so long"
+    seconds = sum(each["steps"] * each["seconds_per_step"] for each in run.metrics("train"))
+    assert totals(path)["training_sequences_per_second"] == pytest.approx(SEQUENCES / seconds)
+    assert lines(path)[: len(before)] == before
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("of an earlier run\n", encoding="utf-8")
+    for wrong, message in ((path, "there already"), (tmp_path, "a folder, not a file")):
+        with pytest.raises(BertsmithError, match=message):
+            pretrain(RECIPE, corpus(), tmp_path / "run", outputs=Outputs(dllogger=wrong))
+    assert not (tmp_path / "run").exists()
+    assert path.read_text(encoding="utf-8") == "of an earlier run\n"
+
+
+def test_fine_tuning_has_epochs_and_ends_with_its_scores(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    result = bertsmith.finetune(
+        "classify",
+        made_model(tmp_path / "model"),
+        rows(40, 1),
+        rows(20, 2),
+        tmp_path / "run",
+        settings=replace(QUICK, epochs=2, batch=16, log_every=2),
+        outputs=Outputs(dllogger=path),
+    )
+    records = Run(tmp_path / "run").metrics("train")
+    assert [each["step"] for each in steps(path)] == [[1, 2], [1, 3], [2, 4], [2, 6]]
+    assert [each["data"]["average_loss"] for each in steps(path)] == [each["loss"] for each in records]
+    training, scores = [each["data"] for each in lines(path) if each.get("step") == []]
+    assert training.keys() == OF_THE_RUN
+    seconds = sum(each["steps"] * each["seconds_per_step"] for each in records)
+    assert training["training_sequences_per_second"] == pytest.approx(2 * 40 / seconds)
+    assert scores["exact_match"] == result.tuned["dev"]["accuracy"]
