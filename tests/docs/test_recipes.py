@@ -19,8 +19,9 @@ def test_its_recipe_and_its_commands_run(tmp_path: Path) -> None:
     (mine,) = blocks(PAGE, "yaml")
     (tmp_path / "mine.yaml").write_text(mine, encoding="utf-8")
     shutil.copytree(small_corpus(), tmp_path / "corpus")
-    own, budget = blocks(PAGE)
+    own, check, budget = blocks(PAGE)
     small = "--model.layers 1 --model.hidden 32 --model.heads 2 --evaluate-instances 16"
+    assert "fit together" in typed(tmp_path, f"{check.strip()} --phase2.sequence-length 128\n").stdout
     for command in (own, budget):
         typed(tmp_path, f"{command.strip()} {small}\n")
     assert load_recipe(tmp_path / "runs" / "mine" / "recipe.yaml").objective == "mlm"

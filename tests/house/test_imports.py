@@ -135,7 +135,10 @@ ROOTS = {
     "training.pretraining.phases": {*SEES["training"], "recipes"},
     "training.budget": {*SEES["training"], "recipes"},
     "training.work": {*SEES["training"], "recipes", "training.shape"},
-    "training.check": {*SEES["training"], "recipes", "training.budget", "training.work", "training.shape"},
+    "training.check": {
+        *SEES["training"],
+        *("recipes", "training.budget", "training.work", "training.shape", "training.pretraining.phases"),
+    },
     "training.shape": {*SEES["training"], "recipes"},
     "training.plan": {*SEES["training"], "recipes", "training.shape", "training.work"},
     "tasks.finetune": {*SEES["tasks"], "recipes", "weights", "optim", "training", *FINETUNING},

@@ -50,6 +50,9 @@ class PretrainFlags(OutputFlags):
     """The run folder; the finished model lies in its `model`."""
     resume: bool = False
     """Continue from the newest checkpoint in the run folder."""
+    check: bool = False
+    """Train nothing, but say in about a minute whether model, data, optimizer and device fit together: a small batch is
+    learned by heart, a micro-batch timed, a checkpoint written and read."""
     init_from: Path | None = None
     """Start from the weights of this model folder or run instead of random ones."""
     also_evaluate: Path | None = None
@@ -60,6 +63,9 @@ def _pretrain(call: Call) -> int:
     with said_once_a_host():
         flags, recipe = recipe_flags(call, PretrainFlags)
 
+    if flags.check:
+        return _check(call, flags, recipe)
+
     def work(device: str) -> Path:
         from bertsmith.training.pretrain import pretrain
 
@@ -69,6 +75,15 @@ def _pretrain(call: Call) -> int:
         return pretrain(ours, flags.corpus, flags.out, resume=flags.resume, **given).model
 
     return over_ranks(call, flags, recipe.device, work)
+
+
+def _check(call: Call, flags: PretrainFlags, recipe: Recipe) -> int:
+    """On one device, whatever the run will have."""
+    from bertsmith.training.check import check_pretraining
+
+    check_pretraining(_by_budget(call, flags, recipe), flags.corpus, flags.out, flags.init_from)
+    print("model, data, optimizer and device fit together")
+    return 0
 
 
 def _by_budget(call: Call, flags: PretrainFlags, recipe: Recipe) -> Recipe:

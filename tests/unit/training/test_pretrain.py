@@ -176,7 +176,7 @@ def test_a_loss_before_training_that_is_off_is_explained(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From wild weights. `pretraining/test_continued.py` says what is explained of trained ones."""
-    module = importlib.import_module("bertsmith.training.pretrain")
+    module = importlib.import_module("bertsmith.training.work")
     real = module.initialise
     monkeypatch.setattr(module, "initialise", lambda model, width, seed, fresh: real(model, 40 * width, seed))
     pretrain(small_recipe(phase1__steps=1, phase2__steps=0), corpus(), tmp_path / "run")

@@ -1,0 +1,83 @@
+"""`pretrain --check` says whether a run would learn, how long it would take, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from bertsmith.recipes.loader import load_recipe
+from bertsmith.training import check
+from bertsmith.training.check import check_pretraining
+from bertsmith.training.pretrain import pretrain
+from made_runs import corpus, small_corpus, small_recipe
+
+TINY = ["--device=cpu", "--precision=fp32", "--phase2.sequence_length=128"]
+
+
+@pytest.mark.parametrize("more", [[], ["--objective=mlm"], ["--optimizer.name=adamw", "--phase1.learning_rate=0.001"]])
+def test_a_sound_recipe_learns_a_batch_by_heart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, more: list[str]
+) -> None:
+    caplog.set_level(logging.INFO, "bertsmith")
+    found = check_pretraining(load_recipe("bert-tiny", [*TINY, *more]), corpus(), tmp_path / "run")
+    assert found.loss_by_heart < found.frequencies / 2 < found.loss_before
+    assert "as it should be" in caplog.text
+    assert re.search(r"a step [\d.]+ m?s", caplog.text)
+    assert "read back, the same" in caplog.text
+    assert min(found.micro_batch_seconds, found.update_seconds, found.save_seconds, found.load_seconds) > 0
+    assert found.run_seconds > found.step_seconds > found.update_seconds
+    assert found.memory_bytes > 1e8
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--phase1.learning_rate=0.4"], "this does not learn"),
+        (["--phase1.learning_rate=1e-9"], "this does not learn"),
+        (["--masking.mask_share=0", "--masking.random_share=0"], "100% of the words to predict stand in the input"),
+    ],
+)
+def test_what_would_not_learn_is_refused(tmp_path: Path, more: list[str], words: str) -> None:
+    with pytest.raises(BertsmithError, match=words):
+        check_pretraining(load_recipe("bert-tiny", [*TINY, *more]), corpus(), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rate_that_is_too_low_for_this_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    check_pretraining(load_recipe("bert-tiny", [*TINY, "--phase1.learning_rate=0.0004"]), corpus(), tmp_path / "run")
+    assert "is still far from 0" in caplog.text
+
+
+def test_a_run_from_a_model_is_checked_from_its_weights(tmp_path: Path) -> None:
+    recipe = replace(load_recipe("bert-tiny", TINY), objective="mlm")
+    run = pretrain(small_recipe(phase1__steps=3, phase2__steps=0), corpus(), tmp_path / "run")
+    assert check_pretraining(recipe, corpus(), tmp_path / "other", run.folder).micro_batch_seconds > 0
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["run"]
+
+
+def test_for_a_large_model_it_says_first_how_long_it_takes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "bertsmith")
+    monkeypatch.setattr(check, "device_flops", lambda *_: 1e6)
+    check_pretraining(load_recipe("bert-tiny", TINY), corpus(), tmp_path / "run")
+    lines = [each.message for each in caplog.records]
+    (said,) = [number for number, line in enumerate(lines) if "the model is large for this device" in line]
+    assert said < next(number for number, line in enumerate(lines) if line.startswith("by heart"))
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    call = ["pretrain", "bert-tiny", "--corpus", str(small_corpus()), "--out", str(out), "--check", *TINY]
+    assert main(call) == 0
+    assert "fit together" in capsys.readouterr().out
+    assert main([*call, "--phase1.learning_rate=0.4"]) == 2
+    assert "this does not learn" in capsys.readouterr().err
+    assert not out.exists()
