@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
+from bertsmith.inference.blimp import PHENOMENON
 from bertsmith.inference.minimal_pairs import evaluate_minimal_pairs
 from bertsmith.inference.predictor import load_predictor
 from bertsmith.model.initial import initialise
@@ -92,25 +97,75 @@ def test_a_model_that_was_not_pre_trained_is_refused(model, tmp_path):
         load_predictor(tmp_path / "classes", likelihood=True, **CPU)
 
 
-def test_minimal_pairs_are_told_by_likelihood(model, tmp_path, capsys):
-    predictor = load_predictor(model, likelihood=True, **CPU)
-    folder, drawn = tmp_path / "pairs", texts(40)
+SYLLABLES = [*PIECES, *(f"##{piece}" for piece in WORDS)]
+
+
+@pytest.fixture(scope="module")
+def syllables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An encoder whose vocabulary has pieces within words."""
+    folder = tmp_path_factory.mktemp("syllables")
+    Tokenizer.from_vocabulary(SYLLABLES, lowercase=True).save(folder / "tokenizer")
+    config = replace(CONFIG, vocab_size=len(SYLLABLES))
+    save_pretraining_model(drawn_model(config, dtype=torch.float32), folder / "tokenizer", folder / "model")
+    return folder / "model"
+
+
+def sentences(count: int) -> list[str]:
+    """Of words of one to four pieces."""
+    draw = random.Random(3)
+    return [
+        " ".join("".join(draw.choices(WORDS, k=draw.randrange(1, 5))) for _ in range(draw.randrange(1, 7)))
+        for _ in range(count)
+    ]
+
+
+def left_to_right(theirs: Any, tokenizer: Tokenizer, text: str) -> float:
+    """One forward pass for each piece, which is masked with the later ones of its word."""
+    pieces = [tokenizer.pieces[each] for each in tokenizer.encode_ids([text])[0]]
+    ids, total = torch.tensor([[2, *map(SYLLABLES.index, pieces), 3]]), 0.0
+    for place in range(len(pieces)):
+        masked, end = ids.clone(), place + 1
+        while end < len(pieces) and pieces[end].startswith("##"):
+            end += 1
+        masked[0, place + 1 : end + 1] = 4
+        with torch.no_grad():
+            total += float(theirs(masked).logits[0, place + 1].log_softmax(-1)[ids[0, place + 1]])
+    return total
+
+
+def test_within_words_200_pairs_are_scored_as_one_by_one(syllables: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(syllables).eval()
+    ours, drawn = load_predictor(syllables, **CPU).for_likelihood(left_to_right=True), sentences(400)
+    expected = [left_to_right(theirs, ours.tokenizer, text) for text in drawn]
+    assert [each["log_likelihood"] for each in ours(drawn)] == pytest.approx(expected, abs=1e-4)
+    plain = [each["log_likelihood"] for each in load_predictor(syllables, likelihood=True, **CPU)(drawn)]
+    assert plain != pytest.approx(expected, abs=1e-2)
+
+
+def test_minimal_pairs_are_told_by_likelihood(
+    syllables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    predictor = load_predictor(syllables, **CPU).for_likelihood(left_to_right=True)
+    folder, drawn = tmp_path / "pairs", sentences(60)
     folder.mkdir()
     pairs = list(zip(drawn[::2], drawn[1::2], strict=True))
     expected = {}
-    for name, some in (("one", pairs[:12]), ("two", pairs[12:])):
-        lines = [json.dumps({"sentence_good": good, "sentence_bad": bad}) + "\n" for good, bad in some]
-        (folder / f"{name}.jsonl").write_text("".join(lines))
+    for name, some in (("passive_1", pairs[:12]), ("passive_2", pairs[12:20]), ("own", pairs[20:])):
+        write_pairs(folder / f"{name}.jsonl", some)
         told = [predictor(good)[0]["log_likelihood"] > predictor(bad)[0]["log_likelihood"] for good, bad in some]
         expected[name] = sum(told) / len(told)
-    found = evaluate_minimal_pairs(model, folder, **CPU)
-    assert found.rows == {"one": 12, "two": 8}
-    assert found.figures == pytest.approx({**expected, "mean": sum(expected.values()) / 2})
+    found = evaluate_minimal_pairs(syllables, folder, **CPU)
+    assert found.rows == {"passive_1": 12, "passive_2": 8, "own": 10}
+    assert found.files == pytest.approx(expected)
+    both = (expected["passive_1"] + expected["passive_2"]) / 2
+    mean = sum(expected.values()) / 3
+    assert found.figures == pytest.approx({"argument structure": both, "own": expected["own"], "mean": mean})
     assert 0 < found.figures["mean"] < 1
-    call = ["evaluate", str(model), "--device", "cpu", "--precision", "fp32"]
+    call = ["evaluate", str(syllables), "--device", "cpu", "--precision", "fp32"]
     assert main([*call, "--minimal-pairs", str(folder), "--json", str(tmp_path / "out.json")]) == 0
-    assert json.loads((tmp_path / "out.json").read_text())["figures"] == found.figures
-    assert f"{found.figures['mean']:.4f}" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out.json").read_text())["files"] == found.files
+    assert f"{found.figures['argument structure']:.4f}" in capsys.readouterr().out
     assert main(call) == 2
     assert main([*call, "--minimal-pairs", str(folder), "--data", str(folder)]) == 2
     assert main([*call, "--minimal-pairs", str(folder), "--report", str(tmp_path / "report")]) == 2
@@ -118,6 +173,29 @@ def test_minimal_pairs_are_told_by_likelihood(model, tmp_path, capsys):
     (folder / "three.jsonl").write_text('{"sentence_good": "word1"}\n')
     assert main([*call, "--minimal-pairs", str(folder)]) == 2
     assert "no column 'sentence_bad'" in capsys.readouterr().err
+
+
+def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> None:
+    lines = [json.dumps({"sentence_good": good, "sentence_bad": bad}) + "\n" for good, bad in pairs]
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def test_equally_likely_sentences_are_drawn_the_same_each_time(
+    syllables: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "bertsmith")
+    write_pairs(tmp_path / "same.jsonl", [(text, text) for text in sentences(100)])
+    one, two = (evaluate_minimal_pairs(syllables, tmp_path, **CPU) for _ in range(2))
+    assert one == two
+    assert one.ties == 100
+    assert 0.3 < one.figures["mean"] < 0.7
+    assert "100 of equally likely sentences (drawn)" in caplog.text
+
+
+def test_every_paradigm_of_blimp_has_its_phenomenon(real_data: Callable[[str], Path]) -> None:
+    assert len(PHENOMENON) == 67
+    assert len(set(PHENOMENON.values())) == 12
+    assert {path.stem for path in real_data("blimp").glob("*.jsonl")} == PHENOMENON.keys()
 
 
 @pytest.mark.parametrize("likelihood", [False, True])

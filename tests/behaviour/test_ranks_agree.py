@@ -85,7 +85,7 @@ def differing_corpora(rank: Rank) -> None:
 
 
 def differing_weights(rank: Rank, patch: pytest.MonkeyPatch) -> None:
-    from bertsmith.training import pretrain as root
+    from bertsmith.training import work as root
 
     initialise = root.initialise
 

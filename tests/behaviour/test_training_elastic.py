@@ -69,7 +69,7 @@ def test_losses_stay_within_1e_5(elastic: Run, unbroken: Run) -> None:
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
 def test_a_line_of_metrics_may_be_of_steps_on_different_ranks(tmp_path: Path, before: int, after: int) -> None:
     """What was added up between two lines is in the checkpoint, for all ranks together."""
-    recipe = replace(RECIPE, log_every=5, phase2=replace(RECIPE.phase2, steps=0))
+    recipe = replace(RECIPE, log_every=5, evaluate_every=1000, phase2=replace(RECIPE.phase2, steps=0))
     unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken")
     ran(train, before, recipe, small_corpus(), tmp_path / "run", kill=Moment(8, 0.0, saved=True))
     newest = step_folders(tmp_path / "run")[-1]

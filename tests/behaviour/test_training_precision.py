@@ -17,6 +17,7 @@ from bertsmith.model.cpu.prepare import prepare_training
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.training import pretrain as pretrain_module
+from bertsmith.training import work as work_module
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
 from made_processors import WITH_AMX, WITHOUT_BF16
@@ -69,7 +70,7 @@ def test_fp16_trains_as_fp32_does(tmp_path: Path) -> None:
 
 def scaled_from(initial: float, patch: pytest.MonkeyPatch, **options: float) -> None:
     """Runs begin with this loss scale."""
-    patch.setattr(pretrain_module, "LossScale", partial(LossScale, initial=initial, **options))
+    patch.setattr(work_module, "LossScale", partial(LossScale, initial=initial, **options))
 
 
 def test_a_planted_overflow_is_skipped_and_the_run_goes_on(
@@ -102,7 +103,7 @@ def test_a_planted_overflow_is_skipped_and_the_run_goes_on(
 def test_a_run_that_cannot_recover_stops_at_the_floor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A weight that overflows in the forward pass is beyond every scale: 4, 2 and 1 are tried, and that is all."""
     scaled_from(4.0, monkeypatch)
-    made = pretrain_module._model
+    made = pretrain_module.model_of
 
     def with_a_huge_weight(*arguments: object) -> PretrainingModel:
         model = made(*arguments)
@@ -110,7 +111,7 @@ def test_a_run_that_cannot_recover_stops_at_the_floor(tmp_path: Path, monkeypatc
             model.encoder.layers[0].feed_forward.inner.weight[0, 0] = 60000.0
         return model
 
-    monkeypatch.setattr(pretrain_module, "_model", with_a_huge_weight)
+    monkeypatch.setattr(pretrain_module, "model_of", with_a_huge_weight)
     with pytest.raises(BertsmithError) as caught:
         pretrain(FP16, corpus(), tmp_path / "run")
     assert "not finite (NaN or infinity) even at the lowest loss scale, 1" in caught.value.what

@@ -14,7 +14,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.ranks import rank
 from bertsmith.corpus.shards import Corpus
 from bertsmith.optim.loss_scale import LossScale
-from bertsmith.training import pretrain as pretrain_module
+from bertsmith.training import work as work_module
 from bertsmith.training.parallel.replicate import Replicated
 from bertsmith.training.pretrain import Run, pretrain
 from made_processors import WITH_BF16_OF_AMD, WITHOUT_BF16
@@ -48,11 +48,11 @@ def work_of_a_rank(number: int, folder: Path, made: Path) -> None:
         scales.append(LossScale(*arguments, initial=8.0, **options))
         return scales[-1]
 
-    pretrain_module.LossScale = kept
+    work_module.LossScale = kept
     Replicated.before_last = with_faults({3, 7})
     pretrain(FP16, source, folder / "skips")
     state = [float(each) for each in scales[0].state_dict().values()]
-    pretrain_module.LossScale = partial(LossScale, initial=2.0)
+    work_module.LossScale = partial(LossScale, initial=2.0)
     for name, recipe in (("fp16", FP16), ("fp32", FP32)):
         Replicated.before_last = with_faults({2, 3, 4})
         try:

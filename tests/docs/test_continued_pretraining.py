@@ -12,7 +12,7 @@ import pytest
 
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.training.pretrain import config_of
+from bertsmith.training.shape import config_of
 from made_google import write_archive
 from made_pages import blocks, page, typed, write_table
 from made_rows import rows

@@ -110,6 +110,7 @@ SUB_ROOMS = {
     ),
     "inference": ("backends", "predictor", "export", "parts", "predict_file", "embed", "server"),
     "training": (
+        "shape",
         "parallel",
         "objective",
         "step",
@@ -132,7 +133,7 @@ FINETUNING = [
 ]
 ROOTS = {
     "training.pretrain": {*SEES["training"], "recipes", "training.pretraining.phases", "training.work"},
-    "training.pretraining.phases": {*SEES["training"], "recipes"},
+    "training.pretraining.phases": {*SEES["training"], "recipes", "training.shape"},
     "training.budget": {*SEES["training"], "recipes"},
     "training.work": {*SEES["training"], "recipes", "training.shape"},
     "training.check": {

@@ -163,7 +163,8 @@ class Order:
             (each.name, each.documents, each.sentences, each.tokens, sorted(each.sha256.items()))
             for each in self.shards
         ]
-        return repr((_VERSION, self.split, self.seed, self.phase, self.sequence_length, asdict(self.pairs), corpus))
+        pairs = {name: value for name, value in asdict(self.pairs).items() if name != "single" or value}
+        return repr((_VERSION, self.split, self.seed, self.phase, self.sequence_length, pairs, corpus))
 
     def account(self, epoch: int) -> Account:
         """What an epoch visits of the corpus: visited = corpus - truncated + repeated."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import tyro
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.cli.ranks import RankFlags, over_ranks, said_once_a_host
 from bertsmith.cli.verb import Call, Verb
 from bertsmith.recipes.flags import split_flags, wants_help
@@ -61,7 +62,7 @@ class PretrainFlags(OutputFlags):
 
 def _pretrain(call: Call) -> int:
     with said_once_a_host():
-        flags, recipe = recipe_flags(call, PretrainFlags)
+        flags, recipe = recipe_flags(call, PretrainFlags, budget=True)
 
     if flags.check:
         return _check(call, flags, recipe)
@@ -78,10 +79,14 @@ def _pretrain(call: Call) -> int:
 
 
 def _check(call: Call, flags: PretrainFlags, recipe: Recipe) -> int:
-    """On one device, whatever the run will have."""
+    """On one device, whatever the run will have. Raises BertsmithError for a budget that several would share."""
+    if flags.recipe == BUDGET and (flags.gpus is not None or flags.ranks is not None):
+        what = "a check is made on one device, for which the preset budget would choose another model than for several"
+        raise BertsmithError(what, "--check", "omit --gpus and --ranks, or name another recipe")
     from bertsmith.training.check import check_pretraining
 
-    check_pretraining(_by_budget(call, flags, recipe), flags.corpus, flags.out, flags.init_from)
+    given = {"init_from": flags.init_from, "also_evaluate": flags.also_evaluate}
+    check_pretraining(_by_budget(call, flags, recipe), flags.corpus, flags.out, **given)
     print("model, data, optimizer and device fit together")
     return 0
 
@@ -107,14 +112,15 @@ class NamesRecipe(Protocol):
 OfRecipe = TypeVar("OfRecipe", bound=NamesRecipe)
 
 
-def recipe_flags(call: Call, kind: type[OfRecipe]) -> tuple[OfRecipe, Recipe]:
-    """A verb's own flags, and the recipe with the values that flags give its fields."""
+def recipe_flags(call: Call, kind: type[OfRecipe], *, budget: bool = False) -> tuple[OfRecipe, Recipe]:
+    """A verb's own flags, and the recipe with the values that flags give its fields. budget: as of `load_recipe`."""
     named = next((token for token in call.args if token in presets()), None)
     overrides, own = split_flags(call.args, FIELDS)
     if wants_help(call.args):  # with the numbers of the preset, where one is named
         own, overrides = ["--help"], {}
-    flags, _ = replace(call, args=own).read_with(kind, load_recipe(named or "bert-base-nvlamb"))
-    return flags, load_recipe(flags.recipe, [f"--{name}={value}" for name, value in overrides.items()])
+    flags, _ = replace(call, args=own).read_with(kind, load_recipe(named or "bert-base-nvlamb", budget=budget))
+    given = [f"--{name}={value}" for name, value in overrides.items()]
+    return flags, load_recipe(flags.recipe, given, budget=budget)
 
 
 # One line: tyro keeps the breaks of a field's string.

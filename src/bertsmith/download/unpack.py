@@ -28,24 +28,26 @@ def unpack(archive: Path, folder: Path, holds: Mapping[str, str] | None = None) 
 
     holds: names of files that must be in it, with their SHA-256, or "" where none is known: then, as for all others,
     the CRC-32 in the zip is compared. Files that are there with the same bytes are kept. Raises WrongZip for a zip that
-    is damaged or holds something else, and BertsmithError for one that would write outside the folder, or that does not
-    fit on the disk.
+    is damaged or holds something else, and BertsmithError for one that would write outside the folder or over a file of
+    other bytes, or that does not fit on the disk.
     """
     holds = holds or {}
     try:
         with zipfile.ZipFile(archive) as packed:
             members = [each for each in packed.infolist() if not each.is_dir()]
+            _check_methods(archive, members)
             litter = [each for each in members if any(name in PurePosixPath(each.filename).parts for name in _LITTER)]
             placed = _placed(folder, archive, [each for each in members if each not in litter])
             _check_names(archive, {path.relative_to(folder).as_posix() for path in placed}, holds)
             digests = {path: holds.get(path.relative_to(folder).as_posix(), "") for path in placed}
             missing = [path for path, member in placed.items() if not _is_there(path, member.CRC, digests[path])]
+            _check_way(archive, [path for path in missing if path.exists()])
             _check_space(archive, folder, sum(placed[path].file_size for path in missing))
             for path in missing:
                 with packed.open(placed[path]) as file:
                     files.write_whole(path, partial(_copy, file, digests[path], f"{archive}: {path.name}"))
     # What zipfile raises for bytes that it does not expect: of its own, of zlib, and for methods that it lacks.
-    except (zipfile.BadZipFile, EOFError, zlib.error, RuntimeError) as error:
+    except (zipfile.BadZipFile, EOFError, zlib.error, RuntimeError, UnicodeDecodeError) as error:
         raise WrongZip(f"this zip is damaged ({error})", archive, "delete it and run the command again") from error
     checks = [f"sha256 verified of {sum(map(bool, holds.values()))}"] if any(holds.values()) else []
     left = [f"{len(litter)} files of the archiver's own left out"] if litter else []
@@ -57,15 +59,33 @@ def _placed(folder: Path, archive: Path, members: Sequence[zipfile.ZipInfo]) -> 
     """The members by where they go."""
     tops = {PurePosixPath(each.filename).parts[0] for each in members if "/" in each.filename}
     around = len(tops) == 1 and all("/" in each.filename for each in members)
-    return {_inside(folder, each.filename, archive, int(around)): each for each in members}
+    placed = {_inside(folder, each.filename, archive, int(around)): each for each in members}
+    if len(placed) < len(members):
+        raise WrongZip("this zip has two files of one name", archive, "do not use it")
+    return placed
 
 
 def _inside(folder: Path, name: str, archive: Path, strip: int) -> Path:
     """Where a member goes. Raises BertsmithError for one that would lie outside the folder."""
-    parts = PurePosixPath(name.replace("\\", "/")).parts
-    if ".." in parts or PurePosixPath(name).is_absolute() or not parts[strip:]:
+    path = PurePosixPath(name.replace("\\", "/"))
+    parts = path.parts
+    if ".." in parts or path.is_absolute() or not parts[strip:]:
         raise BertsmithError(f"this zip would write outside its folder: {name}", archive, "do not use it")
     return folder.joinpath(*parts[strip:])
+
+
+def _check_methods(archive: Path, members: Sequence[zipfile.ZipInfo]) -> None:
+    """Other methods than the usual two are a sign of damage, and their libraries raise errors of their own."""
+    other = [each.filename for each in members if each.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)]
+    if other:
+        what = f"this zip is damaged, or packed in an unusual way ({other[0]})"
+        raise WrongZip(what, archive, "delete it and run the command again")
+
+
+def _check_way(archive: Path, there: Sequence[Path]) -> None:
+    if there:
+        what = f"{len(there)} files of this zip are there with other bytes, the first of them {there[0]}"
+        raise BertsmithError(what, archive, "move them away to have the zip's, or choose another --out")
 
 
 def _check_names(archive: Path, found: set[str], holds: Mapping[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,44 +11,61 @@ import numpy as np
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, as_details, say
+from bertsmith.base.streams import stream_key
+from bertsmith.inference.blimp import PHENOMENON
 from bertsmith.inference.predictor import Predictor, load_predictor
 from bertsmith.tasks.reading.records import Columns, read_rows, text_of
 
 _GOOD, _BAD = "sentence_good", "sentence_bad"
+# Relative; what is computed in other company differs in its last bits.
+_EQUAL = 1e-6
 
 
 @dataclass
 class MinimalPairsScore:
-    """rows: pairs of each file. figures: the share of pairs of each file whose better sentence is the likelier one, and
-    their "mean". truncated_tokens: how many no score is of."""
+    """rows: pairs of each file. files: the share of pairs of each file whose better sentence is the likelier one.
+    figures: the mean of the files of each phenomenon of BLiMP, that of other files, and the "mean" of all files. ties:
+    pairs whose sentences are equally likely. truncated_tokens: how many no score is of."""
 
     rows: dict[str, int] = field(default_factory=dict)
+    files: dict[str, float] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
+    ties: int = 0
     truncated_tokens: int = 0
 
 
 def evaluate_minimal_pairs(model: str | Path, folder: Path, **loading: Any) -> MinimalPairsScore:
-    """Scores every pair of the .jsonl files of a folder, by the pseudo-log-likelihood of its two sentences.
+    """Scores every pair of the .jsonl files of a folder, by the pseudo-log-likelihood of its two sentences, computed
+    left to right within words.
 
-    A row has a "sentence_good" and a "sentence_bad". Sentences that are equally likely count as a mistake. loading: of
-    `Predictor`, such as `device`. Raises BertsmithError for a folder without such files, for a bad row, and for a model
-    that was not pre-trained.
+    A row has a "sentence_good" and a "sentence_bad". Which of two that are equally likely counts is drawn, the same at
+    every call. loading: of `Predictor`, such as `device`. Raises BertsmithError for a folder without such files, for a
+    bad row, and for a model that was not pre-trained.
     """
     paths = sorted(folder.glob("*.jsonl"))
     if not paths:
         raise BertsmithError("there is no .jsonl file with pairs of sentences here", folder, "name BLiMP's folder")
-    predictor = load_predictor(model, likelihood=True, **loading)
+    predictor = load_predictor(model, **loading).for_likelihood(left_to_right=True)
     score = MinimalPairsScore()
     with Progress("minimal pairs", None, "pair") as progress:
         for path in paths:
             told = _told(predictor, path, score)
             score.rows[path.stem] = len(told)
-            score.figures[path.stem] = float(np.mean(told))
+            score.files[path.stem] = float(np.mean(told))
             progress.advance(len(told), path.stem)
-    score.figures["mean"] = float(np.mean(list(score.figures.values())))
+    score.figures = _by_phenomenon(score.files)
     cut = f", {score.truncated_tokens:,} tokens not read" if score.truncated_tokens else ""
-    say(f"{sum(score.rows.values()):,} pairs in {len(paths):,} files{cut}")
+    drawn = f", {score.ties:,} of equally likely sentences (drawn)" if score.ties else ""
+    say(f"{sum(score.rows.values()):,} pairs in {len(paths):,} files{drawn}{cut}")
     return score
+
+
+def _by_phenomenon(files: Mapping[str, float]) -> dict[str, float]:
+    groups: dict[str, list[float]] = {}
+    for name, accuracy in files.items():
+        groups.setdefault(PHENOMENON.get(name, name), []).append(accuracy)
+    means = {name: float(np.mean(groups[name])) for name in sorted(groups)}
+    return means | {"mean": float(np.mean(list(files.values())))}
 
 
 def _told(predictor: Predictor, path: Path, score: MinimalPairsScore) -> Sequence[bool]:
@@ -66,4 +83,9 @@ def _told(predictor: Predictor, path: Path, score: MinimalPairsScore) -> Sequenc
         answers = predictor.predict(rows)
     score.truncated_tokens += sum(each["truncated_tokens"] for each in answers)
     found = [each["log_likelihood"] for each in answers]
-    return [good > bad for good, bad in zip(found[::2], found[1::2], strict=True)]
+    good, bad = np.array(found[::2]), np.array(found[1::2])
+    tied = np.abs(good - bad) <= _EQUAL * np.abs(good)
+    score.ties += int(tied.sum())
+    drawn = np.random.default_rng(stream_key(0, "ties", path.stem)).random(len(tied)) < 0.5
+    told: Sequence[bool] = np.where(tied, drawn, good > bad).tolist()
+    return told

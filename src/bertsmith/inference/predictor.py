@@ -154,14 +154,14 @@ class Predictor:
             warn(f"there is no report for models of {self._task.kind}; {report} is not written")
         return self._task.evaluate(scores, examples)
 
-    def for_likelihood(self) -> Self:
-        """The same model, which answers how likely texts are (`tasks/kinds/likelihood.py`). Raises BertsmithError for
-        one that was not pre-trained."""
+    def for_likelihood(self, left_to_right: bool = False) -> Self:
+        """The same model, which answers how likely texts are (`tasks/kinds/likelihood.py`). left_to_right: within
+        words. Raises BertsmithError for one that was not pre-trained."""
         if not isinstance(self._task, MaskedWords):
             what = f"this is a model of {self.kind}, which does not know how likely texts are"
             raise BertsmithError(what, self.folder, "name a pre-trained model")
         other = copy.copy(self)
-        other._task = Likelihood(self.tokenizer)
+        other._task = Likelihood(self.tokenizer, left_to_right)
         return other
 
     def with_columns(self, columns: Columns) -> Self:

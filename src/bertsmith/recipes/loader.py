@@ -47,13 +47,17 @@ def presets() -> dict[str, str]:
     return found
 
 
-def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, budget: bool = False) -> Recipe:
     """Reads a preset or a YAML file and applies the user's flags; both get the same type and range checks.
 
     name_or_path: a name that `presets()` lists, or a YAML file whose keys are the fields of `Recipe`; missing fields
-    keep their defaults, which is logged. overrides: flags such as ["--phase1.steps", "100"].
+    keep their defaults, which is logged. overrides: flags such as ["--phase1.steps", "100"]. budget: whether the preset
+    of that name may be read, which `training.budget` completes.
     Raises BertsmithError for an unknown name or key (with the nearest one), a wrong value or a contradiction.
     """
+    if str(name_or_path) == BUDGET and not budget:
+        what = "this preset leaves model, batch and rate to the hours and the device of `bertsmith pretrain`"
+        raise BertsmithError(what, BUDGET, "name another one, or give what training.budget.budget_recipe makes of it")
     where, text = _read(name_or_path)
     given = _flatten(_parse(text, where), where)
     flags, stray = split_flags(overrides, FIELDS)

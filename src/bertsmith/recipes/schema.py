@@ -38,7 +38,7 @@ class Phase:
     """One phase of pre-training: sequences of one length with one learning-rate schedule."""
 
     sequence_length: int = 128
-    """Maximum length of an instance in tokens, with [CLS] and both [SEP]."""
+    """Maximum length of an instance in tokens, with [CLS] and each [SEP]."""
     steps: int = 1000
     """Optimizer steps; 0 omits the phase."""
     global_batch: int = 256
@@ -74,7 +74,7 @@ class Masking:
 
 @dataclass(frozen=True)
 class Pairs:
-    """How documents are cut into instances of two segments."""
+    """How documents are cut into instances of two segments, or of one (objective mlm)."""
 
     random_next: float = 0.5
     """The probability that the second segment comes from another document."""

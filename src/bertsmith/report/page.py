@@ -12,8 +12,7 @@ from bertsmith.report.markup import Markup, counted, element, joined
 from bertsmith.report.parts import Limits, title_of
 from bertsmith.report.svg import COLOURS
 
-GENERATOR = "bertsmith report"
-"""What the page names itself in its head, so that one may be replaced by another."""
+DOCTYPE = "<!doctype html>"
 
 
 def page(runs: Runs, limits: Limits) -> str:
@@ -33,12 +32,17 @@ def page(runs: Runs, limits: Limits) -> str:
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
-        element("meta", name="generator", content=GENERATOR),
+        generator(),
         element("title", f"Report: {names}"),
         element("style", Markup(style + _switches(runs))),
     ]
     body = [_header(runs), element("main", *parts), _footer()]
-    return f'<!doctype html>\n<html lang="en">\n{element("head", *head)}\n{element("body", *body)}\n</html>\n'
+    return f'{DOCTYPE}\n<html lang="en">\n{element("head", *head)}\n{element("body", *body)}\n</html>\n'
+
+
+def generator() -> Markup:
+    """What the page names itself in its head, so that one may be replaced by another."""
+    return element("meta", name="generator", content="bertsmith report")
 
 
 def _header(runs: Runs) -> Markup:

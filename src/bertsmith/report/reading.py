@@ -35,7 +35,7 @@ class RunRead:
     with, beside the recipe. measured: the records that are no lines of training. last_lines: the last line of training
     of each stage. events: in the order of their steps; None where the run kept none. unreadable: lines that are no
     records, by file. result: of a fine-tuning run that ended. tables: the JSON of its report, by part and by name.
-    problems: what could not be read, in words.
+    problems: what could not be read, in words. ended_by_error: whether an error is the last that happened.
     """
 
     name: str
@@ -52,6 +52,7 @@ class RunRead:
     result: FinetuneResult | None = None
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    ended_by_error: bool = False
 
     @property
     def is_finetuned(self) -> bool:
@@ -77,7 +78,7 @@ class RunRead:
             return "finished"
         if (self.folder / STOPPED_MARK).exists():
             return "stopped by a signal after saving, to be resumed"
-        if self.events and self.events[-1]["kind"] == ERROR and self.events[-1]["step"] >= self.step:
+        if self.ended_by_error:
             return "ended by an error, which stands with the warnings"
         if not self.last_line and not self.measured:
             return "started, without figures yet"
@@ -133,6 +134,8 @@ def _read(folder: Path, name: str) -> RunRead:
         run.events = [
             {**record, **_rank_of(path)} for path in found for record in _records(run, path) if _is_event(record)
         ]
+        of_first = [record for record in run.events if "rank" not in record]
+        run.ended_by_error = bool(of_first) and of_first[-1]["kind"] == ERROR and of_first[-1]["step"] >= run.step
         run.events.sort(key=lambda record: record["step"])
     if run.is_finetuned:
         _read_results(run)

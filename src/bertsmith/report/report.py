@@ -9,7 +9,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size
 from bertsmith.report.markup import counted
-from bertsmith.report.page import GENERATOR, page
+from bertsmith.report.page import DOCTYPE, generator, page
 from bertsmith.report.parts import Limits
 from bertsmith.report.reading import read_runs
 
@@ -51,6 +51,6 @@ def _check_out(out: Path) -> None:
         return
     with files.read_errors(out), open(out, "rb") as file:
         head = file.read(_HEAD_BYTES)
-    if GENERATOR.encode() not in head:
+    if not head.startswith(DOCTYPE.encode()) or str(generator()).encode() not in head:
         what = "there is a file already, and it is not a report, so it is not replaced"
         raise BertsmithError(what, out, "choose another --out, or remove it")

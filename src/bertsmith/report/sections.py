@@ -214,8 +214,12 @@ def _warned(run: RunRead, given: Sequence[dict[str, Any]], limits: Limits) -> Ma
     alike: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for each in given:
         alike.setdefault((each["kind"], _DIGITS.sub("0", each["message"])), []).append(each)
-    rows = [[_after(group), f"{len(group):,}", _messages(group, limits)] for group in alike.values()]
-    return table(f"Warnings of {run.name}", ["after step", "times", "message"], rows, left=3)
+    groups = list(alike.values())
+    kept = [groups[place] for place in some(len(groups), limits.rows)]
+    rows = [[_after(group), f"{len(group):,}", _messages(group, limits)] for group in kept]
+    note = shown_of(len(kept), len(groups), "different warning", "the first, the last, and others evenly")
+    shown = table(f"Warnings of {run.name}", ["after step", "times", "message"], rows, left=3)
+    return joined([shown, paragraph(note, class_="note")]) if note else shown
 
 
 def _after(group: Sequence[Mapping[str, Any]]) -> str:
@@ -225,11 +229,17 @@ def _after(group: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _messages(group: Sequence[Mapping[str, Any]], limits: Limits) -> Markup:
-    first = joined(["error: " if group[0]["kind"] == ERROR else "", group[0]["message"]])
+    first = joined(["error: " if group[0]["kind"] == ERROR else "", _cut(group[0]["message"], limits)])
     if len({each["message"] for each in group}) == 1:
         return element("div", first, class_="text")
     kept = [group[place] for place in some(len(group), limits.rows)]
-    lines = [element("li", f"{each['step']:,}: {each['message']}") for each in kept]
+    lines = [element("li", f"{each['step']:,}: {_cut(each['message'], limits)}") for each in kept]
     note = shown_of(len(kept), len(group), "warning", "the first, the last, and others evenly")
     others = details(f"all {len(group):,}", element("ul", *lines), note)
     return element("div", first, others, class_="text")
+
+
+def _cut(message: str, limits: Limits) -> str:
+    """A message as far as it is shown."""
+    less = len(message) - limits.text
+    return message if less <= 0 else f"{message[: limits.text]}… ({less:,} more characters)"

@@ -92,7 +92,9 @@ def plan_finetuning(
     lengths = Lengths(read.examples.sequences.lengths, read.units)
     if here is None:
         precision, most = where.precision(settings.precision), settings.micro_batch_tokens
-        costs: Costs = GpuCosts(where.gpu, precision, config, "adamw", [read.max_length], finetuning=True)
+        costs: Costs = GpuCosts(
+            where.gpu, precision, config, "adamw", [read.max_length], finetuning=True, of_host=where.gpus
+        )
     else:
         precision = here.device.precision
         most = here.micro_batch_tokens(settings.micro_batch_tokens, config, read.max_length)
@@ -114,6 +116,7 @@ def plan_finetuning(
         price=where.price,
         exchange=Exchange(WHOLE * size.total, WHOLE * size.words, hides=here is None),
         held=held,
+        can_checkpoint=False,
     )
     return make_plan(asked, costs)
 

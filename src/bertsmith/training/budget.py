@@ -87,16 +87,16 @@ def budget_recipe(corpus: Path, out: Path, overrides: Sequence[str], resume: boo
     known = out / RECIPE_FILE
     if resume and known.is_file():
         return load_recipe(known, overrides)
-    given = load_recipe(BUDGET, overrides)
+    given = load_recipe(BUDGET, overrides, budget=True)
     if not given.hours:
         raise BertsmithError("the preset budget needs the hours that training may take", "hours", "such as --hours 8")
     device = choose_device(given.device, given.precision)
-    speed = ranks.world_size() * device_flops(device, this_processor(), torch.get_num_threads())
+    speed = sum(ranks.gathered(device_flops(device, this_processor(), torch.get_num_threads())))
     length, pieces = given.phase1.sequence_length, Corpus.open(corpus).special.vocabulary_size
     found = fitted(speed * 3600 * given.hours, length, pieces, given.masking.rate)
     why = f"{given.hours:g} hours at {speed / 1e12:.2g} TFLOP/s are {found.tokens / 1e6:,.1f} million tokens of it"
     log_choice("model", f"{found.size.layers} layers of {found.size.hidden}", why)
-    recipe = load_recipe(BUDGET, [*_flags(found), *overrides])
+    recipe = load_recipe(BUDGET, [*_flags(found), *overrides], budget=True)
     shown = f"{recipe.phase1.global_batch} sequences a step, learning rate {recipe.phase1.learning_rate:.2g}"
     log_choice("batch", shown, f"some {found.steps:,} steps")
     return recipe

@@ -38,10 +38,10 @@ from bertsmith.training.checkpoints.position import step_folder
 from bertsmith.training.checkpoints.state import state_of
 from bertsmith.training.pretraining.health import VISIBLE_SHARE
 from bertsmith.training.pretraining.objective import Pretraining
-from bertsmith.training.pretraining.phases import masking_of, pairs_of
 from bertsmith.training.records.meters import memory_bytes
+from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import start_device
-from bertsmith.training.shape import config_of
+from bertsmith.training.shape import config_of, masking_of, pairs_of
 from bertsmith.training.step import train_step
 from bertsmith.training.work import Work, model_of, optimizer_of, tokens_of_run, work_of
 
@@ -76,13 +76,17 @@ class Checked:
 
 
 def check_pretraining(
-    recipe: Recipe | str | Path, corpus: Corpus | str | Path, out: str | Path, init_from: str | Path | None = None
+    recipe: Recipe | str | Path,
+    corpus: Corpus | str | Path,
+    out: str | Path,
+    init_from: str | Path | None = None,
+    also_evaluate: Corpus | str | Path | None = None,
 ) -> Checked:
     """Checks a run on one device, says what it finds, and leaves nothing in `out`; arguments as of `pretrain`.
 
     Raises BertsmithError for what does not fit together, and where the batch is not learned.
     """
-    work = work_of(recipe, corpus, init_from)
+    work = work_of(recipe, corpus, init_from, outputs=Outputs(also_evaluate=also_evaluate))
     recipe = work.recipe
     device, _ = start_device(recipe.device, recipe.precision, recipe.compile != "false", {}, Path(out))
     try:
@@ -229,7 +233,8 @@ def _times(recipe: Recipe, micro_batch: float, update: float, batch: PretrainBat
             steps.append(token * phase.global_batch * mean * phase.sequence_length / first.sequence_length + update)
             run += phase.steps * steps[-1]
     said = f"a micro-batch of {batch.tokens:,} tokens takes {duration(micro_batch)}, an update {duration(update)}"
-    say(f"time: {said}; a step {duration(steps[0])}, the run {duration(run)} on one such device")
+    whole = f"the run ends after {recipe.hours:g} h" if recipe.hours else f"the run {duration(run)}"
+    say(f"time: {said}; a step {duration(steps[0])}, {whole}, on one such device, uncompiled")
     return steps[0], run
 
 
@@ -238,7 +243,7 @@ def _saved_and_read(objective: Pretraining, optimizer: ClippedOptimizer, out: Pa
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{out.name}-check-", dir=out.parent) as folder:
         start = time.perf_counter()
-        state = {name: each.clone() for name, each in state_of(objective.model, optimizer).items()}
+        state = {name: each.cpu().clone() for name, each in state_of(objective.model, optimizer).items()}
         write_step(Path(folder), Position(step=1), state)
         written = time.perf_counter()
         load_checkpoint(Path(folder), objective.model, optimizer, step_folder(Path(folder), 1))

@@ -260,7 +260,7 @@ class Trainer:
     def _keep_best(self, stage: Stage, figure: float) -> None:
         """Notes whether the weights are the best of the stage; the save of this step then writes them."""
         done, score = self.position, -figure if stage.least else figure
-        if done.best is not None and score <= done.best.score:
+        if not math.isfinite(score) or (done.best is not None and score <= done.best.score):
             self.position = replace(done, stale=done.stale + 1)
         else:
             is_model = stage.least and done.stage_step == stage.last_step

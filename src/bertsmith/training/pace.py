@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 
+_UNKNOWN = 1_000_000
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -26,31 +28,33 @@ class Plan:
 
 @dataclass
 class Pace:
-    """The steps of a stage that ends when the run is `until` seconds old. guess: how many, before any was taken.
+    """The steps of a stage that ends when the run is `until` seconds old.
 
     It looks at the clock at lines of the log alone, and what it plans holds until the next one. So ranks with the same
     clock do the same, and a resumed run takes the steps up to the next line as it took them before.
     """
 
     until: float
-    guess: int
     plan: Plan = field(init=False)
 
     def begin(self, now: float, state: Sequence[float] = ()) -> None:
         """Begins the stage, or continues from the `state` of a checkpoint. now: seconds of the run."""
-        self.plan = Plan(*state) if state else Plan(now, 0.0, 0.0, 0.0, 0.0, float(max(self.guess, 1)))
+        # Before the first look a step is taken at the beginning of a long schedule, with next to no rate.
+        self.plan = Plan(*state) if state else Plan(now, 0.0, 0.0, 0.0, 0.0, float(_UNKNOWN))
 
     def look(self, step: int, now: float) -> None:
         """Plans how many steps are left by how long those took that were taken. step: done of the stage, at least 1."""
         plan, left = self.plan, max(self.until - now, 0.0)
-        first_seconds, first_step = (plan.first_seconds, plan.first_step) if plan.first_step else (now, float(step))
-        if step > first_step:
-            seconds_per_step = (now - first_seconds) / (step - first_step)
-        else:
-            seconds_per_step = (now - plan.began) / step
+        if not plan.first_step:
+            # The first steps may have waited for a compiler, which is no progress in the schedule.
+            steps = step + math.floor(left / max((now - plan.began) / step, 1e-6))
+            self.plan = Plan(plan.began, now, float(step), float(step), step / steps, float(steps))
+            return
+        seconds_per_step = (now - plan.first_seconds) / (step - plan.first_step)
         steps = step + math.floor(left / max(seconds_per_step, 1e-6))
-        progress = 1 - left / max(self.until - plan.began, left, 1e-6)
-        self.plan = Plan(plan.began, first_seconds, first_step, float(step), progress, float(steps))
+        gone = plan.first_step / steps
+        progress = gone + (1 - gone) * (1 - left / max(self.until - plan.first_seconds, left, 1e-6))
+        self.plan = Plan(plan.began, plan.first_seconds, plan.first_step, float(step), progress, float(steps))
 
     def looks_after(self, step: int) -> bool:
         """Whether a line is due early, after this many steps: the first plan is a guess."""

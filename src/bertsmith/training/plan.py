@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertsmith.base.log import log_choice, say
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
-from bertsmith.batches.pairs import PairSettings
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.recipes.loader import load_recipe
@@ -21,7 +19,7 @@ from bertsmith.training.planning.on_gpus import GpuCosts
 from bertsmith.training.planning.plan import Asked, Costs, Plan, make_plan
 from bertsmith.training.planning.where import Where
 from bertsmith.training.planning.work import Lengths, Work, epoch_lengths, even_cut, fixed_cut
-from bertsmith.training.shape import config_of
+from bertsmith.training.shape import config_of, masking_of, pairs_of
 
 if TYPE_CHECKING:
     from bertsmith.training.here import Here
@@ -60,14 +58,14 @@ def _plan(recipe: Recipe, asked_tokens: int, corpus: Corpus, where: Where) -> Pl
     longest = [phase.sequence_length for phase in _phases(recipe).values()]
     if here is None:
         precision, most = where.precision(recipe.precision), asked_tokens
-        costs: Costs = GpuCosts(where.gpu, precision, config, recipe.optimizer.name, longest)
+        costs: Costs = GpuCosts(where.gpu, precision, config, recipe.optimizer.name, longest, of_host=where.gpus)
     else:
         precision = here.device.precision
         most = here.micro_batch_tokens(asked_tokens, config, max(longest))
         costs = _cpu_costs(here, recipe, config, lengths, where.gpus)
     held = Held(
         config,
-        parameters(config),
+        parameters(config, pairs=recipe.objective != "mlm"),
         half=is_half(precision),
         on_cpu=where.on_cpu,
         data=_data_bytes(corpus, lengths) if where.on_cpu else 0.0,
@@ -125,7 +123,7 @@ def _phases(recipe: Recipe) -> dict[str, Phase]:
 
 def _masking(recipe: Recipe) -> MaskingSettings:
     """That of the step that hides the most, as room is made for it."""
-    return MaskingSettings(**asdict(recipe.masking)).densest()
+    return masking_of(recipe, 1).densest()
 
 
 def _lengths(recipe: Recipe, corpus: Corpus, name: str, phase: Phase) -> Lengths:
@@ -135,7 +133,7 @@ def _lengths(recipe: Recipe, corpus: Corpus, name: str, phase: Phase) -> Lengths
         seed=recipe.seed,
         phase=int(name[-1]),
         sequence_length=phase.sequence_length,
-        pairs=PairSettings(**asdict(recipe.pairs)),
+        pairs=pairs_of(recipe),
         cache_folder=corpus.folder / "order",
     )
     return epoch_lengths(order)

@@ -1,9 +1,13 @@
-"""The shape of a recipe's model, as the config that the model is made of."""
+"""What follows from a recipe alone, without PyTorch: the model's shape, how text is cut into instances, and masks."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
+from bertsmith.batches.masking import MaskingSettings
+from bertsmith.batches.pairs import PairSettings
 from bertsmith.model.config import BertConfig
-from bertsmith.recipes.schema import ModelShape
+from bertsmith.recipes.schema import ModelShape, Recipe
 
 
 def config_of(shape: ModelShape, vocabulary_size: int, pad: int) -> BertConfig:
@@ -20,3 +24,15 @@ def config_of(shape: ModelShape, vocabulary_size: int, pad: int) -> BertConfig:
         max_position_embeddings=shape.max_positions,
         pad_token_id=pad,
     )
+
+
+def pairs_of(recipe: Recipe) -> PairSettings:
+    """How documents are cut into instances."""
+    return PairSettings(**asdict(recipe.pairs), single=recipe.objective == "mlm")
+
+
+def masking_of(recipe: Recipe, number: int) -> MaskingSettings:
+    """How phase `number` is masked."""
+    done, steps = (0 if number == 1 else recipe.phase1.steps), recipe.phase1.steps + recipe.phase2.steps
+    special = pairs_of(recipe).special_pieces
+    return MaskingSettings(**asdict(recipe.masking), first_step=done, run_steps=steps, special_pieces=special)

@@ -24,7 +24,7 @@ from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
-from bertsmith.recipes.loader import BUDGET, load_recipe
+from bertsmith.recipes.loader import load_recipe
 from bertsmith.recipes.schema import Distillation, ModelShape, Pairs, Recipe
 from bertsmith.training.pretraining.continued import (
     Figures,
@@ -45,7 +45,6 @@ from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import (
     micro_batch_tokens,
 )
-from bertsmith.training.run_folder import Run as Run
 from bertsmith.training.run_folder import model_identity, settings_identity
 from bertsmith.training.shape import config_of
 from bertsmith.weights.huggingface import load_pretraining_model, model_folder
@@ -107,9 +106,6 @@ def work_of(
 ) -> Work:
     """Opens what `pretrain` is given. Raises BertsmithError for what does not fit together."""
     outputs = outputs or Outputs()
-    if recipe == BUDGET:
-        what = "this preset leaves model, batch and rate to the hours and the device"
-        raise BertsmithError(what, BUDGET, "give what bertsmith.training.budget.budget_recipe makes of it")
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     corpus = _corpus(corpus)
     init_from = None if init_from is None else model_folder(Path(init_from))
@@ -161,6 +157,11 @@ def tokens_of_run(
         return micro_batch_tokens(asked, model.config, longest, device)
     if "micro_batch_tokens" in started_on:
         return int(started_on["micro_batch_tokens"].split(", ")[-1])
+    if recipe.parallel == "shard" and ranks.world_size() > 1:
+        what = "how many tokens fit is tried before weights are shared out, with all of them on each device"
+        raise BertsmithError(
+            what, "micro_batch_tokens: auto, parallel: shard", "give a number, or --parallel replicate"
+        )
     where = device.torch_device
     objective = DistilledPretraining(model, where, teaching=teaching) if teaching else Pretraining(model, where)
     of_steps = [each.steps and each.global_batch * each.sequence_length for each in (recipe.phase1, recipe.phase2)]

@@ -13,6 +13,7 @@ import pytest
 import bertsmith
 from bertsmith.cli import main
 from bertsmith.cli.plan import KINDS
+from bertsmith.recipes.loader import load_recipe
 from bertsmith.training.planning.calibration import calibration_lines, predicted
 from made_pages import write_table
 from made_rows import QUICK, made_model, rows
@@ -40,7 +41,7 @@ def test_a_plan_of_pre_training(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert found["hours"] == pytest.approx(sum(each["hours"] for each in found["stages"]))
     assert [each["hosts"] for each in found["hosts"]] == [1, 2, 4, 8, 16, 32, 64, 128]
     assert found["memory_bytes"]["needed"] == pytest.approx(sum(found["memory_bytes"]["parts"].values()))
-    assert "assumed, not measured on a H200 141 GB in bf16" in said
+    assert "assumed, not measured on an H200 141 GB in bf16" in said
     assert f"{found['money']:,.2f}" in said
     assert f"{found['parameters']:,} parameters" in said
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -143,3 +144,29 @@ def test_a_mistake_is_one_message(
     assert what in said
     assert "Traceback" not in said
     assert not list(tmp_path.iterdir())
+
+
+def test_more_ranks_than_sequences_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    call = [*TINY, str(small_corpus()), "--gpu", "a100", "--gpus", "8", "--phase1.global-batch", "4"]
+    assert main(call) == 2
+    assert "a step has 4 sequences, and 8 ranks are to share it" in capsys.readouterr().err
+
+
+def test_checkpointing_costs_time(tmp_path: Path) -> None:
+    call = [*TINY, str(small_corpus()), "--gpu", "a100"]
+    one, two = planned(tmp_path, *call), planned(tmp_path, *call, "--gradient-checkpointing", "true")
+    compute = [each["stages"][0]["seconds_per_step"]["compute"] for each in (one, two)]
+    assert compute[1] == pytest.approx(4 / 3 * compute[0], rel=0.01)
+
+
+def test_masked_words_alone_need_no_pooler(tmp_path: Path) -> None:
+    call = [*TINY, str(small_corpus()), "--gpu", "a100"]
+    both, alone = planned(tmp_path, *call), planned(tmp_path, *call, "--objective", "mlm")
+    width = load_recipe("bert-tiny").model.hidden
+    assert both["parameters"] - alone["parameters"] == (width + 1) * width + 2 * (width + 1)
+    assert both["stages"][0]["epochs"] != alone["stages"][0]["epochs"]
+
+
+def test_the_preset_of_a_budget_is_not_planned_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "budget", "--corpus", str(small_corpus()), "--hours", "8"]) == 2
+    assert "leaves model, batch and rate to the hours and the device" in capsys.readouterr().err

@@ -200,3 +200,37 @@ def test_a_mistake_is_one_message(args, what, fix, capsys, tmp_path, monkeypatch
     assert what in said
     assert fix in said
     assert not list(Path().iterdir()), "nothing is begun"
+
+
+@pytest.mark.parametrize("name", ["\\etc\\x", "/etc/x", "a/../../x", "..\\x"])
+def test_no_member_leaves_the_folder(tmp_path, name):
+    (tmp_path / "x.zip").write_bytes(zipped({"vocab.txt": b"[PAD]", name: b"outside"}))
+    with pytest.raises(BertsmithError, match="would write outside its folder"):
+        unpack(tmp_path / "x.zip", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_members_of_one_name_are_refused(tmp_path):
+    (tmp_path / "x.zip").write_bytes(zipped({"a/x": b"one", "a\\x": b"two", "b": b""}))
+    with pytest.raises(BertsmithError, match="two files of one name"):
+        unpack(tmp_path / "x.zip", tmp_path / "out")
+
+
+@pytest.mark.parametrize("method", [12, 14, 99])
+def test_another_method_of_packing_is_damage(tmp_path, method):
+    content = bytearray(zipped({"vocab.txt": b"[PAD]" * 50}))
+    content[content.index(b"PK\x01\x02") + 10] = method
+    (tmp_path / "x.zip").write_bytes(content)
+    with pytest.raises(BertsmithError, match="damaged"):
+        unpack(tmp_path / "x.zip", tmp_path / "out")
+
+
+def test_a_file_of_yours_is_not_written_over(tmp_path):
+    (tmp_path / "x.zip").write_bytes(zipped({"vocab.txt": b"[PAD]", "more.txt": b"more"}))
+    (tmp_path / "out").mkdir()
+    unpack(tmp_path / "x.zip", tmp_path / "out")
+    (tmp_path / "out" / "more.txt").unlink()
+    (tmp_path / "out" / "vocab.txt").write_text("mine")
+    with pytest.raises(BertsmithError, match=r"1 files of this zip are there with other bytes.*vocab\.txt"):
+        unpack(tmp_path / "x.zip", tmp_path / "out")
+    assert (tmp_path / "out" / "vocab.txt").read_text() == "mine"

@@ -16,6 +16,7 @@ import torch
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import AppendedFile
 from bertsmith.base.log import warn
+from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.training.records.environment import environment
 from bertsmith.training.records.events import EVENTS_FILE, Events
 from made_pages import read_lines
@@ -66,8 +67,25 @@ def test_the_error_that_ends_a_run_is_kept(tmp_path: Path) -> None:
 
     with pytest.raises(BertsmithError, match="not finite"):
         run()
-    (found,) = [each for each in read_lines(tmp_path / EVENTS_FILE) if each["kind"] == "error"]
-    assert (found["step"], found["message"]) == (5, "the gradient is not finite (phase 1, step 6)")
+    with pytest.raises(BertsmithError, match="not finite"):
+        run()
+    found = [each for each in read_lines(tmp_path / EVENTS_FILE) if each["kind"] == "error"]
+    assert [(each["step"], each["message"]) for each in found] == [
+        (5, "the gradient is not finite (phase 1, step 6)")
+    ] * 2
+
+
+@pytest.mark.parametrize(("error", "kept"), [(MemoryError("no room"), True), (StoppedAfterSaving("at 5"), False)])
+def test_errors_of_others_are_kept_and_a_stop_is_none(tmp_path: Path, error: Exception, kept: bool) -> None:
+    def run() -> None:
+        with Events() as events:
+            events.open(tmp_path, {}, lambda: 5)
+            raise error
+
+    with pytest.raises(type(error)):
+        run()
+    found = [each["message"] for each in read_lines(tmp_path / EVENTS_FILE) if each["kind"] == "error"]
+    assert found == ["MemoryError: no room"] * kept
 
 
 def test_a_run_that_does_not_start_leaves_nothing(tmp_path: Path) -> None:

@@ -34,13 +34,9 @@ def walked(pace: Pace, seconds: list[float], log_every: int) -> tuple[list[float
 
 
 @settings(deadline=None)
-@given(
-    st.lists(st.floats(0.01, 2.0), min_size=1, max_size=8), st.integers(1, 50), st.integers(1, 10**6), st.floats(1, 500)
-)
-def test_it_ends_at_its_time_whatever_was_guessed(
-    seconds: list[float], log_every: int, guess: int, until: float
-) -> None:
-    places, now = walked(Pace(until, guess), seconds, log_every)
+@given(st.lists(st.floats(0.01, 2.0), min_size=1, max_size=8), st.integers(1, 50), st.floats(1, 500))
+def test_it_ends_at_its_time(seconds: list[float], log_every: int, until: float) -> None:
+    places, now = walked(Pace(until), seconds, log_every)
     # Between two lines steps may be slower than those before were.
     assert now - until <= max(log_every, 2) * max(seconds) + 1e-6
     assert until - now <= log_every * max(seconds) + 1e-6
@@ -49,14 +45,26 @@ def test_it_ends_at_its_time_whatever_was_guessed(
 
 @given(st.integers(20, 400), st.integers(1, 10))
 def test_of_even_steps_the_rates_are_those_of_so_many_steps(steps: int, log_every: int) -> None:
-    pace = Pace(steps * 1.0 + 1e-3, steps)
+    pace = Pace(steps * 1.0 + 1e-3)
     places, now = walked(pace, [1.0], log_every)
     assert now == steps
-    assert places == pytest.approx([number / steps for number in range(steps)], abs=2 / steps)
+    assert places[0] == 0, "nothing is known yet"
+    assert places[1:] == pytest.approx([number / steps for number in range(1, steps)], abs=2 / steps)
+
+
+@given(st.floats(1.0, 200.0))
+def test_what_the_first_step_waits_for_a_compiler_moves_no_rate(wait: float) -> None:
+    pace = Pace(wait + 1000.0)
+    pace.begin(0.0)
+    pace.look(1, wait)
+    assert (pace.update(2) - 1) / pace.steps <= 1.0 / pace.steps + 1e-9
+    pace.look(2, wait + 1.0)
+    assert pace.steps == pytest.approx(1000, abs=3)
+    assert (pace.update(3) - 1) / pace.steps == pytest.approx(2 / 1000, abs=2e-3)
 
 
 def test_a_state_is_taken_back() -> None:
-    one, other = Pace(10.0, 3), Pace(10.0, 3)
+    one, other = Pace(10.0), Pace(10.0)
     one.begin(2.0)
     one.look(4, 5.0)
     other.begin(9.0, one.state())

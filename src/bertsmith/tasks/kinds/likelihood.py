@@ -1,6 +1,8 @@
 """How likely texts are to a pre-trained model: the pseudo-log-likelihood of Salazar et al. (2020).
 
 Each token is masked in turn, and the log probability of what stands there is summed; [CLS] and [SEP] are not scored.
+Left to right within words (Kauf and Ivanova, 2023), the later pieces of its word are masked with it: a word of many
+pieces would else be likely because they give each other away.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from bertsmith.base.layout import ranges
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.kinds.masked_words import ScoresPieces, WordModel
 from bertsmith.tasks.reading.records import Record
@@ -27,13 +30,14 @@ _COPIES_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class Likelihood(Answering):
-    """A kind for the folders of `MaskedWords`."""
+    """A kind for the folders of `MaskedWords`. left_to_right: within words."""
 
     name = "likelihood"
     architectures = ("BertForPreTraining", "BertForMaskedLM")
     may_be_fresh = ("encoder.pooler", "next_sentence")
 
     tokenizer: Tokenizer
+    left_to_right: bool = False
 
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:
@@ -90,12 +94,27 @@ class Likelihood(Answering):
     ) -> NDArray[np.float64]:
         """The log probability of what stands at a position of each member, masked there: float64[M]."""
         inputs = pack(sequences, members, device)
-        slots = torch.from_numpy(inputs.asked.offsets[:-1] + positions).to(device)
+        places = inputs.asked.offsets[:-1] + positions
+        slots = torch.from_numpy(places).to(device)
         truths = inputs.input_ids[slots]
-        inputs.input_ids[slots] = self.tokenizer.special.mask
+        hidden = torch.from_numpy(ranges(places, self._hidden(sequences, members, positions))).to(device)
+        inputs.input_ids[hidden] = self.tokenizer.special.mask
         logits = model.piece_scores(inputs, slots)[:, : self.tokenizer.size]
         found = logits.float().log_softmax(-1).gather(1, truths[:, None])[:, 0]
         return found.cpu().numpy().astype(np.float64)
+
+    def _hidden(self, sequences: Sequences, members: Ints, positions: Ints) -> Ints:
+        """How many pieces are masked of each member, from its position on: int64[M]."""
+        if not self.left_to_right:
+            return np.ones_like(positions)
+        ends = {int(member): self._word_ends(sequences.ids[member]) for member in np.unique(members)}
+        found = [ends[member][position] for member, position in zip(members.tolist(), positions.tolist(), strict=True)]
+        return np.array(found, dtype=np.int64) - positions
+
+    def _word_ends(self, ids: Ints) -> Ints:
+        """The position after the word that each piece belongs to: int64[length]."""
+        begins = np.append(np.flatnonzero(~self.tokenizer.is_continuation[ids]), len(ids))
+        return begins[np.searchsorted(begins, np.arange(len(ids)), side="right")]
 
     def cells(self, answer: Answer) -> dict[str, str]:
         return {

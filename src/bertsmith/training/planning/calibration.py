@@ -76,8 +76,12 @@ def share_of(name: str, precision: str, length: int, finetuning: bool = False) -
         return Share(value, f"{_said(row)}: products at {value:.0%} of the peak", True)
     row = rows.get((_LIKE, _ROW_OF[precision])) or rows[(_LIKE, "tf32")]
     value = product_share(row)
-    what = f"assumed, not measured on a {GPUS[name].name} in {precision}: products at {value:.0%} of the peak"
+    what = f"assumed, not measured on {_a(GPUS[name].name)} in {precision}: products at {value:.0%} of the peak"
     return Share(value, f"{what}, as in {_said(row)}", False)
+
+
+def _a(name: str) -> str:
+    return f"{'an' if name[0] in 'AH' else 'a'} {name}"
 
 
 def _said(row: Row) -> str:

@@ -67,6 +67,10 @@ class Exchange:
     gathered: float = 0.0
 
 
+USUAL_HOST = 8
+"""How many GPUs share the network adapters that `GPUS` has."""
+
+
 @dataclass(frozen=True)
 class Links:
     """Bytes a second that a rank sends to another of its host, and a host to other hosts, as reached."""
@@ -142,9 +146,9 @@ def update_seconds(gpu: Gpu, config: BertConfig, optimizer: str) -> float:
     return UPDATE_BYTES[optimizer] * parameters(config).total / (MEMORY_SHARE * gpu.memory_rate)
 
 
-def links_of(gpu: Gpu) -> Links:
-    """Those of a host's GPUs."""
-    return Links(LINK_SHARE * gpu.inside, LINK_SHARE * gpu.across)
+def links_of(gpu: Gpu, of_host: int = USUAL_HOST) -> Links:
+    """Those of a host's GPUs. of_host: how many it has; with fewer it is taken to have as many fewer adapters."""
+    return Links(LINK_SHARE * gpu.inside, LINK_SHARE * gpu.across * min(1.0, of_host / USUAL_HOST))
 
 
 def is_half(precision: str) -> bool:

@@ -7,15 +7,24 @@ from dataclasses import dataclass, field
 
 from bertsmith.model.config import BertConfig
 from bertsmith.training.planning.calibration import share_of
-from bertsmith.training.planning.cost import Batch, Links, links_of, micro_batch_seconds, update_seconds
+from bertsmith.training.planning.cost import (
+    USUAL_HOST,
+    Batch,
+    Links,
+    links_of,
+    micro_batch_seconds,
+    update_seconds,
+)
 from bertsmith.training.planning.gpus import Gpu, gpu_named
 from bertsmith.training.planning.memory import GPU_BASE
+from bertsmith.training.planning.published import BERT_LARGE
 from bertsmith.training.planning.work import Work
 
 
 @dataclass(frozen=True)
 class GpuCosts:
-    """`Costs` of a GPU by its name in `GPUS`. optimizer: lamb or adamw. lengths: of the sequences of its stretches."""
+    """`Costs` of a GPU by its name in `GPUS`. optimizer: lamb or adamw. lengths: of the sequences of its stretches.
+    of_host: how many GPUs a host has."""
 
     gpu: str
     precision: str
@@ -23,6 +32,7 @@ class GpuCosts:
     optimizer: str
     lengths: Sequence[int]
     finetuning: bool = False
+    of_host: int = USUAL_HOST
     base: float = field(default=GPU_BASE)
 
     def __post_init__(self) -> None:
@@ -42,11 +52,15 @@ class GpuCosts:
         sources = {
             share.source: [str(length) for length, other in found.items() if other == share] for share in found.values()
         }
-        return [f"rate at {' and '.join(lengths)}: {source}" for source, lengths in sources.items()]
+        told = [f"rate at {' and '.join(lengths)}: {source}" for source, lengths in sources.items()]
+        if self.config.hidden_size < BERT_LARGE.hidden_size:
+            width = f"this model's width is {self.config.hidden_size}, that of these runs {BERT_LARGE.hidden_size}"
+            told.append(f"{width}: narrower products reach a smaller share of the peak, so it may take longer")
+        return told
 
     @property
     def links(self) -> Links:
-        return links_of(self._gpu)
+        return links_of(self._gpu, self.of_host)
 
     @property
     def capacity(self) -> float:

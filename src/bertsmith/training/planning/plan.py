@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.training.planning.cost import (
     TOKENS_BUILT_A_SECOND,
     Batch,
@@ -49,7 +50,7 @@ class Costs(Protocol):
 @dataclass(frozen=True)
 class Asked:
     """What a plan is made for. title: of the run. facts: lines about model and data. ranks: of a host. price: of a
-    rank's hour. exchange: of a step. held: of a rank."""
+    rank's hour. exchange: of a step. held: of a rank. can_checkpoint: whether the run has gradient checkpointing."""
 
     title: str
     facts: Sequence[str]
@@ -61,6 +62,7 @@ class Asked:
     price: float
     exchange: Exchange
     held: Held
+    can_checkpoint: bool = True
 
 
 @dataclass(frozen=True)
@@ -119,9 +121,12 @@ class Plan:
 def make_plan(asked: Asked, costs: Costs) -> Plan:
     """The plan of a run with these costs."""
     many = [on_hosts(asked, costs, hosts) for hosts in HOSTS]
+    if not many[0].stages:
+        fewest = min(work.batch for work in asked.works)
+        what = f"a step has {fewest:,.0f} sequences, and {asked.ranks:,} ranks are to share it"
+        raise BertsmithError(what, "--gpus", f"use at most {fewest:,.0f}, or a larger batch")
     held = replace(asked.held, base=costs.base, ranks=asked.ranks)
     loads = [_load(stage.cut) for stage in many[0].stages]
-    parts = max((memory(held, load) for load in loads), key=lambda each: sum(each.values()))
     worst = max(loads, key=lambda load: sum(memory(held, load).values()))
 
     def of_tokens(tokens: int) -> Load:
@@ -131,7 +136,7 @@ def make_plan(asked: Asked, costs: Costs) -> Plan:
     room = _FITS * costs.capacity
     most = 64 * asked.most_tokens
     fitting = largest(held, of_tokens, room, most)
-    plan = Plan(asked, costs.name, costs.notes, many[0], many, parts, costs.capacity, fitting)
+    plan = Plan(asked, costs.name, costs.notes, many[0], many, memory(held, worst), costs.capacity, fitting)
     return replace(plan, warnings=_warnings(plan, room))
 
 
@@ -147,10 +152,15 @@ def _stage(asked: Asked, costs: Costs, work: Work, hosts: int) -> Stage:
     ranks = hosts * asked.ranks
     cut = asked.cut(work, ranks)
     second = costs.micro_batch(work, cut.batch)
+    again = 1 + FORWARD if asked.held.checkpointing else 1
     shared = ranks if asked.held.sharded else 1
     data = cut.micro_batches * cut.batch.tokens / TOKENS_BUILT_A_SECOND
     seconds = step_seconds(
-        RankWork(cut.micro_batches, second, costs.update() / shared, data), asked.exchange, costs.links, hosts, ranks
+        RankWork(cut.micro_batches, again * second, costs.update() / shared, data),
+        asked.exchange,
+        costs.links,
+        hosts,
+        ranks,
     )
     evaluation = FORWARD * second * work.evaluated / (cut.batch.sequences * ranks)
     flop = work.steps * work.sequence.times(work.batch).flop(asked.held.config, work.pooled)
@@ -168,7 +178,7 @@ def _warnings(plan: Plan, room: float) -> list[str]:
         found.append(f"the run goes through its corpus {epochs:,.0f} times; BERT went through its own 40 times")
     if plan.needed > room:
         advice = f"use at most --micro-batch-tokens {plan.fitting}" if plan.fitting else "no micro-batch fits"
-        if not plan.asked.held.checkpointing:
+        if plan.asked.can_checkpoint and not plan.asked.held.checkpointing:
             advice += ", or --gradient-checkpointing"
         needed, capacity = plan.needed / 1e9, plan.capacity / 1e9
         found.append(f"this does not fit: a rank needs {needed:.1f} GB, and {capacity:.1f} GB are there; {advice}")

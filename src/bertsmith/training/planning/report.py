@@ -33,8 +33,6 @@ def plan_lines(plan: Plan) -> list[str]:
 def _stages(plan: Plan) -> list[str]:
     """A column for each stretch of the run, and one for all where there are several."""
     stages = plan.one.stages
-    if not stages:
-        return [f"a step has fewer sequences than there are ranks ({plan.one.ranks}), so some would have no work"]
     several = len(stages) > 1
     rows = [["", *(stage.work.name for stage in stages), *["all"] * several]]
     for title, cell, total in _rows(plan):

@@ -42,7 +42,9 @@ def facts_of(records: Records, position: Position) -> dict[str, Any]:
     records: of `metrics.jsonl`. Figures that a full disk kept out of the metrics are missing here as well.
     """
     held_out = {
-        str(record[_LENGTH]): {name: value for name, value in record.items() if name not in _OF_A_RECORD}
+        str(record[_LENGTH]): {
+            name: value for name, value in record.items() if name not in _OF_A_RECORD and not name.startswith(OLD)
+        }
         for record in _of_kind(records, "final")
     }
     return {"steps": position.step, "tokens": position.tokens, "held_out": held_out}

@@ -69,6 +69,7 @@ def _fits(objective: Pretraining, tokens: int, longest: int, masked_share: float
     """Whether a micro-batch of the longest sequences fits beside what the optimizer will keep."""
     model, where = objective.model, objective.device
     try:
+        model.train()  # one that was loaded is not
         held = [torch.empty(_OF_THE_OPTIMIZER * sum(each.numel() for each in model.parameters()), device=where)]
         if where.type == "cuda":
             spare = int(_SPARE * torch.cuda.mem_get_info(where)[1])

@@ -69,7 +69,7 @@ class Health:
         found: dict[str, str] = {}
         if record["kind"] == "warning":
             self._said.add(record["name"])
-        elif record["kind"] == "train":
+        elif record["kind"] == "train" and "masked_loss" in record:  # without it all steps overflowed fp16
             self._enter(record)
             found = {**self._high(record), **self._once(VISIBLE, self._visible(record))}
         elif record["kind"] == "evaluation" and self._lines and not self._above:

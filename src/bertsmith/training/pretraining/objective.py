@@ -65,7 +65,8 @@ class Pretraining:
 
     def training_line(self, record: Mapping[str, float]) -> str:
         """The loss and the share of masked words that are predicted right."""
-        return f"loss {record['loss']:.3f}, masked words {record['masked_accuracy']:.1%}"
+        right = record.get("masked_accuracy")  # none of steps that all overflowed fp16
+        return f"loss {record['loss']:.3f}{'' if right is None else f', masked words {right:.1%}'}"
 
     def evaluation_line(self, when: str, figures: Mapping[str, float]) -> str:
         """Masked words beside what frequencies alone reach, and next sentences, if they are learned."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from bertsmith.base import ranks
@@ -13,13 +13,11 @@ from bertsmith.batches.loader import Loader
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
-from bertsmith.batches.pairs import PairSettings
 from bertsmith.batches.shapes import FixedShapes
 from bertsmith.batches.shares import Share, agree
 from bertsmith.batches.steps import held_out_batches
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.initial import CUT_NORMAL_DEVIATION
-from bertsmith.model.pretraining import PretrainLosses
 from bertsmith.optim import schedules
 from bertsmith.recipes.schema import Phase, Recipe
 from bertsmith.training.loop import Stage, Trainer, run_stages
@@ -28,6 +26,7 @@ from bertsmith.training.pretraining.continued import BEFORE, Figures, TwoTexts
 from bertsmith.training.pretraining.health import Health
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.start import check_start, check_text, check_trained_start, guessing_loss
+from bertsmith.training.shape import masking_of, pairs_of
 
 # More than any run takes; far fewer than the positions of instances that can be counted.
 _UNKNOWN_STEPS = 1 << 40
@@ -53,7 +52,7 @@ def run_phases(
     compiled = objective.compiled is not None
     held_out = HeldOut(recipe, corpus, compiled, None if old is None else HeldOut(recipe, old, compiled))
     spread = _spread(recipe) if own is None else None
-    unweighted = objective.names == PretrainLosses._fields  # those of a student are weighted
+    unweighted = type(objective) is Pretraining  # the losses of a student are weighted
     # Losses of sequences of another length do not compare.
     select = {max(phases): _SELECT} if unweighted else {}
     if trainer.metrics is not None and unweighted:
@@ -133,18 +132,6 @@ def budget_of(recipe: Recipe) -> int:
     return recipe.micro_batch_tokens
 
 
-def pairs_of(recipe: Recipe) -> PairSettings:
-    """How documents are cut into instances."""
-    return PairSettings(**asdict(recipe.pairs), single=recipe.objective == "mlm")
-
-
-def masking_of(recipe: Recipe, number: int) -> MaskingSettings:
-    """How phase `number` is masked."""
-    done, steps = (0 if number == 1 else recipe.phase1.steps), recipe.phase1.steps + recipe.phase2.steps
-    special = pairs_of(recipe).special_pieces
-    return MaskingSettings(**asdict(recipe.masking), first_step=done, run_steps=steps, special_pieces=special)
-
-
 def phase_stage(
     recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, share: Share | None = None, select: str = ""
 ) -> Stage:
@@ -192,7 +179,7 @@ def _pace(recipe: Recipe, number: int) -> Pace | None:
     phases = (recipe.phase1, recipe.phase2)
     tokens = [phase.steps * phase.global_batch * phase.sequence_length for phase in phases]
     until = 3600 * recipe.hours * sum(tokens[:number]) / sum(tokens)
-    return Pace(until, phases[number - 1].steps)
+    return Pace(until)
 
 
 def _timed_rate(phase: Phase, pace: Pace, number: int) -> float:

@@ -44,7 +44,7 @@ class DlloggerFile:
         self._start = datetime.now() - timedelta(seconds=max((_elapsed(each) for _, each in lines), default=0.0))
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        if lines:
+        if path.exists():  # without a last line that was cut short
             write_text(path, "".join(f"{line}\n" for line, each in lines if not _is_after(each, last_step)))
         self._file = AppendedFile(path)
         self._loss: float | None = None

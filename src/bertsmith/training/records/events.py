@@ -1,7 +1,7 @@
 """`events.jsonl`: what happened to a run, beside its figures. A record a line, with `kind` and `step`:
 
 environment     what the run was started on, at its start and at each resume (`training.environment`)
-warning, error  a `message` as it was logged; the error is the one that ended the run
+warning, error  a `message` as it was logged; the error is one that ended the run
 
 A line is written when it happens and stays when the run is resumed from an earlier step; what happens again in the same
 way stands there once. Ranks beside the first write what they alone warn of into `events.rank-1.jsonl` and so on.
@@ -21,6 +21,7 @@ from typing import Any, Self
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import warn, warnings_taken
 from bertsmith.base.ranks import rank
+from bertsmith.base.stopping import StoppedAfterSaving
 
 EVENTS_FILE = "events.jsonl"
 EVENTS_FILES = "events*.jsonl"
@@ -72,7 +73,8 @@ class Events:
         try:
             if self._known is None:
                 self._known = _whole_lines(self._path)
-            new = [line for line in made if line not in self._known]
+            # The last error is looked for at the end of the file, so it stands there each time.
+            new = [line for line in made if line not in self._known or _is_error(line)]
             if new:
                 with open(self._path, "ab") as file:
                     file.write("".join(f"{line}\n" for line in new).encode(errors="replace"))
@@ -92,10 +94,16 @@ class Events:
         self._ends.close()
         if self._path is None or not self._path.parent.is_dir():  # of a run whose folder was a temporary one
             return
-        if isinstance(error, BertsmithError) and rank() == 0:
+        if isinstance(error, BertsmithError):
             self._add(ERROR, f"{error.what} ({error.where})" if error.where else error.what)
+        elif isinstance(error, Exception) and not isinstance(error, StoppedAfterSaving):
+            self._add(ERROR, f"{type(error).__name__}: {error}")
         if self._waiting:
             warn(f"{len(self._waiting)} lines could not be written to {self._path}: {self._refused}")
+
+
+def _is_error(line: str) -> bool:
+    return line.startswith(f'{{"kind": "{ERROR}"')
 
 
 def _whole_lines(path: Path) -> set[str]:

@@ -57,7 +57,7 @@ def test_both_phases_on_32_hosts_take_the_hours_that_were_published() -> None:
 def test_what_was_not_measured_is_called_assumed() -> None:
     assert share_of("a100", "bf16", 128).is_measured
     assert not share_of("h200", "bf16", 128).is_measured
-    assert "assumed, not measured on a H200 141 GB" in share_of("h200", "bf16", 128).source
+    assert "assumed, not measured on an H200 141 GB" in share_of("h200", "bf16", 128).source
     short, long = share_of("a100", "bf16", 128), share_of("a100", "fp16", 300)
     assert short.value > long.value == share_of("a100", "bf16", 512).value
 

@@ -38,10 +38,13 @@ def test_each_state_of_a_run_is_told(tmp_path: Path) -> None:
     failed = write_run(tmp_path / "failed", LINES, [START, error])
     begun = write_run(tmp_path / "begun")
     (begun / "metrics.jsonl").unlink()
-    found = shown(finished, killed, stopped, failed, begun)
+    # The error was at a later step than the run has come to again.
+    later = {**error, "step": 900}
+    resumed = write_run(tmp_path / "resumed", LINES, [START, later, {**START, "step": 1}])
+    found = shown(finished, killed, stopped, failed, begun, resumed)
     states = found.tables["Final figures"][1]
     assert [each.split(",")[0].split(":")[0] for each in states[1:]] == [
-        "finished", "not finished", "stopped by a signal after saving", "ended by an error", "started",
+        "finished", "not finished", "stopped by a signal after saving", "ended by an error", "started", "not finished",
     ]  # fmt: skip
     assert found.tables["Warnings of failed"][1][2] == "error: the gradient is not finite"
 
@@ -155,7 +158,13 @@ def test_only_a_report_is_replaced(tmp_path: Path) -> None:
     before = out.read_text(encoding="utf-8")
     write_report([run], out)
     assert out.read_text(encoding="utf-8") == before
-    for path, text in ((run / "metrics.jsonl", "not a report"), (tmp_path, "this is a folder")):
+    script = tmp_path / "make.sh"
+    script.write_text("#!/bin/sh\nbertsmith report runs/one --out page.html\n", encoding="utf-8")
+    for path, text in (
+        (run / "metrics.jsonl", "not a report"),
+        (script, "not a report"),
+        (tmp_path, "this is a folder"),
+    ):
         with pytest.raises(BertsmithError, match=text):
             write_report([run], path)
     assert (run / "metrics.jsonl").read_text(encoding="utf-8").count("\n") == len(LINES)
@@ -179,3 +188,14 @@ def test_more_runs_than_a_page_holds_are_refused(tmp_path: Path, monkeypatch: py
     with pytest.raises(BertsmithError, match="name fewer runs"):
         write_report([run], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
+
+
+def test_endless_warnings_leave_room_for_the_page(tmp_path: Path) -> None:
+    words = [f"{chr(97 + number // 26)}{chr(97 + number % 26)}" for number in range(600)]
+    events = [{"kind": "warning", "step": 1, "message": f"{word} {'long ' * 4000}"} for word in words]
+    run, out = write_run(tmp_path / "run", LINES, [START, *events]), tmp_path / "page.html"
+    write_report([run], out)
+    text = out.read_text(encoding="utf-8")
+    assert len(text) < 2_000_000
+    assert "of 600 different warnings" in text
+    assert "more characters)" in text
