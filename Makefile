@@ -43,9 +43,9 @@ check: setup
 
 # In three processes: with two a fifth of the time of two cores is spent waiting, and with four nothing is gained. Each
 # file is in one of them, in the order of the folders: the long files of tests/behaviour come first, and none is left for
-# one process alone at the end. JOBS= runs all in one.
+# one process alone at the end. A process that dies ends the run, which would wait for it for ever. JOBS= runs all in one.
 test: setup
-	$(BIN)/python -m pytest $(if $(JOBS),-n $(JOBS) --dist loadfile --no-loadscope-reorder) $(ARGS)
+	$(BIN)/python -m pytest $(if $(JOBS),-n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0) $(ARGS)
 
 # The tests of more than 30 seconds each.
 test-slow: setup

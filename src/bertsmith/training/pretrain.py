@@ -117,7 +117,7 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
     )
     compiled = CompiledStep(model, optimizer, device.torch_device) if is_compiled else None
     cadence = Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep, recipe.keep_every)
-    steps = recipe.phase1.steps + recipe.phase2.steps
+    steps = 0 if recipe.hours else recipe.phase1.steps + recipe.phase2.steps
     tables = (tokenizer.is_alphabetic, unigrams, tokenizer.piece_bytes)
     parts = (model, device.torch_device, *tables, compiled)
     objective = Pretraining(*parts) if teaching is None else DistilledPretraining(*parts, teaching=teaching)

@@ -162,3 +162,17 @@ def test_openvino_tells_nobody_that_it_is_used(folders: Any, tmp_path: Path) -> 
     environment = {**os.environ, "HOME": str(tmp_path / "home")}
     subprocess.run([sys.executable, "-c", code, str(folders("tag", "openvino"))], env=environment, check=True)
     assert not any((tmp_path / "home").rglob("*openvino*"))
+
+
+def test_signals_come_through_when_models_of_openvino_are_gone(folders: Any) -> None:
+    code = (
+        "import gc, signal, sys\nfrom bertsmith.inference.predictor import Predictor\n"
+        "first, second = (Predictor(sys.argv[1], backend='openvino') for _ in range(2))\n"
+        "first('word1'), second('word1')\n"
+        "del first\ngc.collect()\ndel second\ngc.collect()\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('came'))\nsignal.raise_signal(signal.SIGTERM)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folders("tag", "openvino"))], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.split()[-1:]) == (0, ["came"])

@@ -5,6 +5,7 @@ Legend: B rows, L columns.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -68,8 +69,15 @@ def openvino() -> Any:
     return importlib.import_module("openvino")
 
 
+@functools.cache
+def openvino_core() -> Any:
+    """The one of this process, which stays: each has a stack for signals of its own, and two that go in the order in
+    which they came leave the process on one that is freed, so that the next signal, Ctrl-C for one, kills it."""
+    return openvino().Core()
+
+
 def _open_openvino(graph: Graph) -> Run:
-    core = openvino().Core()
+    core = openvino_core()
     options: dict[str, Any] = {
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "NUM_STREAMS": 1,

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 
 from bertsmith.base import files
-from bertsmith.inference.backends.engines import openvino
+from bertsmith.inference.backends.engines import openvino, openvino_core
 
 EXTERNAL_FROM_BYTES = 1_900_000_000
 """A file of ONNX is one message of protobuf, which holds 2 GiB at most; weights above that lie in a file beside it."""
@@ -23,7 +23,7 @@ def write_graph(model: onnx.ModelProto, path: Path) -> int:
         else:
             given = path.with_suffix(".onnx")
             _write_onnx(model, given)
-            openvino().save_model(openvino().Core().read_model(given), path, compress_to_fp16=False)
+            openvino().save_model(openvino_core().read_model(given), path, compress_to_fp16=False)
             for each in _parts(given):
                 each.unlink()
         return sum(each.stat().st_size for each in _parts(path))

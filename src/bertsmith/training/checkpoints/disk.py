@@ -26,18 +26,22 @@ def tell_disk_need(run: Path, model: nn.Module, kept: Kept, steps: int, keeps_be
     """Says what the checkpoints, the one being written and the finished model will take beyond what is there already,
     and what is free; warns where it does not fit.
 
-    steps: of the whole run. keeps_best: whether best weights are written too. A quota of the user is not seen.
+    steps: of the whole run, 0 where time ends it. keeps_best: whether best weights are written too. A quota of the user
+    is not seen.
     """
     weights = sum(each.numel() * each.element_size() for each in model.state_dict().values())
     moments = 2 * sum(each.numel() * _FP32 for each in model.parameters() if each.requires_grad)
     # One more than are kept is there while it is being written; there are never more than steps.
-    checkpoints = min(kept.keep + (steps // kept.keep_every if kept.keep_every else 0) + 1, steps)
+    checkpoints = kept.keep + (steps // kept.keep_every if kept.keep_every else 0) + 1
+    checkpoints = min(checkpoints, steps) if steps else checkpoints
     parts = [f"{checkpoints} checkpoints of {size(weights + moments)} (the one being written included)"]
     total = checkpoints * (weights + moments)
     if keeps_best:
         parts.append(f"as many best weights of {size(weights)}")
         total += checkpoints * weights
     parts.append(f"a finished model of {size(weights)}")
+    if kept.keep_every and not steps:
+        parts.append("without those that keep_every keeps, of which nobody knows how many there will be")
     there, free = _size_of_outcome(run), shutil.disk_usage(run).free
     missing = max(total + weights - there, 0) - free
     said = f"disk: {run} will hold up to {size(total + weights)}: {', '.join(parts)}"
