@@ -132,5 +132,13 @@ def test_letters_lost_to_another_encoding_are_warned_about(tmp_path: Path, caplo
 def test_too_few_held_out_documents_are_warned_about(
     source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    prepare(source, tmp_path / "corpus", options=options())
-    assert "too few documents are held out" in caplog.text
+    corpus = prepare(source, tmp_path / "corpus", options=options())
+    documents = corpus.documents("train") + corpus.documents("held_out")
+    assert f"too few of {documents} documents are held out" in caplog.text
+    assert ("--documents blank-line or line" in caplog.text) == (documents < 20)
+    caplog.clear()
+    whole = tmp_path / "whole.txt"
+    whole.write_text("\n\n".join(f"A text of its own with the number {number}." for number in range(50)))
+    prepare(whole, tmp_path / "one", options=options())
+    assert "too few of 1 documents" in caplog.text
+    assert "--documents blank-line or line" in caplog.text

@@ -35,6 +35,8 @@ from bertsmith.tokens.tokenizer import Tokenizer
 _VERSION = 4
 # What decides beside the sources and the options.
 _OUTSIDE = ("tokenizer", "version")
+# Fewer are rather one text in a file that was meant as many.
+_FEW_DOCUMENTS = 20
 
 
 def prepare(
@@ -230,4 +232,10 @@ def _tell(corpus: Corpus) -> None:
         warn(f"this corpus is {corpus.doubt}: {', '.join(pages[:3])}{' ...' if len(pages) > 3 else ''}")
     held_out = corpus.documents("held_out")
     if corpus.account["made_of"]["options"]["held_out"] and held_out < 2:
-        warn(f"too few documents are held out to evaluate on ({held_out}); prepare with a larger --held-out")
+        documents = held_out + corpus.documents("train")
+        more = "a larger --held-out"
+        if documents < _FEW_DOCUMENTS:
+            more = (
+                "--documents blank-line or line, which make more of plain text (a file is one), or a larger --held-out"
+            )
+        warn(f"too few of {documents:,} documents are held out to evaluate on ({held_out}); prepare with {more}")
