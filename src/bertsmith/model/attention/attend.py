@@ -63,7 +63,7 @@ def back_end(
     if on_gpu and dtype in _HALVES and packed.tokens and _is_ampere(device.index):
         if not dropout and width % 8 == 0 and width <= 256:
             return "flash varlen"
-        if dropout and triton_attention.can_run(packed.tokens * heads * packed.longest, width):
+        if dropout and triton_attention.can_run(packed.tokens * heads, packed.longest, width):
             return "Triton varlen"
     if not isinstance(packed, Packed) or (on_gpu and packed.padded_places <= _MOST_PADDING * packed.tokens):
         return "padded rows"

@@ -18,7 +18,8 @@ from torch import Tensor
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 _WIDTHS = (16, 32, 64, 128)
-# Rows of a block of queries and of keys, and the warps that share it: the fewest for which no register spills.
+# Rows of a block of queries and of keys, and the warps that share it: the fewest for which no register spills on Hopper
+# and Blackwell. On Ampere those of backward_of_keys do.
 _BLOCK = 64
 OPTIONS = {
     "forward": {"num_warps": 4},
@@ -27,15 +28,15 @@ OPTIONS = {
 }
 
 
-def can_run(places: int, width: int) -> bool:
-    """Whether the kernels are there and take this head width, and T * N * longest `places`, which number random draws
-    in 31 bits."""
-    return _HAS_TRITON and width in _WIDTHS and places < 2**31
+def can_run(rows: int, longest: int, width: int) -> bool:
+    """Whether the kernels are there and take this head width, and T * N `rows`: random draws, each for eight of a row's
+    keys, are numbered in 31 bits."""
+    return _HAS_TRITON and width in _WIDTHS and rows * -(-longest // 8) < 2**31
 
 
 def varlen_attention(qkv: Tensor, heads: int, offsets: Tensor, longest: int, dropout: float) -> Tensor:
-    """qkv [T, 3, H] -> [T, H]. offsets: int32[S + 1]. The seed of what is dropped comes from the device's default
-    generator."""
+    """qkv [T, 3, H] -> [T, H]. offsets: int32[S + 1]. dropout: taken to the nearest of 65,536 parts, 0.1 as 0.100006.
+    The seed of what is dropped comes from the device's default generator."""
     seed = torch.randint(2**62, (1,), device=qkv.device)
     out: Tensor = _attention(qkv, heads, offsets, longest, dropout, seed)[0]
     return out
@@ -48,7 +49,7 @@ def _attention(
     """[T, H], and the logarithm of each row's sum in base 2: fp32[T, N]."""
     qkv = qkv.contiguous()
     out, lse = _empty_results(qkv, heads)
-    _run("forward", (qkv, out, lse, offsets, seed, dropout, longest), heads)
+    _run("forward", (qkv, out, lse, offsets, seed, round(dropout * 65536), longest), heads)
     return out, lse
 
 
@@ -61,7 +62,7 @@ def _attention_backward(
     heads, longest = where
     grad_out, qkv = grad_out.contiguous(), qkv.contiguous()
     grad_qkv = torch.empty_like(qkv)
-    arguments = (qkv, grad_out, *rows, grad_qkv, offsets, seed, dropout, longest)
+    arguments = (qkv, grad_out, *rows, grad_qkv, offsets, seed, round(dropout * 65536), longest)
     _run("backward_of_keys", arguments, heads)
     _run("backward_of_queries", arguments, heads)
     return grad_qkv
@@ -69,7 +70,7 @@ def _attention_backward(
 
 def _run(name: str, arguments: tuple[Any, ...], heads: int) -> None:
     """Starts a kernel for every block of the longest sequence, head and sequence. qkv comes first, the offsets, the
-    seed, the dropout and the longest last."""
+    seed, what is dropped and the longest last."""
     from bertsmith.model.triton import kernels as triton_kernels
 
     qkv, longest, sequences = arguments[0], arguments[-1], len(arguments[-4]) - 1

@@ -7,7 +7,7 @@ function of a seed and of (slot, head, key), so that backward drops the same wit
 Imported only where Triton is there. Programs: blocks of the longest sequence x N x S, blocks first.
 
 Legend: T token slots, S sequences, N heads, D head width (a power of two), K rows of a block. qkv: [T, 3, N, D]. out:
-[T, N, D]. lse (in base 2), delta: fp32[T, N]. offsets: int32[S + 1]. seed: int64[1].
+[T, N, D]. lse (in base 2), delta: fp32[T, N]. offsets: int32[S + 1]. seed: int64[1]. dropped: of 65,536 probabilities.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
@@ -49,13 +49,29 @@ def _store_rows(base, values, first, length, ROW: tl.constexpr, D: tl.constexpr,
 
 
 @triton.jit
-def _kept(seed, dropout, query, key, head, LONGEST, HEADS: tl.constexpr):
-    """Whether a probability is kept. query, key: slots of the batch and places in the sequence, broadcast together."""
-    return tl.rand(seed, (query * HEADS + head) * LONGEST + key, _ROUNDS) >= dropout
+def _share(dropped):
+    """Of the probabilities that are kept."""
+    return 1 - dropped * (1.0 / 65536)
 
 
 @triton.jit
-def forward(qkv, out, lse, offsets, seed, dropout, LONGEST, HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr):
+def _kept(seed, dropped, query, key_first, head, LONGEST, HEADS: tl.constexpr, K: tl.constexpr):
+    """[K queries, K keys]: whether a probability is kept. query: [K], slots of the batch. key_first: the first key's
+    place in the sequence, a multiple of K.
+
+    One call of Philox gives 128 bits, 16 for each of eight neighbouring keys: its multiplications are what dropout
+    costs."""
+    EIGHTS: tl.constexpr = K // 8
+    eight = key_first // 8 + tl.arange(0, EIGHTS)
+    counter = (query * HEADS + head)[:, None] * tl.cdiv(LONGEST, 8) + eight[None, :]
+    a, b, c, d = tl.randint4x(seed, counter, _ROUNDS)
+    four = tl.join(tl.join(a, b), tl.join(c, d)).to(tl.uint32, bitcast=True)
+    kept = tl.join((four & 0xFFFF) >= dropped, (four >> 16) >= dropped)
+    return tl.reshape(kept, (K, K))
+
+
+@triton.jit
+def forward(qkv, out, lse, offsets, seed, dropped, LONGEST, HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr):
     first, head, start, length = _place(offsets, LONGEST, HEADS, K)
     if first < length:
         ROW: tl.constexpr = 3 * HEADS * D
@@ -77,25 +93,25 @@ def forward(qkv, out, lse, offsets, seed, dropout, LONGEST, HEADS: tl.constexpr,
             probabilities = tl.exp2(scores - higher[:, None])
             shrink = tl.exp2(highest - higher)
             total = total * shrink + tl.sum(probabilities, 1)
-            kept = _kept(drawn, dropout, (start + row)[:, None], key[None, :], head, LONGEST, HEADS)
+            kept = _kept(drawn, dropped, start + row, key_first, head, LONGEST, HEADS, K)
             probabilities = tl.where(kept, probabilities, 0.0)
             sums = sums * shrink[:, None] + tl.dot(probabilities.to(v.dtype), v, input_precision="ieee")
             highest = higher
-        result = sums / (total * (1 - dropout))[:, None]
+        result = sums / (total * _share(dropped))[:, None]
         _store_rows(out + (start.to(tl.int64) * HEADS + head) * D, result, first, length, HEADS * D, D, K)
         tl.store(lse + (start + row) * HEADS + head, highest + tl.log2(total), mask=row < length)
 
 
 @triton.jit
-def _gradients(q, k, v, grad_out, lse, delta, kept, real, dropout, D: tl.constexpr):
+def _gradients(q, k, v, grad_out, lse, delta, kept, real, dropped, D: tl.constexpr):
     """[K keys, K queries]: the probabilities after dropout, and the gradient of the scores, both transposed."""
     scale = 1.0 / tl.sqrt(D * 1.0)
     scores = tl.dot(k, tl.trans(q), input_precision="ieee") * (scale * _LOG2_E)
     probabilities = tl.where(real, tl.exp2(scores - lse[None, :]), 0.0)
     grad_probabilities = tl.dot(v, tl.trans(grad_out), input_precision="ieee")
-    grad_probabilities = tl.where(kept, grad_probabilities / (1 - dropout), 0.0)
-    dropped = tl.where(kept, probabilities / (1 - dropout), 0.0)
-    return dropped, probabilities * (grad_probabilities - delta[None, :]) * scale
+    grad_probabilities = tl.where(kept, grad_probabilities / _share(dropped), 0.0)
+    left = tl.where(kept, probabilities / _share(dropped), 0.0)
+    return left, probabilities * (grad_probabilities - delta[None, :]) * scale
 
 
 @triton.jit
@@ -121,7 +137,7 @@ def backward_of_keys(
     grad_qkv,
     offsets,
     seed,
-    dropout,
+    dropped,
     LONGEST,
     HEADS: tl.constexpr,
     D: tl.constexpr,
@@ -142,9 +158,9 @@ def backward_of_keys(
             row = query_first + tl.arange(0, K)
             q, by, sums, shift = _queries(qkv, grad_out, lse, delta, query_first, head, start, length, HEADS, D, K)
             real = (key < length)[:, None] & (row < length)[None, :]
-            kept = _kept(drawn, dropout, (start + row)[None, :], key[:, None], head, LONGEST, HEADS)
-            dropped, grad_scores = _gradients(q, k, v, by, sums, shift, kept, real, dropout, D)
-            grad_v += tl.dot(dropped.to(by.dtype), by, input_precision="ieee")
+            kept = tl.trans(_kept(drawn, dropped, start + row, first, head, LONGEST, HEADS, K))
+            left, grad_scores = _gradients(q, k, v, by, sums, shift, kept, real, dropped, D)
+            grad_v += tl.dot(left.to(by.dtype), by, input_precision="ieee")
             grad_k += tl.dot(grad_scores.to(q.dtype), q, input_precision="ieee")
         _store_rows(grad_qkv + base + HEADS * D, grad_k, first, length, ROW, D, K)
         _store_rows(grad_qkv + base + 2 * HEADS * D, grad_v, first, length, ROW, D, K)
@@ -159,7 +175,7 @@ def backward_of_queries(
     grad_qkv,
     offsets,
     seed,
-    dropout,
+    dropped,
     LONGEST,
     HEADS: tl.constexpr,
     D: tl.constexpr,
@@ -179,7 +195,7 @@ def backward_of_queries(
             k = _rows(qkv + base + HEADS * D, key_first, length, ROW, D, K)
             v = _rows(qkv + base + 2 * HEADS * D, key_first, length, ROW, D, K)
             real = (key < length)[:, None] & (row < length)[None, :]
-            kept = _kept(drawn, dropout, (start + row)[None, :], key[:, None], head, LONGEST, HEADS)
-            _, grad_scores = _gradients(q, k, v, by, sums, shift, kept, real, dropout, D)
+            kept = tl.trans(_kept(drawn, dropped, start + row, key_first, head, LONGEST, HEADS, K))
+            _, grad_scores = _gradients(q, k, v, by, sums, shift, kept, real, dropped, D)
             grad_q += tl.dot(tl.trans(grad_scores).to(k.dtype), k, input_precision="ieee")
         _store_rows(grad_qkv + base, grad_q, first, length, ROW, D, K)

@@ -16,7 +16,7 @@ WHOLE, HALF = 4, 2
 _PADDED = 1.05
 # From this mean length on, attention in fp32 without dropout keeps no probabilities on a CPU (`attention/attend.py`).
 _LONG = 256
-HEAP = 1.9
+HEAP = 1.975
 """Of a CPU's process: what it takes for a byte that a micro-batch needs at its peak. The process keeps what a step
 frees (`model/cpu/allocator.py`), and pieces of many sizes do not fill the holes of others. By the runs of docs/plan.md.
 """

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import torch
 
 from bertsmith.base.layout import Layout
@@ -41,11 +44,17 @@ def without_dropout() -> None:
 
 def with_dropout() -> None:
     """Equal to attention written out, with the probabilities dropped that the kernel dropped."""
-    dropout = 0.3
+    dropout = round(0.3 * 65536) / 65536  # what the kernels take 0.3 as
     qkv, by_out, packed = drawn()
     masks = dropped(packed, dropout)
     kept = torch.cat([mask.flatten() for mask in masks]).float().mean()
     assert abs(kept - (1 - dropout)) < 0.01, "about that share is kept"
+    long = masks[LENGTHS.index(64)].flatten(0, 1).float() - (1 - dropout)
+    assert long.view(-1, 8, 8).mean((0, 1)).abs().max() < 0.05, "and of each of the eight that one draw decides on"
+    together = (long.T @ long) / len(long) / (dropout * (1 - dropout))
+    assert (together - torch.diag(together.diagonal())).abs().max() < 0.45, "each by itself"
+    by_row = (long @ long.T) / 64 / (dropout * (1 - dropout))
+    assert (by_row - torch.diag(by_row.diagonal())).abs().max() < 0.75, "and each row"
     ours, theirs = qkv.clone().requires_grad_(), qkv.clone().requires_grad_()
     out, expected = kernel(ours, packed, dropout), written_out(theirs, packed, masks, dropout)
     out.backward(by_out)
@@ -100,22 +109,27 @@ def in_a_graph() -> None:
     assert torch.equal(qkv.grad, expected)
 
 
-def compiles() -> None:
-    """Each kernel becomes machine code of both generations of cards."""
+def compiles(folder: Path) -> None:
+    """Each kernel becomes machine code of three generations of cards."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     from bertsmith.model.triton import kernels as triton_kernels
 
-    known = {"lse": "*fp32", "delta": "*fp32", "offsets": "*i32", "seed": "*i64", "dropout": "fp32", "LONGEST": "i32"}
+    known = {"lse": "*fp32", "delta": "*fp32", "offsets": "*i32", "seed": "*i64", "dropped": "i32", "LONGEST": "i32"}
     shape = {"HEADS": 16, "D": 64, "K": triton_attention._BLOCK}
+    code, tool = folder / "cubin", Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     for name, options in triton_attention.OPTIONS.items():
         function = getattr(triton_kernels, name)
         signature = {each: "constexpr" if each in shape else known.get(each, "*bf16") for each in function.arg_names}
-        for generation in (80, 90):
+        for generation in (80, 90, 100):
             source = ASTSource(fn=function, signature=signature, constexprs=shape)
             made = triton.compile(source, target=GPUTarget("cuda", generation, 32), options=options)
-            assert made.asm["cubin"]
+            code.write_bytes(made.asm["cubin"])
             assert made.metadata.shared < 100_000
-            print(name, generation, made.metadata.shared)
+            used = subprocess.run([tool, "-res-usage", code], capture_output=True, text=True, check=True).stdout
+            assert f"Function {name}" in used
+            spills = generation == 80 and name == "backward_of_keys"
+            assert ("STACK:0 " in used) != spills, used
+            assert made.asm["ptx"].count("mul.hi") < 100, "one Philox call for eight keys"
