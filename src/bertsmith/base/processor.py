@@ -22,6 +22,7 @@ _FEATURES = {
     "amx_bf16": (("amx_bf16", "amx_tile"), ("amx_bf16", "amx_tile")),
     "bf16": (("bf16",), ("bf16",)),
 }
+_VNNI = frozenset({"avx512_vnni", "avx_vnni"})
 _OF_BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 _OF_AVX512 = frozenset({"avx512", "avx512_bf16", "amx_bf16"})
 
@@ -32,7 +33,8 @@ class Processor:
 
     system: as `platform.system` names it. architecture: "x86_64", "arm64" or "unknown". vendor: "Intel", "AMD" or
     "unknown". features: any of avx512 (with BW, VL and DQ), avx512_bf16, amx_bf16, and bf16 on arm64. limits: the
-    environment variables, with their values, that took features away.
+    environment variables, with their values, that took features away. vnni: whether it has instructions of its own for
+    products of 8-bit numbers, whatever the environment says.
     """
 
     system: str
@@ -40,6 +42,7 @@ class Processor:
     vendor: str = UNKNOWN
     features: frozenset[str] = frozenset()
     limits: tuple[str, ...] = ()
+    vnni: bool = False
 
     def has(self, feature: str) -> bool:
         return feature in self.features
@@ -81,6 +84,7 @@ def recognise(
         _VENDORS.get(_field(cpuinfo, "vendor_id"), UNKNOWN),
         frozenset(features.difference(*lowered.values())),
         tuple(limit for limit, taken in lowered.items() if features & taken),
+        vnni=not _VNNI.isdisjoint(known | flags),
     )
 
 

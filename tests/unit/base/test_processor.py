@@ -64,6 +64,14 @@ def test_pytorch_is_believed_over_the_flags_but_not_about_a_kernel_without_amx()
     assert recognise("Linux", "x86_64", "", capabilities, {}).features == X86, "no /proc to contradict it"
 
 
+def test_instructions_for_8_bits_are_found_by_either_name_and_no_variable_takes_them_away() -> None:
+    for flags, has in (("avx2 avx512_vnni", True), ("avx2 avx_vnni", True), ("avx2 avx512f", False)):
+        found = recognise("Linux", "x86_64", f"flags : {flags}", {}, {"ATEN_CPU_CAPABILITY": "avx2"})
+        assert found.vnni == has
+    assert recognise("Linux", "x86_64", "", {"avx512_vnni": True}, {}).vnni
+    assert not recognise("Windows", "AMD64", "", {"avx512_vnni": True}, {}).vnni, "nothing is assumed there"
+
+
 @pytest.mark.parametrize("system", ["Darwin", "Windows", "FreeBSD"])
 def test_other_systems_are_unknown_and_compute_in_fp32(system: str) -> None:
     capabilities = {"neon": True, "bf16": True, "avx512_bf16": True, "amx_bf16": True, "amx_tile": True}
