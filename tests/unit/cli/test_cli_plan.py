@@ -47,6 +47,13 @@ def test_a_plan_of_pre_training(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_without_a_price_no_money_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert planned(tmp_path, "plan", "bert-base-nvlamb", "--corpus", str(small_corpus()))["money"] == 0
+    said = capsys.readouterr().out
+    assert "speed-up" in said
+    assert "money" not in said
+
+
 def test_tokens_and_epochs_are_those_of_a_run(tmp_path: Path) -> None:
     """Of as many steps as an epoch has, whose instances all have their own lengths."""
     from bertsmith.batches.order import Order

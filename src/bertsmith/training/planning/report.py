@@ -43,6 +43,7 @@ def _stages(plan: Plan) -> list[str]:
 def _rows(plan: Plan) -> list[tuple[str, Cells, str]]:
     """Title, cell of a stage, cell of all stages."""
     stages, one = plan.one.stages, plan.one
+    money = ("money", lambda each: f"{each.hours * one.ranks * one.price:,.2f}", f"{one.money:,.2f}")
     tokens, flop = sum(each.work.tokens for each in stages), sum(each.flop for each in stages)
     return [
         ("sequences of at most", lambda each: f"{each.work.length:,} tokens", ""),
@@ -59,7 +60,7 @@ def _rows(plan: Plan) -> list[tuple[str, Cells, str]]:
         ("tokens a second", _rate, ""),
         ("evaluations", lambda each: duration(each.evaluation), ""),
         ("time", lambda each: hours(each.hours), hours(one.hours)),
-        ("money", lambda each: f"{each.hours * one.ranks * one.price:,.2f}", f"{one.money:,.2f}"),
+        *([money] if one.price else []),
     ]
 
 
@@ -108,7 +109,7 @@ def _hosts(plan: Plan) -> list[str]:
     whole = [each for each in plan.many if each.stages]
     if not whole:
         return []
-    head = ["hosts", "ranks", "time", "speed-up", "money"]
+    head = ["hosts", "ranks", "time", "speed-up", *(["money"] if whole[0].price else [])]
     lines = aligned([head, *(_host_cells(each, whole[0]) for each in whole)], "r")
     left = [each for each in plan.many if not each.stages]
     if left:
@@ -118,4 +119,5 @@ def _hosts(plan: Plan) -> list[str]:
 
 def _host_cells(each: OnHosts, one: OnHosts) -> Sequence[str]:
     speed = one.hours / each.hours
-    return [str(each.hosts), f"{each.ranks:,}", hours(each.hours), f"{speed:.2f}x", f"{each.money:,.2f}"]
+    cells = [str(each.hosts), f"{each.ranks:,}", hours(each.hours), f"{speed:.2f}x"]
+    return [*cells, f"{each.money:,.2f}"] if each.price else cells

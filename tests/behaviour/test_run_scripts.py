@@ -1,0 +1,117 @@
+"""The scripts behind docs/runs, with models of one layer: what they compare, and that nothing is run twice."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from made_runs import small_corpus
+
+# One layer of 32, so that a run takes a second.
+SHAPE = {"model.layers": 1, "model.hidden": 32, "model.heads": 2, "model.intermediate": 48}
+
+
+@pytest.fixture
+def script(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
+    monkeypatch.delitem(sys.modules, "matplotlib.backends.backend_agg", raising=False)  # these do draw
+    yield importlib.import_module
+    for name in ("parity_runs", "seed_runs", "ladder", "runs_file"):
+        sys.modules.pop(name, None)
+
+
+def drawn(png: Path) -> list[object]:
+    """The flags for a picture, where one can be drawn."""
+    return ["--png", png] if importlib.util.find_spec("matplotlib") else []
+
+
+def called(script: Any, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    """Runs the script as from a command line."""
+    monkeypatch.setattr(sys, "argv", [script.__name__, *map(str, arguments)])
+    script.main()
+
+
+def test_a_run_has_the_losses_of_transformers_with_a_float64_update(
+    script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = script("parity_runs")
+    monkeypatch.setattr(runs, "RECIPE", "bert-tiny")
+    monkeypatch.setattr(runs, "BATCH", 8)
+    monkeypatch.setattr(runs, "LENGTH", 64)
+    monkeypatch.setattr(runs, "LAST", 2)
+    monkeypatch.setattr(runs, "STEPS", {0.0: 6, 0.1: 4})
+    out, png = tmp_path / "parity.json", tmp_path / "parity.png"
+    called(runs, monkeypatch, "run", "--corpus", small_corpus(), "--out", out)
+    rows = json.loads(out.read_text())
+    plain = {row["who"]: row["losses"] for row in rows if row["dropout"] == 0}
+    assert len(plain["bertsmith"]) == len(plain["transformers"]) == 6
+    assert plain["bertsmith"] == pytest.approx(plain["transformers"], abs=2e-5)
+    assert abs(plain["bertsmith"][-1] - plain["bertsmith"][0]) > 0.05, "the weights have moved"
+    assert len(rows) == 2 + 2 * len(runs.SEEDS)
+    capsys.readouterr()
+    called(runs, monkeypatch, "run", "--corpus", small_corpus(), "--out", out)
+    assert not capsys.readouterr().out, "nothing is run twice"
+    called(runs, monkeypatch, "table", out, *drawn(png))
+    assert "beside transformers" in capsys.readouterr().out
+    assert not drawn(png) or png.stat().st_size > 10_000
+
+
+def test_seeds_are_compared_with_mean_and_deviation(
+    script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = script("seed_runs")
+    fields = {**SHAPE, "phase1.steps": 3, "phase2.steps": 2, "phase2.global_batch": 2, "evaluate_instances": 8}
+    monkeypatch.setattr(runs, "FIELDS", fields)
+    monkeypatch.setattr(runs, "SEEDS", (1, 2))
+    out, png = tmp_path / "seeds.json", tmp_path / "seeds.png"
+    called(runs, monkeypatch, "run", "--corpus", small_corpus(), "--runs", tmp_path / "runs", "--out", out)
+    rows = {(row["seed"], row["precision"]): row for row in json.loads(out.read_text())}
+    assert set(rows) == {(1, "fp32"), (2, "fp32"), (1, "bf16")}
+    capsys.readouterr()
+    called(runs, monkeypatch, "table", out, *drawn(png))
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("masked_loss at 512"))
+    first, second, mean, deviation, half = map(float, line.split()[3:])
+    assert (first, second) == tuple(round(rows[seed, "fp32"]["score"], 4) for seed in (1, 2))
+    assert mean == pytest.approx((first + second) / 2, abs=1e-4)
+    assert deviation == pytest.approx(abs(first - second) / 2**0.5, abs=1e-4)
+    assert half == pytest.approx(first, abs=0.02)
+    assert not drawn(png) or png.stat().st_size > 10_000
+
+
+def test_rungs_and_the_chosen_recipe_end_in_one_table(
+    script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ladder = script("ladder")
+    small = {**SHAPE, "phase1.steps": 3, "phase1.global_batch": 8, "evaluate_every": 2, "evaluate_instances": 8}
+    monkeypatch.setattr(ladder, "BASE", ladder.BASE | small)
+    monkeypatch.setattr(ladder, "RUNGS", {name: ladder.RUNGS[name] for name in ("base", "30% to 15%", "NVLAMB")})
+    monkeypatch.setattr(ladder, "TIMES", 2)
+    blimp = tmp_path / "blimp"
+    blimp.mkdir()
+    pair = json.dumps({"sentence_good": "the object is callable", "sentence_bad": "the object are callable"})
+    for name in ("adjunct_island", "causative"):
+        (blimp / f"{name}.jsonl").write_text(f"{pair}\n" * 3)
+    out, png = tmp_path / "ladder.json", tmp_path / "ladder.png"
+    flags = ["--corpus", small_corpus(), "--blimp", blimp, "--runs", tmp_path / "runs", "--out", out]
+    called(ladder, monkeypatch, "run", *flags)
+    called(ladder, monkeypatch, "run", *flags, "--chosen", "30% to 15%", "NVLAMB")
+    rows = json.loads(out.read_text())
+    assert [row["rung"] for row in rows] == ["base", "30% to 15%", "NVLAMB", "chosen"]
+    assert [row["slots"] for row in rows] == [3 * 8 * 128] * 3 + [6 * 8 * 128]
+    chosen = rows[-1]["fields"]
+    assert (chosen["masking.final_rate"], chosen["optimizer.name"], chosen["phase1.steps"]) == (0.15, "lamb", 6)
+    assert [step for step, _ in rows[0]["curve"]] == [2, 3]
+    assert len({row["score"] for row in rows}) == 4
+    capsys.readouterr()
+    called(ladder, monkeypatch, "run", *flags)
+    assert json.loads(out.read_text()) == rows
+    called(ladder, monkeypatch, "table", out, *drawn(png))
+    assert len(capsys.readouterr().out.splitlines()) == 5
+    assert not drawn(png) or png.stat().st_size > 10_000
