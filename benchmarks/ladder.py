@@ -13,18 +13,20 @@ where it was stopped, and none that the file has is run again.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from runs_file import once
+from runs_file import identity, once
 
 from bertsmith.base import files
 from bertsmith.base.figures import new_figure, save_figure
 from bertsmith.base.tables import aligned
 from bertsmith.inference.minimal_pairs import evaluate_minimal_pairs
 from bertsmith.recipes.loader import load_recipe
+from bertsmith.recipes.schema import Recipe
 from bertsmith.training.pretrain import pretrain
 
 PAIRS = 200
@@ -70,9 +72,8 @@ CHOSEN = "chosen"
 TIMES = 10
 
 
-def trained(fields: dict[str, Any], corpus: Path, folder: Path, blimp: Path) -> dict[str, Any]:
+def trained(recipe: Recipe, corpus: Path, folder: Path, blimp: Path) -> dict[str, Any]:
     """A run to its end, from where it was, and what its model knows."""
-    recipe = load_recipe("bert-base-mlm", [f"--{name}={value}" for name, value in fields.items()])
     run = pretrain(recipe, corpus, folder, resume=folder.is_dir())
     (final,) = run.metrics("final")
     with tempfile.TemporaryDirectory() as few:
@@ -95,13 +96,16 @@ def run(given: argparse.Namespace) -> None:
     """The rungs, or the chosen recipe for ten times as long."""
     chosen = {name: value for rung in given.chosen or () for name, value in RUNGS[rung].items()}
     changes = {CHOSEN: chosen | {"phase1.steps": TIMES * (BASE | chosen)["phase1.steps"]}} if given.chosen else RUNGS
+    pairs = hashlib.sha256("".join(map(files.sha256, sorted(given.blimp.glob("*.jsonl")))).encode()).hexdigest()
     for name, each in changes.items():
         fields = BASE | each
         folder = given.runs / name.replace(" ", "-").replace("%", "")
-        key = {"rung": name, "fields": fields, "corpus": files.sha256(given.corpus / "corpus.json"), "pairs": PAIRS}
+        recipe = load_recipe("bert-base-mlm", [f"--{field}={value}" for field, value in fields.items()])
+        key = {"rung": name, "fields": fields, "recipe": identity(recipe), "pairs": PAIRS, "pairs_sha256": pairs}
+        key["corpus"] = files.sha256(given.corpus / "corpus.json")
 
-        def rung(fields: dict[str, Any] = fields, folder: Path = folder) -> dict[str, Any]:
-            return trained(fields, given.corpus, folder, given.blimp)
+        def rung(recipe: Recipe = recipe, folder: Path = folder) -> dict[str, Any]:
+            return trained(recipe, given.corpus, folder, given.blimp)
 
         once(given.out, key, ("rung",), rung)
 

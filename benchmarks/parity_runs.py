@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from runs_file import deviation, once
+from runs_file import deviation, identity, once
 
 from bertsmith.base import files
 from bertsmith.base.device import choose_device
@@ -124,13 +124,14 @@ def run(corpus: Path, out: Path) -> None:
     for dropout, steps in STEPS.items():
         for seed in SEEDS if dropout else SEEDS[:1]:
             for who, losses in ((OURS, ours), (PEER, theirs)):
+                recipe = recipe_of(dropout, seed)
 
-                def measured(losses: Any = losses, dropout: float = dropout, seed: int = seed) -> dict[str, Any]:
-                    found = list(losses(recipe_of(dropout, seed), opened))
+                def measured(losses: Any = losses, recipe: Recipe = recipe) -> dict[str, Any]:
+                    found = list(losses(recipe, opened))
                     return {"score": float(np.mean(found[-LAST:])), "losses": [round(each, 6) for each in found]}
 
                 key = {"who": who, "dropout": dropout, "seed": seed, "steps": steps, "batch": BATCH, "length": LENGTH}
-                key["corpus"] = files.sha256(corpus / "corpus.json")
+                key |= {"recipe": identity(recipe), "corpus": files.sha256(corpus / "corpus.json")}
                 once(out, key, ("who", "dropout", "seed"), measured)
 
 
@@ -167,9 +168,13 @@ def draw(of: dict[tuple[str, float, int], Any], apart: Any, png: Path) -> None:
             curves.plot(np.arange(1, len(losses) + 1), losses, color=colour, linewidth=0.6, alpha=0.7, label=label)
     curves.set(title="with dropout, three seeds", xlabel="step", ylabel="loss")
     curves.legend()
-    differences.semilogy(np.arange(1, len(apart) + 1), np.maximum(apart, 1e-9), color="black")
-    differences.axhline(1e-3, color="tab:red", linestyle="--", linewidth=0.8)
-    differences.set(title="without dropout", xlabel="step", ylabel="difference of losses")
+    # Losses are kept to six places, which is what fp32 resolves at their size.
+    differences.semilogy(
+        np.arange(1, len(apart) + 1), np.maximum(apart, 1e-6), color="black", marker=".", linewidth=0.6
+    )
+    differences.axhline(1e-3, color="tab:red", linestyle="--", linewidth=0.8, label="bound")
+    differences.set(title="without dropout", xlabel="step", ylabel="difference of losses, or 1e-6")
+    differences.legend()
     save_figure(figure, png)
 
 

@@ -7,11 +7,13 @@ where it was.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import math
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,9 @@ import numpy as np
 
 from bertsmith.base import files
 from bertsmith.base.device import choose_device
+from bertsmith.base.versions import git_state
+from bertsmith.recipes.loader import as_yaml
+from bertsmith.recipes.schema import Recipe
 
 _PACKAGES = ("bertsmith", "torch", "transformers", "sentence-transformers", "tokenizers", "numpy")
 
@@ -53,12 +58,18 @@ def once(out: Path, key: dict[str, Any], names: Sequence[str], run: Callable[[],
     print(f"{name}: {found['score']:.4f} in {found['seconds']:.0f} s", flush=True)
 
 
+def identity(recipe: Recipe) -> str:
+    """A hash of all fields of a recipe, those of its preset among them."""
+    return hashlib.sha256(as_yaml(asdict(recipe)).encode()).hexdigest()[:16]
+
+
 def machine() -> dict[str, Any]:
     """What a run was made with. auto: the precision that "auto" is here."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.is_file() else []
     cpus = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     facts = {"cpu": next(cpus, "unknown"), "cores": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS")}
+    facts["commit"] = git_state(Path(__file__).parent, Path(__file__).name)
     return {"versions": _versions(), **facts, "auto": choose_device("auto", "auto").precision}
 
 

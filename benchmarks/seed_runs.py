@@ -13,23 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from runs_file import deviation, once
+from runs_file import deviation, identity, once
 
 from bertsmith.base import files
 from bertsmith.base.figures import new_figure, save_figure
 from bertsmith.base.log import configure
 from bertsmith.base.tables import aligned
 from bertsmith.recipes.loader import load_recipe
+from bertsmith.recipes.schema import Recipe
 from bertsmith.training.pretrain import pretrain
 
 SEEDS = (1, 2, 3, 4, 5)
 FIELDS = {"phase1.steps": 1000, "phase2.steps": 100, "log_every": 10, "evaluate_instances": 1024}
 
 
-def trained(corpus: Path, folder: Path, seed: int, precision: str) -> dict[str, Any]:
+def trained(recipe: Recipe, corpus: Path, folder: Path) -> dict[str, Any]:
     """The curve of a run, from where it was, and what its model predicts of held-out text."""
-    fields = {**FIELDS, "seed": seed, "precision": precision, "device": "cpu"}
-    recipe = load_recipe("bert-tiny", [f"--{name}={value}" for name, value in fields.items()])
     run = pretrain(recipe, corpus, folder, resume=folder.is_dir())
     curve = [[each["step"], round(each["loss"], 5)] for each in run.metrics("train")]
     final = {str(each["sequence_length"]): each for each in run.metrics("final")}
@@ -41,10 +40,13 @@ def trained(corpus: Path, folder: Path, seed: int, precision: str) -> dict[str, 
 def run(corpus: Path, runs: Path, out: Path) -> None:
     """All runs that the file does not have yet."""
     for seed, precision in (*((seed, "fp32") for seed in SEEDS), (SEEDS[0], "bf16")):
-        key = {"seed": seed, "precision": precision, **FIELDS, "corpus": files.sha256(corpus / "corpus.json")}
+        fields = {**FIELDS, "seed": seed, "precision": precision, "device": "cpu"}
+        recipe = load_recipe("bert-tiny", [f"--{name}={value}" for name, value in fields.items()])
+        key = {"seed": seed, "precision": precision, **FIELDS, "recipe": identity(recipe)}
+        key["corpus"] = files.sha256(corpus / "corpus.json")
 
-        def measured(seed: int = seed, precision: str = precision) -> dict[str, Any]:
-            return trained(corpus, runs / f"{precision}-seed-{seed}", seed, precision)
+        def measured(recipe: Recipe = recipe, name: str = f"{precision}-seed-{seed}") -> dict[str, Any]:
+            return trained(recipe, corpus, runs / name)
 
         once(out, key, ("seed", "precision"), measured)
 

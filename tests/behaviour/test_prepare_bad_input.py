@@ -142,3 +142,7 @@ def test_too_few_held_out_documents_are_warned_about(
     prepare(whole, tmp_path / "one", options=options())
     assert "too few of 1 documents" in caplog.text
     assert "--documents blank-line or line" in caplog.text
+    caplog.clear()
+    prepare(whole, tmp_path / "lines", options=options(documents="line", held_out=0.001))
+    assert "too few of 50 documents" in caplog.text
+    assert "--documents" not in caplog.text

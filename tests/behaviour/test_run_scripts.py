@@ -55,11 +55,16 @@ def test_a_run_has_the_losses_of_transformers_with_a_float64_update(
     assert plain["bertsmith"] == pytest.approx(plain["transformers"], abs=2e-5)
     assert abs(plain["bertsmith"][-1] - plain["bertsmith"][0]) > 0.05, "the weights have moved"
     assert len(rows) == 2 + 2 * len(runs.SEEDS)
+    dropped = {(row["who"], row["seed"]): row["losses"] for row in rows if row["dropout"]}
+    for who, losses in plain.items():
+        assert abs(dropped[who, 1][0] - losses[0]) > 1e-4, "there is dropout"
     capsys.readouterr()
     called(runs, monkeypatch, "run", "--corpus", small_corpus(), "--out", out)
     assert not capsys.readouterr().out, "nothing is run twice"
     called(runs, monkeypatch, "table", out, *drawn(png))
-    assert "beside transformers" in capsys.readouterr().out
+    *_, line = capsys.readouterr().out.splitlines()
+    ours, theirs = (sum(sum(dropped[who, seed][-2:]) / 2 for seed in runs.SEEDS) for who in (runs.OURS, runs.PEER))
+    assert line == f"mean loss of the last 2 steps: {ours / theirs - 1:+.2%} beside transformers"
     assert not drawn(png) or png.stat().st_size > 10_000
 
 

@@ -114,6 +114,16 @@ def test_every_nth_is_written_and_kept_and_n_may_change(
         small_recipe(keep_every=-1)
 
 
+def test_where_time_ends_a_run_the_disk_is_that_of_no_number_of_steps(
+    tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    recipe = small_recipe(phase1__steps=1, phase2__steps=1, save_every=2, keep=2, keep_every=3, hours=1e-5)
+    pretrain(recipe, corpus(), tmp_path / "run")
+    (line,) = [each for each in said.messages if "will hold up to" in each]
+    assert ": 3 checkpoints of " in line, "two that are kept, and the one being written, whatever the recipe's steps"
+    assert "and a checkpoint more for every 3 steps that it will have taken" in line
+
+
 def bytes_of(text: str) -> float:
     number, unit = text.split()
     return float(number) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]

@@ -35,7 +35,7 @@ from bertsmith.tokens.tokenizer import Tokenizer
 _VERSION = 4
 # What decides beside the sources and the options.
 _OUTSIDE = ("tokenizer", "version")
-# Fewer are rather one text in a file that was meant as many.
+# Below this, a file of plain text was probably meant as many documents.
 _FEW_DOCUMENTS = 20
 
 
@@ -234,8 +234,6 @@ def _tell(corpus: Corpus) -> None:
     if corpus.account["made_of"]["options"]["held_out"] and held_out < 2:
         documents = held_out + corpus.documents("train")
         more = "a larger --held-out"
-        if documents < _FEW_DOCUMENTS:
-            more = (
-                "--documents blank-line or line, which make more of plain text (a file is one), or a larger --held-out"
-            )
+        if documents < _FEW_DOCUMENTS and corpus.account["made_of"]["options"]["documents"] == "file":
+            more = "--documents blank-line or line, where a file of plain text holds many, or a larger --held-out"
         warn(f"too few of {documents:,} documents are held out to evaluate on ({held_out}); prepare with {more}")

@@ -135,6 +135,11 @@ class FinetuneResult:
         """The measurement of the weights that were kept."""
         return self.kept.epochs[-1] if self.keep_seed == LAST else self.kept.best
 
+    @property
+    def tuned_score(self) -> float:
+        """The metric of the finished model on the dev rows, with what was tuned on them after training."""
+        return self.tuned["dev"].get(self.metric, self.kept_epoch.dev[self.metric])
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it, with mean and standard deviation, without the folder."""
         values = asdict(self)
@@ -164,9 +169,8 @@ class FinetuneResult:
             *([f"test {self.metric} {_spread(self.test_scores)}"] if self.test_scores else []),
             f"kept seed {kept.seed}{why if len(self.seeds) > 1 else ''}, epoch {self.kept_epoch.epoch:g}: {score:.4f}",
         ]
-        tuned = self.tuned["dev"].get(self.metric, score)
-        if abs(tuned - score) > _SHOWN_CHANGE:
-            found.append(f"{tuned:.4f} by the finished model")
+        if abs(self.tuned_score - score) > _SHOWN_CHANGE:
+            found.append(f"{self.tuned_score:.4f} by the finished model")
         if self.folds:
             scores = [each[self.metric] for each in self.folds.values()]
             found.insert(

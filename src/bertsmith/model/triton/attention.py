@@ -19,7 +19,7 @@ from torch import Tensor
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 _WIDTHS = (16, 32, 64, 128)
 # Rows of a block of queries and of keys, and the warps that share it: the fewest for which no register spills on Hopper
-# and Blackwell. On Ampere those of backward_of_keys do.
+# and Blackwell. On Ampere some of backward_of_keys do. None of this was timed on a GPU yet.
 _BLOCK = 64
 OPTIONS = {
     "forward": {"num_warps": 4},
@@ -29,8 +29,8 @@ OPTIONS = {
 
 
 def can_run(rows: int, longest: int, width: int) -> bool:
-    """Whether the kernels are there and take this head width, and T * N `rows`: random draws, each for eight of a row's
-    keys, are numbered in 31 bits."""
+    """Whether the kernels are there and take this head width and so many rows: random draws, each for eight keys of a
+    row, are numbered in 31 bits. rows: T * N."""
     return _HAS_TRITON and width in _WIDTHS and rows * -(-longest // 8) < 2**31
 
 
@@ -49,7 +49,7 @@ def _attention(
     """[T, H], and the logarithm of each row's sum in base 2: fp32[T, N]."""
     qkv = qkv.contiguous()
     out, lse = _empty_results(qkv, heads)
-    _run("forward", (qkv, out, lse, offsets, seed, round(dropout * 65536), longest), heads)
+    _run("forward", (qkv, out, lse, offsets, seed, _dropped(dropout), longest), heads)
     return out, lse
 
 
@@ -62,10 +62,15 @@ def _attention_backward(
     heads, longest = where
     grad_out, qkv = grad_out.contiguous(), qkv.contiguous()
     grad_qkv = torch.empty_like(qkv)
-    arguments = (qkv, grad_out, *rows, grad_qkv, offsets, seed, round(dropout * 65536), longest)
+    arguments = (qkv, grad_out, *rows, grad_qkv, offsets, seed, _dropped(dropout), longest)
     _run("backward_of_keys", arguments, heads)
     _run("backward_of_queries", arguments, heads)
     return grad_qkv
+
+
+def _dropped(dropout: float) -> int:
+    """How many of 65,536 probabilities are dropped; some are kept whatever the rate."""
+    return min(round(dropout * 65536), 65535)
 
 
 def _run(name: str, arguments: tuple[Any, ...], heads: int) -> None:

@@ -7,7 +7,8 @@ function of a seed and of (slot, head, key), so that backward drops the same wit
 Imported only where Triton is there. Programs: blocks of the longest sequence x N x S, blocks first.
 
 Legend: T token slots, S sequences, N heads, D head width (a power of two), K rows of a block. qkv: [T, 3, N, D]. out:
-[T, N, D]. lse (in base 2), delta: fp32[T, N]. offsets: int32[S + 1]. seed: int64[1]. dropped: of 65,536 probabilities.
+[T, N, D]. lse (in base 2), delta: fp32[T, N]. offsets: int32[S + 1]. seed: int64[1]. dropped: how many of 65,536
+probabilities are dropped.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"

@@ -35,9 +35,9 @@ def finish(work: Work, run: Run, model: nn.Module, bests: Sequence[Best], second
     work, tuned = _tuned(work, model.eval(), runner, run.folder / REPORT)
     result = _result(work, run, tuned, seconds)
     say(result.line())
-    if result.kept_epoch.dev[result.metric] <= result.baseline:
-        what = f"by {result.metric} the kept model is no better than what does not look at the text"
-        fix = "try a higher learning rate, more epochs, or an encoder that was trained for longer"
+    if result.tuned_score <= result.baseline:
+        what = f"by {result.metric} the finished model is no better than the best answer that does not look at the text"
+        fix = "try another learning rate, more epochs, or an encoder that was trained for longer"
         warn(f"{what} ({result.baseline_name}); {fix}")
     if work.settings.report and work.task.has_report:
         say(f"report: {run.folder / REPORT}")

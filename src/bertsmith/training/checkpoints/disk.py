@@ -40,11 +40,11 @@ def tell_disk_need(run: Path, model: nn.Module, kept: Kept, steps: int, keeps_be
         parts.append(f"as many best weights of {size(weights)}")
         total += checkpoints * weights
     parts.append(f"a finished model of {size(weights)}")
-    if kept.keep_every and not steps:
-        parts.append("without those that keep_every keeps, of which nobody knows how many there will be")
     there, free = _size_of_outcome(run), shutil.disk_usage(run).free
     missing = max(total + weights - there, 0) - free
     said = f"disk: {run} will hold up to {size(total + weights)}: {', '.join(parts)}"
+    if kept.keep_every and not steps:
+        said += f", and a checkpoint more for every {kept.keep_every:,} steps that it will have taken"
     already = f" ({size(there)} are there already)" if there else ""
     if missing > 0:
         warn(

@@ -21,6 +21,7 @@ from bertsmith.model.attention.attend import _is_ampere, attend, back_end
 from bertsmith.model.attention.packed import Offsets, Packed
 from bertsmith.model.attention.padded import padded_attention
 from bertsmith.model.rows import _looked_up, look_up
+from bertsmith.model.triton import attention as triton_attention
 from made_models import distance
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -101,6 +102,13 @@ def test_the_back_end_follows_from_device_dtype_and_dropout(monkeypatch: pytest.
     assert chosen(new, wide, uneven, 0.0) == chosen(CPU, wide, even, 0.0) == "padded blocks"
     monkeypatch.setattr("bertsmith.model.triton.attention._HAS_TRITON", False)
     assert chosen(new, half, fixed, 0.1) == "padded rows"
+
+
+def test_draws_are_numbered_in_31_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_attention, "_HAS_TRITON", True)
+    assert triton_attention.can_run(2**28 - 1, 64, 64)
+    assert not triton_attention.can_run(2**28, 64, 64)
+    assert not triton_attention.can_run(2**28 - 1, 65, 64), "a part of eight keys is a draw too"
 
 
 def test_what_is_asked_of_a_card_is_marked_as_the_compiler_marks_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -55,6 +56,8 @@ def with_dropout() -> None:
     assert (together - torch.diag(together.diagonal())).abs().max() < 0.45, "each by itself"
     by_row = (long @ long.T) / 64 / (dropout * (1 - dropout))
     assert (by_row - torch.diag(by_row.diagonal())).abs().max() < 0.75, "and each row"
+    wide = masks[LENGTHS.index(70)].transpose(0, 1).reshape(-1, 70)  # in the order of draws: slot, head
+    assert (wide[:-1, 64:] == wide[1:, :6]).float().mean() < 0.8, "keys behind the last eight have draws of their own"
     ours, theirs = qkv.clone().requires_grad_(), qkv.clone().requires_grad_()
     out, expected = kernel(ours, packed, dropout), written_out(theirs, packed, masks, dropout)
     out.backward(by_out)
@@ -130,6 +133,6 @@ def compiles(folder: Path) -> None:
             assert made.metadata.shared < 100_000
             used = subprocess.run([tool, "-res-usage", code], capture_output=True, text=True, check=True).stdout
             assert f"Function {name}" in used
-            spills = generation == 80 and name == "backward_of_keys"
-            assert ("STACK:0 " in used) != spills, used
+            spilled = max(int(each) for each in re.findall(r"STACK:(\d+)", used))
+            assert spilled <= (512 if generation == 80 and name == "backward_of_keys" else 0), used
             assert made.asm["ptx"].count("mul.hi") < 100, "one Philox call for eight keys"
