@@ -171,6 +171,9 @@ class FinetuneResult:
         ]
         if abs(self.tuned_score - score) > _SHOWN_CHANGE:
             found.append(f"{self.tuned_score:.4f} by the finished model")
+        if self.tuned_score <= self.baseline:
+            what = "no better than the best answer that does not look at the text"
+            found.append(f"{what}: try another learning rate, more epochs, or an encoder that was trained for longer")
         if self.folds:
             scores = [each[self.metric] for each in self.folds.values()]
             found.insert(

@@ -73,8 +73,7 @@ def test_the_output_is_short_and_ends_with_what_to_try_next(finished: Path) -> N
     assert [line.split(":")[0] for line in lines if line.startswith("== ")] == [f"== {name}" for name in STAGES]
     assert lines[-4] == "Try next:"
     assert all(line.startswith("  bertsmith ") for line in lines[-3:])
-    # So small a classifier may be as good as the most frequent label, and the control has random weights.
-    assert all("no better than the best answer" in line for line in lines if line.startswith("warning"))
+    assert not [line for line in lines if line.startswith("warning")]
 
 
 def test_debug_shows_the_rest(finished: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from bertsmith.bench.child import Answer, Answering, serve
 from bertsmith.bench.predict.side import BATCHES, DIRECT, Timer
-from bertsmith.inference.backends.engines import openvino
+from bertsmith.inference.backends.engines import openvino_core
 
 GRAPHS = "graphs"
 """Whose process writes the padded graphs, and does nothing else."""
@@ -91,7 +91,7 @@ def _session(spec: Answer) -> Callable[[dict[str, Any]], object]:
 
 
 def _compiled(spec: Answer) -> Callable[[dict[str, Any]], object]:
-    core = openvino().Core()
+    core = openvino_core()
     hint = {"fp32": "f32", "bf16": "bf16"}[spec["precision"]]
     options = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": hint}
     request = core.compile_model(str(Path(spec["padded"], "fp32.onnx")), "CPU", options).create_infer_request()

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from bertsmith.base import files
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import say
 from bertsmith.model.distillation.maps import without_maps
 from bertsmith.tasks.finetuning.folds import drop_scores, out_of_fold
 from bertsmith.tasks.finetuning.trials import FOLD, SHARE, trials
@@ -35,10 +35,6 @@ def finish(work: Work, run: Run, model: nn.Module, bests: Sequence[Best], second
     work, tuned = _tuned(work, model.eval(), runner, run.folder / REPORT)
     result = _result(work, run, tuned, seconds)
     say(result.line())
-    if result.tuned_score <= result.baseline:
-        what = f"by {result.metric} the finished model is no better than the best answer that does not look at the text"
-        fix = "try another learning rate, more epochs, or an encoder that was trained for longer"
-        warn(f"{what} ({result.baseline_name}); {fix}")
     if work.settings.report and work.task.has_report:
         say(f"report: {run.folder / REPORT}")
     if work.settings.nvidia_results:
