@@ -15,11 +15,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import itertools
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from runs_file import identity, once
+from runs_file import flags, identity, once
 
 from bertsmith.base import files
 from bertsmith.base.figures import new_figure, save_figure
@@ -94,6 +95,9 @@ def trained(recipe: Recipe, corpus: Path, folder: Path, blimp: Path) -> dict[str
 
 def run(given: argparse.Namespace) -> None:
     """The rungs, or the chosen recipe for ten times as long."""
+    named = [name for rung in given.chosen or () for name in RUNGS[rung]]
+    if len(named) > len(set(named)):
+        sys.exit(f"--chosen: these rungs set the same field twice ({', '.join(named)}); leave one out")
     chosen = {name: value for rung in given.chosen or () for name, value in RUNGS[rung].items()}
     changes = {CHOSEN: chosen | {"phase1.steps": TIMES * (BASE | chosen)["phase1.steps"]}} if given.chosen else RUNGS
     pairs = hashlib.sha256("".join(map(files.sha256, sorted(given.blimp.glob("*.jsonl")))).encode()).hexdigest()
@@ -132,22 +136,10 @@ def table(path: Path, png: Path | None) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    runs = verbs.add_parser("run")
-    for name, what in (
-        ("corpus", "prepared"),
-        ("blimp", "the folder of its files"),
-        ("runs", "for run folders"),
-    ):
-        runs.add_argument(f"--{name}", type=Path, required=True, help=what)
-    runs.add_argument("--out", type=Path, required=True)
+    parser, runs = flags(__doc__, "corpus", "blimp", "runs")
     runs.add_argument("--chosen", nargs="+", choices=RUNGS, help="run these rungs together, for ten times as long")
-    tables = verbs.add_parser("table")
-    tables.add_argument("results", type=Path)
-    tables.add_argument("--png", type=Path)
     given = parser.parse_args()
-    table(given.results, given.png) if given.verb == "table" else run(given)
+    table(given.scores, given.png) if given.verb == "table" else run(given)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ over 50 steps; with dropout, whose random numbers differ, the mean of the last 5
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from runs_file import deviation, identity, once
+from runs_file import deviation, flags, identity, once
 
 from bertsmith.base import files
 from bertsmith.base.device import choose_device
@@ -179,17 +178,10 @@ def draw(of: dict[tuple[str, float, int], Any], apart: Any, png: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    runs = verbs.add_parser("run")
-    runs.add_argument("--corpus", type=Path, required=True)
-    runs.add_argument("--out", type=Path, required=True)
-    tables = verbs.add_parser("table")
-    tables.add_argument("results", type=Path)
-    tables.add_argument("--png", type=Path)
+    parser, _ = flags(__doc__, "corpus")
     given = parser.parse_args()
     if given.verb == "table":
-        table(given.results, given.png)
+        table(given.scores, given.png)
     else:
         configure(quiet=True)
         run(given.corpus, given.out)

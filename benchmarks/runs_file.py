@@ -29,14 +29,20 @@ from bertsmith.recipes.schema import Recipe
 _PACKAGES = ("bertsmith", "torch", "transformers", "sentence-transformers", "tokenizers", "numpy")
 
 
-def flags(text: str | None) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
-    """The parser of a script with the verbs `run` and `table`, and that of `run`. text: its help."""
+def flags(text: str | None, *folders: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """The parser of a script with the verbs `run` and `table`, and that of `run`. text: its help. folders: that `run`
+    must be given, and whose table can be drawn; without any it takes --data."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    run = verbs.add_parser("run")
-    run.add_argument("--data", type=Path, default=Path(os.environ.get("BERTSMITH_DATA", "")))
+    run, table = verbs.add_parser("run"), verbs.add_parser("table")
+    for each in folders:
+        run.add_argument(f"--{each}", type=Path, required=True)
+    if folders:
+        table.add_argument("--png", type=Path)
+    else:
+        run.add_argument("--data", type=Path, default=Path(os.environ.get("BERTSMITH_DATA", "")))
     run.add_argument("--out", type=Path, required=True)
-    verbs.add_parser("table").add_argument("scores", type=Path)
+    table.add_argument("scores", type=Path)
     return parser, run
 
 

@@ -8,12 +8,11 @@ Every run is resumed where it was stopped, and none that the file has is run aga
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from runs_file import deviation, identity, once
+from runs_file import deviation, flags, identity, once
 
 from bertsmith.base import files
 from bertsmith.base.figures import new_figure, save_figure
@@ -91,18 +90,10 @@ def draw(rows: dict[tuple[int, str], Any], png: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    runs = verbs.add_parser("run")
-    runs.add_argument("--corpus", type=Path, required=True)
-    runs.add_argument("--runs", type=Path, required=True, help="a folder for run folders")
-    runs.add_argument("--out", type=Path, required=True)
-    tables = verbs.add_parser("table")
-    tables.add_argument("results", type=Path)
-    tables.add_argument("--png", type=Path)
+    parser, _ = flags(__doc__, "corpus", "runs")
     given = parser.parse_args()
     if given.verb == "table":
-        table(given.results, given.png)
+        table(given.scores, given.png)
     else:
         configure(quiet=True)
         run(given.corpus, given.runs, given.out)

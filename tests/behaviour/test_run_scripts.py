@@ -107,6 +107,8 @@ def test_rungs_and_the_chosen_recipe_end_in_one_table(
     flags = ["--corpus", small_corpus(), "--blimp", blimp, "--runs", tmp_path / "runs", "--out", out]
     called(ladder, monkeypatch, "run", *flags)
     called(ladder, monkeypatch, "run", *flags, "--chosen", "30% to 15%", "NVLAMB")
+    with pytest.raises(SystemExit, match="set the same field twice"):
+        called(ladder, monkeypatch, "run", *flags, "--chosen", "NVLAMB", "NVLAMB")
     rows = json.loads(out.read_text())
     assert [row["rung"] for row in rows] == ["base", "30% to 15%", "NVLAMB", "chosen"]
     assert [row["slots"] for row in rows] == [3 * 8 * 128] * 3 + [6 * 8 * 128]
