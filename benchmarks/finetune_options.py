@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from finetune_peer import checksum, ours
+from finetune_peer import FP32, checksum, ours
 from peer_tasks import MODEL, TASKS, PeerTask, Rows, rows_of
 from runs_file import deviation, flags, once
 
@@ -41,7 +41,7 @@ def main() -> None:
     parser, run = flags(__doc__)
     run.add_argument("--tasks", nargs="*", default=["mrpc", "cola"], choices=list(TASKS))
     run.add_argument("--options", nargs="*", default=list(OPTIONS), choices=list(OPTIONS))
-    run.add_argument("--precision", default="auto")
+    run.add_argument("--precision", default=FP32, choices=[FP32, "bf16"])
     run.add_argument("--slice", type=int, help="at most so many rows of train and dev, and one epoch: to try it out")
     given = parser.parse_args()
     if given.verb == "table":

@@ -26,6 +26,7 @@ from bertsmith.base import files
 from bertsmith.base.tables import aligned
 
 OURS, THEIRS = "ours", "transformers"
+FP32 = "fp32"
 FEWEST_ERRORS = 3.0
 
 
@@ -34,7 +35,7 @@ def main() -> None:
     run.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
     run.add_argument("--sides", nargs="*", default=[OURS, THEIRS], choices=[OURS, THEIRS])
     run.add_argument("--seeds", nargs="*", type=int, help="as many as the table says, from 1")
-    run.add_argument("--precision", default="auto", help="of ours; the other side's is fp32, as shipped")
+    run.add_argument("--precision", default=FP32, choices=[FP32, "bf16"], help="of ours; the other side's is fp32")
     run.add_argument("--slice", type=int, help="at most so many rows of train and dev, and one epoch: to try it out")
     given = parser.parse_args()
     if given.verb == "table":
@@ -49,9 +50,10 @@ def main() -> None:
                 continue
             settings = asdict(task) | {"rows": list(map(len, rows[name])), "sha256": checksum(*rows[name])}
             for side in given.sides:
-                key = {"task": name, "side": side, "seed": seed, "settings": settings, "precision": given.precision}
-                work = partial(_run, side, task, rows[name], seed, given.data / MODEL, given.precision)
-                once(given.out, key, ("task", "side", "seed"), work)
+                precision = given.precision if side == OURS else FP32
+                key = {"task": name, "side": side, "seed": seed, "settings": settings, "precision": precision}
+                work = partial(_run, side, task, rows[name], seed, given.data / MODEL, precision)
+                once(given.out, key, ("task", "side", "seed", "precision"), work)
 
 
 def _run(side: str, task: PeerTask, rows: tuple[Rows, Rows], seed: int, model: Path, precision: str) -> dict[str, Any]:
@@ -91,28 +93,35 @@ def checksum(train: Rows, dev: Rows) -> str:
 
 
 def table_of(rows: list[dict[str, Any]]) -> list[str]:
-    """A line for each task, in points of its metric: both means, their difference and its standard error."""
-    lines = [["task", "metric", "seeds", "ours", "transformers", "difference", "standard error", "in errors"]]
+    """For each precision of ours a line a task, in points of its metric: both means, their difference and its standard
+    error; then the mean over the tasks."""
+    precisions = sorted({row["precision"] for row in rows if row["side"] == OURS}, reverse=True)
+    return [line for precision in precisions for line in _table_of(rows, precision)] or ["no task has both sides"]
+
+
+def _table_of(rows: list[dict[str, Any]], precision: str) -> list[str]:
+    own = f"ours in {precision}"
+    lines = [["task", "metric", "seeds", own, "transformers", "difference", "standard error", "in errors"]]
     differences, squared = [], []
     for name in TASKS:
-        sides = {
-            side: np.array([100 * row["score"] for row in rows if (row["task"], row["side"]) == (name, side)])
-            for side in (OURS, THEIRS)
-        }
-        if min(map(len, sides.values())) == 0:
+        sides = [
+            np.array([100 * row["score"] for row in rows if (row["task"], row["side"], row["precision"]) == each])
+            for each in ((name, OURS, precision), (name, THEIRS, FP32))
+        ]
+        if min(map(len, sides)) == 0:
             continue
-        difference = float(sides[OURS].mean() - sides[THEIRS].mean())
-        error = math.sqrt(sum(_variance_of_mean(each) for each in sides.values()))
+        difference = float(sides[0].mean() - sides[1].mean())
+        error = math.sqrt(sum(map(_variance_of_mean, sides)))
         differences.append(difference)
         squared.append(error**2)
-        seeds = "/".join(str(len(each)) for each in sides.values())
-        means = [f"{each.mean():.2f} +- {deviation(each):.2f}" for each in sides.values()]
+        seeds = "/".join(str(len(each)) for each in sides)
+        means = [f"{each.mean():.2f} +- {deviation(each):.2f}" for each in sides]
         errors = f"{difference / error:+.1f}" if error > 0 else "-"
         lines.append([name, TASKS[name].metric, seeds, *means, f"{difference:+.2f}", f"{error:.2f}", errors])
         if error > 0 and difference < -FEWEST_ERRORS * error:
             lines[-1].append("worse: five new seeds on both sides")
     if not differences:
-        return ["no task has both sides"]
+        return []
     mean, error = float(np.mean(differences)), math.sqrt(sum(squared)) / len(squared)
     holds = mean > -0.5 or mean > -2 * error
     last = f"mean over {len(differences)} tasks: {mean:+.2f} points, standard error {error:.2f}"

@@ -22,6 +22,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 Feature = dict[str, Any]
 _IGNORED = -100
 _EVALUATION_BATCH = 32
+_AT_ONCE = 8
 
 
 @dataclass
@@ -62,12 +63,28 @@ def _train(model: Any, features: list[Feature], task: PeerTask, seed: int) -> No
     for _ in range(task.epochs):
         places = torch.randperm(len(features), generator=order).tolist()
         for start in range(0, len(places), task.batch):
-            batch = _collate([features[place] for place in places[start : start + task.batch]])
-            model(**batch).loss.backward()
+            _backward(model, [features[place] for place in places[start : start + task.batch]])
             torch.nn.utils.clip_grad_norm_(model.parameters(), task.max_gradient_norm)
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
+
+
+def _backward(model: Any, batch: list[Feature]) -> None:
+    """Of the batch's mean loss. Rows of like lengths go through together, a few at once: this saves padding, and the
+    parts' means, weighted by what they are means of, sum to that of the batch. Questions go through whole: transformers
+    takes their softmax over the padding too."""
+    rows = sorted(batch, key=_length)
+    at_once = _AT_ONCE if "labels" in batch[0] else len(batch)
+    parts = [_collate(rows[start : start + at_once]) for start in range(0, len(rows), at_once)]
+    counts = [_labels(part) for part in parts]
+    for part, count in zip(parts, counts, strict=True):
+        (model(**part).loss * (count / sum(counts))).backward()
+
+
+def _labels(batch: dict[str, torch.Tensor]) -> int:
+    """How many losses the model takes the mean of: one for each row or, in tagging, for each labelled token."""
+    return int((batch["labels"] != _IGNORED).sum()) if "labels" in batch else len(batch["input_ids"])
 
 
 @torch.no_grad()

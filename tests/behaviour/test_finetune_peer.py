@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 
 @pytest.fixture
@@ -19,9 +20,9 @@ def peer(repository, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def rows_of(task, ours, theirs):
+def rows_of(task, ours, theirs, precision="fp32"):
     return [
-        {"task": task, "side": side, "seed": seed, "score": score}
+        {"task": task, "side": side, "seed": seed, "score": score, "precision": precision if side == "ours" else "fp32"}
         for side, scores in (("ours", ours), ("transformers", theirs))
         for seed, score in enumerate(scores, start=1)
     ]
@@ -37,6 +38,14 @@ def test_the_table_has_differences_with_their_standard_errors(peer):
     other = 100 * np.sqrt(np.var([0.4, 0.5], ddof=1) / 2)
     mean, spread = (difference + 5) / 2, np.sqrt(error**2 + other**2) / 2
     assert f"mean over 2 tasks: {mean:+.2f} points, standard error {spread:.2f}: above" in text
+
+
+def test_each_precision_of_ours_has_a_table(peer):
+    theirs = rows_of("mrpc", [], [0.80, 0.82])
+    rows = [*rows_of("mrpc", [0.81, 0.83], []), *rows_of("mrpc", [0.71, 0.73], [], "bf16"), *theirs]
+    text = "\n".join(peer.table_of(rows))
+    assert text.index("ours in fp32") < text.index("mean over 1 tasks: +1.00 points") < text.index("ours in bf16")
+    assert "mean over 1 tasks: -9.00 points" in text
 
 
 def test_a_task_that_is_worse_by_three_errors_is_named(peer):
@@ -77,6 +86,45 @@ def test_runs_go_into_one_file_and_are_not_run_again(peer, tmp_path, monkeypatch
     assert all({"score", "seconds", "versions", "cpu", "settings", "precision"} <= row.keys() for row in written)
     with pytest.raises(SystemExit, match="was run with other settings or rows"):
         call("--seeds", "1", "--slice", "2")
+    call("--seeds", "1", "--precision", "bf16")
+    (_, *_, last) = json.loads(out.read_text())
+    assert len(ran) == 5
+    assert (last["side"], last["precision"]) == ("ours", "bf16")
+
+
+@pytest.mark.parametrize("kind", ["classify", "tag", "questions", "choice"])
+def test_the_other_sides_parts_of_a_batch_have_its_gradient(peer, kind):
+    import peer_loop
+    import transformers
+
+    torch.manual_seed(3)
+    small = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, num_labels=2
+    )
+    names = {"classify": "SequenceClassification", "tag": "TokenClassification", "questions": "QuestionAnswering"}
+    model = getattr(transformers, f"BertFor{names.get(kind, 'MultipleChoice')}")(small).double().eval()
+    draw = np.random.default_rng(4)
+
+    def row(length):
+        ids = draw.integers(1, 50, length).tolist()
+        if kind == "choice":
+            short = ids[: length // 2]
+            rows = {"input_ids": [ids, short], "attention_mask": [[1] * len(ids), [1] * len(short)]}
+            return rows | {"labels": int(draw.integers(2))}
+        labels = {
+            "classify": lambda: {"labels": int(draw.integers(2))},
+            "tag": lambda: {"labels": draw.choice([-100, 0, 1], length).tolist()},
+            "questions": lambda: {"start_positions": int(draw.integers(length)), "end_positions": length - 1},
+        }
+        return {"input_ids": ids, "attention_mask": [1] * length} | labels[kind]()
+
+    batch = [row(length) for length in draw.integers(3, 30, 21)]
+    peer_loop._backward(model, batch)
+    found = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    model(**peer_loop._collate(batch)).loss.backward()
+    for part, whole in zip(found, (parameter.grad for parameter in model.parameters()), strict=True):
+        torch.testing.assert_close(part, whole, rtol=1e-9, atol=1e-12)
 
 
 def test_the_other_sides_entities_are_those_of_conlleval(peer):

@@ -49,7 +49,7 @@ def test_runs_go_into_one_file_and_are_not_run_again(script, tmp_path, monkeypat
     call("--options", "default", "frozen-layers-2")
     assert len(ran) == 10
     with pytest.raises(SystemExit, match="other settings"):
-        call("--precision", "fp32")
+        call("--precision", "bf16")
     capsys.readouterr()
     monkeypatch.setattr(sys, "argv", ["finetune_options.py", "table", str(out)])
     script.main()
