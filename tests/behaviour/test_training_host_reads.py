@@ -128,7 +128,7 @@ def compiled_steps(parts: list[list[int]]) -> tuple[int, dict[str, torch.Tensor]
     if dist.is_initialized():
         replicate(model)
     optimizer = Lamb(parameter_groups(model, 0.01), epsilon=1e-3)
-    step_of = CompiledStep(model, optimizer, CPU, "aot_eager")
+    step_of = CompiledStep(model, CPU, "aot_eager")
     batch = batch_of(LENGTHS, seed=5)
     counts = {"masked": len(batch.masked_labels), "next_sentence": len(LENGTHS)}
     micro_batches = [part_of(batch, each) for each in parts]

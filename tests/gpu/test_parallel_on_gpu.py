@@ -44,7 +44,7 @@ def trained(device: torch.device, case: tuple, micro_batches: range, compiled: b
     elif mode == "shard":
         shard(model, model.encoder.layers, compute, sums)
     optimizer = Lamb(parameter_groups(model, 0.01), epsilon=1e-3)
-    step_of = CompiledStep(model, optimizer, device) if compiled else None
+    step_of = CompiledStep(model, device) if compiled else None
     batch = pretrain_batch(lengths_of("ragged", 16, 64), VOCABULARY)
     counts = {"masked": 8 * len(batch.masked_positions), "next_sentence": 8 * batch.layout.sequences}
     for number in range(STEPS):

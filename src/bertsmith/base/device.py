@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -53,6 +54,11 @@ class Device:
         """What a run must keep when it is resumed, for `device_of_run`."""
         known = {"device": self.torch_device.type, "precision": self.precision}
         return known | ({"fp32_products": self.fp32_products} if self.fp32_products else {})
+
+
+def made_current(device: torch.device) -> AbstractContextManager[Any]:
+    """A block in which a GPU is the current one: Triton starts kernels there, wherever their tensors are."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def choose_device(device: str = "auto", precision: str = "auto", fp32_products_of_run: str = "") -> Device:

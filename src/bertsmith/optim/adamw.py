@@ -17,4 +17,5 @@ class AdamW(ClippedOptimizer):
     """
 
     def _update(self, group: dict[str, Any], parameters: list[Tensor], clip: Clip) -> None:
-        self._adam(group, parameters, parameters, clip, rate=group["lr"], decay=group["weight_decay"])
+        if not self._moved(group, parameters, clip):
+            self._adam(group, parameters, parameters, clip, rate=group["lr"], decay=group["weight_decay"])

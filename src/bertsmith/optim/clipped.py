@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from inspect import unwrap
 from typing import Any
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from bertsmith.optim import fused
 from bertsmith.optim.loss_scale import LossScale
 from bertsmith.optim.norms import global_norm, local_part
-from bertsmith.optim.plain_adam import AdamSettings, plain_adam
 
 # PyTorch wraps these to hide them from its compiler, which it imports at their first call: seconds of every start.
 _add_param_group = unwrap(Optimizer.add_param_group)
@@ -38,9 +38,10 @@ class ClippedOptimizer(Optimizer):
 
     The gradients must already be divided by the counts of the whole step, and come from `scaled` losses. `step` divides
     them by the loss scale, and multiplies them by max_gradient_norm / N if their global norm N is larger
-    (max_gradient_norm 0: never), in place unless it is compiled. If N is not finite, no parameter, moment or step count
-    changes. After a step there are scalar tensors on the device: `gradient_norm` (N, without the loss scale, before
-    clipping), `finite` (bool) and `sound` (bool: finite, or skipped because the loss scale is being lowered).
+    (max_gradient_norm 0: never), in place where PyTorch's fused kernel makes the update. If N is not finite, no
+    parameter, moment or step count changes. After a step there are scalar tensors on the device: `gradient_norm` (N,
+    without the loss scale, before clipping), `finite` (bool) and `sound` (bool: finite, or skipped because the loss
+    scale is being lowered).
 
     Parameters may be sharded over ranks, as DTensors: each rank updates its part, and norms are those of whole tensors.
 
@@ -122,7 +123,7 @@ class ClippedOptimizer(Optimizer):
         return {**_state_dict(self), **scale}
 
     def make_moments(self) -> None:
-        """Creates all moments that the first step would create, so that a compiled step finds them at its first run."""
+        """Creates all moments that the first steps would create."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 self._moments(parameter)
@@ -137,15 +138,15 @@ class ClippedOptimizer(Optimizer):
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # takes no closure
         """One update from the gradients of the parameters; a parameter without a gradient stays as it is."""
-        self.gradient_norm, self.finite, self.sound = self.move()
+        with torch.no_grad():
+            self._step()
 
-    @torch.no_grad()
-    def move(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Does what `step` does, but returns `gradient_norm`, `finite` and `sound`, so that it can be compiled."""
+    def _step(self) -> None:
         norm = global_norm([p.grad for group in self.param_groups for p in group["params"] if p.grad is not None])
         scale = torch.ones_like(norm) if self.loss_scale is None else self.loss_scale.factor
         finite = torch.isfinite(norm)
-        sound = finite if self.loss_scale is None else self.loss_scale.update(finite)
+        self.gradient_norm, self.finite = norm / scale, finite
+        self.sound = finite if self.loss_scale is None else self.loss_scale.update(finite)
         limit = self.max_gradient_norm
         clip = Clip(torch.maximum(norm / limit, scale) if limit > 0 else scale, finite.to(norm.dtype))
         for group in self.param_groups:
@@ -153,11 +154,42 @@ class ClippedOptimizer(Optimizer):
             if parameters:
                 group["step"].add_(clip.finite)
                 self._update(group, parameters, clip)
-        return norm / scale, finite, sound
 
     @abstractmethod
     def _update(self, group: dict[str, Any], parameters: list[Tensor], clip: Clip) -> None:
         """Updates some parameters of a group from their gradients / clip.divisor, or none if clip.finite is 0."""
+
+    def _moved(
+        self,
+        group: dict[str, Any],
+        parameters: list[Tensor],
+        clip: Clip,
+        norms_of: Callable[[Tensor], Tensor] | None = None,
+    ) -> bool:
+        """Whether `fused.move` could take the update, and has done it."""
+        states = [self._moments(parameter) for parameter in parameters]
+        lists = [
+            [local_part(each) for each in tensors]
+            for tensors in (
+                parameters,
+                [each.grad.contiguous() for each in parameters if each.grad is not None],
+                [state["mean"] for state in states],
+                [state["mean_square"] for state in states],
+            )
+        ]
+        if not all(map(fused.can_take, lists)):
+            return False
+        scalars = (group["lr"], self._corrected(group), clip.divisor, clip.finite)
+        rule = fused.Rule(*scalars, group["betas"], group["epsilon"], group["weight_decay"])
+        fused.move(rule, lists, norms_of)
+        # The kernels count no write, from which the model knows that its half-precision copies are stale.
+        torch.autograd.graph.increment_version(lists[0])
+        return True
+
+    def _corrected(self, group: dict[str, Any]) -> Tensor:
+        """The step count of the bias corrections, 1 - beta ** step; with an infinite one both are exactly 1."""
+        step: Tensor = group["step"]
+        return step if self.bias_correction else torch.full_like(step, math.inf)
 
     def _adam(
         self,
@@ -174,17 +206,11 @@ class ClippedOptimizer(Optimizer):
         scaling, also serve clipping by a norm on the device and a guard on the device.
         """
         states = [self._moments(parameter) for parameter in parameters]
-        # With an infinite step count both corrections, 1 - beta ** step, are exactly 1.
-        step = group["step"] if self.bias_correction else torch.full_like(group["step"], math.inf)
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         targets, gradients, means, mean_squares = _local_parts(
             targets, gradients, [state["mean"] for state in states], [state["mean_square"] for state in states]
         )
         if not targets:
-            return
-        if torch.compiler.is_compiling():
-            settings = AdamSettings(rate, step, clip.divisor, clip.finite, group["betas"], group["epsilon"], decay)
-            plain_adam(targets, gradients, means, mean_squares, settings)
             return
         torch._fused_adamw_(
             targets,
@@ -192,7 +218,7 @@ class ClippedOptimizer(Optimizer):
             means,
             mean_squares,
             [],
-            [step] * len(targets),
+            [self._corrected(group)] * len(targets),
             lr=rate,
             beta1=group["betas"][0],
             beta2=group["betas"][1],

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bertsmith.optim.clipped import Clip, ClippedOptimizer
 from bertsmith.optim.loss_scale import LossScale
-from bertsmith.optim.norms import local_part, tensor_norms
+from bertsmith.optim.norms import local_part, tensor_norms, whole_norms
 
 TrustRatio = Literal["decayed", "all", "none"]
 
@@ -53,6 +53,13 @@ class Lamb(ClippedOptimizer):
 
     def _update(self, group: dict[str, Any], parameters: list[Tensor], clip: Clip) -> None:
         decay = group["weight_decay"]
+        has_ratio = self.trust_ratio == "all" or bool(self.trust_ratio == "decayed" and decay)
+
+        def norms_of(squares: Tensor) -> Tensor:
+            return whole_norms(parameters, squares).float()
+
+        if self._moved(group, parameters, clip, norms_of if has_ratio else None):
+            return
         updates = [torch.zeros_like(parameter) for parameter in parameters]
         # Starting from zero, a rate of -1 puts Adam's direction itself into `updates`.
         self._adam(group, updates, parameters, clip, rate=-torch.ones_like(group["lr"]), decay=0.0)
@@ -60,7 +67,7 @@ class Lamb(ClippedOptimizer):
         if decay:
             torch._foreach_add_(moves, weights, alpha=decay)
         scale = -group["lr"] * clip.finite
-        if self.trust_ratio == "all" or (self.trust_ratio == "decayed" and decay):
+        if has_ratio:
             scales = scale * _trust_ratios(*tensor_norms([*parameters, *updates]).chunk(2))
         else:
             scales = scale.expand(len(parameters))

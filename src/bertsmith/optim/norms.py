@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from bertsmith.optim import fused
+
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
@@ -30,6 +32,8 @@ def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
     """
     if any(in_shards(each) for each in tensors):
         return _norms_over_ranks(tensors)
+    if fused.can_take(tensors):
+        return fused.squares(tensors).sqrt().float()
     if tensors[0].device.type == "cpu":
         return torch.stack([torch.linalg.vector_norm(torch.linalg.vector_norm(each, dim=-1)) for each in tensors])
     return torch.stack(torch._foreach_norm(list(tensors)))
@@ -41,23 +45,32 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 def _norms_over_ranks(tensors: Sequence[Tensor]) -> Tensor:
-    """`tensor_norms` where some tensors are sharded: the squares of all their shards' norms, summed over ranks.
-
-    They are summed in float64, in which no square of an fp32 number overflows, and whose rounding fp32 does not see.
-    """
+    """`tensor_norms` where some tensors are sharded."""
     local = [local_part(each) for each in tensors]
     there = [number for number, each in enumerate(local) if each.numel()]
     norms = [each.new_zeros(()) for each in local]
     if there:
         for number, norm in zip(there, tensor_norms([local[number] for number in there]).unbind(), strict=True):
             norms[number] = norm
+    return whole_norms(tensors, torch.stack(norms).double().square()).to(norms[0].dtype)
+
+
+def whole_norms(tensors: Sequence[Tensor], squares: Tensor) -> Tensor:
+    """Norms of n whole tensors: float64[..., n]. squares: float64[..., n], of the norms of what this rank holds.
+
+    Those of sharded tensors are summed over ranks, in float64, in which no square of an fp32 number overflows, and
+    whose rounding fp32 does not see.
+    """
     sharded = {number: each for number, each in enumerate(tensors) if in_shards(each)}
-    squares = torch.stack([norms[number] for number in sharded]).double().square()
-    (group,) = {each.device_mesh.get_group() for each in sharded.values()}
-    dist.all_reduce(squares, group=group)
-    for number, square in zip(sharded, squares.sqrt().to(norms[0].dtype).unbind(), strict=True):
-        norms[number] = square
-    return torch.stack(norms)
+    if sharded:
+        (group,) = {each.device_mesh.get_group() for each in sharded.values()}
+        parts = list(squares.unbind(-1))
+        summed = torch.stack([parts[number] for number in sharded], -1)
+        dist.all_reduce(summed, group=group)
+        for number, part in zip(sharded, summed.unbind(-1), strict=True):
+            parts[number] = part
+        squares = torch.stack(parts, -1)
+    return squares.sqrt()
 
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:

@@ -115,7 +115,7 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
     is_compiled = teaching is None and ranks.by_first(
         lambda: choose_compiled(recipe.compile, device.torch_device, is_sharded(model))
     )
-    compiled = CompiledStep(model, optimizer, device.torch_device) if is_compiled else None
+    compiled = CompiledStep(model, device.torch_device) if is_compiled else None
     cadence = Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep, recipe.keep_every)
     steps = 0 if recipe.hours else recipe.phase1.steps + recipe.phase2.steps
     tables = (tokenizer.is_alphabetic, unigrams, tokenizer.piece_bytes)

@@ -51,13 +51,10 @@ class StepSums:
 
 
 class Compiled(Protocol):
-    """A model and its optimizer, run compiled: `training.compiled.CompiledStep`."""
+    """A model, run compiled: `training.compiled.CompiledStep`."""
 
     def add_losses(self, batch: Any, counts: Mapping[str, int], sums: StepSums) -> Tensor:
         """The micro-batch's share of the step's loss, with its graph; adds its figures to `sums`."""
-
-    def update(self) -> None:
-        """The optimizer's step."""
 
 
 def train_step(
@@ -73,7 +70,7 @@ def train_step(
     or a stop is looked for, with equally many micro-batches.
 
     counts: labels of each loss in the whole step, over all ranks. The learning rate is the optimizer's. compiled: runs
-    the objective's model and `optimizer`, where they are compiled. should_stop: called between micro-batches; where it
+    the objective's model, where it is compiled. should_stop: called between micro-batches; where it
     is True, which it must be on all ranks alike, the step is dropped, nothing is changed, and None is returned.
     """
     optimizer.begin_step(min((counts[name] for name in objective.names if counts[name]), default=1))
@@ -98,8 +95,5 @@ def train_step(
             loss = compiled.add_losses(batch, counts, sums)
         optimizer.scaled(loss).backward()  # type: ignore[no-untyped-call]
     sums.faulty = gradients.finish()
-    if compiled is None:
-        optimizer.step()
-    else:
-        compiled.update()
+    optimizer.step()
     return sums

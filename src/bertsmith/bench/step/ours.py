@@ -53,7 +53,7 @@ def our_steps(side: StepSide, batches: list[PretrainBatch]) -> TakeStep:
     objective = Pretraining(model, device.torch_device)
     compiled = None
     if side.compiled:
-        compiled = CompiledStep(model, optimizer, device.torch_device)
+        compiled = CompiledStep(model, device.torch_device)
         batches = fix_shapes(batches, side.longest, FILLING_PIECE)
 
     def step(number: int) -> None:

@@ -10,11 +10,12 @@ Legend: T token slots, S sequences, N heads, D head width, H = N * D.
 from __future__ import annotations
 
 import importlib.util
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from bertsmith.base.device import made_current
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 _WIDTHS = (16, 32, 64, 128)
@@ -81,13 +82,8 @@ def _run(name: str, arguments: tuple[Any, ...], heads: int) -> None:
     qkv, longest, sequences = arguments[0], arguments[-1], len(arguments[-4]) - 1
     grid = (-(-longest // _BLOCK) * heads * sequences,)
     shape = {"HEADS": heads, "D": qkv.shape[-1] // heads, "K": _BLOCK}
-    with _on(qkv.device):
+    with made_current(qkv.device):
         getattr(triton_kernels, name)[grid](*arguments, **shape, **OPTIONS[name])
-
-
-def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """Triton starts kernels on the current GPU, which need not be that of the tensors."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _empty_results(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:

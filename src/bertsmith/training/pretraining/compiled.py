@@ -2,7 +2,7 @@
 
 A micro-batch goes to the device as one row of whole numbers, the counts of the step among them, so that nothing that
 changes from step to step is known to the host, and the host waits for nothing. Forward pass, losses and their division
-are one graph, their backward pass is another, the optimizer's update a third.
+are one graph, their backward pass is another.
 
 Legend: T token slots, S sequences, M masked slots, V vocabulary.
 """
@@ -29,7 +29,6 @@ from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.attention.attend import BackEnd, back_end, tell
 from bertsmith.model.attention.packed import Offsets
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs, PretrainLosses
-from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.objective import figures_of, mean_loss
 from bertsmith.training.pretraining.evaluate import held_out_figures
 from bertsmith.training.pretraining.inputs import flop_of
@@ -124,19 +123,16 @@ def _inputs(row: Tensor, shape: Shape) -> tuple[PretrainInputs, Tensor]:
 
 
 class CompiledStep:
-    """A model and its optimizer, run compiled; a checkpoint is to be loaded before.
+    """A model, run compiled; a checkpoint is to be loaded before.
 
-    compilations: graphs made so far. There is one for each shape and mode and one of the update; one that is made again
-    is warned about, for it costs as long as the first.
+    compilations: graphs made so far. There is one for each shape and mode; one that is made again is warned about, for
+    it costs as long as the first.
     """
 
-    def __init__(
-        self, model: PretrainingModel, optimizer: ClippedOptimizer, device: torch.device, compiler: str = ""
-    ) -> None:
-        self._model, self._optimizer, self._device = model, optimizer, device
+    def __init__(self, model: PretrainingModel, device: torch.device, compiler: str = "") -> None:
+        self._model, self._device = model, device
         self._compiler = compiler or COMPILER
-        optimizer.make_moments()
-        self._programs: dict[tuple[str, Shape | None, bool], _Program] = {}
+        self._programs: dict[tuple[str, Shape, bool], _Program] = {}
 
     @property
     def compilations(self) -> int:
@@ -174,18 +170,11 @@ class CompiledStep:
         )
         return figures
 
-    def update(self) -> None:
-        """The optimizer's step."""
-        optimizer = self._optimizer
-        moved = self._program("update", None, lambda: optimizer.move())()
-        optimizer.gradient_norm, optimizer.finite, optimizer.sound = moved
-
-    def _program(self, kind: str, shape: Shape | None, work: Callable[..., Any]) -> _Program:
+    def _program(self, kind: str, shape: Shape, work: Callable[..., Any]) -> _Program:
         """The compiled `work` of a kind, shape and mode, made at its first use."""
         key = (kind, shape, self._model.training)
         if key not in self._programs:
-            if shape is not None:
-                tell(self._back_end(shape))
+            tell(self._back_end(shape))
             self._programs[key] = _Program(kind, work, self._compiler)
         return self._programs[key]
 

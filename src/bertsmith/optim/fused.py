@@ -1,0 +1,142 @@
+"""An optimizer's update on a GPU in a few launches of Triton kernels, however many tensors there are.
+
+PyTorch's own operators over lists of tensors take a launch for some dozens of tensors, and one for each tensor where a
+tensor has a number of its own, as its trust ratio; compiled by Inductor, BERT-large's update was a thousand launches.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertsmith.base.device import made_current
+
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
+# Elements of a chunk, which a program takes, and of those worked on at once. Not timed on a GPU yet.
+CHUNK, WIDTH = 16384, 1024
+OPTIONS = {"num_warps": 4}
+_ALIGNMENT = 16
+
+
+def can_take(tensors: Sequence[Tensor]) -> bool:
+    """Whether the kernels are there and take these tensors: in fp32, each without gaps, and all on one GPU."""
+    return _HAS_TRITON and bool(tensors) and tensors[0].is_cuda and all(map(_is_plain, tensors))
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.float32 and tensor.is_contiguous()
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """How tensors of n sizes are cut into chunks, on their device; see `kernels`."""
+
+    sizes: Tensor
+    owners: Tensor
+    firsts: Tensor
+
+
+@lru_cache(maxsize=64)
+def _chunks(sizes: tuple[int, ...], device: torch.device) -> _Chunks:
+    counts = torch.tensor([-(-size // CHUNK) for size in sizes])
+    owners = torch.repeat_interleave(torch.arange(len(sizes)), counts).int()
+    firsts = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0))).int()
+    return _Chunks(torch.tensor(sizes).to(device), owners.to(device), firsts.to(device))
+
+
+class _Walk:
+    """Some lists of the same n tensors, for kernels to walk over together."""
+
+    def __init__(self, *lists: Sequence[Tensor]) -> None:
+        self.tensors = lists[0]
+        self.device = self.tensors[0].device
+        addresses = [each.data_ptr() for tensors in lists for each in tensors]
+        table = torch.tensor(addresses)
+        # From pinned memory the copy waits for nothing.
+        table = table.pin_memory() if self.device.type == "cuda" else table
+        self.addresses = table.to(self.device, non_blocking=True)
+        self.aligned = all(each % _ALIGNMENT == 0 for each in addresses)
+
+    @cached_property
+    def chunks(self) -> _Chunks:
+        return _chunks(tuple(each.numel() for each in self.tensors), self.device)
+
+    @property
+    def count(self) -> int:
+        """C."""
+        return len(self.chunks.owners)
+
+    def run(self, name: str, *arguments: Any, **options: Any) -> None:
+        """A program for each chunk."""
+        chunks = self.chunks
+        where = (self.addresses, chunks.sizes, chunks.owners, chunks.firsts)
+        options |= {"CHUNK": CHUNK, "W": WIDTH, "ALIGNED": self.aligned, **OPTIONS}
+        if self.count:
+            _launch(name, (self.count,), *where, *arguments, **options)
+
+    def summed(self, sums: Tensor) -> Tensor:
+        """sums: float64[rows, C], of chunks. float64[rows, n], of tensors."""
+        rows, tensors = len(sums), len(self.tensors)
+        out = sums.new_empty(rows, tensors)
+        _launch("totals", (tensors, rows), sums, self.chunks.firsts, out, self.count, tensors, W=256)
+        return out
+
+
+def _launch(name: str, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+    from bertsmith.optim import kernels
+
+    with made_current(arguments[0].device):
+        getattr(kernels, name)[grid](*arguments, **options)
+
+
+def squares(tensors: Sequence[Tensor]) -> Tensor:
+    """Of the L2 norm of each of n tensors: float64[n], on their device."""
+    walk = _Walk(tensors)
+    sums = torch.empty(1, walk.count, dtype=torch.float64, device=walk.device)
+    walk.run("squares", sums)
+    return walk.summed(sums)[0]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Of an update by w -= rate r u, u = m / (sqrt(v) + epsilon) + decay w.
+
+    rate, step, divisor, finite: fp32 scalars on the device. step: how many updates there were with this one, infinite
+    without bias correction. divisor: of the gradients. finite: 0 changes nothing.
+    """
+
+    rate: Tensor
+    step: Tensor
+    divisor: Tensor
+    finite: Tensor
+    betas: tuple[float, float]
+    epsilon: float
+    decay: float
+
+    def corrections(self) -> Tensor:
+        """What m and sqrt(v) are divided by, fp32[2]. In float64: 1 - 0.999 is right to four digits in fp32."""
+        step = self.step.double()
+        mean, square = (1 - beta**step for beta in self.betas)
+        return torch.stack((mean, square.sqrt())).float()
+
+
+def move(rule: Rule, lists: Sequence[Sequence[Tensor]], norms_of: Callable[[Tensor], Tensor] | None = None) -> None:
+    """Updates the moments of n weights, and the weights. The gradients are not changed.
+
+    lists: weights, gradients, means, mean squares. norms_of: gives |w| and |u|, fp32[2, n], for the squares of those
+    of `lists`, float64[2, n]; r is then |w| / |u| where both are above zero. r is 1 otherwise.
+    """
+    walk, corrections = _Walk(*lists), rule.corrections()
+    sums = torch.empty(2, walk.count, dtype=torch.float64, device=walk.device) if norms_of else corrections
+    scalars, counts = (rule.finite, rule.rate, corrections), (walk.count, len(walk.tensors))
+    numbers = (*(1 - beta for beta in rule.betas), rule.epsilon, rule.decay)
+    walk.run("moments", rule.divisor, *scalars, sums, *counts, *numbers, SCALED=norms_of is not None)
+    if norms_of is not None:
+        norms = norms_of(walk.summed(sums)).contiguous()
+        walk.run("scaled", *scalars, norms, len(walk.tensors), rule.epsilon, rule.decay)

@@ -1,0 +1,55 @@
+"""The update in Triton kernels: by Triton's interpreter on a CPU, and compiled for GPUs that are not here."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertsmith.optim import fused
+
+HERE = Path(__file__).parent
+TRITON = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed (it has wheels for Linux alone)"
+)
+
+
+def check(*arguments: str, **environment: str) -> None:
+    """A check in a process of its own: Triton reads its switches when it is imported."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / "fused_checks.py"), *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@TRITON
+@pytest.mark.parametrize("name", ["the_oracle", "tensors_of_all_sizes", "norms", "few_launches"])
+def test_by_the_interpreter(name: str) -> None:
+    check(name, TRITON_INTERPRET="1")
+
+
+@TRITON
+def test_what_holds_for_updates_on_a_cpu_holds_for_the_kernels() -> None:
+    paths = [str(HERE / name) for name in ("test_lamb.py", "test_adamw_and_groups.py")]
+    check("tests_of_the_optimizers", *paths, TRITON_INTERPRET="1")
+
+
+@TRITON
+def test_the_kernels_compile_for_cards(tmp_path: Path) -> None:
+    """To machine code of Ampere, Hopper and Blackwell, without a card, and without spilled registers."""
+    check("compiles", str(tmp_path), TRITON_CACHE_DIR=str(tmp_path))
+
+
+def test_tensors_on_a_cpu_are_left_to_pytorch() -> None:
+    assert not fused.can_take([torch.ones(3)])
+    assert not fused.can_take([])
