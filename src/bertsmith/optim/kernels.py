@@ -124,8 +124,8 @@ def moments(
     gradients = _tensor(addresses, TENSORS + tensor, begin, ALIGNED)
     means = _tensor(addresses, 2 * TENSORS + tensor, begin, ALIGNED)
     mean_squares = _tensor(addresses, 3 * TENSORS + tensor, begin, ALIGNED)
-    scalars = (tl.load(divisor), tl.load(rate), tl.load(corrections), tl.load(corrections + 1))
-    numbers = (*scalars, rest1, rest2, epsilon, decay)
+    first, second = tl.load(corrections), tl.load(corrections + 1)
+    numbers = (tl.load(divisor), tl.load(rate), first, second, rest1, rest2, epsilon, decay)
     if size == CHUNK:
         _moments(weights, gradients, means, mean_squares, size, numbers, sums, C, SCALED, W, True)
     else:
