@@ -134,7 +134,8 @@ class GpuSizes:
 def gpu_plan(sizes: GpuSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> Plan:
     """real: batches of real pairs by length; without any, pairs with Wikipedia's lengths are made up.
 
-    Attention dropout is off on both sides, as in the fast recipes, except in one row; hidden dropout is 0.1 everywhere.
+    Attention dropout is off on both sides, as in the fast recipes, except in the rows of the first model over ragged
+    sets that have both; hidden dropout is 0.1 everywhere. The first model comes first at every length.
     """
     sets: dict[str, Sequence[PretrainBatch]] = {}
     dense: dict[int, str] = {}
@@ -148,13 +149,15 @@ def gpu_plan(sizes: GpuSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> Pl
         dense[length], ragged[length] = f"{count:,} full at {length}", f"{count:,} with Wikipedia's lengths at {length}"
         sets[dense[length]] = [pretrain_batch(lengths_of("full", count, length), sizes.vocabulary)]
         sets[ragged[length]] = real.get(length) or [drawn(count, length, seed) for seed in range(2)]
-    matches = [
-        Match(model, *_gpu_sides(sizes, model, length, attention_dropout=0.0), (dense[length], ragged[length]))
-        for length in sizes.lengths
-        for model in sizes.models
-    ]
     first, length = sizes.models[0], sizes.lengths[0]
-    matches.append(Match(first, *_gpu_sides(sizes, first, length, attention_dropout=0.1), (ragged[length],)))
+
+    def match(model: str, length: int, attention_dropout: float, *names: str) -> Match:
+        return Match(model, *_gpu_sides(sizes, model, length, attention_dropout), names)
+
+    matches = [match(first, each, 0.0, dense[each], ragged[each]) for each in sizes.lengths]
+    matches += [match(first, each, 0.1, ragged[each]) for each in sizes.lengths]
+    others = [(model, each) for each in sizes.lengths for model in sizes.models[1:]]
+    matches += [match(model, each, 0.0, dense[each], ragged[each]) for model, each in others]
     count = max(1, sizes.tokens // length // 8)
     fewer = f"{count:,} with Wikipedia's lengths at {length}"
     sets[fewer] = [drawn(count, length)]
