@@ -60,6 +60,7 @@ def main() -> int:
             print(f"gpu-check: no row's name holds '{asked.only}'", file=sys.stderr)
             return 2
         log.configure()
+        keep_kernels()
         rows.head["tests"] = "left out" if asked.tiny else run_tests()
         rows.write()
         measure_parts(parts, rows, started + TOTAL_SECONDS, asked.only)
@@ -77,6 +78,13 @@ def test_files() -> list[str]:
     found = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
     docs = [ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "" for path in found]
     return [f"{path.relative_to(ROOT)}: {doc.splitlines()[0]}" for path, doc in zip(found, docs, strict=True)]
+
+
+def keep_kernels() -> None:
+    """Lets all processes of this call and of later ones share the kernels that compilers made, in a folder of the
+    checkout. What the environment says goes first."""
+    for name, folder in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
+        os.environ.setdefault(name, str(ROOT / ".cache" / "gpu-check" / folder))
 
 
 def run_tests() -> str:

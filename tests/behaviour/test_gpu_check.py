@@ -71,10 +71,17 @@ def test_without_a_gpu_it_lists_the_tests_and_then_every_row_in_order(repository
     assert lines[0].startswith("  tests/gpu/test_attention_on_gpu.py: Every attention back-end on a card")
     rows = [line.strip() for line in lines[lines.index("and measure") + 1 :]]
     assert len(rows) == len(set(rows))
-    order = ["large, 512 full at 128", "large, 128 full at 512", "ladder: fp32", "base, 512 full at 128", "time: "]
+    order = [
+        "large, 512 full at 128",
+        "large, 128 full at 512",
+        "update alone: large, LAMB",
+        "inference: large, 1 x 128",
+    ]
+    order += ["ladder: fp32", "fine-tuning: sst2", "base, 512 full at 128", "time: "]
     places = [next(place for place, row in enumerate(rows) if row.startswith(start)) for start in order]
     assert places == sorted(places)
-    assert sum("large" in row and "of attention 0" not in row for row in rows) == 2, "with attention dropout"
+    of_large = [row for row in rows if row.startswith("large")]
+    assert sum("of attention 0" not in row for row in of_large) == 2, "with attention dropout"
     assert all("transformers" in row for row in rows if row.startswith(("large", "base")))
 
 
@@ -182,3 +189,16 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_kernels_are_kept_between_calls_where_nobody_says_otherwise(
+    check: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
+    check.keep_kernels()
+    kept = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    assert Path(kept).is_relative_to(repository)
+    ignored = subprocess.run(["git", "check-ignore", "-q", kept], cwd=repository, check=False).returncode
+    assert ignored == 0 or not (repository / ".git").exists()
+    assert os.environ["TRITON_CACHE_DIR"] == "elsewhere"

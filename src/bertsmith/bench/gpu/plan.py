@@ -8,7 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bertsmith.bench.gpu.finetuning import finetuning_parts
+from bertsmith.bench.gpu.inference import inference_parts
 from bertsmith.bench.gpu.rows import Part, Rows
+from bertsmith.bench.gpu.update import update_parts
 from bertsmith.bench.step.plan import GpuSizes, Match, Rung, gpu_plan
 from bertsmith.bench.step.results import ladder_table, steps_table, time_table
 from bertsmith.bench.step.run import LADDER, TIME, StepRun
@@ -17,14 +20,18 @@ from bertsmith.bench.table import Table
 
 @dataclass(frozen=True)
 class CheckSizes:
-    """step: of the pre-training steps."""
+    """step: of the pre-training steps; its models and device are those of other rows too. calls, seconds: the fewest
+    of inference."""
 
     step: GpuSizes = field(default_factory=GpuSizes)
+    calls: int = 100
+    seconds: float = 1.0
 
     @classmethod
     def tiny(cls, device: str) -> CheckSizes:
         """Every row in seconds, on a CPU too; the figures say nothing about speed."""
-        return cls(GpuSizes(device, ("tiny",), (128,), tokens=512, passes=1, seconds=0.1, compiled=False))
+        step = GpuSizes(device, ("tiny",), (128,), 512, passes=1, seconds=0.1, compiled=False, loaded_steps=2)
+        return cls(step, calls=3, seconds=0.0)
 
 
 def check_parts(sizes: CheckSizes, folder: Path, rows: Rows, only: str = "") -> tuple[list[Part], StepRun]:
@@ -34,7 +41,10 @@ def check_parts(sizes: CheckSizes, folder: Path, rows: Rows, only: str = "") -> 
     of_others = [_steps(run, group) for group in run.groups() if group[0].model != run.plan.model]
     table = partial(ladder_table, model=run.plan.model)
     ladder = [_rung(run, rung, table) for rung in run.plan.ladder]
-    return [*of_first, *ladder, *of_others, _profile(run)], run
+    updates = update_parts(sizes.step, folder, rows)
+    inference = inference_parts(sizes.step, folder, rows, sizes.calls, sizes.seconds)
+    finetuning = finetuning_parts(sizes.step.device, folder, rows)
+    return [*of_first, *updates, *inference, *ladder, *finetuning, *of_others, _profile(run)], run
 
 
 def _steps(run: StepRun, group: Sequence[Match]) -> Part:

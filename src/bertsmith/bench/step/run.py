@@ -89,7 +89,13 @@ class StepRun:
                 peer, failed = None, ending(why)
         found = race(ours, peer, name, self.plan.passes, self.plan.seconds)
         found = replace(found, failed=failed or found.failed)
-        self.results.append(self._result(match.case(name), match.ours, name, found, ours, peer))
+        result = self._result(match.case(name), match.ours, name, found, ours, peer)
+        if self.plan.loaded_steps:
+            try:
+                result = replace(result, loaded=ours.ask("loaded", name=name, steps=self.plan.loaded_steps))
+            except (BertsmithError, OutOfTime) as why:  # the row is there without it
+                result = replace(result, race=replace(found, failed=f"{found.failed} data wait: {ending(why)}".strip()))
+        self.results.append(result)
         self.made(self.results[-1].row(self.peaks))
 
     def _result(
