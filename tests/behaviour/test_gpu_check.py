@@ -68,7 +68,8 @@ def test_without_a_gpu_it_lists_the_tests_and_then_every_row_in_order(repository
     done = subprocess.run(command, cwd=repository, env=hidden, capture_output=True, text=True, check=True)
     head, *lines = done.stdout.splitlines()
     assert "no CUDA device was found" in head
-    assert lines[0].startswith("  tests/gpu/test_attention_on_gpu.py: Every attention back-end on a card")
+    assert lines[0].startswith("  tests/house/test_torch_names.py: Every name of torch")
+    assert lines[1].startswith("  tests/gpu/test_attention_on_gpu.py: Every attention back-end on a card")
     rows = [line.strip() for line in lines[lines.index("and measure") + 1 :]]
     assert len(rows) == len(set(rows))
     order = [

@@ -1,52 +1,24 @@
-"""Whole fine-tunings from a small model, run as `python -m bertsmith.bench.gpu.finetuning SPEC`: scores and seconds."""
+"""Whole fine-tunings from a small model, each in a process of its own: scores and seconds."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bertsmith.base.log import say
-from bertsmith.bench.child import Answer, serve_worker
 from bertsmith.bench.finetune.bench import MODEL
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.process import Child
 from bertsmith.bench.table import Table
 from bertsmith.bench.text import data_folder
 from bertsmith.tasks.benchmarks.benchmark import benchmarks
-from bertsmith.tasks.benchmarks.inputs import benchmark_settings
-from bertsmith.tasks.finetune import finetune
 
 CHANGES: dict[str, dict[str, Any]] = {
     "sst2": {"epochs": 1},
     "squad1": {"epochs": 1, "batch": 32, "learning_rate": 5e-5},
 }
 """Of the settings of a benchmark: one pass, and for SQuAD a batch whose steps a GPU does not do faster when smaller."""
-
-
-class Worker:
-    """Each public method answers a question."""
-
-    def __init__(self, spec: Answer) -> None:
-        """spec: a benchmark's name, the folders of the model and of the data, and a device."""
-        self._spec = spec
-
-    def ready(self) -> Answer:
-        """Nothing: its device is that of the other rows."""
-        return {}
-
-    def run(self) -> Answer:
-        """Fine-tunes; gives the figures on the dev rows, the rows, and the seconds from rows on disk to figures."""
-        name, began = self._spec["benchmark"], time.perf_counter()
-        settings = benchmark_settings(name, device=self._spec["device"], **CHANGES[name])
-        result = finetune(name, self._spec["model"], data=self._spec["data"], settings=settings)
-        return {
-            "figures": result.seeds[0].best.dev,
-            "rows": result.rows["train"],
-            "precision": settings.precision,
-            "seconds": time.perf_counter() - began,
-        }
 
 
 def finetuning_parts(device: str, folder: Path, rows: Rows) -> list[Part]:
@@ -63,8 +35,9 @@ def _part(benchmark: str, device: str, folder: Path, rows: Rows) -> Part:
             rows.fail(name, f"{MODEL} or the files of {benchmark} are not in the data folder ($BERTSMITH_DATA)")
             return
         say(f"measuring {name}")
-        spec = {"benchmark": benchmark, "model": data / MODEL, "data": data, "device": device}
-        with Child("bertsmith.bench.gpu.finetuning", spec, folder, None, deadline) as child:
+        spec: dict[str, Any] = {"benchmark": benchmark, "model": data / MODEL, "data": data, "device": device}
+        spec["changes"] = CHANGES[benchmark]
+        with Child("bertsmith.bench.gpu.finetuning_run", spec, folder, None, deadline) as child:
             found = child.ask("run")
         rows.add({"case": name, **found, "rows_per_second": found["rows"] / found["seconds"]})
 
@@ -87,7 +60,3 @@ def _table(found: Sequence[dict[str, Any]]) -> Table:
 def _metrics(row: dict[str, Any]) -> Sequence[str]:
     """Those that the benchmark publishes."""
     return benchmarks()[row["case"].split()[1]].metrics
-
-
-if __name__ == "__main__":
-    serve_worker(Worker)

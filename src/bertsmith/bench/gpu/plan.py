@@ -35,7 +35,7 @@ class CheckSizes:
 
 
 def check_parts(sizes: CheckSizes, folder: Path, rows: Rows, only: str = "") -> tuple[list[Part], StepRun]:
-    """All parts in their order, and what runs the steps among them. folder: what is made on the way lies there."""
+    """All parts in their order, and what runs the steps among them. folder: for what is made on the way."""
     run = StepRun(gpu_plan(sizes.step, {}), folder, 0.0, only, ran_on=rows.machine, made=rows.add, failed=rows.fail)
     of_first = [_steps(run, group) for group in run.groups() if group[0].model == run.plan.model]
     of_others = [_steps(run, group) for group in run.groups() if group[0].model != run.plan.model]
