@@ -5,12 +5,18 @@ So it is in the images of many clusters. Here these libraries are hidden from ev
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from bertsmith.bench.finetune.bench import MODEL
+from made_questions import questions, squad
+from made_rows import made_model, rows
 
 # pytest's plugins, too: an image with pytest alone will do.
 HIDDEN = ("tyro", "sentencex", "mwparserfromhell", "nanotoken", "hypothesis", "pytest_timeout", "xdist", "datasets")
@@ -26,6 +32,11 @@ class Without:
         if name.partition(".")[0] in {HIDDEN!r}:
             return None
         return next(filter(None, (finder.find_spec(name, path, target) for finder in self.finders)), None)
+
+    def find_distributions(self, context):
+        for finder in self.finders:
+            if hasattr(finder, "find_distributions"):
+                yield from finder.find_distributions(context)
 
     def invalidate_caches(self):
         pass
@@ -44,18 +55,6 @@ shutil.copytree(on_gpu.CORPUS, folder / "corpus")
 run = pretrain(replace(on_gpu.RECIPE, device="cpu", precision="fp32"), folder / "corpus", folder / "run")
 losses = [record["masked_loss"] for record in run.metrics("train")]
 assert losses[29] < losses[0], losses
-"""
-MEASURED = """
-from pathlib import Path
-import sys
-from bertsmith.bench.step.bench import report
-from bertsmith.bench.step.plan import GpuSizes, gpu_plan
-from bertsmith.bench.step.run import StepRun
-
-sizes = GpuSizes("cpu", models=("tiny",), lengths=(128,), tokens=1024, passes=1, seconds=0.1, compiled=False)
-run = StepRun(gpu_plan(sizes, {}).alone(), Path(sys.argv[1]), deadline=float("inf"), only="tiny, 8 full")
-run.all()
-print(report(run, "make gpu-check", {}, "made up").as_text())
 """
 
 
@@ -108,7 +107,58 @@ def test_a_whole_run_needs_none_of_them(repository: Path, tmp_path: Path) -> Non
     output_of(repository, "-c", WHOLE_RUN, str(tmp_path))
 
 
-@pytest.mark.usefixtures("without")
-def test_measuring_needs_none_of_them(repository: Path, tmp_path: Path) -> None:
-    """The plan of a GPU, on a CPU and tiny: a process for each side, and the table."""
-    assert "full at 128" in output_of(repository, "-c", MEASURED, str(tmp_path))
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data folder with a tiny model and a few rows of both benchmarks."""
+    made_model(tmp_path / "data")
+    (tmp_path / "data" / "weights").mkdir()
+    (tmp_path / "data" / "model").rename(tmp_path / "data" / MODEL)
+    for folder in ("glue/SST-2", "squad/v1.1"):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+    for part, count in (("train", 40), ("dev", 12)):
+        lines = ["sentence\tlabel", *(f"{row['text']}\t{number % 2}" for number, row in enumerate(rows(count, 5)))]
+        (tmp_path / "data" / "glue" / "SST-2" / f"{part}.tsv").write_text("\n".join(lines) + "\n")
+        text = json.dumps(squad(questions(count, 5)))
+        (tmp_path / "data" / "squad" / "v1.1" / f"{part}-v1.1.json").write_text(text)
+    monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "data"))
+
+
+def checked(repository: Path, to: Path, *flags: str) -> dict[str, Any]:
+    """What `make gpu-check` keeps at a tiny size, after a CPU measured it."""
+    said = output_of(repository, "benchmarks/gpu_check.py", "--tiny", "--json", str(to), *flags)
+    found: dict[str, Any] = json.loads(to.read_text())
+    assert found["failed"] == [], said
+    return found
+
+
+@pytest.mark.usefixtures("without", "data")
+@pytest.mark.parametrize(
+    ("only", "positive"),
+    [
+        ("4 full at 128: bf16", ("ours", "peer", "peak_share", "sequences_per_second", "ours_memory_bytes")),
+        ("update alone", ("milliseconds", "parameters", "bytes_per_second")),
+        ("inference: tiny, 1 x 128", ("sequences_per_second", "p50_ms", "p90_ms", "p95_ms", "p99_ms")),
+        ("fine-tuning: squad1", ("seconds", "rows_per_second")),
+    ],
+)
+def test_measuring_needs_none_of_them(repository: Path, tmp_path: Path, only: str, positive: tuple[str, ...]) -> None:
+    found = checked(repository, tmp_path / "rows.json", "--only", only)["rows"]
+    assert all(only in row["case"] for row in found)
+    assert all(row[name] > 0 for row in found for name in positive)
+    if only.startswith("4 full"):
+        assert all(0 <= row["data_wait_share"] <= 1 for row in found)
+    if only.startswith("update"):
+        lamb, adamw = found
+        assert (lamb["bytes"], adamw["bytes"]) == (44 * lamb["parameters"], 32 * lamb["parameters"])
+    if only.startswith("fine-tuning"):
+        assert found[0]["figures"].keys() >= {"f1", "exact_match"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without", "data")
+@pytest.mark.parametrize(
+    ("only", "count"), [("with Wikipedia", 3), ("ladder", 6), ("inference", 4), ("fine-tuning", 2), ("time:", 2)]
+)
+def test_every_row_is_measured_without_them(repository: Path, tmp_path: Path, only: str, count: int) -> None:
+    cases = [row["case"] for row in checked(repository, tmp_path / "rows.json", "--only", only)["rows"]]
+    assert len(set(cases)) == len(cases) == count

@@ -83,6 +83,7 @@ SUB_ROOMS = {
         "reference",
         "serve",
         "scaling",
+        "gpu",
     ),
     "tasks": (
         "reading",
@@ -150,6 +151,8 @@ ROOTS = {
     "tasks.plan": {*SEES["tasks"], "weights", "optim", "training"},
     **{name: {*SEES["tasks"], "weights", "optim", "training", *FINETUNING} for name in FINETUNING},
     "bench.finetune.ours": {*SEES["bench"], *FINETUNING},
+    # A whole run, in a process of its own and where the command line's parser may be missing.
+    "bench.gpu.finetuning_run": {*SEES["bench"], "tasks.finetune"},
     "__main__": {"cli"},
     "__init__": {"corpus", "training", "tasks", "weights", "inference"},
 }

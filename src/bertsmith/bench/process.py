@@ -38,6 +38,14 @@ class SideFailed(BertsmithError):
     """A side cannot do this here; `what` says why, as a table shows it: "out of memory"."""
 
 
+NO_TIME = "no time was left"
+
+
+def ending(why: BertsmithError | OutOfTime) -> str:
+    """Why there is no figure, in a line for a table: the last of what a process printed says most."""
+    return NO_TIME if isinstance(why, OutOfTime) else why.what.splitlines()[-1]
+
+
 class Child:
     """`python -m MODULE SPEC`, where the module calls `child.serve`; used as a context, it is gone at the end.
 

@@ -47,7 +47,12 @@ def _chunks(sizes: tuple[int, ...], device: torch.device) -> _Chunks:
     counts = torch.tensor([-(-size // CHUNK) for size in sizes])
     owners = torch.repeat_interleave(torch.arange(len(sizes)), counts).int()
     firsts = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0))).int()
-    return _Chunks(torch.tensor(sizes).to(device), owners.to(device), firsts.to(device))
+    return _Chunks(*(_sent(each, device) for each in (torch.tensor(sizes), owners, firsts)))
+
+
+def _sent(values: Tensor, device: torch.device) -> Tensor:
+    """On the device. From pinned memory the copy waits for nothing."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
 
 
 class _Walk:
@@ -57,10 +62,7 @@ class _Walk:
         self.tensors = lists[0]
         self.device = self.tensors[0].device
         addresses = [each.data_ptr() for tensors in lists for each in tensors]
-        table = torch.tensor(addresses)
-        # From pinned memory the copy waits for nothing.
-        table = table.pin_memory() if self.device.type == "cuda" else table
-        self.addresses = table.to(self.device, non_blocking=True)
+        self.addresses = _sent(torch.tensor(addresses), self.device)
         self.aligned = all(each % _ALIGNMENT == 0 for each in addresses)
 
     @cached_property

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.finetune.side import OURS, Side
-from bertsmith.bench.process import Child, SideFailed
+from bertsmith.bench.process import Child, SideFailed, ending
 from bertsmith.bench.step.race import goes_on
 
 
@@ -54,5 +54,5 @@ def _turn(side: Side, child: Child, steps: int, found: Turns) -> float | None:
     except BertsmithError as why:
         if side.side == OURS:
             raise
-        found.failed[side] = why.what.splitlines()[-1]
+        found.failed[side] = ending(why)
     return None

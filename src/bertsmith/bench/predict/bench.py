@@ -27,7 +27,7 @@ from bertsmith.bench.predict.texts import (
     ragged_texts,
     texts_of_length,
 )
-from bertsmith.bench.process import Child, OutOfTime, SideFailed
+from bertsmith.bench.process import Child, OutOfTime, SideFailed, ending
 from bertsmith.bench.table import Report, Table
 from bertsmith.bench.text import name_sources
 from bertsmith.inference.export.export import ExportOptions, export
@@ -145,7 +145,7 @@ def _round(
         except BertsmithError as why:
             if side.who == OURS and not isinstance(why, SideFailed):
                 raise
-            left_out.append(f"{texts.name}, {side.label}: {why.what.splitlines()[-1]}")
+            left_out.append(f"{texts.name}, {side.label}: {ending(why)}")
             del sides[side]
     return found
 

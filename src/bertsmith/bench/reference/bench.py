@@ -56,7 +56,7 @@ def bench_reference(options: BenchOptions, folder: Path, command: str) -> Report
         except SideFailed as why:
             left_out.append(f"{case.name}: {why.what}")
         else:
-            rows.append(_row(case, answer["seconds"], answer["bytes"]))
+            rows.append(row_of(case, answer["seconds"], answer["bytes"]))
     if not rows:
         raise BertsmithError(f"nothing was measured: {'; '.join(left_out)}", "bench reference", "give more --minutes")
     about = [
@@ -71,7 +71,8 @@ def bench_reference(options: BenchOptions, folder: Path, command: str) -> Report
     return Report(command, before | ran_on, about, rows, _tables(rows))
 
 
-def _row(case: Case, seconds: Sequence[float], memory: int) -> dict[str, Any]:
+def row_of(case: Case, seconds: Sequence[float], memory: int) -> dict[str, Any]:
+    """A case as JSON can hold it. seconds: of each step or call. memory: bytes, the most that were held."""
     milliseconds = 1e3 * np.array(seconds)
     return {
         "case": case.name,

@@ -93,15 +93,22 @@ class Worker:
     """Each public method answers a question."""
 
     def __init__(self, case: Case, config: BertConfig, device: Device) -> None:
-        self._device, self._case = device, case
-        self._work = (pretraining if case.task == "pre-training" else fine_tuning)(case, config, device)
+        self._config, self._device = config, device
+        self._take(case)
+
+    def _take(self, case: Case) -> None:
+        self._case = case
+        self._work = (pretraining if case.task == "pre-training" else fine_tuning)(case, self._config, self._device)
 
     def ready(self) -> Answer:
         """What it runs on."""
         return running_on(self._device.torch_device)
 
-    def run(self, warmup: int, steps: int, seconds: float) -> Answer:
-        """The seconds of each of so many steps, and of more until `seconds` are over; those of `warmup` not counted."""
+    def run(self, warmup: int, steps: int, seconds: float, case: Answer | None = None) -> Answer:
+        """The seconds of each of so many steps, and of more until `seconds` are over; those of `warmup` not counted.
+        case: another one than the worker was started with, of the same precision."""
+        if case is not None and Case(**case) != self._case:
+            self._take(Case(**case))
         found: list[float] = []
         with torch.set_grad_enabled(self._case.mode == "training"):
             for _ in range(warmup):

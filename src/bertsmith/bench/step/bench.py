@@ -85,10 +85,21 @@ def report(run: StepRun, command: str, before: dict[str, str], source: str) -> R
         cases = "; ".join([*(match.case(name) for match in plan.matches for name in match.sets), TIME, LADDER])
         what = f"nothing was measured: {run.left_out[0]}" if run.left_out else f"no case contains '{run.only}'"
         raise BertsmithError(what, "bench pretrain-step", f"cases are: {cases}")
+    about = [*about_steps(run, source), *(f"left out: {case}" for case in run.left_out)]
+    tables = [steps_table(rows)] if rows else []
+    tables += [time_table(run.profiles, f"{plan.model}, ours, {plan.profiled.label}")] if run.profiles else []
+    tables += [ladder_table(rungs, plan.model)] if rungs else []
+    ran_on = {name: str(what) for name, what in run.ran_on.items() if what}
+    profiles = [{"case": f"{TIME} {name}", **found} for name, found in run.profiles.items()]
+    return Report(command, before | ran_on, about, [*rows, *rungs, *profiles], tables)
+
+
+def about_steps(run: StepRun, source: str) -> list[str]:
+    """What was measured and how, a sentence each. source: where batches of real pairs are from."""
     peaks = ", ".join(f"{precision} {flops / 1e12:.2f} TFLOP/s" for precision, flops in run.peaks.items())
-    about = [
+    return [
         f"batches: those not called real are of made-up pieces; {source}",
-        *plan.about,
+        *run.plan.about,
         "both sides take the same instances, in train mode, with dropout 0.1 unless a row says otherwise, and clip "
         "gradients at a norm of 1; each is a process of its own",
         "ours decays matrices alone, with epsilon 1e-6, as BERT does; transformers' side all parameters, with 1e-8, as "
@@ -98,11 +109,4 @@ def report(run: StepRun, command: str, before: dict[str, str], source: str) -> R
         "tokens are real ones: padding does not count",
         f"matrix rate, the best of this run: {peaks}",
         f"floating-point operations of a step: {FORMULA}",
-        *(f"left out: {case}" for case in run.left_out),
     ]
-    tables = [steps_table(rows)] if rows else []
-    tables += [time_table(run.profiles, f"{plan.model}, ours, {plan.profiled.label}")] if run.profiles else []
-    tables += [ladder_table(rungs, plan.model)] if rungs else []
-    ran_on = {name: str(what) for name, what in run.ran_on.items() if what}
-    profiles = [{"case": f"{TIME} {name}", **found} for name, found in run.profiles.items()]
-    return Report(command, before | ran_on, about, [*rows, *rungs, *profiles], tables)

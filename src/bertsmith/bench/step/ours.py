@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -19,7 +19,7 @@ from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.training.pretraining.compiled import CompiledStep
 from bertsmith.training.pretraining.objective import Pretraining
-from bertsmith.training.step import train_step
+from bertsmith.training.step import StepSums, train_step
 
 TakeStep = Callable[[int], None]
 """Takes a step over the batch of this number."""
@@ -34,29 +34,45 @@ def device_of(side: StepSide) -> Device:
     return choose_device(side.device, "fp32" if no_tf32 else side.precision)
 
 
-def our_steps(side: StepSide, batches: list[PretrainBatch]) -> TakeStep:
-    """A fresh model in train mode with its optimizer. What a step costs on the host, such as working out the blocks of
-    attention, is part of it."""
-    config = BertConfig(**side.model)
-    device = device_of(side)
-    if device.is_cpu:
-        prepare_training(device.compute)
-    model = PretrainingModel(config, None if device.compute == torch.float32 else device.compute)
-    initialise(model, config.initializer_range, seed=0)
-    model.to(device.torch_device).train()
-    kind = Lamb if side.optimizer == "lamb" else AdamW
-    optimizer = kind(parameter_groups(model, WEIGHT_DECAY))
-    optimizer.set_learning_rate(RATE)
-    if side.padded:
-        batches = [padded(batch, side.longest) for batch in batches]
-    counts = [{"masked": len(each.masked_positions), "next_sentence": each.layout.sequences} for each in batches]
-    objective = Pretraining(model, device.torch_device)
-    compiled = None
-    if side.compiled:
-        compiled = CompiledStep(model, device.torch_device)
-        batches = fix_shapes(batches, side.longest, FILLING_PIECE)
+class OurSteps:
+    """A fresh model in train mode with its optimizer; called with a number, it takes a step over the batch of that
+    number, all sets counted through. What a step costs on the host, such as working out the blocks of attention, is
+    part of it."""
 
-    def step(number: int) -> None:
-        train_step(objective, optimizer, [batches[number]], counts[number], device.torch_device, compiled)
+    def __init__(self, side: StepSide, *sets: Sequence[PretrainBatch]) -> None:
+        config = BertConfig(**side.model)
+        device = device_of(side)
+        if device.is_cpu:
+            prepare_training(device.compute)
+        model = PretrainingModel(config, None if device.compute == torch.float32 else device.compute)
+        initialise(model, config.initializer_range, seed=0)
+        model.to(device.torch_device).train()
+        kind = Lamb if side.optimizer == "lamb" else AdamW
+        self.device, self._optimizer = device.torch_device, kind(parameter_groups(model, WEIGHT_DECAY))
+        self._optimizer.set_learning_rate(RATE)
+        if side.padded:
+            sets = tuple([padded(batch, side.longest) for batch in batches] for batches in sets)
+        self._counts = [
+            {"masked": len(each.masked_positions), "next_sentence": each.layout.sequences}
+            for batches in sets
+            for each in batches
+        ]
+        self._objective = Pretraining(model, self.device)
+        self._compiled: CompiledStep | None = None
+        if side.compiled:
+            self._compiled = CompiledStep(model, self.device)
+            # A shape for each set, as each phase has: one for all would fill up the sets of shorter sequences.
+            sets = tuple(fix_shapes(batches, side.longest, FILLING_PIECE) for batches in sets)
+        self.batches = [batch for batches in sets for batch in batches]
 
-    return step
+    @property
+    def compilations(self) -> int | None:
+        """Graphs made so far; None where steps are not compiled."""
+        return None if self._compiled is None else self._compiled.compilations
+
+    def __call__(self, number: int) -> None:
+        self.take([self.batches[number]], self._counts[number])
+
+    def take(self, micro_batches: Sequence[PretrainBatch], counts: Mapping[str, int]) -> StepSums | None:
+        """A step over these micro-batches; counts: as of `train_step`."""
+        return train_step(self._objective, self._optimizer, micro_batches, counts, self.device, self._compiled)

@@ -7,6 +7,7 @@ form. The batches are padded beforehand, as loader processes would; moving them 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ from bertsmith.bench.step.side import StepSide
 MAX_GRADIENT_NORM = 1.0
 
 
-def peer_steps(side: StepSide, batches: list[PretrainBatch]) -> TakeStep:
-    """A fresh model in train mode with its optimizer. ModuleNotFoundError if transformers is not installed, CannotHere
-    if oneDNN is asked for and computes in less than fp32."""
+def peer_steps(side: StepSide, *sets: Sequence[PretrainBatch]) -> TakeStep:
+    """A fresh model in train mode with its optimizer; the batches of all sets are counted through.
+
+    ModuleNotFoundError if transformers is not installed, CannotHere if oneDNN is asked for and computes in less than
+    fp32."""
     import transformers
 
     # Nothing of the process is set that its user would not have set: it runs as shipped.
@@ -40,7 +43,7 @@ def peer_steps(side: StepSide, batches: list[PretrainBatch]) -> TakeStep:
     model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=WEIGHT_DECAY, fused=True)
     forward: Any = torch.compile(model) if side.compiled else model
-    rows = [padded_rows(batch, side.longest if side.compiled else None) for batch in batches]
+    rows = [padded_rows(batch, side.longest if side.compiled else None) for batches in sets for batch in batches]
 
     def step(number: int) -> None:
         inputs = {name: each.to(device, non_blocking=True) for name, each in rows[number].items()}

@@ -46,7 +46,8 @@ class Rung:
 @dataclass(frozen=True)
 class Plan:
     """sets: batches by name. matches: those with the same `ours` are adjacent. ladder: of `model`. profiled: the side
-    whose time is broken down. passes: over a set in a turn. seconds: of the rounds of a match on a set."""
+    whose time is broken down. passes: over a set in a turn. seconds: of the rounds of a match on a set. loaded_steps:
+    of ours in each match, with batches that a loader makes meanwhile; 0 for none."""
 
     sets: Mapping[str, Sequence[PretrainBatch]]
     matches: tuple[Match, ...]
@@ -56,6 +57,7 @@ class Plan:
     passes: int
     seconds: float
     about: tuple[str, ...]
+    loaded_steps: int = 0
 
     def alone(self) -> Plan:
         """Without peers: each of our sides over all the sets that it has in some match."""
@@ -119,7 +121,8 @@ def cpu_plan(sizes: CpuSizes, real: Mapping[int, Sequence[PretrainBatch]], vocab
 @dataclass(frozen=True)
 class GpuSizes:
     """The sizes for a GPU. tokens: slots of an update if all its sequences were full. passes, seconds: of `Plan`.
-    compiled: both sides, by torch.compile. vocabulary: pieces of the models and of made-up batches."""
+    compiled: both sides, by torch.compile. vocabulary: pieces of the models and of made-up batches. loaded_steps: of
+    `Plan`."""
 
     device: str = "cuda"
     models: tuple[str, ...] = ("large", "base")
@@ -129,12 +132,14 @@ class GpuSizes:
     seconds: float = 8.0
     compiled: bool = True
     vocabulary: int = VOCABULARY
+    loaded_steps: int = 8
 
 
 def gpu_plan(sizes: GpuSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> Plan:
     """real: batches of real pairs by length; without any, pairs with Wikipedia's lengths are made up.
 
-    Attention dropout is off on both sides, as in the fast recipes, except in one row; hidden dropout is 0.1 everywhere.
+    Attention dropout is off on both sides, as in the fast recipes, except in the rows of the first model over ragged
+    sets that have both; hidden dropout is 0.1 everywhere. The first model comes first at every length.
     """
     sets: dict[str, Sequence[PretrainBatch]] = {}
     dense: dict[int, str] = {}
@@ -148,13 +153,15 @@ def gpu_plan(sizes: GpuSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> Pl
         dense[length], ragged[length] = f"{count:,} full at {length}", f"{count:,} with Wikipedia's lengths at {length}"
         sets[dense[length]] = [pretrain_batch(lengths_of("full", count, length), sizes.vocabulary)]
         sets[ragged[length]] = real.get(length) or [drawn(count, length, seed) for seed in range(2)]
-    matches = [
-        Match(model, *_gpu_sides(sizes, model, length, attention_dropout=0.0), (dense[length], ragged[length]))
-        for length in sizes.lengths
-        for model in sizes.models
-    ]
     first, length = sizes.models[0], sizes.lengths[0]
-    matches.append(Match(first, *_gpu_sides(sizes, first, length, attention_dropout=0.1), (ragged[length],)))
+
+    def match(model: str, length: int, attention_dropout: float, *names: str) -> Match:
+        return Match(model, *_gpu_sides(sizes, model, length, attention_dropout), names)
+
+    matches = [match(first, each, 0.0, dense[each], ragged[each]) for each in sizes.lengths]
+    matches += [match(first, each, 0.1, ragged[each]) for each in sizes.lengths]
+    others = [(model, each) for each in sizes.lengths for model in sizes.models[1:]]
+    matches += [match(model, each, 0.0, dense[each], ragged[each]) for model, each in others]
     count = max(1, sizes.tokens // length // 8)
     fewer = f"{count:,} with Wikipedia's lengths at {length}"
     sets[fewer] = [drawn(count, length)]
@@ -165,7 +172,8 @@ def gpu_plan(sizes: GpuSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> Pl
     ladder = _gpu_ladder(sizes, first, fewer, ragged[length])
     # The kernels of a compiled graph do not show which part of the model they belong to.
     profiled = replace(matches[0].ours, compiled=False)
-    return Plan(sets, tuple(matches), first, ladder, profiled, sizes.passes, sizes.seconds, about)
+    counts = sizes.passes, sizes.seconds
+    return Plan(sets, tuple(matches), first, ladder, profiled, *counts, about, sizes.loaded_steps)
 
 
 def _gpu_sides(sizes: GpuSizes, model: str, length: int, attention_dropout: float) -> tuple[StepSide, StepSide]:

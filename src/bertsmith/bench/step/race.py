@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertsmith.bench.process import Child, SideFailed
+from bertsmith.base.errors import BertsmithError
+from bertsmith.bench.process import Child, OutOfTime, ending
 from bertsmith.bench.step.side import OURS, StepSide
 
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 9
@@ -46,7 +47,7 @@ class Race:
 def race(ours: Child, peer: Child | None, name: str, passes: int, seconds: float) -> Race:
     """A turn of each side to warm up, and then 3 to 9 rounds, as many as `seconds` allow, in which both sides step over
     the batches of set `name` `passes` times; who begins changes from round to round. A peer that fails in any of them
-    leaves ours to be raced alone; SideFailed where ours does."""
+    leaves ours to be raced alone. Raises as `Child.ask` does where ours fails."""
     sides = [ours, *([peer] if peer else [])]
     found: dict[Child, list[float]] = {side: [] for side in sides}
 
@@ -60,10 +61,10 @@ def race(ours: Child, peer: Child | None, name: str, passes: int, seconds: float
         while goes_on(len(found[ours]), time.monotonic() - began, seconds):
             for side in sides[:: -1 if len(found[ours]) % 2 else 1]:
                 found[side].append(turn(side))
-    except SideFailed as why:
+    except (BertsmithError, OutOfTime) as why:  # what ends a peer ends nothing else
         if side is ours:
             raise
-        return Race(race(ours, None, name, passes, seconds).ours, failed=why.what)
+        return Race(race(ours, None, name, passes, seconds).ours, failed=ending(why))
     return Race(tuple(found[ours]), tuple(found[peer]) if peer else ())
 
 

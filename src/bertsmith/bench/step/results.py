@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bertsmith.base.log import size
@@ -24,7 +24,7 @@ class Work:
 @dataclass(frozen=True)
 class Result:
     """A race over a set. precision: ours. memory_bytes, peer_memory_bytes: the most that each side held, of the GPU or,
-    on a CPU, of the process; None without a peer."""
+    on a CPU, of the process; None without a peer. loaded: of `Worker.loaded`, where that was asked for."""
 
     case: str
     precision: str
@@ -32,6 +32,7 @@ class Result:
     race: Race
     memory_bytes: int
     peer_memory_bytes: int | None = None
+    loaded: Mapping[str, float | None] = field(default_factory=dict)
 
     def row(self, peaks: Mapping[str, float]) -> dict[str, Any]:
         """As JSON can hold it; the figures are those of the median round, so that ratio = ours / peer.
@@ -55,6 +56,7 @@ class Result:
             "peer_memory_bytes": self.peer_memory_bytes,
             "ours_seconds": self.race.ours,
             "peer_seconds": self.race.peer,
+            **self.loaded,
             "note": self.race.failed,
         }
 
@@ -62,14 +64,21 @@ class Result:
 def steps_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The matches."""
     head = ["", "ours: real tokens/s", "sequences/s", "of the matrix rate", "memory"]
-    head += ["peer: real tokens/s", "memory", "ours is", "rounds"]
+    loaded = ["data wait", "recompiled"] if any("data_wait_share" in row for row in rows) else []
+    head += [*loaded, "peer: real tokens/s", "memory", "ours is", "rounds"]
     shown = []
     for row in rows:
         peer = [f"{row['peer']:,.0f}", size(row["peer_memory_bytes"])] if row["peer"] else [row["note"] or "-", "-"]
         ratio = f"{row['ratio']:.2f}x as fast" if row["ratio"] else "-"
         ours = [f"{row['ours']:,.0f}", f"{row['sequences_per_second']:,.1f}", f"{row['peak_share']:.1%}"]
-        shown.append([row["case"], *ours, size(row["ours_memory_bytes"]), *peer, ratio, str(len(row["ours_seconds"]))])
+        ours += [size(row["ours_memory_bytes"]), *(_loaded(row) if loaded else [])]
+        shown.append([row["case"], *ours, *peer, ratio, str(len(row["ours_seconds"]))])
     return Table("A pre-training step", head, shown)
+
+
+def _loaded(row: Mapping[str, Any]) -> list[str]:
+    share, again = row.get("data_wait_share"), row.get("recompilations")
+    return ["-" if share is None else f"{share:.1%}", "-" if again is None else str(again)]
 
 
 def with_gains(rungs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -11,25 +11,31 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
-from bertsmith.bench.process import Child, OutOfTime, SideFailed
+from bertsmith.bench.process import NO_TIME, Child, OutOfTime, SideFailed, ending
 from bertsmith.bench.step.instances import write_batches
 from bertsmith.bench.step.plan import Match, Plan, Rung
 from bertsmith.bench.step.race import Race, race, start_side
-from bertsmith.bench.step.results import Result, Work
-from bertsmith.bench.step.side import StepSide
+from bertsmith.bench.step.results import Result, Work, with_gains
+from bertsmith.bench.step.side import OURS, StepSide
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import step_flop
 
 LADDER, TIME = "ladder:", "time:"
 """How the names of these cases begin."""
+_OURS_ALONE_SECONDS = 20.0
+"""Of the time, in which ours is measured where the peer was not done."""
 
 
 @dataclass
 class StepRun:
     """deadline: of time.monotonic(). only: cases whose name contains this. Found: results of matches and of the
     ladder's rungs, profiles by set, the best FLOP/s of a matrix product by precision, what the sides ran on, and the
-    cases that were left out, with the reason."""
+    cases that were left out, with the reason.
+
+    made: given the row of each case as soon as it is measured. failed: given the name of each case that is left out,
+    and why; with it, a side of ours that ends by itself is such a case too, and without it raises BertsmithError."""
 
     plan: Plan
     folder: Path
@@ -41,19 +47,24 @@ class StepRun:
     peaks: dict[str, float] = field(default_factory=dict)
     ran_on: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    made: Callable[[dict[str, Any]], None] = lambda row: None
+    failed: Callable[[str, str], None] | None = None
     _files: dict[str, Path] = field(default_factory=dict)
     _sides: int = 0
 
     def all(self) -> None:
         """Runs everything that `only` lets through and that there is time for."""
-        for _, group in groupby(self.plan.matches, key=lambda match: match.ours):
-            self._meet(list(group))
-        self._profile(self.plan.matches[0].sets)
+        for group in self.groups():
+            self.meet(group)
+        self.profile(self.plan.matches[0].sets)
         for rung in self.plan.ladder:
-            if self.only in f"{LADDER} {rung.what}":
-                self._climb(rung)
+            self.climb(rung)
 
-    def _meet(self, matches: Sequence[Match]) -> None:
+    def groups(self) -> list[list[Match]]:
+        """The matches, those that share a process of ours together."""
+        return [list(group) for _, group in groupby(self.plan.matches, key=lambda match: match.ours)]
+
+    def meet(self, matches: Sequence[Match]) -> None:
         """Matches of one side of ours, whose process stays for all of them."""
         wanted = [(match, [name for name in match.sets if self.only in match.case(name)]) for match in matches]
         every_name = [name for _, names in wanted for name in names]
@@ -74,11 +85,18 @@ class StepRun:
         if peer is not None:
             try:
                 peer.ready()
-            except SideFailed as why:
-                peer, failed = None, why.what
+            except (BertsmithError, OutOfTime) as why:  # what ends a peer ends nothing else
+                peer, failed = None, ending(why)
         found = race(ours, peer, name, self.plan.passes, self.plan.seconds)
         found = replace(found, failed=failed or found.failed)
-        self.results.append(self._result(match.case(name), match.ours, name, found, ours, peer))
+        result = self._result(match.case(name), match.ours, name, found, ours, peer)
+        if self.plan.loaded_steps:
+            try:
+                result = replace(result, loaded=ours.ask("loaded", name=name, steps=self.plan.loaded_steps))
+            except (BertsmithError, OutOfTime) as why:  # the row is there without it
+                result = replace(result, race=replace(found, failed=f"{found.failed} data wait: {ending(why)}".strip()))
+        self.results.append(result)
+        self.made(self.results[-1].row(self.peaks))
 
     def _result(
         self, case: str, side: StepSide, name: str, found: Race, ours: Child, peer: Child | None = None
@@ -87,7 +105,7 @@ class StepRun:
         peer_held = int(peer.ask("memory")["bytes"]) if peer and found.peer else None
         return Result(case, side.precision, self._work(side, name), found, held, peer_held)
 
-    def _profile(self, names: Sequence[str]) -> None:
+    def profile(self, names: Sequence[str]) -> None:
         """Where the time of the profiled side goes, over these sets."""
         names = [name for name in names if self.only in f"{TIME} {name}"]
         if not names:
@@ -97,14 +115,19 @@ class StepRun:
                 with self._noting(f"{TIME} {name}"):
                     say(f"profiling {name}")
                     self.profiles[name] = side.ask("profile", name=name)
+                    self.made({"case": f"{TIME} {name}", **self.profiles[name]})
 
-    def _climb(self, rung: Rung) -> None:
+    def climb(self, rung: Rung) -> None:
+        """Measures a rung of the ladder, if `only` lets it through."""
         case = f"{LADDER} {rung.what}"
+        if self.only not in case:
+            return
         with self._noting(case), self._side(rung.side, [rung.set]) as side:
             say(f"measuring {case}")
             self._measure_peak(side, rung.side, rung.set)
             found = race(side, None, rung.set, self.plan.passes, self.plan.seconds / 2)
             self.rungs.append(self._result(case, rung.side, rung.set, found, side))
+            self.made(with_gains([each.row(self.peaks) for each in self.rungs])[-1])
 
     @contextmanager
     def _noting(self, case: str) -> Iterator[None]:
@@ -112,15 +135,23 @@ class StepRun:
         try:
             yield
         except OutOfTime:
-            self.left_out.append(f"{case}: no time was left")
-        except SideFailed as why:
-            self.left_out.append(f"{case}: {why.what}")
+            self._leave_out(case, NO_TIME)
+        except BertsmithError as why:
+            if self.failed is None and not isinstance(why, SideFailed):
+                raise
+            self._leave_out(case, why.what)
+
+    def _leave_out(self, case: str, why: str) -> None:
+        self.left_out.append(f"{case}: {why}")
+        if self.failed is not None:
+            self.failed(case, why)
 
     def _side(self, side: StepSide, names: Sequence[str]) -> Child:
         """Starts a side with these sets; it is ready later."""
         self._sides += 1
         sets = {name: self._file(name) for name in names}
-        return start_side(side, sets, self.folder / f"side-{self._sides}", self.deadline)
+        deadline = self.deadline if side.side == OURS else self.deadline - _OURS_ALONE_SECONDS
+        return start_side(side, sets, self.folder / f"side-{self._sides}", deadline)
 
     def _file(self, name: str) -> Path:
         if name not in self._files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -12,8 +13,9 @@ from bertsmith.batches.packing import PretrainBatch
 from bertsmith.bench.child import Answer, serve_worker
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.step.instances import read_batches
+from bertsmith.bench.step.loaded import data_wait_share
 from bertsmith.bench.step.matrix_rate import matrix_rate, step_shapes, wait
-from bertsmith.bench.step.ours import TakeStep, device_of, our_steps
+from bertsmith.bench.step.ours import OurSteps, TakeStep, device_of
 from bertsmith.bench.step.peer import peer_steps
 from bertsmith.bench.step.profile import profile_steps
 from bertsmith.bench.step.side import OURS, StepSide
@@ -36,12 +38,11 @@ class Worker:
         self.side, self.sets = side, sets
         self.device = _device_of(side)
         # One model for all sets, whose batches are numbered through.
-        self._first = {}
-        batches: list[PretrainBatch] = []
-        for name, members in sets.items():
-            self._first[name] = len(batches)
-            batches += members
-        self._step: TakeStep = (our_steps if side.side == OURS else peer_steps)(side, batches)
+        firsts = [0, *accumulate(len(batches) for batches in sets.values())]
+        self._first = dict(zip(sets, firsts, strict=False))
+        self._ours = OurSteps(side, *sets.values()) if side.side == OURS else None
+        self._step: TakeStep = self._ours or peer_steps(side, *sets.values())
+        self._compilations: dict[str, int | None] = {}
 
     def ready(self) -> Answer:
         """What it runs on."""
@@ -59,6 +60,17 @@ class Worker:
     def _pass(self, name: str) -> None:
         for number in range(len(self.sets[name])):
             self._step(self._first[name] + number)
+        if self._ours is not None:
+            self._compilations.setdefault(name, self._ours.compilations)
+
+    def loaded(self, name: str, steps: int) -> Answer:
+        """Of so many steps over batches in the shape of a set's, made by a loader while they are taken: the share of
+        the time in which the loop waited for data. And the graphs that were made again since the set's first pass,
+        None where steps are not compiled. Ours alone, after a turn."""
+        assert self._ours is not None
+        share = data_wait_share(self._ours, self._first[name], self.side.model["vocab_size"], steps)
+        before, now = self._compilations[name], self._ours.compilations
+        return {"data_wait_share": share, "recompilations": None if before is None or now is None else now - before}
 
     def rate(self, name: str) -> Answer:
         """The best matrix product in this side's dtype, among those of a set's first batch."""

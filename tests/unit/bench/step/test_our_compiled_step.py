@@ -7,6 +7,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from bertsmith.bench.step import ours as our_step
+from bertsmith.bench.step.loaded import data_wait_share
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.bench.step.side import StepSide
 from bertsmith.training.pretraining import compiled
@@ -37,10 +38,25 @@ def test_ragged_batches_take_one_graph_and_give_the_losses_of_eager_steps(monkey
 
         monkeypatch.setattr(our_step, "train_step", noting)
         side = StepSide(model=SHAPE, precision="fp32", compiled=is_compiled, longest=128)
-        take = our_step.our_steps(side, batches)
+        take = our_step.OurSteps(side, batches)
         for number in (0, 1, 0):
             take(number)
     assert len(losses[True]) == 3
     for ours, theirs in zip(losses[True], losses[False], strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5)
     assert counters["stats"]["unique_graphs"] == 2, "the losses and the update"
+
+
+def test_each_set_has_its_shape_and_batches_of_a_loader_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that nothing is compiled again, and short sequences are not filled up to the shape of long ones."""
+    monkeypatch.setattr(compiled, "COMPILER", "aot_eager")
+    torch._dynamo.reset()
+    sets = [[pretrain_batch(lengths_of(kind, 24, 128), 300)] for kind in ("full", "ragged")]
+    ours = our_step.OurSteps(StepSide(model=SHAPE, precision="fp32", compiled=True, longest=128), *sets)
+    full, ragged = ours.batches
+    assert len(full.input_ids) == 24 * 128
+    assert len(ragged.input_ids) - ragged.tokens < 128
+    ours(1)
+    assert ours.compilations == 2, "the losses and the update"
+    assert 0 <= data_wait_share(ours, 1, 300, steps=3) < 1
+    assert ours.compilations == 2

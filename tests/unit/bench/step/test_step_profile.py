@@ -6,7 +6,7 @@ import pytest
 
 from bertsmith.base.device import choose_device
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
-from bertsmith.bench.step.ours import our_steps
+from bertsmith.bench.step.ours import OurSteps
 from bertsmith.bench.step.plan import shape
 from bertsmith.bench.step.profile import HEAD, PYTHON, REST, group_of, profile_steps
 from bertsmith.bench.step.side import StepSide
@@ -45,7 +45,7 @@ def test_a_product_with_the_vocabulary_is_the_heads():
 
 def test_a_real_step_is_taken_apart():
     side = StepSide(model=shape("tiny", 1100))
-    step = our_steps(side, [pretrain_batch(lengths_of("ragged", 8, 128), 1100)])
+    step = OurSteps(side, [pretrain_batch(lengths_of("ragged", 8, 128), 1100)])
     found = profile_steps(lambda: step(0), 1100, choose_device("cpu", "bf16"))
     groups = found["groups"]
     wanted = {"matrix products", "attention: products", "dropout", "optimizer", "embeddings", HEAD, PYTHON}

@@ -1,0 +1,37 @@
+"""A whole fine-tuning, run as `python -m bertsmith.bench.gpu.finetuning_run SPEC`."""
+
+from __future__ import annotations
+
+import time
+
+from bertsmith.bench.child import Answer, serve_worker
+from bertsmith.tasks.benchmarks.inputs import benchmark_settings
+from bertsmith.tasks.finetune import finetune
+
+
+class Worker:
+    """Each public method answers a question."""
+
+    def __init__(self, spec: Answer) -> None:
+        """spec: a benchmark's name, changes of its settings, the folders of the model and of the data, and a device."""
+        self._spec = spec
+
+    def ready(self) -> Answer:
+        """Nothing: its device is that of the other rows."""
+        return {}
+
+    def run(self) -> Answer:
+        """Fine-tunes; gives the figures on the dev rows, the rows, and the seconds from rows on disk to figures."""
+        name, began = self._spec["benchmark"], time.perf_counter()
+        settings = benchmark_settings(name, device=self._spec["device"], **self._spec["changes"])
+        result = finetune(name, self._spec["model"], data=self._spec["data"], settings=settings)
+        return {
+            "figures": result.seeds[0].best.dev,
+            "rows": result.rows["train"],
+            "precision": settings.precision,
+            "seconds": time.perf_counter() - began,
+        }
+
+
+if __name__ == "__main__":
+    serve_worker(Worker)

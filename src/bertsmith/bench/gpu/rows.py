@@ -1,0 +1,91 @@
+"""Rows that are measured one after the other, each in the file as soon as it is made; one that fails ends no other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import write_json
+from bertsmith.base.log import warn
+from bertsmith.bench.process import NO_TIME, OutOfTime
+from bertsmith.bench.table import Table
+
+MOST_SECONDS = 180.0
+"""Of a part, so that one that hangs leaves time for the others."""
+
+
+@dataclass
+class Rows:
+    """What a check found so far, which the file `to` holds at any time. head: what stands before the rows. machine: it
+    grows with what is known of it. failed: why there is no row, by name."""
+
+    to: Path
+    head: dict[str, Any]
+    machine: dict[str, str]
+    made: list[dict[str, Any]] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Keeps a row, whose name is its "case"."""
+        self.made.append(row)
+        self.write()
+
+    def fail(self, name: str, why: str) -> None:
+        """Keeps the reason why there is no row of this name, and tells it."""
+        warn(f"{name}: {why}")
+        self.failed[name] = why
+        self.write()
+
+    def write(self) -> None:
+        """Puts everything into the file, whole or not at all."""
+        failed = [{"case": name, "why": why} for name, why in self.failed.items()]
+        write_json(self.to, {**self.head, "machine": self.machine, "rows": self.made, "failed": failed})
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Those that were neither made nor failed."""
+        done = {row["case"] for row in self.made} | self.failed.keys()
+        return [name for name in names if name not in done]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that share processes. names: theirs, in order. measure: given the names that are wanted and a deadline of
+    time.monotonic(), adds their rows. table: of all rows of the parts that have the same one."""
+
+    names: tuple[str, ...]
+    measure: Callable[[Sequence[str], float], None]
+    table: Callable[[Sequence[dict[str, Any]]], Table]
+
+
+def measure_parts(parts: Sequence[Part], rows: Rows, deadline: float, only: str = "") -> None:
+    """Measures the rows whose name holds `only`, in order. Afterwards each of them is made or failed, whatever a part
+    raises. deadline: of time.monotonic()."""
+    for part in parts:
+        names = [name for name in part.names if only in name]
+        why, now = NO_TIME, time.monotonic()
+        if names and now < deadline:
+            try:
+                part.measure(names, min(deadline, now + MOST_SECONDS))
+                why = "it was passed over"
+            except OutOfTime:
+                why = NO_TIME
+            except BertsmithError as error:
+                why = error.what
+            except Exception as error:  # our own bugs, too, end one part alone
+                why = f"{type(error).__name__}: {error}"
+        for name in rows.missing(names):
+            rows.fail(name, why)
+
+
+def tables(parts: Sequence[Part], rows: Rows) -> list[Table]:
+    """Those that have rows, in the order of the parts."""
+    found = []
+    for table in dict.fromkeys(part.table for part in parts):
+        names = {name for part in parts if part.table == table for name in part.names}
+        own = [row for row in rows.made if row["case"] in names]
+        found += [table(own)] if own else []
+    return found
