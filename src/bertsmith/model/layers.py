@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from bertsmith.model.attention.attend import attend
 from bertsmith.model.attention.packed import Offsets
@@ -35,7 +34,8 @@ class Embeddings(nn.Module):
         """Ids of shape [T] each. tied: a decoder gives the word rows a gradient too, so this one may be sparse: the
         zeros of a whole table, and their sum with the decoder's gradient, are 3% of a CPU's step."""
         # A product with one-hot rows, because the scatter-add of an embedding's gradient into two rows is serial.
-        kinds = functional.one_hot(token_type_ids, self.token_type.num_embeddings).to(self.token_type.weight.dtype)
+        numbers = torch.arange(self.token_type.num_embeddings, device=token_type_ids.device)
+        kinds = (token_type_ids[:, None] == numbers).to(self.token_type.weight.dtype)
         words = look_up(self.word.weight, input_ids, sparse=tied)
         rows = words + look_up(self.position.weight, position_ids) + kinds @ self.token_type.weight
         return dropout(self.norm(rows), self.dropout, self.training)

@@ -5,6 +5,7 @@ Legend: T token slots, S sequences, M masked slots, V vocabulary, H hidden width
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +19,11 @@ from bertsmith.model.layers import in_dtype
 from bertsmith.model.linear import Linear, activated, product
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.model.residual import LayerNorm
+
+
+def _fills(device: torch.device) -> bool:
+    """Whether products get scores of no piece, for a width that they are fast with."""
+    return device.type == "cuda"
 
 
 @dataclass
@@ -45,8 +51,16 @@ class PretrainLosses(NamedTuple):
     next_sentence: LossSum
 
 
+# What a GPU's products want their widths to be multiples of.
+_PIECES = 64
+
+
 class MaskedHead(nn.Module):
-    """Map, activation, LayerNorm, and the word embeddings as decoder with a bias of its own: [M, H] -> [M, V]."""
+    """Map, activation, LayerNorm, and the word embeddings as decoder with a bias of its own: [M, H] -> [M, V].
+
+    With `filled` there are more scores, as many as make a multiple of 64: those of no piece are -inf, so that they
+    change no loss and get no gradient. The weights stay as they are.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -55,9 +69,13 @@ class MaskedHead(nn.Module):
         self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def forward(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, word_embeddings: Tensor, filled: bool = False) -> Tensor:
         x = self.norm(activated(hidden, self.transform, self.activation)).to(hidden.dtype)
-        return product(x, [word_embeddings], [self.bias])
+        more = -len(self.bias) % _PIECES if filled else 0
+        if not more:
+            return product(x, [word_embeddings], [self.bias])
+        no_rows = word_embeddings.new_zeros(more, word_embeddings.shape[1])
+        return product(x, [word_embeddings, no_rows], [self.bias, self.bias.new_full((more,), -math.inf)])
 
 
 class PretrainingModel(nn.Module):
@@ -77,10 +95,10 @@ class PretrainingModel(nn.Module):
         else:
             del self.encoder.pooler
 
-    def masked_logits(self, hidden: Tensor, masked_positions: Tensor) -> Tensor:
-        """Scores of every piece at the masked slots only: hidden[T, H], int64[M] -> [M, V]."""
+    def masked_logits(self, hidden: Tensor, masked_positions: Tensor, filled: bool = False) -> Tensor:
+        """Scores of every piece at the masked slots only: hidden[T, H], int64[M] -> [M, V]; filled: see MaskedHead."""
         masked = in_dtype(hidden[masked_positions], self.encoder.compute)
-        logits: Tensor = self.masked_head(masked, self.encoder.embeddings.word.weight)
+        logits: Tensor = self.masked_head(masked, self.encoder.embeddings.word.weight, filled)
         return logits
 
     def next_sentence_logits(self, hidden: Tensor, packed: Offsets) -> Tensor:
@@ -91,7 +109,8 @@ class PretrainingModel(nn.Module):
     def losses(self, batch: PretrainInputs) -> PretrainLosses:
         """The masked-word and the next-sentence loss of a micro-batch, summed, with their counts."""
         hidden = self.encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.packed, tied=True)
-        masked = cross_entropy_sum(self.masked_logits(hidden, batch.masked_positions), batch.masked_labels)
+        logits = self.masked_logits(hidden, batch.masked_positions, filled=_fills(hidden.device))
+        masked = cross_entropy_sum(logits, batch.masked_labels)
         pair_logits = self.next_sentence_logits(hidden, batch.packed) if self.pairs else None
         return PretrainLosses(masked, next_sentence_sum(pair_logits, batch))
 

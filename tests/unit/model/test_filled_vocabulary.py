@@ -1,0 +1,56 @@
+"""Scores of no piece, which make the word head's products as wide as a GPU wants them, change nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bertsmith.model import pretraining
+from bertsmith.model.attention.packed import Offsets
+from made_models import drawn_inputs, drawn_model, small_config
+
+CONFIG = small_config(vocab_size=67)
+CASES = [(torch.float64, None, 1e-12), (torch.float32, torch.bfloat16, 1e-2)]
+
+
+def made(filled: bool, way: str, dtypes: tuple[torch.dtype, torch.dtype | None], patch: pytest.MonkeyPatch):
+    """Losses, how many words were right, and gradients."""
+    patch.setattr(pretraining, "_fills", lambda device: filled)
+    model = drawn_model(CONFIG, dtype=dtypes[0], compute=dtypes[1])
+    inputs = drawn_inputs(CONFIG, [9, 3, 14])
+    inputs = replace(inputs, packed=Offsets(inputs.packed.offsets, 26, 14))  # as a compiled step has it
+
+    def work():
+        losses = model.losses(inputs)
+        return losses.masked.loss + losses.next_sentence.loss, losses.masked.right
+
+    loss, right = torch.compile(work, backend=way, fullgraph=True)() if way else work()
+    loss.backward()
+    return [loss.detach(), right, *(each.grad for each in model.parameters())]
+
+
+@pytest.mark.parametrize("way", ["", "aot_eager"])
+@pytest.mark.parametrize(("dtype", "compute", "close"), CASES, ids=["float64", "bf16"])
+def test_losses_and_gradients_stay(dtype, compute, close, way, monkeypatch):
+    usual = made(False, way, (dtype, compute), monkeypatch)
+    torch._dynamo.reset()
+    found = made(True, way, (dtype, compute), monkeypatch)
+    torch.testing.assert_close(found, usual, rtol=close, atol=close)
+    assert all(each.isfinite().all() for each in found)
+
+
+def test_the_scores_that_are_given_out_are_those_of_pieces(monkeypatch):
+    monkeypatch.setattr(pretraining, "_fills", lambda device: True)
+    model, inputs = drawn_model(CONFIG), drawn_inputs(CONFIG, [9, 3, 14])
+    assert model.scores(inputs)[0].shape[1] == 67
+    hidden = torch.zeros(4, 16, dtype=torch.float64)
+    logits = model.masked_logits(hidden, torch.arange(3), filled=True)
+    assert logits.shape[1] == 128
+    assert bool((logits[:, 67:] == -torch.inf).all())
+
+
+def test_only_a_gpu_is_given_them():
+    assert pretraining._fills(torch.device("cuda"))
+    assert not pretraining._fills(torch.device("cpu"))
