@@ -1,0 +1,307 @@
+"""What a GPU is expected to do in the rows of `make gpu-check`, counted without one, before it is measured.
+
+    python benchmarks/gpu_expected.py run --out benchmarks/results/gpu-expected.json
+    python benchmarks/gpu_expected.py table benchmarks/results/gpu-expected.json
+
+`run` has PyTorch's Inductor generate the kernels of each graph for an H100 (`cuda_code.py`) with one layer and with
+two, and extends the counts to all layers, in which they are linear. `table` draws the expected times from them
+(`gpu_cost.py`). It takes ten minutes on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+from unittest import mock
+
+import torch
+from cuda_code import Backend, CudaGraph, cuda_graphs
+from gpu_cost import GPU, HOST_SECONDS, Row, Work, matrix_rate, parts, row_launches, row_seconds
+
+from bertsmith.base.files import read_json, write_json
+from bertsmith.base.tables import aligned
+from bertsmith.batches.packing import PretrainBatch, fix_shapes
+from bertsmith.bench.gpu.update import FLOATS
+from bertsmith.bench.step.ours import FILLING_PIECE
+from bertsmith.bench.step.plan import GpuSizes, gpu_plan
+from bertsmith.bench.step.side import StepSide
+from bertsmith.model import pretraining
+from bertsmith.model.attention import attend
+from bertsmith.model.config import BertConfig
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.training.pretraining import compiled
+from bertsmith.training.pretraining.inputs import flop_of
+from bertsmith.training.step import StepSums
+
+COUNTED_LAYERS = (1, 2)
+FORWARD, BACKWARD = "losses forward", "losses backward"
+SUMMED = ("launches", "bytes", "flop")
+MEASURED = "AdamW"
+"""The optimizer of the rows of `make gpu-check`."""
+UPDATES = {"AdamW": 4, "LAMB": 6}
+"""Launches over all tensors (decision 018): an update is no graph."""
+SINGLE_NUMBERS = 20
+"""Launches of an update over single numbers."""
+AIMS = {(128, 0.0): 0.50, (512, 0.0): 0.45, (128, 0.1): 0.42, (512, 0.1): 0.40}
+"""Shares of the matrix rate by length and attention dropout, for BERT-large on one H100 or H200."""
+AIMED_SLOTS = 16_384
+"""Aims are of micro-batches of at least so many."""
+TOP = 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """Micro-batches of one shape through a model. set: the name of the batches."""
+
+    model: str
+    set: str
+    length: int
+    side: StepSide
+    batches: tuple[PretrainBatch, ...]
+
+    @property
+    def name(self) -> str:
+        """As in the tables."""
+        return f"{self.model}, {self.set}" + (", attention dropout" if self.attention_dropout else "")
+
+    @property
+    def attention_dropout(self) -> float:
+        return float(self.side.model["attention_probs_dropout_prob"])
+
+
+def cases(sizes: GpuSizes) -> Iterator[Case]:
+    """What `gpu_plan` measures of ours compiled, and its first model with attention dropout at every length; then the
+    ladder's rung of few sequences, at which launches weigh most."""
+    plan = gpu_plan(sizes, {})
+    known = set()
+    wanted = [(match.model, name, match.ours) for match in plan.matches for name in match.sets]
+    dropped = [(m, name, with_dropout(side)) for m, name, side in wanted if m == plan.model]
+    rungs = [(plan.model, rung.set, rung.side) for rung in plan.ladder if rung.side.compiled]
+    for model, name, side in [*wanted, *dropped, *rungs]:
+        key = (model, name, side.model["attention_probs_dropout_prob"])
+        if key not in known:
+            known.add(key)
+            batches = tuple(fix_shapes(list(plan.sets[name]), side.longest, FILLING_PIECE))
+            yield Case(model, name, side.longest, side, batches)
+
+
+def with_dropout(side: StepSide) -> StepSide:
+    """The same with attention dropout."""
+    return replace(side, model=side.model | {"attention_probs_dropout_prob": 0.1})
+
+
+def loss_graphs(case: Case, layers: int) -> list[CudaGraph]:
+    """Losses forward and backward of a model of so many layers, as `CompiledStep` has them on an H100."""
+    batch = case.batches[0]
+    counts = {"masked": len(batch.masked_positions), "next_sentence": batch.layout.sequences}
+
+    def run(step: compiled.CompiledStep) -> None:
+        step.add_losses(batch, counts, StepSums.zero(len(counts), torch.device("cpu")))
+
+    name = "Triton varlen" if case.attention_dropout else "flash varlen"
+    return _graphs(case.side.model | {"num_hidden_layers": layers}, run, name)
+
+
+def _graphs(fields: dict[str, Any], run: Callable[[compiled.CompiledStep], None], back_end: str) -> list[CudaGraph]:
+    model = PretrainingModel(BertConfig(**fields), torch.bfloat16).train()
+
+    def compile_and_run(backend: Backend) -> None:
+        run(compiled.CompiledStep(model, torch.device("cpu"), compiler=backend))  # type: ignore[arg-type]
+
+    def on_the_gpu(*_: Any) -> str:
+        return back_end
+
+    def filled(_: torch.device) -> bool:
+        return True
+
+    # Two choices are made by the device of a tensor, which is the CPU while a graph is traced.
+    with ExitStack() as stack:
+        for module in (attend, compiled):
+            stack.enter_context(mock.patch.object(module, "back_end", on_the_gpu))
+        stack.enter_context(mock.patch.object(pretraining, "_fills", filled))
+        return cuda_graphs(compile_and_run)
+
+
+def extended(graphs: list[CudaGraph], layers: int) -> Row:
+    """The counts of a graph with all its layers, from those with `COUNTED_LAYERS`."""
+    few, more = graphs
+    steps = (layers - COUNTED_LAYERS[0]) / (COUNTED_LAYERS[1] - COUNTED_LAYERS[0])
+
+    def line(a: float, b: float) -> int:
+        return round(a + steps * (b - a))
+
+    def pairs(a: dict[str, list[int]], b: dict[str, list[int]]) -> dict[str, list[int]]:
+        return {
+            name: [line(*each) for each in zip(a.get(name, (0, 0)), b.get(name, (0, 0)), strict=True)]
+            for name in sorted({*a, *b})
+        }
+
+    products = [[*each, line(few.products[each], more.products[each])] for each in sorted(more.products)]
+    found = {"kernels": pairs(few.kernels, more.kernels), "products": products}
+    return found | {"operators": pairs(few.operators, more.operators), "outputs": line(few.outputs, more.outputs)}
+
+
+def loss_rows(case: Case) -> Iterator[Row]:
+    """A row of a case's forward graph and one of its backward graph. useful_flop: of `FORMULA`, without filling."""
+    config, batch = BertConfig(**case.side.model), case.batches[0]
+    shape = {"tokens": batch.layout.tokens, "sequences": batch.layout.sequences, "masked": len(batch.masked_positions)}
+    about = {"case": case.name, "model": case.model, "length": case.length, "attention_dropout": case.attention_dropout}
+    work = {
+        "real_tokens": fmean(each.tokens for each in case.batches),
+        "useful_flop": fmean(flop_of(config, each) for each in case.batches),
+        "squared_lengths": float((batch.layout.lengths.astype(float) ** 2).sum()),
+        "hidden": config.hidden_size,
+        "heads": config.num_attention_heads,
+    }
+    counted = [loss_graphs(case, layers) for layers in COUNTED_LAYERS]
+    for number, graph in enumerate((FORWARD, BACKWARD)):
+        made = extended([graphs[number] for graphs in counted], config.num_hidden_layers)
+        yield summed({**about, **shape, **work, "graph": graph, **made})
+
+
+def update_rows(model: str, fields: dict[str, Any]) -> Iterator[Row]:
+    """A row for each optimizer's update: what it launches is stated, not counted."""
+    with torch.device("meta"):
+        parameters = sum(each.numel() for each in PretrainingModel(BertConfig(**fields)).parameters())
+    for name, launches in UPDATES.items():
+        kernels = {"all tensors": [launches, 4 * FLOATS[name] * parameters], "single numbers": [SINGLE_NUMBERS, 0]}
+        made = {"kernels": kernels, "products": [], "operators": {}, "outputs": 0}
+        yield summed({"model": model, "graph": f"update, {name}", **made})
+
+
+def summed(row: Row) -> Row:
+    """The row with launches, bytes and FLOP by part, for a reader of the file."""
+    work = parts(row)
+    sums = {what: {name: round(getattr(each, what)) for name, each in work.items()} for what in SUMMED}
+    return {**row, **sums}
+
+
+def run(out: Path, sizes: GpuSizes) -> None:
+    """Counts everything and writes the rows as they come; a case that the file has is not counted again."""
+    rows: list[Row] = read_json(out)["rows"] if out.is_file() else []
+
+    def keep(name: str, more: Iterator[Row]) -> None:
+        if name not in map(named, rows):
+            rows.extend(more)
+            write_json(out, {"torch": torch.__version__.split("+")[0], "rows": rows})
+            print(name, flush=True)
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    models: dict[str, dict[str, Any]] = {}
+    for case in cases(sizes):
+        keep(case.name, loss_rows(case))
+        models[case.model] = case.side.model
+    for model, fields in models.items():
+        keep(model, update_rows(model, fields))
+
+
+def table(rows: list[Row]) -> list[str]:
+    """Counts, expected times, and the kernels that move most, as aligned text."""
+    first = next(row for row in rows if row["graph"] == FORWARD)
+    step = [row for row in rows if named(row) == named(first)] + [update_of(rows, first["model"])]
+    return [
+        *(
+            "Counts of each graph: kernels launched, GB moved and given back, TFLOP of products",
+            "",
+            *count_lines(rows),
+            "",
+        ),
+        *(f"Expected on one {GPU.name}, with {MEASURED}; aims are of BERT-large", "", *expected_lines(rows), ""),
+        *(f"Where the bytes of fused kernels go: {named(first)}, with {MEASURED}", "", *kind_lines(step)),
+    ]
+
+
+def named(row: Row) -> str:
+    """The case of a row; the model's name where it has none."""
+    return str(row.get("case", row["model"]))
+
+
+def update_of(rows: list[Row], model: str) -> Row:
+    """The update that `make gpu-check` measures."""
+    return next(row for row in rows if row["model"] == model and row["graph"] == f"update, {MEASURED}")
+
+
+def count_lines(rows: list[Row]) -> list[str]:
+    """A line a graph."""
+    names = ("fused", "products", "attention", "others")
+    cells = [["", "graph", "launches:", *names, "GB:", *names, "outputs", "TFLOP:", *names[1:3]]]
+    for row in rows:
+        work = parts(row)
+        launches = [f"{work[name].launches:,.0f}" for name in names]
+        size = [f"{work[name].bytes / 1e9:,.1f}" for name in names]
+        flop = [f"{work[name].flop / 1e12:,.2f}" for name in names[1:3]]
+        graph = row["graph"].removeprefix("losses ")
+        cells.append([named(row), graph, "", *launches, "", *size, f"{row['outputs'] / 1e9:,.1f}", "", *flop])
+    return aligned(cells, "llr")
+
+
+def expected_lines(rows: list[Row]) -> list[str]:
+    """A line a case: milliseconds of a step of one micro-batch and an update, and the share of the matrix rate."""
+    head = ["", "slots", "products", "attention", "fused", "others", "update", "GPU, ms", "host, ms"]
+    cells = [[*head, "real tokens/s", "of the matrix rate", "without update", "aim"]]
+    for forward, backward in zip(*(of(rows, graph) for graph in (FORWARD, BACKWARD)), strict=True):
+        update = update_of(rows, forward["model"])
+        both = [parts(row) for row in (forward, backward)]
+        times = [sum(work[name].seconds for work in both) for name in ("products", "attention", "fused", "others")]
+        launches = row_launches(forward) + row_launches(backward)
+        # The host runs ahead of the GPU, and waits for nothing: the slower of both decides.
+        batch = max(sum(times), launches * HOST_SECONDS)
+        gpu, host = sum(times) + row_seconds(update), (launches + row_launches(update)) * HOST_SECONDS
+        shares = [forward["useful_flop"] / seconds / matrix_rate() for seconds in (max(gpu, host), batch)]
+        aimed = forward["model"] == "large" and forward["tokens"] >= AIMED_SLOTS
+        aim = AIMS.get((forward["length"], forward["attention_dropout"])) if aimed else None
+        cells.append(
+            [
+                *(named(forward), f"{forward['tokens']:,}"),
+                *(f"{1e3 * seconds:.1f}" for seconds in (*times, row_seconds(update), gpu, host)),
+                *(f"{forward['real_tokens'] / max(gpu, host):,.0f}", *(f"{share:.0%}" for share in shares)),
+                f"{aim:.0%}" if aim else "",
+            ]
+        )
+    return aligned(cells)
+
+
+def of(rows: list[Row], graph: str) -> list[Row]:
+    """Those of a graph."""
+    return [row for row in rows if row["graph"] == graph]
+
+
+def kind_lines(rows: list[Row]) -> list[str]:
+    """The kinds of fused kernels that move most bytes in a step."""
+    kinds = []
+    for row in rows:
+        for name, (launches, size) in row["kernels"].items():
+            work = Work()
+            work.add(launches, size)
+            kinds.append((size, launches, 1e3 * work.seconds, row["graph"], name))
+    total = sum(kind[0] for kind in kinds)
+    cells = [["GB", "of all", "launches", "ms", "graph", "operators in it"]]
+    for size, launches, ms, graph, name in sorted(kinds, reverse=True)[:TOP]:
+        cells.append([f"{size / 1e9:.1f}", f"{size / total:.0%}", f"{launches}", f"{ms:.1f}", graph, name])
+    return aligned(cells, "rrrrl")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    counting, drawing = verbs.add_parser("run"), verbs.add_parser("table")
+    counting.add_argument("--out", type=Path, required=True, help="a file for the rows")
+    sizes = GpuSizes()
+    counting.add_argument("--models", nargs="+", default=sizes.models, help="of those that the bench knows")
+    counting.add_argument("--lengths", nargs="+", type=int, default=sizes.lengths)
+    counting.add_argument("--tokens", type=int, default=sizes.tokens, help="slots of a micro-batch of full sequences")
+    drawing.add_argument("rows", type=Path)
+    asked = parser.parse_args()
+    if asked.verb == "run":
+        run(asked.out, replace(sizes, models=tuple(asked.models), lengths=tuple(asked.lengths), tokens=asked.tokens))
+    else:
+        print("\n".join(table(read_json(asked.rows)["rows"])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""What an H100 would launch, counted on a machine without a GPU: the counts hold, and the generated kernels compile."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bertsmith.bench.step.plan import GpuSizes
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed (it has wheels for Linux alone)"
+)
+SIZES = GpuSizes(models=("tiny",), lengths=(128,), tokens=1024)
+GENERATIONS = (80, 90, 100)
+_KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''(.*?)'''", re.DOTALL)
+
+
+@pytest.fixture
+def expected(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
+    yield importlib.import_module("gpu_expected")
+    for name in ("gpu_expected", "gpu_cost", "cuda_code"):
+        sys.modules.pop(name, None)
+
+
+def launches(graph: Any) -> int:
+    """Of generated kernels, products and operators, each once."""
+    kernels = sum(count for count, _ in graph.kernels.values())
+    return kernels + graph.products.total() + sum(calls for calls, _ in graph.operators.values())
+
+
+def test_the_counts_of_a_layer_and_nothing_left_patched(expected: Any) -> None:
+    interface = importlib.import_module("torch._dynamo.device_interface").CudaInterface
+    watched = [(torch.cuda, "get_device_properties"), (torch.cuda, "current_device"), (interface, "is_available")]
+    watched += [(expected.attend, "back_end"), (expected.pretraining, "_fills")]
+    before = [getattr(owner, name) for owner, name in watched]
+    case = next(each for each in expected.cases(SIZES) if each.attention_dropout)
+    one, two = (expected.loss_graphs(case, layers) for layers in (1, 2))
+    assert [graph.backward for graph in one] == [False, True]
+    for backward, name in enumerate(("bertsmith.varlen_attention", "bertsmith.varlen_attention_backward")):
+        assert [graphs[backward].operators[name][0] for graphs in (one, two)] == [1, 2]
+        assert 0 < launches(one[backward]) < launches(two[backward])
+        assert all(calls and size for calls, size in one[backward].kernels.values())
+    # Query, key and value are one product, the rest of a layer are three; each has two more in the backward pass.
+    assert [b.products.total() - a.products.total() for a, b in zip(one, two, strict=True)] == [4, 8]
+    tokens, hidden = case.batches[0].layout.tokens, 64
+    assert one[0].products[tokens, 3 * hidden, hidden, "bfloat16", "vector"] == 1
+    row = {"tokens": tokens, "hidden": hidden, "heads": 2, "attention_dropout": 0.1, "squared_lengths": tokens * 128.0}
+    assert (
+        expected.summed(row | expected.extended([graphs[0] for graphs in (one, two)], 5))["launches"]["attention"] == 5
+    )
+    assert [getattr(owner, name) for owner, name in watched] == before
+    assert not torch.cuda.is_available() or torch.cuda.get_device_properties(0).name
+
+
+@pytest.mark.slow
+def test_every_layer_adds_the_same(expected: Any) -> None:
+    for dropout in (False, True):
+        case = next(each for each in expected.cases(SIZES) if bool(each.attention_dropout) == dropout)
+        one, two, three = (expected.loss_graphs(case, layers) for layers in (1, 2, 3))
+        for direction, graph in enumerate(three):
+            made = expected.extended([one[direction], two[direction]], 3)
+            assert made["kernels"].keys() == graph.kernels.keys()
+            for name, (calls, size) in graph.kernels.items():
+                assert made["kernels"][name][0] == calls
+                assert made["kernels"][name][1] == pytest.approx(size, abs=256), "but for the seeds of dropout"
+            assert {tuple(each[:-1]): each[-1] for each in made["products"]} == graph.products
+            assert {name: calls for name, (calls, _) in made["operators"].items()} == {
+                name: calls for name, (calls, _) in graph.operators.items()
+            }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_generated_kernels_compile(expected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    case = next(iter(expected.cases(GpuSizes(models=("large",), lengths=(128,)))))
+    graphs = expected.loss_graphs(case, 2)
+    sources = dict(each for graph in graphs for each in _KERNEL.findall(graph.code))
+    assert len(sources) > 40
+    monkeypatch.setattr("torch._inductor.runtime.triton_helpers.set_driver_to_gpu", lambda: None)  # there is none
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, source in sources.items():
+        (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
+        kernel = getattr(importlib.import_module(name), name)
+        for generation in GENERATIONS:
+            assert machine_code(kernel, generation), (name, generation)
+        del sys.modules[name]
+
+
+def machine_code(kernel: Any, generation: int) -> bytes:
+    """Of a kernel of Inductor's in its first configuration."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    meta, config = kernel.triton_meta, kernel.configs[0]
+    names = kernel.fn.arg_names
+    constants = {(names.index(name),): value for name, value in {**meta["constants"], **config.kwargs}.items()}
+    signature = {name: meta["signature"].get(name, "constexpr") for name in names}
+    source = ASTSource(fn=kernel.fn, signature=signature, constexprs=constants, attrs=meta["configs"][0])
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    made: bytes = triton.compile(source, target=GPUTarget("cuda", generation, 32), options=options).asm["cubin"]
+    return made
