@@ -39,6 +39,7 @@ from bertsmith.training.pretraining.inputs import flop_of
 from bertsmith.training.step import StepSums
 
 COUNTED_LAYERS = (1, 2)
+"""Of the models whose graphs are counted."""
 FORWARD, BACKWARD = "losses forward", "losses backward"
 SUMMED = ("launches", "bytes", "flop")
 MEASURED = "AdamW"
@@ -127,13 +128,11 @@ def _graphs(fields: dict[str, Any], run: Callable[[compiled.CompiledStep], None]
         return cuda_graphs(compile_and_run)
 
 
-def extended(graphs: list[CudaGraph], layers: int) -> Row:
-    """The counts of a graph with all its layers, from those with `COUNTED_LAYERS`."""
-    few, more = graphs
-    steps = (layers - COUNTED_LAYERS[0]) / (COUNTED_LAYERS[1] - COUNTED_LAYERS[0])
+def extended(few: CudaGraph, more: CudaGraph, steps: int) -> Row:
+    """The counts of a graph of a model with `steps` layers beyond `few`. more: of one layer more than `few`."""
 
-    def line(a: float, b: float) -> int:
-        return round(a + steps * (b - a))
+    def line(a: int, b: int) -> int:
+        return a + steps * (b - a)
 
     def pairs(a: dict[str, list[int]], b: dict[str, list[int]]) -> dict[str, list[int]]:
         return {
@@ -159,8 +158,8 @@ def loss_rows(case: Case) -> Iterator[Row]:
         "heads": config.num_attention_heads,
     }
     counted = [loss_graphs(case, layers) for layers in COUNTED_LAYERS]
-    for number, graph in enumerate((FORWARD, BACKWARD)):
-        made = extended([graphs[number] for graphs in counted], config.num_hidden_layers)
+    for graph, few, more in zip((FORWARD, BACKWARD), *counted, strict=True):
+        made = extended(few, more, config.num_hidden_layers - COUNTED_LAYERS[0])
         yield summed({**about, **shape, **work, "graph": graph, **made})
 
 
