@@ -25,6 +25,7 @@ from bertsmith.base import log
 from bertsmith.bench.gpu.plan import CheckSizes, check_parts
 from bertsmith.bench.gpu.rows import Rows, measure_parts, tables
 from bertsmith.bench.machine import machine
+from bertsmith.bench.process import last_line
 from bertsmith.bench.step.bench import about_steps
 from bertsmith.bench.table import Report
 
@@ -68,7 +69,7 @@ def main() -> int:
         rows.head["about"] = about_steps(run, "made-up pieces in pairs as long as those of English Wikipedia")
         rows.write()
     report = Report(command, rows.machine, rows.head["about"], rows.made, tables(parts, rows))
-    failed = [f"  {name}: {why.splitlines()[-1]}" for name, why in rows.failed.items()]
+    failed = [f"  {name}: {last_line(why)}" for name, why in rows.failed.items()]
     print("\n".join([f"gpu-check: tests {rows.head['tests']}; {len(rows.made)} rows in {rows.to}", *failed]))
     print(f"\n{report.as_text()}")
     return 0 if rows.head["tests"] in (PASSED, "left out") and rows.made else 1

@@ -79,6 +79,8 @@ def _backward(model: Any, batch: list[Feature]) -> None:
     parts = [_collate(rows[start : start + at_once]) for start in range(0, len(rows), at_once)]
     counts = [_labels(part) for part in parts]
     for part, count in zip(parts, counts, strict=True):
+        if not count:  # its mean would be no number
+            continue
         (model(**part).loss * (count / sum(counts))).backward()
 
 

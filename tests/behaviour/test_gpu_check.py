@@ -73,12 +73,12 @@ def test_without_a_gpu_it_lists_the_tests_and_then_every_row_in_order(repository
     rows = [line.strip() for line in lines[lines.index("and measure") + 1 :]]
     assert len(rows) == len(set(rows))
     order = [
-        "large, 512 full at 128",
-        "large, 128 full at 512",
+        "large, 256 full at 128",
+        "large, 64 full at 512",
         "update alone: large, LAMB",
         "inference: large, 1 x 128",
     ]
-    order += ["ladder: fp32", "fine-tuning: sst2", "base, 512 full at 128", "time: "]
+    order += ["ladder: fp32", "fine-tuning: sst2", "base, 256 full at 128", "time: "]
     places = [next(place for place, row in enumerate(rows) if row.startswith(start)) for start in order]
     assert places == sorted(places)
     of_large = [row for row in rows if row.startswith("large")]

@@ -43,7 +43,12 @@ NO_TIME = "no time was left"
 
 def ending(why: BertsmithError | OutOfTime) -> str:
     """Why there is no figure, in a line for a table: the last of what a process printed says most."""
-    return NO_TIME if isinstance(why, OutOfTime) else why.what.splitlines()[-1]
+    return NO_TIME if isinstance(why, OutOfTime) else last_line(why.what)
+
+
+def last_line(text: str) -> str:
+    """Of a process's last words, which may be none."""
+    return (text.splitlines() or ["it said nothing"])[-1]
 
 
 class Child:

@@ -22,8 +22,9 @@ from bertsmith.model.residual import LayerNorm
 
 
 def _fills(device: torch.device) -> bool:
-    """Whether products get scores of no piece, for a width that they are fast with."""
-    return device.type == "cuda"
+    """Whether products get scores of no piece, for a width that they are fast with: where the compiler makes a copy of
+    the weights anyhow."""
+    return device.type == "cuda" and torch.compiler.is_compiling()
 
 
 @dataclass
@@ -52,7 +53,7 @@ class PretrainLosses(NamedTuple):
 
 
 # What a GPU's products want their widths to be multiples of.
-_PIECES = 64
+_MULTIPLE = 64
 
 
 class MaskedHead(nn.Module):
@@ -71,7 +72,7 @@ class MaskedHead(nn.Module):
 
     def forward(self, hidden: Tensor, word_embeddings: Tensor, filled: bool = False) -> Tensor:
         x = self.norm(activated(hidden, self.transform, self.activation)).to(hidden.dtype)
-        more = -len(self.bias) % _PIECES if filled else 0
+        more = -len(self.bias) % _MULTIPLE if filled else 0
         if not more:
             return product(x, [word_embeddings], [self.bias])
         no_rows = word_embeddings.new_zeros(more, word_embeddings.shape[1])

@@ -123,7 +123,7 @@ class ClippedOptimizer(Optimizer):
         return {**_state_dict(self), **scale}
 
     def make_moments(self) -> None:
-        """Creates all moments that the first steps would create."""
+        """Creates all moments that updates would create, for a checkpoint to fill."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 self._moments(parameter)
@@ -167,23 +167,20 @@ class ClippedOptimizer(Optimizer):
         norms_of: Callable[[Tensor], Tensor] | None = None,
     ) -> bool:
         """Whether `fused.move` could take the update, and has done it."""
+        weights = [local_part(each) for each in parameters]
+        if not fused.can_take(weights):
+            return False
         states = [self._moments(parameter) for parameter in parameters]
-        lists = [
-            [local_part(each) for each in tensors]
-            for tensors in (
-                parameters,
-                [each.grad.contiguous() for each in parameters if each.grad is not None],
-                [state["mean"] for state in states],
-                [state["mean_square"] for state in states],
-            )
-        ]
-        if not all(map(fused.can_take, lists)):
+        gradients = [local_part(each.grad).contiguous() for each in parameters if each.grad is not None]
+        moments = [[local_part(state[name]) for state in states] for name in ("mean", "mean_square")]
+        lists = [weights, gradients, *moments]
+        if not fused.can_take([each for tensors in lists for each in tensors]):
             return False
         scalars = (group["lr"], self._corrected(group), clip.divisor, clip.finite)
         rule = fused.Rule(*scalars, group["betas"], group["epsilon"], group["weight_decay"])
         fused.move(rule, lists, norms_of)
         # The kernels count no write, from which the model knows that its half-precision copies are stale.
-        torch.autograd.graph.increment_version(lists[0])
+        torch.autograd.graph.increment_version(weights)
         return True
 
     def _corrected(self, group: dict[str, Any]) -> Tensor:

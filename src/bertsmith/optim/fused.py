@@ -6,18 +6,17 @@ tensor has a number of its own, as its trust ratio; compiled by Inductor, BERT-l
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bertsmith.base.device import made_current
+from bertsmith.base.log import log_choice
 
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
 # Elements of a chunk, which a program takes, and of those worked on at once. Not timed on a GPU yet.
 CHUNK, WIDTH = 16384, 1024
 OPTIONS = {"num_warps": 4}
@@ -25,12 +24,26 @@ _ALIGNMENT = 16
 
 
 def can_take(tensors: Sequence[Tensor]) -> bool:
-    """Whether the kernels are there and take these tensors: in fp32, each without gaps, and all on one GPU."""
-    return _HAS_TRITON and bool(tensors) and tensors[0].is_cuda and all(map(_is_plain, tensors))
+    """Whether the kernels run here and take these tensors: in fp32, each without gaps, and all on one GPU."""
+    return bool(tensors) and tensors[0].is_cuda and _are_plain(tensors) and _runs(tensors[0].device)
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    return tensor.dtype == torch.float32 and tensor.is_contiguous()
+def _are_plain(tensors: Sequence[Tensor]) -> bool:
+    device = tensors[0].device
+    return all(each.dtype == torch.float32 and each.is_contiguous() and each.device == device for each in tensors)
+
+
+@cache
+def _runs(device: torch.device) -> bool:
+    """Whether a kernel starts on a GPU, tried once and told: Triton has no support for some GPUs, and wants a C
+    compiler and Python's headers."""
+    try:
+        squares([torch.ones(1, device=device)])
+    except Exception as why:  # whatever Triton, its compiler or the driver raises
+        reason = (str(why).splitlines() or [type(why).__name__])[0]
+        log_choice("updates", "by PyTorch's operators", f"Triton's kernels do not run on this GPU: {reason}")
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -43,8 +56,8 @@ class _Chunks:
 
 
 @lru_cache(maxsize=64)
-def _chunks(sizes: tuple[int, ...], device: torch.device) -> _Chunks:
-    counts = torch.tensor([-(-size // CHUNK) for size in sizes])
+def _chunks(sizes: tuple[int, ...], chunk: int, device: torch.device) -> _Chunks:
+    counts = torch.tensor([-(-size // chunk) for size in sizes])
     owners = torch.repeat_interleave(torch.arange(len(sizes)), counts).int()
     firsts = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0))).int()
     return _Chunks(*(_sent(each, device) for each in (torch.tensor(sizes), owners, firsts)))
@@ -67,7 +80,7 @@ class _Walk:
 
     @cached_property
     def chunks(self) -> _Chunks:
-        return _chunks(tuple(each.numel() for each in self.tensors), self.device)
+        return _chunks(tuple(each.numel() for each in self.tensors), CHUNK, self.device)
 
     @property
     def count(self) -> int:
@@ -122,7 +135,7 @@ class Rule:
     decay: float
 
     def corrections(self) -> Tensor:
-        """What m and sqrt(v) are divided by, fp32[2]. In float64: 1 - 0.999 is right to four digits in fp32."""
+        """What m and sqrt(v) are divided by, fp32[2]. In float64: in fp32 1 - 0.999 is right to four digits."""
         step = self.step.double()
         mean, square = (1 - beta**step for beta in self.betas)
         return torch.stack((mean, square.sqrt())).float()

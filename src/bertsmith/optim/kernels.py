@@ -4,7 +4,7 @@ A tensor is cut into chunks, a program takes one of them, so a launch serves as 
 lie is read from a table of addresses. Sums are taken in an order that depends on nothing but the tensors' sizes, so a
 resumed run repeats them to the bit.
 
-Imported only where Triton is there.
+Imported only where there is Triton.
 
 Legend: n tensors, C chunks of all of them, W elements worked on at once. addresses: int64[lists, n], of fp32 tensors.
 sizes: int64[n], elements. owners: int32[C], whose chunk that is. firsts: int32[n + 1], each tensor's first chunk.
@@ -38,7 +38,7 @@ def _chunk(sizes, owners, firsts, CHUNK: tl.constexpr):
 
 @triton.jit
 def _load(values, at, size, FULL: tl.constexpr):
-    """FULL: without a mask, whose end the compiler does not know, so that it would read 4 bytes at a time, not 16."""
+    """FULL: without a mask. With one the compiler reads 4 bytes at a time, not 16: it does not know where it ends."""
     if FULL:
         return tl.load(values + at)
     return tl.load(values + at, mask=at < size, other=0.0)
@@ -65,11 +65,11 @@ def squares(addresses, sizes, owners, firsts, sums, CHUNK: tl.constexpr, W: tl.c
 
 @triton.jit
 def _squares(values, size, sums, W: tl.constexpr, FULL: tl.constexpr):
-    total = tl.zeros([1], tl.float64)
+    total = tl.zeros([W], tl.float32)
     for first in range(0, size, W):
         value = _load(values, first + tl.arange(0, W), size, FULL)
-        total += tl.sum(value * value, 0).to(tl.float64)
-    tl.store(sums + tl.program_id(0) + tl.arange(0, 1), total)
+        total += value * value
+    tl.store(sums + tl.program_id(0), tl.sum(total.to(tl.float64), 0))
 
 
 @triton.jit
@@ -88,7 +88,8 @@ def totals(sums, firsts, out, C, TENSORS, W: tl.constexpr):
 @triton.jit
 def _direction(mean, square, weight, first, second, epsilon, decay):
     """Adam's, with weight decay. first, second: what the mean and the root of the mean square are divided by."""
-    return mean / first / (tl.sqrt(square) / second + epsilon) + decay * weight
+    root = tl.div_rn(tl.sqrt_rn(square), second)
+    return tl.div_rn(tl.div_rn(mean, first), root + epsilon) + decay * weight
 
 
 @triton.jit
@@ -147,12 +148,12 @@ def _moments(
     FULL: tl.constexpr,
 ):
     divisor, rate, first, second, rest1, rest2, epsilon, decay = numbers
-    weight_total = tl.zeros([1], tl.float64)
-    move_total = tl.zeros([1], tl.float64)
+    weight_total = tl.zeros([W], tl.float32)
+    move_total = tl.zeros([W], tl.float32)
     for begin in range(0, size, W):
         at = begin + tl.arange(0, W)
         weight = _load(weights, at, size, FULL)
-        gradient = _load(gradients, at, size, FULL) / divisor
+        gradient = tl.div_rn(_load(gradients, at, size, FULL), divisor)
         mean = _load(means, at, size, FULL)
         square = _load(mean_squares, at, size, FULL)
         mean += rest1 * (gradient - mean)
@@ -161,13 +162,13 @@ def _moments(
         _store(mean_squares, at, square, size, FULL)
         move = _direction(mean, square, weight, first, second, epsilon, decay)
         if SCALED:  # behind the end all is 0, the direction too
-            weight_total += tl.sum(weight * weight, 0).to(tl.float64)
-            move_total += tl.sum(move * move, 0).to(tl.float64)
+            weight_total += weight * weight
+            move_total += move * move
         else:
             _store(weights, at, weight - rate * move, size, FULL)
     if SCALED:
-        tl.store(sums + tl.program_id(0) + tl.arange(0, 1), weight_total)
-        tl.store(sums + C + tl.program_id(0) + tl.arange(0, 1), move_total)
+        tl.store(sums + tl.program_id(0), tl.sum(weight_total.to(tl.float64), 0))
+        tl.store(sums + C + tl.program_id(0), tl.sum(move_total.to(tl.float64), 0))
 
 
 @triton.jit

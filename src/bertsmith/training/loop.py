@@ -95,7 +95,7 @@ class Stage:
 class Trainer:
     """What training changes and where it writes.
 
-    resume_hint: how to resume, for the message after a stop. compiled: the model and the optimizer, where they run
+    resume_hint: how to resume, for the message after a stop. compiled: the model, where it runs
     compiled. peak: FLOP/s that the device reaches at best, where that is known. mark_stopped: called on all ranks, with
     the message, as soon as what a stop made it save is on the disk. trace: of the steps that a user wants profiled,
     watch: what looks for faults; both on the first rank.

@@ -43,8 +43,8 @@ _MICRO_BATCH_TILE = 512
 @dataclass(frozen=True)
 class TrainerSettings:
     """position: of the checkpoint that the run is resumed from. resumed: whether the user asked for that. steps: of the
-    whole run, 0 where time ends it. keeps_best: whether it writes best weights. compiled: the model and the optimizer,
-    where they run compiled. outputs: what is written beside the run's own records."""
+    whole run, 0 where time ends it. keeps_best: whether it writes best weights. compiled: the model,
+    where it runs compiled. outputs: what is written beside the run's own records."""
 
     device: Device
     cadence: Cadence

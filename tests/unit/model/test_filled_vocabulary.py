@@ -51,6 +51,8 @@ def test_the_scores_that_are_given_out_are_those_of_pieces(monkeypatch):
     assert bool((logits[:, 67:] == -torch.inf).all())
 
 
-def test_only_a_gpu_is_given_them():
-    assert pretraining._fills(torch.device("cuda"))
+@pytest.mark.parametrize("compiling", [False, True])
+def test_only_a_gpu_is_given_them_in_compiled_steps(compiling, monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
+    assert pretraining._fills(torch.device("cuda")) is compiling
     assert not pretraining._fills(torch.device("cpu"))

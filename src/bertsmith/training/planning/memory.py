@@ -113,11 +113,11 @@ def memory(held: Held, load: Load) -> dict[str, float]:
     copies = HALF * (matrices + size.vectors) if held.half else WHOLE * 0.25 * size.layers
     sums = HALF * size.total if held.half_sums and held.ranks > 1 else 0.0
     kept, head = activations(held, load), word_head(held, load)
-    # Gradients of the only micro-batch take the place of what it kept. LAMB's directions do so on a GPU;
-    # a CPU's process finds few holes of their size.
+    # Gradients of the only micro-batch take the place of what it kept.
     replaced = min(whole, kept + head) if load.micro_batches <= 1 and held.ranks == 1 else 0.0
     holes = (HEAP - 1) * (kept + head) if held.on_cpu else 0.0
-    directions = whole / shards if held.lamb else 0.0
+    # On a GPU LAMB's kernels keep no direction. On a CPU there are few holes of its size in freed memory.
+    directions = whole / shards if held.lamb and held.on_cpu else 0.0
     return {
         "parameters, fp32": whole / shards,
         "copies for products": copies / shards,
@@ -127,7 +127,7 @@ def memory(held: Held, load: Load) -> dict[str, float]:
         "word head": head,
         "of these, gradients replace": -replaced,
         "gradients as they are summed": sums,
-        "update, beyond activations": directions if held.on_cpu else max(0.0, directions - (kept + head - replaced)),
+        "update, beyond activations": directions,
         "holes in freed memory": holes,
         "corpus and batches": held.data,
         "PyTorch" if held.on_cpu else "CUDA and its libraries": held.base,
