@@ -31,8 +31,8 @@ _HOP_SECONDS = 15e-6
 _LAUNCHES_A_LAYER, _LAUNCH_SECONDS = 40, 5e-6
 _BACKWARD = 2 / 3
 UPDATE_BYTES = {"lamb": 40, "adamw": 28}
-"""Read and written for a parameter: AdamW reads gradient, weight and two moments and writes three of them; LAMB also
-writes its direction, and reads it and the weight twice more, for norms and the step."""
+"""Read and written for a parameter: AdamW reads gradient, weight and two moments and writes three of them; LAMB, which
+moves weights once it knows the norms, reads weight and moments again."""
 TOKENS_BUILT_A_SECOND = 8.5e6
 """Batches by one thread (docs/speed.md, reading back); they are built while the step before is computed."""
 
