@@ -31,7 +31,7 @@ config = BertConfig(vocab_size=512, hidden_size=256, num_hidden_layers=4, num_at
 objective = Pretraining(PretrainingModel(config).train(), torch.device("cpu"))
 print(fitting_tokens(objective, 128, 0.15, 8192))
 held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (held + 400_000_000, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_AS, (held + 200_000_000, resource.RLIM_INFINITY))
 print(fitting_tokens(objective, 128, 0.15, 8192))
 """
 
