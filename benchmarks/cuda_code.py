@@ -94,10 +94,9 @@ def cuda_graphs(run: Callable[[Backend], Any]) -> list[CudaGraph]:
     def inner(graph: torch.fx.GraphModule, inputs: list[Any], **options: Any) -> Callable[..., Any]:
         made.append(_lowered(graph, inputs, bool(options.get("is_backward")), bool(options.get("is_inference"))))
 
-        def stop(arguments: Any) -> Any:
+        def stop(*_: Any) -> Any:
             raise _Stopped
 
-        stop._boxed_call = True  # type: ignore[attr-defined]  # how PyTorch hands over arguments
         return stop
 
     def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
@@ -133,12 +132,12 @@ def _an_h100() -> Iterator[None]:
         (scheduler, "has_triton", given(True)),
         (torch.utils._triton, "triton_hash_with_backend", given("none")),
     ]
-    remembered = DeviceProperties.create.__func__  # type: ignore[attr-defined]
+    forget: Callable[[], None] = getattr(DeviceProperties.create, "cache_clear")  # noqa: B009  mypy sees a method
     with ExitStack() as stack:
-        stack.callback(remembered.cache_clear)
+        stack.callback(forget)
         for owner, name, answer in answers:
             stack.enter_context(mock.patch.object(owner, name, answer))
-        remembered.cache_clear()
+        forget()
         yield
 
 

@@ -123,9 +123,13 @@ def _table_of(rows: list[dict[str, Any]], precision: str) -> list[str]:
     if not differences:
         return []
     mean, error = float(np.mean(differences)), math.sqrt(sum(squared)) / len(squared)
-    holds = mean > -0.5 or mean > -2 * error
     last = f"mean over {len(differences)} tasks: {mean:+.2f} points, standard error {error:.2f}"
-    verdict = "above -0.5 points or within two of its standard errors" if holds else "worse than the other side"
+    if math.isnan(error):
+        verdict = "a task with one seed of a side has no standard error, so this says nothing yet"
+    elif mean > -0.5 or mean > -2 * error:
+        verdict = "above -0.5 points or within two of its standard errors"
+    else:
+        verdict = "worse than the other side"
     return [*aligned(lines, "llrrrrrrl"), f"{last}: {verdict}"]
 
 

@@ -112,7 +112,7 @@ def _graphs(fields: dict[str, Any], run: Callable[[compiled.CompiledStep], None]
     model = PretrainingModel(BertConfig(**fields), torch.bfloat16).train()
 
     def compile_and_run(backend: Backend) -> None:
-        run(compiled.CompiledStep(model, torch.device("cpu"), compiler=backend))  # type: ignore[arg-type]
+        run(compiled.CompiledStep(model, torch.device("cpu"), compiler=backend))
 
     def on_the_gpu(*_: Any) -> str:
         return back_end

@@ -40,6 +40,12 @@ def test_the_table_has_differences_with_their_standard_errors(peer):
     assert f"mean over 2 tasks: {mean:+.2f} points, standard error {spread:.2f}: above" in text
 
 
+def test_one_seed_of_a_side_is_no_verdict(peer):
+    text = "\n".join(peer.table_of(rows_of("mrpc", [0.7], [0.8, 0.82])))
+    assert "so this says nothing yet" in text
+    assert "worse" not in text
+
+
 def test_each_precision_of_ours_has_a_table(peer):
     theirs = rows_of("mrpc", [], [0.80, 0.82])
     rows = [*rows_of("mrpc", [0.81, 0.83], []), *rows_of("mrpc", [0.71, 0.73], [], "bf16"), *theirs]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.base.device import made_current
-from bertsmith.base.log import log_choice
+from bertsmith.base.log import log_choice, warn
 
 # Elements of a chunk, which a program takes, and of those worked on at once. Not timed on a GPU yet.
 CHUNK, WIDTH = 16384, 1024
@@ -36,13 +36,16 @@ def _are_plain(tensors: Sequence[Tensor]) -> bool:
 @cache
 def _runs(device: torch.device) -> bool:
     """Whether a kernel starts on a GPU, tried once and told: Triton has no support for some GPUs, and wants a C
-    compiler and Python's headers."""
+    compiler and Python's headers. What it raises without them has no class in common but Exception."""
     try:
         squares([torch.ones(1, device=device)])
-    except Exception as why:  # whatever Triton, its compiler or the driver raises
-        reason = (str(why).splitlines() or [type(why).__name__])[0]
-        log_choice("updates", "by PyTorch's operators", f"Triton's kernels do not run on this GPU: {reason}")
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as why:
+        reason = (str(why).splitlines() or ["no reason given"])[0]
+        warn(f"updates are made by PyTorch's operators, Triton's kernels do not run: {type(why).__name__}: {reason}")
         return False
+    log_choice("updates", "in Triton kernels", "a few launches for all tensors")
     return True
 
 

@@ -9,6 +9,7 @@ import torch
 
 from bertsmith.model import pretraining
 from bertsmith.model.attention.packed import Offsets
+from bertsmith.model.losses import LossSum
 from made_models import drawn_inputs, drawn_model, small_config
 
 CONFIG = small_config(vocab_size=67)
@@ -20,6 +21,13 @@ def made(filled: bool, way: str, dtypes: tuple[torch.dtype, torch.dtype | None],
     patch.setattr(pretraining, "_fills", lambda device: filled)
     model = drawn_model(CONFIG, dtype=dtypes[0], compute=dtypes[1])
     inputs = drawn_inputs(CONFIG, [9, 3, 14])
+    widths, summed = set[int](), pretraining.cross_entropy_sum
+
+    def noting(logits: torch.Tensor, labels: torch.Tensor) -> LossSum:
+        widths.add(logits.shape[1])
+        return summed(logits, labels)
+
+    patch.setattr(pretraining, "cross_entropy_sum", noting)
     inputs = replace(inputs, packed=Offsets(inputs.packed.offsets, 26, 14))  # as a compiled step has it
 
     def work():
@@ -28,6 +36,8 @@ def made(filled: bool, way: str, dtypes: tuple[torch.dtype, torch.dtype | None],
 
     loss, right = torch.compile(work, backend=way, fullgraph=True)() if way else work()
     loss.backward()
+    patch.setattr(pretraining, "cross_entropy_sum", summed)
+    assert widths == {2, 128 if filled else 67}, "of pairs, and of words"
     return [loss.detach(), right, *(each.grad for each in model.parameters())]
 
 

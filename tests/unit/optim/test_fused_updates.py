@@ -50,6 +50,29 @@ def test_the_kernels_compile_for_cards(tmp_path: Path) -> None:
     check("compiles", str(tmp_path), TRITON_CACHE_DIR=str(tmp_path))
 
 
+def test_where_a_first_launch_fails_pytorch_does_it_and_that_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def raising(why: Exception) -> None:
+        def broken(tensors: object) -> None:
+            raise why
+
+        fused._runs.cache_clear()
+        monkeypatch.setattr(fused, "squares", broken)
+
+    try:
+        raising(RuntimeError("Failed to find C compiler.\nMore of it"))
+        assert not fused._runs(torch.device("cpu"))
+        assert not fused._runs(torch.device("cpu"))
+        told = "updates are made by PyTorch's operators, Triton's kernels do not run: RuntimeError: Failed to find C"
+        assert caplog.text.count(told) == 1
+        raising(torch.OutOfMemoryError("out of memory"))
+        with pytest.raises(torch.OutOfMemoryError):
+            fused._runs(torch.device("cpu"))
+    finally:
+        fused._runs.cache_clear()
+
+
 def test_tensors_on_a_cpu_are_left_to_pytorch() -> None:
     assert not fused.can_take([torch.ones(3)])
     assert not fused.can_take([])

@@ -38,8 +38,8 @@ class Worker:
         self.side, self.sets = side, sets
         self.device = _device_of(side)
         # One model for all sets, whose batches are numbered through.
-        firsts = [0, *accumulate(len(batches) for batches in sets.values())]
-        self._first = dict(zip(sets, firsts, strict=False))
+        ends = accumulate(map(len, sets.values()))
+        self._first = {name: end - len(sets[name]) for name, end in zip(sets, ends, strict=True)}
         self._ours = OurSteps(side, *sets.values()) if side.side == OURS else None
         self._step: TakeStep = self._ours or peer_steps(side, *sets.values())
         self._compilations: dict[str, int | None] = {}

@@ -34,8 +34,10 @@ from bertsmith.training.pretraining.evaluate import held_out_figures
 from bertsmith.training.pretraining.inputs import flop_of
 from bertsmith.training.step import StepSums
 
-COMPILER = "inductor"
-"""PyTorch's compiler; another of its back-ends can be named where graphs are to be seen and not to be fast."""
+Compiler = str | Callable[[torch.fx.GraphModule, list[Tensor]], Callable[..., Any]]
+"""A back-end of torch.compile, or the name of one."""
+COMPILER: Compiler = "inductor"
+"""PyTorch's compiler; another back-end can be given where graphs are to be seen and not to be fast."""
 
 
 def choose_compiled(setting: str, device: torch.device, sharded: bool = False) -> bool:
@@ -129,7 +131,7 @@ class CompiledStep:
     it costs as long as the first.
     """
 
-    def __init__(self, model: PretrainingModel, device: torch.device, compiler: str = "") -> None:
+    def __init__(self, model: PretrainingModel, device: torch.device, compiler: Compiler = "") -> None:
         self._model, self._device = model, device
         self._compiler = compiler or COMPILER
         self._programs: dict[tuple[str, Shape, bool], _Program] = {}
@@ -198,7 +200,7 @@ class CompiledStep:
 class _Program:
     """A function compiled for one shape, whole, and how many graphs that took so far."""
 
-    def __init__(self, kind: str, work: Callable[..., Any], compiler: str) -> None:
+    def __init__(self, kind: str, work: Callable[..., Any], compiler: Compiler) -> None:
         self.graphs = 0
         self._kind, self._compile = kind, torch._dynamo.lookup_backend(compiler)
         assert isinstance(work, FunctionType)
