@@ -11,6 +11,7 @@ two, and extends the counts to all layers, in which they are linear. `table` dra
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from unittest import mock
 import torch
 from cuda_code import Backend, CudaGraph, cuda_graphs
 from gpu_cost import GPU, HOST_SECONDS, Row, Work, matrix_rate, parts, row_launches, row_seconds
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertsmith.base.files import read_json, write_json
 from bertsmith.base.tables import aligned
@@ -34,6 +36,10 @@ from bertsmith.model import pretraining
 from bertsmith.model.attention import attend
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.optim import fused
+from bertsmith.optim.adamw import AdamW
+from bertsmith.optim.clipped import ClippedOptimizer
+from bertsmith.optim.lamb import Lamb
 from bertsmith.training.pretraining import compiled
 from bertsmith.training.pretraining.inputs import flop_of
 from bertsmith.training.step import StepSums
@@ -44,10 +50,9 @@ FORWARD, BACKWARD = "losses forward", "losses backward"
 SUMMED = ("launches", "bytes", "flop")
 MEASURED = "AdamW"
 """The optimizer of the rows of `make gpu-check`."""
-UPDATES = {"AdamW": 4, "LAMB": 6}
-"""Launches over all tensors (decision 018): an update is no graph."""
-SINGLE_NUMBERS = 20
-"""Launches of an update over single numbers."""
+UPDATES: dict[str, type[ClippedOptimizer]] = {"AdamW": AdamW, "LAMB": Lamb}
+NO_LAUNCH = ("aten::empty", "aten::new_empty", "profiler::")
+"""Operators that start nothing on a GPU, beside views."""
 AIMS = {(128, 0.0): 0.50, (512, 0.0): 0.45, (128, 0.1): 0.42, (512, 0.1): 0.40}
 """Shares of the matrix rate by length and attention dropout, for BERT-large on one H100 or H200."""
 AIMED_SLOTS = 16_384
@@ -163,12 +168,58 @@ def loss_rows(case: Case) -> Iterator[Row]:
         yield summed({**about, **shape, **work, "graph": graph, **made})
 
 
+def update_launches(kind: type[ClippedOptimizer]) -> tuple[int, int]:
+    """Launches of an update of two groups, over all tensors and over single numbers, copies to the GPU among these.
+
+    An update is no graph: its operators are counted as it makes them, with kernels that do nothing.
+    """
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(4)]
+    gradients = [torch.ones(2) for _ in parameters]
+    optimizer = kind([{"params": parameters[:2], "weight_decay": 0.1}, {"params": parameters[2:]}])
+
+    def update() -> None:
+        for each, gradient in zip(parameters, gradients, strict=True):
+            each.grad = gradient
+        optimizer.set_learning_rate(0.1)
+        optimizer.step()
+
+    def same(values: torch.Tensor, _: torch.device) -> torch.Tensor:
+        return values
+
+    with (
+        mock.patch.object(fused, "can_take", bool),
+        mock.patch.object(fused, "_launch") as kernels,
+        mock.patch.object(fused, "_sent", side_effect=same) as copies,
+    ):
+        # The first one makes the moments, and the tables of chunks.
+        update()
+        kernels.reset_mock()
+        copies.reset_mock()
+        with OperatorCounts() as counts:
+            update()
+    return kernels.call_count, counts.operators.total() + copies.call_count
+
+
+class OperatorCounts(TorchDispatchMode):
+    """How often each operator runs that would start something on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view and not func.name().startswith(NO_LAUNCH):
+            self.operators[func.name()] += 1
+        return func(*args, **(kwargs or {}))
+
+
 def update_rows(model: str, fields: dict[str, Any]) -> Iterator[Row]:
-    """A row for each optimizer's update: what it launches is stated, not counted."""
+    """A row for each optimizer's update."""
     with torch.device("meta"):
         parameters = sum(each.numel() for each in PretrainingModel(BertConfig(**fields)).parameters())
-    for name, launches in UPDATES.items():
-        kernels = {"all tensors": [launches, 4 * FLOATS[name] * parameters], "single numbers": [SINGLE_NUMBERS, 0]}
+    for name, kind in UPDATES.items():
+        launches, small = update_launches(kind)
+        kernels = {"all tensors": [launches, 4 * FLOATS[name] * parameters], "single numbers": [small, 0]}
         made = {"kernels": kernels, "products": [], "operators": {}, "outputs": 0}
         yield summed({"model": model, "graph": f"update, {name}", **made})
 
@@ -181,13 +232,21 @@ def summed(row: Row) -> Row:
 
 
 def run(out: Path, sizes: GpuSizes) -> None:
-    """Counts everything and writes the rows as they come; a case that the file has is not counted again."""
-    rows: list[Row] = read_json(out)["rows"] if out.is_file() else []
+    """Counts everything and writes the rows as they come; a case that the file has is not counted again.
+
+    SystemExit for a file whose rows were counted with another PyTorch, or for micro-batches of other sizes.
+    """
+    about: Row = {"torch": torch.__version__.split("+")[0], "tokens": sizes.tokens}
+    stored: Row = read_json(out) if out.is_file() else {**about, "rows": []}
+    rows = stored["rows"]
+    for name, value in about.items():
+        if stored.get(name) != value:
+            raise SystemExit(f"{out} has rows of {name} {stored.get(name)}, not {value}: name another file with --out")
 
     def keep(name: str, more: Iterator[Row]) -> None:
         if name not in map(named, rows):
             rows.extend(more)
-            write_json(out, {"torch": torch.__version__.split("+")[0], "rows": rows})
+            write_json(out, {**about, "rows": rows})
             print(name, flush=True)
 
     out.parent.mkdir(parents=True, exist_ok=True)

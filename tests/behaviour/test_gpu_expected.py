@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -57,6 +58,22 @@ def test_the_counts_of_a_layer_and_nothing_left_patched(expected: Any) -> None:
     assert expected.summed(row | expected.extended(one[0], two[0], 4))["launches"]["attention"] == 5
     assert [getattr(owner, name) for owner, name in watched] == before
     assert not torch.cuda.is_available() or torch.cuda.get_device_properties(0).name
+
+
+def test_the_launches_of_an_update(expected: Any) -> None:
+    found = {name: expected.update_launches(kind) for name, kind in expected.UPDATES.items()}
+    assert {name: launches for name, (launches, _) in found.items()} == {"AdamW": 4, "LAMB": 6}
+    # LAMB has two more: roots of the squares of its norms, and their rounding to fp32.
+    assert found["LAMB"][1] == found["AdamW"][1] + 2
+
+
+@pytest.mark.parametrize(("field", "value"), [("torch", "1.0"), ("tokens", 1)])
+def test_rows_of_another_kind_are_not_mixed(expected: Any, tmp_path: Path, field: str, value: object) -> None:
+    out = tmp_path / "rows.json"
+    about = {"torch": torch.__version__.split("+")[0], "tokens": SIZES.tokens}
+    out.write_text(json.dumps({**about, "rows": [], field: value}))
+    with pytest.raises(SystemExit, match=f"rows of {field} {value}, not {about[field]}.*--out"):
+        expected.run(out, SIZES)
 
 
 @pytest.mark.slow
