@@ -2,7 +2,7 @@
 
 A graph is traced on the CPU; then its inputs, its recorded tensors and its device arguments are moved to a fake
 `cuda:0`, and Inductor lowers it as it would on the GPU whose properties are in `H100`. It stops after generating code:
-nothing is compiled or run. What depends on timing on the GPU itself (padding of products, tuning of blocks) is not in
+no kernel is compiled or run. What depends on timing on the GPU itself (padding of products, tuning of blocks) is not in
 these counts. This uses inner functions of PyTorch, which may change with any version; this was written for 2.13.
 
 Legend: m, n, k of a product [m, k] times [k, n].
@@ -68,8 +68,8 @@ class CudaGraph:
     """A graph as Inductor would run it.
 
     kernels: [launches, bytes read and written] of generated kernels by what is fused in them. products: how many of
-    each. operators: [calls, bytes by Inductor's count] of those that are left to PyTorch or to us. outputs: bytes of
-    what the graph makes and gives back; of a forward pass, what is kept for the backward pass. code: Python and Triton.
+    each. operators: [calls, bytes by Inductor's count] of those that are left to PyTorch or to us. kept: bytes that a
+    forward pass keeps for its backward pass, without the weights. code: Python and Triton.
     """
 
     backward: bool
@@ -77,27 +77,29 @@ class CudaGraph:
     kernels: dict[str, list[int]] = field(default_factory=dict)
     products: Counter[Product] = field(default_factory=Counter)
     operators: dict[str, list[int]] = field(default_factory=dict)
-    outputs: int = 0
-
-
-class _Stopped(Exception):
-    """Instead of the first run of a graph."""
+    kept: int = 0
 
 
 def cuda_graphs(run: Callable[[Backend], Any]) -> list[CudaGraph]:
-    """The graphs that `run` would have on an H100: forward and, where there are gradients, backward.
+    """The graphs that `run` would have on an H100, as they are made: forward and, where there are gradients, backward.
 
-    run: compiles something whole with the given back-end, and calls it; what it calls is not computed.
+    run: compiles something with the given back-end, and calls it. Graphs give tensors of their shapes with any values.
     """
     made: list[CudaGraph] = []
+    weights: set[str] = set()
 
     def inner(graph: torch.fx.GraphModule, inputs: list[Any], **options: Any) -> Callable[..., Any]:
-        made.append(_lowered(graph, inputs, bool(options.get("is_backward")), bool(options.get("is_inference"))))
-
-        def stop(*_: Any) -> Any:
-            raise _Stopped
-
-        return stop
+        is_backward = bool(options.get("is_backward"))
+        taken, given = graph.graph.find_nodes(op="placeholder"), graph.graph.output_node().args[0]
+        if is_backward:
+            made[-1].kept = sum(map(_saved, (each for each in taken if each.name not in weights)))
+        else:
+            weights.clear()
+            weights.update(taken[place].name for place in options.get("static_input_idxs", ()))
+        assert isinstance(given, list | tuple)
+        values = [each.meta["val"] if isinstance(each, torch.fx.Node) else each for each in given]
+        made.append(_lowered(graph, inputs, is_backward, bool(options.get("is_inference"))))
+        return lambda *_: [_any_values(each) for each in values]
 
     def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
         compiled: Callable[..., Any] = compile_fx.compile_fx(graph, inputs, inner_compile=inner)
@@ -105,11 +107,22 @@ def cuda_graphs(run: Callable[[Backend], Any]) -> list[CudaGraph]:
 
     # Otherwise the backward pass is lowered at its first run, which does not come.
     with functorch_config.patch(force_non_lazy_backward_lowering=True):
-        try:
-            run(backend)
-        except _Stopped:
-            return made
-    raise AssertionError("nothing compiled was called")
+        run(backend)
+    return made
+
+
+def _saved(node: torch.fx.Node) -> int:
+    """Bytes of what a backward graph is given, but for gradients."""
+    value = node.meta["val"]
+    is_gradient = node.name.startswith("tangents")
+    return 0 if is_gradient or not isinstance(value, torch.Tensor) else value.numel() * value.element_size()
+
+
+def _any_values(like: Any) -> Any:
+    """A tensor of the same shape, if this is one."""
+    if not isinstance(like, torch.Tensor):
+        return like
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
 
 
 @contextmanager
@@ -205,10 +218,6 @@ def _counted(lowering: GraphLowering, made: CudaGraph) -> CudaGraph:
     if lists := categories.pop("for", 0):
         _add(made.kernels, _LISTS, lists, 0)
     assert categories.total() == single, "the code has other launches than the schedule"
-    inputs = set(lowering.graph_input_names)
-    for output in lowering.graph_outputs:
-        if isinstance(output, ir.IRNode) and output.maybe_get_name() not in inputs | {None}:
-            made.outputs += _bytes(output)
     return made
 
 
@@ -228,7 +237,3 @@ def _product(node: ir.ExternKernelOut) -> Product:
     (m, k), n = a, b[1]
     dtype = str(node.get_dtype()).removeprefix("torch.")
     return m, n, k, dtype, ("matrix" if len(added[0]) == 2 else "vector") if added else ""
-
-
-def _bytes(node: ir.IRNode) -> int:
-    return int(node.get_numel()) * int(node.get_dtype().itemsize)

@@ -3,16 +3,15 @@
     python benchmarks/gpu_expected.py run --out benchmarks/results/gpu-expected.json
     python benchmarks/gpu_expected.py table benchmarks/results/gpu-expected.json
 
-`run` has PyTorch's Inductor generate the kernels of each graph for an H100 (`cuda_code.py`) with one layer and with
-two, and extends the counts to all layers, in which they are linear. `table` draws the expected times from them
-(`gpu_cost.py`). It takes ten minutes on one core.
+`run` has PyTorch's Inductor generate the kernels of each graph for an H100 (`cuda_code.py`). `table` draws the expected
+times from them (`gpu_cost.py`).
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from cuda_code import Backend, CudaGraph, cuda_graphs
+from cuda_code import Backend, CudaGraph, Product, cuda_graphs
 from gpu_cost import GPU, HOST_SECONDS, Row, Work, matrix_rate, parts, row_launches, row_seconds
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -44,8 +43,6 @@ from bertsmith.training.pretraining import compiled
 from bertsmith.training.pretraining.inputs import flop_of
 from bertsmith.training.step import StepSums
 
-COUNTED_LAYERS = (1, 2)
-"""Of the models whose graphs are counted."""
 FORWARD, BACKWARD = "losses forward", "losses backward"
 SUMMED = ("launches", "bytes", "flop")
 MEASURED = "AdamW"
@@ -101,8 +98,9 @@ def with_dropout(side: StepSide) -> StepSide:
     return replace(side, model=side.model | {"attention_probs_dropout_prob": 0.1})
 
 
-def loss_graphs(case: Case, layers: int) -> list[CudaGraph]:
-    """Losses forward and backward of a model of so many layers, as `CompiledStep` has them on an H100."""
+def loss_graphs(case: Case) -> list[CudaGraph]:
+    """Forward and backward of the embeddings, then of a block, then of heads and losses, as `CompiledStep` has them on
+    an H100."""
     batch = case.batches[0]
     counts = {"masked": len(batch.masked_positions), "next_sentence": batch.layout.sequences}
 
@@ -110,7 +108,7 @@ def loss_graphs(case: Case, layers: int) -> list[CudaGraph]:
         step.add_losses(batch, counts, StepSums.zero(len(counts), torch.device("cpu")))
 
     name = "Triton varlen" if case.attention_dropout else "flash varlen"
-    return _graphs(case.side.model | {"num_hidden_layers": layers}, run, name)
+    return _graphs(case.side.model | {"num_hidden_layers": 1}, run, name)
 
 
 def _graphs(fields: dict[str, Any], run: Callable[[compiled.CompiledStep], None], back_end: str) -> list[CudaGraph]:
@@ -133,25 +131,25 @@ def _graphs(fields: dict[str, Any], run: Callable[[compiled.CompiledStep], None]
         return cuda_graphs(compile_and_run)
 
 
-def extended(few: CudaGraph, more: CudaGraph, steps: int) -> Row:
-    """The counts of a graph of a model with `steps` layers beyond `few`. more: of one layer more than `few`."""
-
-    def line(a: int, b: int) -> int:
-        return a + steps * (b - a)
-
-    def pairs(a: dict[str, list[int]], b: dict[str, list[int]]) -> dict[str, list[int]]:
-        return {
-            name: [line(*each) for each in zip(a.get(name, (0, 0)), b.get(name, (0, 0)), strict=True)]
-            for name in sorted({*a, *b})
-        }
-
-    products = [[*each, line(few.products[each], more.products[each])] for each in sorted(more.products)]
-    found = {"kernels": pairs(few.kernels, more.kernels), "products": products}
-    return found | {"operators": pairs(few.operators, more.operators), "outputs": line(few.outputs, more.outputs)}
+def joined(graphs: Sequence[CudaGraph], times: Sequence[int]) -> Row:
+    """The counts of graphs of which each runs so many times."""
+    kernels: dict[str, list[int]] = {}
+    operators: dict[str, list[int]] = {}
+    products: Counter[Product] = Counter()
+    for graph, runs in zip(graphs, times, strict=True):
+        for sums, counts in ((kernels, graph.kernels), (operators, graph.operators)):
+            for name, (calls, size) in counts.items():
+                before = sums.get(name, (0, 0))
+                sums[name] = [before[0] + runs * calls, before[1] + runs * size]
+        for each, count in graph.products.items():
+            products[each] += runs * count
+    found = {"kernels": dict(sorted(kernels.items())), "operators": dict(sorted(operators.items()))}
+    kept = sum(runs * graph.kept for graph, runs in zip(graphs, times, strict=True))
+    return found | {"products": [[*each, products[each]] for each in sorted(products)], "kept": kept}
 
 
 def loss_rows(case: Case) -> Iterator[Row]:
-    """A row of a case's forward graph and one of its backward graph. useful_flop: of `FORMULA`, without filling."""
+    """A row of a case's forward pass and one of its backward pass. useful_flop: of `FORMULA`, without filling."""
     config, batch = BertConfig(**case.side.model), case.batches[0]
     shape = {"tokens": batch.layout.tokens, "sequences": batch.layout.sequences, "masked": len(batch.masked_positions)}
     about = {"case": case.name, "model": case.model, "length": case.length, "attention_dropout": case.attention_dropout}
@@ -162,9 +160,9 @@ def loss_rows(case: Case) -> Iterator[Row]:
         "hidden": config.hidden_size,
         "heads": config.num_attention_heads,
     }
-    counted = [loss_graphs(case, layers) for layers in COUNTED_LAYERS]
-    for graph, few, more in zip((FORWARD, BACKWARD), *counted, strict=True):
-        made = extended(few, more, config.num_hidden_layers - COUNTED_LAYERS[0])
+    graphs = loss_graphs(case)
+    for number, graph in enumerate((FORWARD, BACKWARD)):
+        made = joined(graphs[number::2], (1, config.num_hidden_layers, 1))
         yield summed({**about, **shape, **work, "graph": graph, **made})
 
 
@@ -220,7 +218,7 @@ def update_rows(model: str, fields: dict[str, Any]) -> Iterator[Row]:
     for name, kind in UPDATES.items():
         launches, small = update_launches(kind)
         kernels = {"all tensors": [launches, 4 * FLOATS[name] * parameters], "single numbers": [small, 0]}
-        made = {"kernels": kernels, "products": [], "operators": {}, "outputs": 0}
+        made = {"kernels": kernels, "products": [], "operators": {}, "kept": 0}
         yield summed({"model": model, "graph": f"update, {name}", **made})
 
 
@@ -264,7 +262,7 @@ def table(rows: list[Row]) -> list[str]:
     step = [row for row in rows if named(row) == named(first)] + [update_of(rows, first["model"])]
     return [
         *(
-            "Counts of each graph: kernels launched, GB moved and given back, TFLOP of products",
+            "Counts of each pass: kernels launched, GB moved and kept for the backward pass, TFLOP of products",
             "",
             *count_lines(rows),
             "",
@@ -287,14 +285,14 @@ def update_of(rows: list[Row], model: str) -> Row:
 def count_lines(rows: list[Row]) -> list[str]:
     """A line a graph."""
     names = ("fused", "products", "attention", "others")
-    cells = [["", "graph", "launches:", *names, "GB:", *names, "outputs", "TFLOP:", *names[1:3]]]
+    cells = [["", "graph", "launches:", *names, "GB:", *names, "kept", "TFLOP:", *names[1:3]]]
     for row in rows:
         work = parts(row)
         launches = [f"{work[name].launches:,.0f}" for name in names]
         size = [f"{work[name].bytes / 1e9:,.1f}" for name in names]
         flop = [f"{work[name].flop / 1e12:,.2f}" for name in names[1:3]]
         graph = row["graph"].removeprefix("losses ")
-        cells.append([named(row), graph, "", *launches, "", *size, f"{row['outputs'] / 1e9:,.1f}", "", *flop])
+        cells.append([named(row), graph, "", *launches, "", *size, f"{row['kept'] / 1e9:,.1f}", "", *flop])
     return aligned(cells, "llr")
 
 

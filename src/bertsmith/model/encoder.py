@@ -66,13 +66,27 @@ class Encoder(nn.Module):
         """
         if not input_ids.is_cuda and not torch.compiler.is_compiling():
             check_ids(self.config, input_ids, token_type_ids, position_ids)
-        x = self.embeddings(input_ids, token_type_ids, position_ids, tied)
-        narrow = in_dtype(x, self.compute)
-        again = self.gradient_checkpointing and torch.is_grad_enabled()
+        x, narrow = self.embed(input_ids, token_type_ids, position_ids, tied)
         for left, layer in zip(range(len(self.layers) - 1, -1, -1), self.layers, strict=True):
-            given = (x, narrow, packed, None if left else rows)
-            x, narrow = checkpoint(layer, *given, use_reentrant=False) if again else layer(*given)
-        out: Tensor = x
+            x, narrow = self.through(layer, x, narrow, packed, None if left else rows)
+        return x
+
+    def embed(
+        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, tied: bool
+    ) -> tuple[Tensor, Tensor]:
+        """What the first block is given: hidden states [T, H] twice (`Block`). Ids of shape int64[T] each."""
+        x = self.embeddings(input_ids, token_type_ids, position_ids, tied)
+        return x, in_dtype(x, self.compute)
+
+    def through(
+        self, layer: nn.Module, x: Tensor, narrow: Tensor, packed: Offsets, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What a block of this encoder makes of hidden states (`Block`)."""
+        out: tuple[Tensor, Tensor]
+        if self.gradient_checkpointing and torch.is_grad_enabled():
+            out = checkpoint(layer, x, narrow, packed, rows, use_reentrant=False)
+        else:
+            out = layer(x, narrow, packed, rows)
         return out
 
     def pool(self, hidden: Tensor, packed: Offsets) -> Tensor:

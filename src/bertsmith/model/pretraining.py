@@ -109,7 +109,11 @@ class PretrainingModel(nn.Module):
 
     def losses(self, batch: PretrainInputs) -> PretrainLosses:
         """The masked-word and the next-sentence loss of a micro-batch, summed, with their counts."""
-        hidden = self.encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.packed, tied=True)
+        ids = (batch.input_ids, batch.token_type_ids, batch.position_ids)
+        return self.losses_of(self.encoder(*ids, batch.packed, tied=True), batch)
+
+    def losses_of(self, hidden: Tensor, batch: PretrainInputs) -> PretrainLosses:
+        """`losses` of what the encoder makes of a micro-batch, [T, H]."""
         logits = self.masked_logits(hidden, batch.masked_positions, filled=_fills(hidden.device))
         masked = cross_entropy_sum(logits, batch.masked_labels)
         pair_logits = self.next_sentence_logits(hidden, batch.packed) if self.pairs else None
@@ -117,7 +121,11 @@ class PretrainingModel(nn.Module):
 
     def scores(self, batch: PretrainInputs) -> tuple[Tensor, Tensor | None]:
         """What `losses` compares with the labels: [M, V] for masked words and, where there are, [S, 2] for pairs."""
-        hidden = self.encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.packed)
+        ids = (batch.input_ids, batch.token_type_ids, batch.position_ids)
+        return self.scores_of(self.encoder(*ids, batch.packed), batch)
+
+    def scores_of(self, hidden: Tensor, batch: PretrainInputs) -> tuple[Tensor, Tensor | None]:
+        """`scores` of what the encoder makes of a micro-batch, [T, H]."""
         pair_logits = self.next_sentence_logits(hidden, batch.packed) if self.pairs else None
         return self.masked_logits(hidden, batch.masked_positions), pair_logits
 

@@ -84,7 +84,7 @@ def _plan(recipe: Recipe, asked_tokens: int, corpus: Corpus, where: Where) -> Pl
         most_tokens=most,
         ranks=where.gpus,
         price=where.price,
-        exchange=_exchange(held, hides=here is None and not compiled),
+        exchange=_exchange(held, hides=here is None),
         held=held,
     )
     return make_plan(asked, costs)

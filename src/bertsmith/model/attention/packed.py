@@ -5,7 +5,7 @@ Legend: S sequences, T token slots, L columns of a padded row, P = S * L padded 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +17,7 @@ from bertsmith.model.attention.blocks import HeadBlocks
 _COLUMNS = 8
 
 
-@dataclass(frozen=True)
-class PaddedRows:
+class PaddedRows(NamedTuple):
     """A row of L places for each sequence. spread: int64[P], the slot that a place shows. real: bool[P], whether it is
     one of the row's own. restore: int64[T], the place of each slot. seen: bool[S, 1, 1, L], places to attend to; an
     empty sequence's first place is seen, so that no row is without any."""
@@ -33,13 +32,13 @@ class Offsets:
     """Where each of S sequences lies among T slots, as the device alone knows it; its shapes are what the host knows.
 
     offsets: int32[S + 1]. tokens: T. longest: the most slots of a sequence, or a bound. first_slots: int64[S], each
-    sequence's [CLS] (an empty sequence's is clamped into the batch).
+    sequence's [CLS] (an empty sequence's is clamped into the batch). padded: where it is known already.
     """
 
-    def __init__(self, offsets: Tensor, tokens: int, longest: int) -> None:
+    def __init__(self, offsets: Tensor, tokens: int, longest: int, padded: PaddedRows | None = None) -> None:
         self.offsets, self.tokens, self.longest = offsets, tokens, longest
         self.first_slots = offsets[:-1].long().clamp(max=max(tokens - 1, 0))
-        self._padded_rows: PaddedRows | None = None
+        self._padded_rows = padded
 
     @property
     def sequences(self) -> int:

@@ -1,8 +1,8 @@
-"""Compiled steps: one graph for each shape and mode, with one copy to the device per micro-batch.
+"""Compiled steps: three graphs for each shape and mode, with one copy to the device per micro-batch.
 
 A micro-batch goes to the device as one row of whole numbers, the counts of the step among them, so that nothing that
-changes from step to step is known to the host, and the host waits for nothing. Forward pass, losses and their division
-are one graph, their backward pass is another.
+changes from step to step is known to the host, and the host waits for nothing. The embeddings are one graph, a block,
+which all layers share, is another, and heads, losses and their division are the third; each has a backward pass.
 
 Legend: T token slots, S sequences, M masked slots, V vocabulary.
 """
@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Ints
 from bertsmith.base.log import log_choice, warn
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.attention.attend import BackEnd, back_end, tell
-from bertsmith.model.attention.packed import Offsets
+from bertsmith.model.attention.packed import Offsets, PaddedRows
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs, PretrainLosses
 from bertsmith.training.objective import figures_of, mean_loss
 from bertsmith.training.pretraining.evaluate import held_out_figures
@@ -49,7 +49,7 @@ def choose_compiled(setting: str, device: torch.device, sharded: bool = False) -
     if setting == "false":
         return False
     if sharded:
-        what = "a step is one graph, and sharded weights are gathered layer by layer in the middle of it"
+        what = "sharded weights are gathered layer by layer by hooks of the layers, which compiled blocks do not call"
         if setting == "true":
             raise BertsmithError(
                 f"steps cannot be compiled: {what}", "compile", "--compile auto, or --parallel replicate"
@@ -119,38 +119,36 @@ def _inputs(row: Tensor, shape: Shape) -> tuple[PretrainInputs, Tensor]:
     """What the model takes, and the counts, int64[2]."""
     ids, kinds, positions, offsets, masked, labels, next_sentence, counts = torch.split(row, shape.parts)
     where = Offsets(offsets.int(), shape.tokens, shape.longest)
-    # Computed before any layer, because checkpointing runs layers again; the compiler drops it if no layer uses it.
-    where.padded_rows()
     return PretrainInputs(ids, kinds, positions, where, masked, labels, next_sentence), counts
 
 
 class CompiledStep:
     """A model, run compiled; a checkpoint is to be loaded before.
 
-    compilations: graphs made so far. There is one for each shape and mode; one that is made again is warned about, for
-    it costs as long as the first.
+    compilations: graphs made so far. There are three for each shape and mode; one that is made again is warned about,
+    for it costs as long as the first.
     """
 
     def __init__(self, model: PretrainingModel, device: torch.device, compiler: Compiler = "") -> None:
         self._model, self._device = model, device
         self._compiler = compiler or COMPILER
-        self._programs: dict[tuple[str, Shape, bool], _Program] = {}
+        self._programs: dict[tuple[str, Shape, bool], tuple[_Program, _Program, _Program]] = {}
 
     @property
     def compilations(self) -> int:
-        return sum(program.graphs for program in self._programs.values())
+        return sum(program.graphs for programs in self._programs.values() for program in programs)
 
     def add_losses(self, batch: PretrainBatch, counts: Mapping[str, int], sums: StepSums) -> Tensor:
         """The micro-batch's share of the step's loss, with its graph; adds its figures to `sums`."""
         shape = Shape.of(batch)
         model = self._model
 
-        def work(row: Tensor) -> tuple[Tensor, Tensor]:
+        def end(hidden: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
             inputs, counts = _inputs(row, shape)
-            losses = model.losses(inputs)
+            losses = model.losses_of(hidden, inputs)
             return mean_loss(losses, counts.unbind()), figures_of(losses)
 
-        loss, figures = self._program("losses", shape, work)(self._to_device(row_of(batch, counts)))
+        loss, figures = self._run("losses", shape, end, row_of(batch, counts))
         sums.figures += figures
         sums.tokens += batch.tokens
         sums.slots += shape.tokens
@@ -164,21 +162,52 @@ class CompiledStep:
         shape = Shape.of(batch)
         model = self._model
 
-        def work(row: Tensor, letters: Tensor) -> Tensor:
-            return held_out_figures(model, _inputs(row, shape)[0], letters)
+        def end(hidden: Tensor, row: Tensor, letters: Tensor) -> Tensor:
+            inputs, _ = _inputs(row, shape)
+            return held_out_figures(model.scores_of(hidden, inputs), inputs, letters)
 
-        figures: Tensor = self._program("held out", shape, work)(
-            self._to_device(row_of(batch, dict.fromkeys(PretrainLosses._fields, 1))), letters
-        )
+        row = row_of(batch, dict.fromkeys(PretrainLosses._fields, 1))
+        figures: Tensor = self._run("held out", shape, end, row, letters)
         return figures
 
-    def _program(self, kind: str, shape: Shape, work: Callable[..., Any]) -> _Program:
-        """The compiled `work` of a kind, shape and mode, made at its first use."""
+    def _run(self, kind: str, shape: Shape, end: Callable[..., Any], row: Ints, *more: Tensor) -> Any:
+        """What `end` makes of the hidden states of a micro-batch, its row and `more`."""
         key = (kind, shape, self._model.training)
         if key not in self._programs:
             tell(self._back_end(shape))
-            self._programs[key] = _Program(kind, work, self._compiler)
-        return self._programs[key]
+            parts = {"embeddings": self._start(shape), "a block": self._block(shape), "heads": end}
+            start, block, last = (_Program(f"{kind}: {name}", work, self._compiler) for name, work in parts.items())
+            self._programs[key] = start, block, last
+        start, block, last = self._programs[key]
+        numbers = self._to_device(row)
+        x, narrow, *where = start(numbers)
+        for layer in self._model.encoder.layers:
+            x, narrow = block(layer, x, narrow, *where)
+        return last(x, numbers, *more)
+
+    def _start(self, shape: Shape) -> Callable[..., tuple[Tensor, ...]]:
+        """From a row to what the first block is given, and where sequences lie."""
+        encoder, is_padded = self._model.encoder, self._back_end(shape) == "padded rows"
+
+        def start(row: Tensor) -> tuple[Tensor, ...]:
+            inputs, _ = _inputs(row, shape)
+            where = inputs.packed
+            states = encoder.embed(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, tied=True)
+            return *states, where.offsets, *(where.padded_rows() if is_padded else ())
+
+        return start
+
+    def _block(self, shape: Shape) -> Callable[..., tuple[Tensor, Tensor]]:
+        """Of any layer, which is given as an argument: the weights are inputs of the graph."""
+        encoder = self._model.encoder
+
+        def block(
+            layer: nn.Module, x: Tensor, narrow: Tensor, offsets: Tensor, *padded: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            rows = PaddedRows(*padded) if padded else None
+            return encoder.through(layer, x, narrow, Offsets(offsets, shape.tokens, shape.longest, rows))
+
+        return block
 
     def _back_end(self, shape: Shape) -> BackEnd:
         """The attention back-end of a shape in the model's present mode."""
@@ -198,7 +227,7 @@ class CompiledStep:
 
 
 class _Program:
-    """A function compiled for one shape, whole, and how many graphs that took so far."""
+    """A function compiled for one shape, and how many graphs that took so far."""
 
     def __init__(self, kind: str, work: Callable[..., Any], compiler: Compiler) -> None:
         self.graphs = 0
@@ -213,9 +242,9 @@ class _Program:
     def _counted(self, graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
         self.graphs += 1
         if self.graphs > 1:
-            warn(f"the graph of a step ({self._kind}) was compiled again; this is the {self.graphs}th time")
+            warn(f"a graph of steps ({self._kind}) was compiled again, and {self.graphs} times in all")
         compiled: Callable[..., Any] = self._compile(graph, inputs)
         return compiled
 
-    def __call__(self, *inputs: Tensor) -> Any:
+    def __call__(self, *inputs: Tensor | nn.Module) -> Any:
         return self._run(*inputs)

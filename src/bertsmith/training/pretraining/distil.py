@@ -130,7 +130,7 @@ class DistilledPretraining(Pretraining):
                     inputs = to_inputs(batch, self.device)
                     with self._recorded() as ours:
                         if self.predicts:
-                            sums[:FIGURES] += held_out_figures(self.model, inputs, letters)
+                            sums[:FIGURES] += held_out_figures(self.model.scores(inputs), inputs, letters)
                         else:
                             self._encode(inputs)
                     found = self._compared(ours, inputs, batch)

@@ -122,26 +122,33 @@ def evaluate(
     model.eval()
     letters = torch.from_numpy(alphabetic).to(device)
     sums = torch.zeros(FIGURES, device=device, dtype=torch.float64)
+
+    def figures(batch: PretrainBatch) -> Tensor:
+        inputs = to_inputs(batch, device)
+        return held_out_figures(model.scores(inputs), inputs, letters)
+
     try:
         for first in range(0, len(batches), world_size()):
             between()
             place = first + rank()
             if place < len(batches):
                 batch = batches[place]
-                held = compiled.held_out(batch, letters) if compiled else None
-                sums += held_out_figures(model, to_inputs(batch, device), letters) if held is None else held
+                sums += compiled.held_out(batch, letters) if compiled else figures(batch)
             elif is_sharded(model):
                 # Others have one batch more, for which all gather; what this rank computes meanwhile does not count.
-                held_out_figures(model, to_inputs(batches[0], device), letters)
+                figures(batches[0])
     finally:
         reshard(model)
         model.train(training)
     return means(sum_over_ranks(sums).tolist())
 
 
-def held_out_figures(model: PretrainingModel, inputs: PretrainInputs, letters: Tensor) -> Tensor:
-    """What a micro-batch adds to an evaluation: float64[FIGURES], in the order of `means`. letters: bool[V]."""
-    logits, pair_logits = model.scores(inputs)
+def held_out_figures(scores: tuple[Tensor, Tensor | None], inputs: PretrainInputs, letters: Tensor) -> Tensor:
+    """What a micro-batch adds to an evaluation: float64[FIGURES], in the order of `means`.
+
+    scores: of `PretrainingModel.scores`. letters: bool[V].
+    """
+    logits, pair_logits = scores
     masked = cross_entropy_sum(logits, inputs.masked_labels)
     pairs = next_sentence_sum(pair_logits, inputs)
     words = letters[inputs.masked_labels.clamp(min=0)] & (inputs.masked_labels != IGNORED_LABEL)

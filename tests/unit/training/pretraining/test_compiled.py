@@ -1,11 +1,11 @@
-"""Compiled steps: the numbers of eager ones, one graph for each phase and mode, and no question to the device."""
+"""Compiled steps: the numbers of eager ones, three graphs for each phase and mode, and no question to the device."""
 
 from __future__ import annotations
 
 import copy
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -71,7 +71,7 @@ class Phase:
 
 
 def made(dropout: float) -> tuple[PretrainingModel, ClippedOptimizer]:
-    shape = {"vocab_size": FEW.vocabulary_size, "hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 16}
+    shape = {"vocab_size": FEW.vocabulary_size, "hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 16}
     model = fresh_model(dropout=dropout, seed=3, **shape)
     optimizer = Lamb(parameter_groups(model, 0.01))
     optimizer.set_learning_rate(1e-3)
@@ -90,11 +90,12 @@ def fresh_compiler() -> Iterator[None]:
 
 
 class Watch(TorchDispatchMode):
-    """The names of all operators that run."""
+    """The names of all operators that run, and how many of them are matrix products."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: set[str] = set()
+        self.products = 0
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -102,12 +103,14 @@ class Watch(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        self.seen.add(func.name().split(".")[0])
+        name = func.name().split(".")[0]
+        self.seen.add(name)
+        self.products += name == "aten::mm"
         return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize(("dropout", "checkpointing"), [(0.0, False), (0.1, True)])
-def test_one_graph_a_phase_and_mode_over_fifty_ragged_steps(dropout: float, checkpointing: bool) -> None:
+def test_three_graphs_a_phase_and_mode_over_fifty_ragged_steps(dropout: float, checkpointing: bool) -> None:
     model, optimizer = made(dropout)
     model.encoder.gradient_checkpointing = checkpointing
     step_of = CompiledStep(model, CPU, COMPILER)
@@ -129,9 +132,9 @@ def test_one_graph_a_phase_and_mode_over_fifty_ragged_steps(dropout: float, chec
         assert step_of.compilations == made_so_far[-1]
     assert len(micro_batches) == 50
     assert len(set(micro_batches)) > 1, "some steps take one micro-batch more, of the same graph"
-    assert made_so_far == [2, 4], "the losses and the evaluation; then two graphs for another shape"
+    assert made_so_far == [6, 12], "embeddings, a block for both layers, heads; the same for the evaluation"
     assert not counters["graph_break"]
-    assert counters["stats"]["unique_graphs"] == 4
+    assert counters["stats"]["unique_graphs"] == 12
 
 
 def together(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -188,7 +191,7 @@ def test_the_real_compiler_makes_kernels_with_the_results_of_the_eager_step(
         step_of = CompiledStep(model, CPU)
         ours = take(model, optimizer, step, step_of)
     theirs = take(other, other_optimizer, step, None)
-    assert step_of.compilations == 1
+    assert step_of.compilations == 3
     assert list(tmp_path.rglob("*.cpp")), "kernels were written and compiled here"
     assert ours.figures[LOSSES].tolist() == pytest.approx(theirs.figures[LOSSES].tolist(), rel=1e-5)
     assert ours.figures[COUNTS].tolist() == theirs.figures[COUNTS].tolist()
@@ -219,6 +222,30 @@ def test_a_step_asks_the_device_nothing_and_draws_its_dropout_from_the_seed() ->
         ).item()
 
     assert loss(1) == loss(1) != loss(2)
+
+
+def test_ranks_can_sum_the_gradients_of_a_layer_while_those_below_are_computed() -> None:
+    model, _ = made(0.0)
+    batch = Phase.of(32, 10).builder.build(0).micro_batches[0]
+    loss = CompiledStep(model, CPU, COMPILER).add_losses(
+        batch, dict.fromkeys(("masked", "next_sentence"), 10), StepSums.zero(2, CPU)
+    )
+    done: dict[str, int] = {}
+    watch = Watch()
+
+    def arrived(name: str) -> Callable[[torch.Tensor], None]:
+        def note(_: torch.Tensor) -> None:
+            done[name] = watch.products
+
+        return note
+
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(arrived(name))
+    with watch:
+        loss.backward()
+    ends = [done[f"encoder.layers.{layer}.attention.query.weight"] for layer in (1, 0)]
+    assert 0 < done["masked_head.transform.weight"] < ends[0] < ends[1]
+    assert done["encoder.embeddings.word.weight"] == watch.products, "tied, so that it has a second part"
 
 
 def test_a_graph_made_again_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
