@@ -123,10 +123,11 @@ def _graphs(fields: dict[str, Any], run: Callable[[compiled.CompiledStep], None]
     def filled(_: torch.device) -> bool:
         return True
 
-    # Two choices are made by the device of a tensor, which is the CPU while a graph is traced.
+    # Choices are made by the device of a tensor, which is the CPU while a graph is traced.
     with ExitStack() as stack:
         for module in (attend, compiled):
             stack.enter_context(mock.patch.object(module, "back_end", on_the_gpu))
+        stack.enter_context(mock.patch.object(compiled, "settle"))
         stack.enter_context(mock.patch.object(pretraining, "_fills", filled))
         return cuda_graphs(compile_and_run)
 

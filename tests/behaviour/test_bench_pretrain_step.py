@@ -70,13 +70,16 @@ def test_the_cards_plan_its_ladder_and_where_the_time_goes_run_on_a_cpu(tmp_path
         "compiler",
         "8 times the sequences",
     ]
-    assert [match.ours.model["attention_probs_dropout_prob"] for match in plan.matches] == [0.0, 0.1]
-    run = StepRun(replace(plan, matches=plan.matches[:1], ladder=plan.ladder[1::4]), tmp_path, float("inf"))
+    assert [match.ours.model["attention_probs_dropout_prob"] for match in plan.matches] == [0.0, 0.0, 0.1]
+    run = StepRun(replace(plan, matches=plan.matches[:2], ladder=plan.ladder[1::4]), tmp_path, float("inf"))
     run.all()
     found = report(run, "a command", {"processor": "this"}, "made up")
     cases = [row["case"] for row in found.rows]
     assert sum("4 full at 128" in case and "bf16 autocast" in case for case in cases) == 1
-    assert sum("4 with Wikipedia's lengths at 128" in case and "against" in case for case in cases) == 1
+    assert sum("4 with Wikipedia's lengths at 128" in case and "against" in case for case in cases) == 2
+    (flash,) = [row for row in found.rows if "flash attention" in row["case"]]
+    assert "flash_attn is not installed" in flash["note"]
+    assert flash["ours"] > 0
     ladder = [row for row in found.rows if row["case"].startswith("ladder: ")]
     assert [row["case"] for row in ladder] == ["ladder: tf32", "ladder: 8 times the sequences"]
     assert ladder[-1]["gain_in_all"] == pytest.approx(ladder[-1]["ours"] / ladder[0]["ours"])

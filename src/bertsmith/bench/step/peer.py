@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,11 @@ def peer_steps(side: StepSide, *sets: Sequence[PretrainBatch]) -> TakeStep:
     """A fresh model in train mode with its optimizer; the batches of all sets are counted through.
 
     ModuleNotFoundError if transformers is not installed, CannotHere if oneDNN is asked for and computes in less than
-    fp32."""
+    fp32, or flash attention and its package is not installed."""
     import transformers
+
+    if side.flash and find_spec("flash_attn") is None:
+        raise CannotHere("the package flash_attn is not installed")
 
     # Nothing of the process is set that its user would not have set: it runs as shipped.
     device = torch.device(side.device)
@@ -38,7 +42,7 @@ def peer_steps(side: StepSide, *sets: Sequence[PretrainBatch]) -> TakeStep:
         fp32_by_onednn()
     torch.manual_seed(0)
     config: Any = transformers.BertConfig(**side.model)
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = "flash_attention_2" if side.flash else "sdpa"
     model: Any = transformers.BertForPreTraining(config)
     model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=WEIGHT_DECAY, fused=True)

@@ -139,7 +139,8 @@ def gpu_plan(sizes: GpuSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> Pl
     """real: batches of real pairs by length; without any, pairs with Wikipedia's lengths are made up.
 
     Attention dropout is off on both sides, as in the fast recipes, except in the rows of the first model over ragged
-    sets that have both; hidden dropout is 0.1 everywhere. The first model comes first at every length.
+    sets that have both; hidden dropout is 0.1 everywhere. The first model comes first at every length, over ragged sets
+    beside transformers with flash attention too.
     """
     sets: dict[str, Sequence[PretrainBatch]] = {}
     dense: dict[int, str] = {}
@@ -158,7 +159,12 @@ def gpu_plan(sizes: GpuSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> Pl
     def match(model: str, length: int, attention_dropout: float, *names: str) -> Match:
         return Match(model, *_gpu_sides(sizes, model, length, attention_dropout), names)
 
-    matches = [match(first, each, 0.0, dense[each], ragged[each]) for each in sizes.lengths]
+    matches = []
+    for each in sizes.lengths:
+        found = match(first, each, 0.0, dense[each], ragged[each])
+        assert found.peer is not None
+        # Uncompiled: what it leaves padding out by has shapes that only the tensors tell.
+        matches += [found, replace(found, peer=replace(found.peer, compiled=False, flash=True), sets=(ragged[each],))]
     matches += [match(first, each, 0.1, ragged[each]) for each in sizes.lengths]
     others = [(model, each) for each in sizes.lengths for model in sizes.models[1:]]
     matches += [match(model, each, 0.0, dense[each], ragged[each]) for model, each in others]

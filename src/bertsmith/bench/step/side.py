@@ -15,7 +15,8 @@ class StepSide:
     """side: ours or transformers. model: fields of a `BertConfig`, dropout included. precision: fp32, tf32 or bf16, for
     transformers by autocast. onednn: fp32 products of the peer by oneDNN, a switch of the whole process. compiled: by
     torch.compile; ours in fixed shapes, the peer padded to `longest` and not to the longest of each batch. padded:
-    ours, with every sequence padded to `longest`. longest: for these two."""
+    ours, with every sequence padded to `longest`. longest: for these two. flash: the peer's attention by the package
+    flash_attn, which leaves padding out."""
 
     side: SideName = OURS
     model: dict[str, Any] = field(default_factory=dict)
@@ -26,6 +27,7 @@ class StepSide:
     compiled: bool = False
     padded: bool = False
     longest: int = 0
+    flash: bool = False
 
     @property
     def label(self) -> str:
@@ -35,7 +37,7 @@ class StepSide:
         )
         if (self.side, self.precision) == (TRANSFORMERS, "fp32"):
             numbers = "fp32 by oneDNN" if self.onednn else "fp32 as shipped"
-        more = [name for name in ("padded", "compiled") if getattr(self, name)]
+        more = [name for name in ("padded", "compiled") if getattr(self, name)] + ["flash attention"] * self.flash
         dropout = [self.model.get(f"{each}_dropout_prob", 0.1) for each in ("hidden", "attention_probs")]
         if dropout != [0.1, 0.1]:
             more.append("no dropout" if not any(dropout) else f"dropout {dropout[0]:g}, of attention {dropout[1]:g}")

@@ -5,12 +5,14 @@ Legend: T token slots, N heads, D head width, H = N * D.
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from bertsmith.base.log import log_choice
+from bertsmith.base.log import log_choice, warn
 from bertsmith.model.attention.blocks import block_attention
 from bertsmith.model.attention.packed import Offsets, Packed
 from bertsmith.model.attention.padded import padded_attention
@@ -30,6 +32,8 @@ _MOST_PADDING = 2
 # Of this mean length on, one sequence after the other takes less time in fp32 on a CPU.
 _LONG = 256
 _HALVES = (torch.bfloat16, torch.float16)
+# FlashAttention-3 (Shah et al., 2024) by PyTorch's name, the package that has it, and the generation that it is for.
+_HOPPERS, _PACKAGE, _HOPPER = "FA3", "flash_attn_interface", 9
 
 
 def attend(qkv: Tensor, heads: int, packed: Offsets, dropout: float = 0.0) -> Tensor:
@@ -39,7 +43,7 @@ def attend(qkv: Tensor, heads: int, packed: Offsets, dropout: float = 0.0) -> Te
     """
     chosen = back_end(qkv.device, qkv.dtype, heads, qkv.shape[-1] // heads, packed, dropout)
     if not torch.compiler.is_compiling():
-        tell(chosen)
+        settle(chosen, qkv.device)
     if chosen == "flash varlen":
         return _flash(qkv, heads, packed)
     if chosen == "Triton varlen":
@@ -72,9 +76,27 @@ def back_end(
     return "padded blocks"
 
 
-def tell(chosen: BackEnd) -> None:
-    """Says the choice and its reason, once a process."""
+def settle(chosen: BackEnd, device: torch.device) -> None:
+    """What a choice needs before its first use, and its reason in the log, once a process."""
     log_choice("attention", chosen, _REASONS[chosen])
+    if chosen == "flash varlen":
+        _take_hoppers(device)
+
+
+@cache
+def _take_hoppers(device: torch.device) -> None:
+    """Has PyTorch compute flash attention by the kernels for Hopper, where these are installed: by itself it takes
+    those for Ampere. Another choice that was made before is left."""
+    from torch.nn import attention
+
+    if torch.cuda.get_device_capability(device)[0] != _HOPPER or find_spec(_PACKAGE) is None:
+        return
+    if attention.current_flash_attention_impl() is None and _HOPPERS in attention.list_flash_attention_impls():
+        try:
+            attention.activate_flash_attention_impl(_HOPPERS)
+        except (ImportError, RuntimeError, OSError) as why:  # built for another PyTorch, or without a backward pass
+            warn(f"flash attention is PyTorch's for Ampere, {_PACKAGE} cannot be used: {why}")
+    log_choice("flash attention", attention.current_flash_attention_impl() or "FA2", f"{_PACKAGE} is installed")
 
 
 def _is_ampere(device: int | None) -> bool:

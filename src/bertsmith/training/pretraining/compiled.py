@@ -26,7 +26,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Ints
 from bertsmith.base.log import log_choice, warn
 from bertsmith.batches.packing import PretrainBatch
-from bertsmith.model.attention.attend import BackEnd, back_end, tell
+from bertsmith.model.attention.attend import BackEnd, back_end, settle
 from bertsmith.model.attention.packed import Offsets, PaddedRows
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs, PretrainLosses
 from bertsmith.training.objective import figures_of, mean_loss
@@ -174,7 +174,7 @@ class CompiledStep:
         """What `end` makes of the hidden states of a micro-batch, its row and `more`."""
         key = (kind, shape, self._model.training)
         if key not in self._programs:
-            tell(self._back_end(shape))
+            settle(self._back_end(shape), self._device)
             parts = {"embeddings": self._start(shape), "a block": self._block(shape), "heads": end}
             start, block, last = (_Program(f"{kind}: {name}", work, self._compiler) for name, work in parts.items())
             self._programs[key] = start, block, last

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.layout import Layout
+from bertsmith.model.attention import attend as attend_module
 from bertsmith.model.attention.attend import _is_ampere, attend, back_end
 from bertsmith.model.attention.packed import Offsets, Packed
 from bertsmith.model.attention.padded import padded_attention
@@ -102,6 +103,45 @@ def test_the_back_end_follows_from_device_dtype_and_dropout(monkeypatch: pytest.
     assert chosen(new, wide, uneven, 0.0) == chosen(CPU, wide, even, 0.0) == "padded blocks"
     monkeypatch.setattr("bertsmith.model.triton.attention._HAS_TRITON", False)
     assert chosen(new, half, fixed, 0.1) == "padded rows"
+
+
+@pytest.mark.parametrize(
+    ("generation", "installed", "fails", "taken"),
+    [(9, True, False, "FA3"), (9, True, True, None), (9, False, False, None), (8, True, False, None)],
+)
+def test_flash_attention_for_hopper_is_asked_for_by_its_name(
+    generation: int,
+    installed: bool,
+    fails: bool,
+    taken: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls = []
+
+    class Handle:
+        def remove(self) -> None:
+            pass
+
+    def register() -> Handle:
+        calls.append("FA3")
+        if fails:
+            raise RuntimeError("no backward kernels")
+        return Handle()
+
+    monkeypatch.setitem(torch.nn.attention._registry._FLASH_ATTENTION_IMPLS, "FA3", register)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (generation, 0))
+    monkeypatch.setattr(attend_module, "find_spec", lambda name: object() if installed else None)
+    attend_module._take_hoppers.cache_clear()
+    try:
+        for _ in range(2):
+            attend_module.settle("flash varlen", torch.device("cuda", 0))
+        assert torch.nn.attention.current_flash_attention_impl() == taken
+        assert len(calls) == (installed and generation == 9)
+        assert ("no backward kernels" in caplog.text) is fails
+    finally:
+        attend_module._take_hoppers.cache_clear()
+        torch.nn.attention.restore_flash_attention_impl(_raise_warn=False)
 
 
 def test_draws_are_numbered_in_31_bits(monkeypatch: pytest.MonkeyPatch) -> None:
