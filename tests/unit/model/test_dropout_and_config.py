@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.activations import FUNCTIONS
 from bertsmith.model.config import BertConfig
+from bertsmith.model.cpu.prepare import load
 from bertsmith.model.pretraining import PretrainingModel
-from made_models import drawn_inputs, drawn_model, small_config
+from bertsmith.weights.names import to_huggingface
+from made_kernels import kernels_unused
+from made_models import drawn_inputs, drawn_model, small_config, twin
 
 
 def hidden(model: PretrainingModel, seed: int) -> torch.Tensor:
@@ -29,6 +35,51 @@ def test_dropout_is_active_in_training_only_and_repeats_by_seed(kind: str) -> No
     model.eval()
     assert torch.equal(hidden(model, 1), hidden(model, 2))
     assert torch.equal(hidden(model, 1), hidden(plain, 3))
+
+
+def moments_of_gradients(take: Callable[[], Tensor], weights: list[Tensor], draws: int) -> tuple[Tensor, Tensor]:
+    """Of each weight, over so many masks: the mean gradient, of all weights in a row, and the mean squared norm of each
+    weight's gradient."""
+    sums, squares = torch.zeros(sum(each.numel() for each in weights)), torch.zeros(len(weights))
+    for seed in range(draws):
+        torch.manual_seed(seed)
+        gradients = torch.autograd.grad(take(), weights)
+        sums += torch.cat([each.flatten() for each in gradients])
+        squares += torch.stack([each.square().sum() for each in gradients])
+    return sums / draws, squares / draws
+
+
+@pytest.mark.parametrize("by_kernels", [True, False])
+@pytest.mark.parametrize("kind", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
+def test_gradients_with_dropout_are_those_of_transformers_on_average(kind: str, by_kernels: bool) -> None:
+    """Masks are drawn in other ways, so what can be equal are averages over many of them, and how far they spread."""
+    draws, sequences, length = 500, 4, 8
+    model = drawn_model(small_config(**{kind: 0.3}), dtype=torch.float32).train()
+    batch = drawn_inputs(model.config, [length] * sequences)
+    ids, kinds, places = batch.input_ids, batch.token_type_ids, batch.position_ids
+    weighing = torch.randn(sequences * length, model.config.hidden_size, generator=torch.Generator().manual_seed(1))
+    theirs = twin(model).train()
+
+    def our_loss() -> Tensor:
+        return (model.encoder(ids, kinds, places, batch.packed) * weighing).sum()
+
+    def their_loss() -> Tensor:
+        shape = (sequences, length)
+        hidden = theirs.bert(input_ids=ids.view(shape), token_type_ids=kinds.view(shape)).last_hidden_state
+        loss: Tensor = (hidden.reshape(weighing.shape) * weighing).sum()
+        return loss
+
+    names = [name for name, _ in model.encoder.layers.named_parameters() if not name.endswith("key.bias")]
+    ours = dict(model.encoder.layers.named_parameters())
+    others = dict(theirs.named_parameters())
+    matching = [others[to_huggingface(f"encoder.layers.{name}")] for name in names]
+    with kernels_unused():
+        assert not by_kernels or load()
+        mean, squares = moments_of_gradients(our_loss, [ours[name] for name in names], draws)
+    expected, expected_squares = moments_of_gradients(their_loss, matching, draws)
+    noise = ((squares.sum() - expected.square().sum()) * 2 / draws).sqrt()
+    assert (mean - expected).norm() < 1.5 * noise < 0.2 * expected.norm()
+    assert (squares / expected_squares - 1).abs().max() < 0.2
 
 
 def test_activations_are_those_of_their_names() -> None:
