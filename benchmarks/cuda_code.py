@@ -69,7 +69,7 @@ class CudaGraph:
 
     kernels: [launches, bytes read and written] of generated kernels by what is fused in them. products: how many of
     each. operators: [calls, bytes by Inductor's count] of those that are left to PyTorch or to us. kept: bytes that a
-    forward pass keeps for its backward pass, without the weights. code: Python and Triton.
+    forward pass keeps for its backward pass; the weights do not count, copies of them do. code: Python and Triton.
     """
 
     backward: bool

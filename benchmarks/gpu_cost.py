@@ -1,6 +1,6 @@
-"""What a counted graph is expected to take on an H100: a few shares of its data sheet, the same for every row.
+"""What a counted pass is expected to take on an H100: a few shares of its data sheet, the same for every row.
 
-None of these shares has been measured yet. A row's graph is what `gpu_expected.py` writes of it.
+None of these shares has been measured yet. A row is a pass, as `gpu_expected.py` writes it.
 
 Legend: H hidden width, N heads, T token slots.
 """
@@ -25,6 +25,8 @@ LAUNCH_SECONDS = 3e-6
 """The least that a kernel takes on the GPU, its start and end included."""
 HOST_SECONDS = 8e-6
 """What the host takes to launch one, while the GPU works on those before."""
+CALL_SECONDS = 1.7e-4
+"""What it takes to run a graph beside its launches: checks of inputs, and autograd. Measured (decision 019)."""
 
 OWN_ATTENTION, FLASH_ATTENTION = "bertsmith.varlen_attention", "torch_attn._varlen_attn"
 # Kernels that an operator launches, where it is more than one.
@@ -40,7 +42,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Work:
-    """Of one part of a graph. flop: of matrix products alone."""
+    """Of one part of a pass. flop: of matrix products alone."""
 
     launches: float = 0
     bytes: float = 0
@@ -56,7 +58,7 @@ class Work:
 
 
 def parts(row: Row) -> dict[str, Work]:
-    """The work of a graph: fused kernels, products, attention, other operators."""
+    """The work of a pass: fused kernels, products, attention, other operators."""
     found = {"fused": Work(), "products": Work(), "attention": Work(), "others": Work()}
     for launches, size in row["kernels"].values():
         found["fused"].add(launches, size)
@@ -99,9 +101,10 @@ def row_seconds(row: Row) -> float:
     return sum(work.seconds for work in parts(row).values())
 
 
-def row_launches(row: Row) -> float:
-    """Of all kernels of a graph."""
-    return sum(work.launches for work in parts(row).values())
+def host_seconds(row: Row) -> float:
+    """Of the host, for all launches and calls of graphs."""
+    launches = sum(work.launches for work in parts(row).values())
+    return launches * HOST_SECONDS + row["calls"] * CALL_SECONDS
 
 
 def matrix_rate() -> float:

@@ -21,7 +21,7 @@ from unittest import mock
 
 import torch
 from cuda_code import Backend, CudaGraph, Product, cuda_graphs
-from gpu_cost import GPU, HOST_SECONDS, Row, Work, matrix_rate, parts, row_launches, row_seconds
+from gpu_cost import GPU, Row, Work, host_seconds, matrix_rate, parts, row_seconds
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertsmith.base.files import read_json, write_json
@@ -48,6 +48,8 @@ SUMMED = ("launches", "bytes", "flop")
 MEASURED = "AdamW"
 """The optimizer of the rows of `make gpu-check`."""
 UPDATES: dict[str, type[ClippedOptimizer]] = {"AdamW": AdamW, "LAMB": Lamb}
+COUNTED = "block by block"
+"""Which graphs and figures a row has; another name where these change."""
 NO_LAUNCH = ("aten::empty", "aten::new_empty", "profiler::")
 """Operators that start nothing on a GPU, beside views."""
 AIMS = {(128, 0.0): 0.50, (512, 0.0): 0.45, (128, 0.1): 0.42, (512, 0.1): 0.40}
@@ -146,7 +148,8 @@ def joined(graphs: Sequence[CudaGraph], times: Sequence[int]) -> Row:
             products[each] += runs * count
     found = {"kernels": dict(sorted(kernels.items())), "operators": dict(sorted(operators.items()))}
     kept = sum(runs * graph.kept for graph, runs in zip(graphs, times, strict=True))
-    return found | {"products": [[*each, products[each]] for each in sorted(products)], "kept": kept}
+    counts = {"products": [[*each, products[each]] for each in sorted(products)], "kept": kept, "calls": sum(times)}
+    return found | counts
 
 
 def loss_rows(case: Case) -> Iterator[Row]:
@@ -190,7 +193,7 @@ def update_launches(kind: type[ClippedOptimizer]) -> tuple[int, int]:
         mock.patch.object(fused, "_launch") as kernels,
         mock.patch.object(fused, "_sent", side_effect=same) as copies,
     ):
-        # The first one makes the moments, and the tables of chunks.
+        # The first one makes the moments, and the tables of chunks. `bool` lets kernels take whatever is there.
         update()
         kernels.reset_mock()
         copies.reset_mock()
@@ -219,7 +222,7 @@ def update_rows(model: str, fields: dict[str, Any]) -> Iterator[Row]:
     for name, kind in UPDATES.items():
         launches, small = update_launches(kind)
         kernels = {"all tensors": [launches, 4 * FLOATS[name] * parameters], "single numbers": [small, 0]}
-        made = {"kernels": kernels, "products": [], "operators": {}, "kept": 0}
+        made = {"kernels": kernels, "products": [], "operators": {}, "kept": 0, "calls": 0}
         yield summed({"model": model, "graph": f"update, {name}", **made})
 
 
@@ -233,9 +236,10 @@ def summed(row: Row) -> Row:
 def run(out: Path, sizes: GpuSizes) -> None:
     """Counts everything and writes the rows as they come; a case that the file has is not counted again.
 
-    SystemExit for a file whose rows were counted with another PyTorch, or for micro-batches of other sizes.
+    SystemExit for a file whose rows were counted with another PyTorch, for micro-batches of other sizes, or in another
+    way.
     """
-    about: Row = {"torch": torch.__version__.split("+")[0], "tokens": sizes.tokens}
+    about: Row = {"torch": torch.__version__.split("+")[0], "tokens": sizes.tokens, "counted": COUNTED}
     stored: Row = read_json(out) if out.is_file() else {**about, "rows": []}
     rows = stored["rows"]
     for name, value in about.items():
@@ -284,9 +288,9 @@ def update_of(rows: list[Row], model: str) -> Row:
 
 
 def count_lines(rows: list[Row]) -> list[str]:
-    """A line a graph."""
+    """A line a pass."""
     names = ("fused", "products", "attention", "others")
-    cells = [["", "graph", "launches:", *names, "GB:", *names, "kept", "TFLOP:", *names[1:3]]]
+    cells = [["", "pass", "launches:", *names, "GB:", *names, "kept", "TFLOP:", *names[1:3]]]
     for row in rows:
         work = parts(row)
         launches = [f"{work[name].launches:,.0f}" for name in names]
@@ -305,10 +309,10 @@ def expected_lines(rows: list[Row]) -> list[str]:
         update = update_of(rows, forward["model"])
         both = [parts(row) for row in (forward, backward)]
         times = [sum(work[name].seconds for work in both) for name in ("products", "attention", "fused", "others")]
-        launches = row_launches(forward) + row_launches(backward)
+        of_batch = host_seconds(forward) + host_seconds(backward)
         # The host runs ahead of the GPU, and waits for nothing: the slower of both decides.
-        batch = max(sum(times), launches * HOST_SECONDS)
-        gpu, host = sum(times) + row_seconds(update), (launches + row_launches(update)) * HOST_SECONDS
+        batch = max(sum(times), of_batch)
+        gpu, host = sum(times) + row_seconds(update), of_batch + host_seconds(update)
         shares = [forward["useful_flop"] / seconds / matrix_rate() for seconds in (max(gpu, host), batch)]
         aimed = forward["model"] == "large" and forward["tokens"] >= AIMED_SLOTS
         aim = AIMS.get((forward["length"], forward["attention_dropout"])) if aimed else None
@@ -337,7 +341,7 @@ def kind_lines(rows: list[Row]) -> list[str]:
             work.add(launches, size)
             kinds.append((size, launches, 1e3 * work.seconds, row["graph"], name))
     total = sum(kind[0] for kind in kinds)
-    cells = [["GB", "of all", "launches", "ms", "graph", "operators in it"]]
+    cells = [["GB", "of all", "launches", "ms", "pass", "operators in it"]]
     for size, launches, ms, graph, name in sorted(kinds, reverse=True)[:TOP]:
         cells.append([f"{size / 1e9:.1f}", f"{size / total:.0%}", f"{launches}", f"{ms:.1f}", graph, name])
     return aligned(cells, "rrrrl")

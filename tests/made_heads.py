@@ -19,6 +19,7 @@ from made_rows import CONFIG, PIECES, WORDS
 LABELS = ("praise", "blame", "neither")
 _TEXTS = [{"text": " ".join(WORDS[: 3 * number + 1])} for number in range(5)]
 _PAIRS = [{**row, "text_b": "lovely word3"} for row in _TEXTS]
+_MASKED = [{"text": row["text"] + " [MASK] lovely"} for row in _TEXTS]
 _TAGS = {"id2label": {"0": "O", "1": "B-x", "2": "I-x"}, "label2id": {"O": 0, "B-x": 1, "I-x": 2}}
 _NUMBER = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": "regression"}
 # The class of transformers, keys of config.json, keys of task.json, rows.
@@ -34,8 +35,12 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any], list[dict[str, Any]]
         {**row, "choices": ["lovely", "awful word1 word2", "word9"]} for row in _TEXTS
     ]),
     "embed": ("BertModel", {}, {"task": "embed", "pooling": "max"}, _TEXTS),
-    "masked words": ("BertForPreTraining", {}, {}, [{"text": row["text"] + " [MASK] lovely"} for row in _TEXTS]),
+    "score": ("BertForSequenceClassification", {key: _NUMBER[key] for key in ("id2label", "label2id")}, {}, _PAIRS),
+    "masked words": ("BertForPreTraining", {}, {}, _MASKED),
+    "masked words alone": ("BertForMaskedLM", {}, {}, _MASKED),
 }  # fmt: skip
+# What sentence-transformers writes for a cross-encoder whose score is the model's own number.
+_SCORES = {"activation_fn": "torch.nn.modules.linear.Identity"}
 
 
 def made_head(kind: str, folder: Path, **changes: Any) -> Path:
@@ -51,5 +56,7 @@ def made_head(kind: str, folder: Path, **changes: Any) -> Path:
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2)
     named = {"task.json": task} if task and kind != "encoder" else {}
     sentence = folder_files(SentenceRules("max"), CONFIG.hidden_size) if kind == "embed" else {}
+    if kind == "score":
+        sentence = {"config_sentence_transformers.json": _SCORES, "sentence_bert_config.json": {"max_seq_length": 16}}
     save_model(model, FolderContents(architecture, tokenizer.save, config, {**named, **sentence}), folder)
     return folder

@@ -187,7 +187,7 @@ def test_compiled_steps_of_several_ranks_read_nothing(tmp_path: Path) -> None:
     found = by_two_ranks(compiled_steps_of_a_rank, tmp_path)
     for reads, weights, compilations in found:
         assert reads == 0
-        assert compilations <= 6, "three of the losses, of two shapes"
+        assert compilations in (3, 6), "three of each shape"
         check_close(weights, whole[1], 1e-5)
     assert all(torch.equal(each, found[1][1][name]) for name, each in found[0][1].items())
 

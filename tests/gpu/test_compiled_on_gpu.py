@@ -100,6 +100,20 @@ def test_three_graphs_a_phase_and_mode_and_no_wait(cuda, dropout):
     assert bool(optimizer.finite)
 
 
+@pytest.mark.parametrize(("compute", "close"), [(None, 1e-4), (torch.bfloat16, 3e-2)], ids=["fp32", "bf16"])
+def test_checkpointing_drops_the_same_places_again(cuda, compute, close):
+    """All layers run forward before any runs again, so what each drew has to be found again out of order."""
+    builder, _ = phase(64)
+    step, found = builder.build(0), []
+    for checkpointing in (False, True):
+        model, optimizer = made(cuda, compute, 0.1)
+        model.encoder.gradient_checkpointing = checkpointing
+        torch.manual_seed(7)
+        take(model, optimizer, step, cuda, CompiledStep(model, cuda))
+        found.append(torch.cat([each.grad.flatten() for each in model.parameters()]))
+    assert (found[0] - found[1]).norm() < close * found[0].norm()
+
+
 def test_the_same_step_twice_gives_the_same_bits(cuda):
     """Nothing in it is added up in an order that changes from run to run."""
     builder, _ = phase(64)

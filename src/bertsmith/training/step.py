@@ -51,7 +51,7 @@ class StepSums:
 
 
 class Compiled(Protocol):
-    """A model, run compiled: `training.compiled.CompiledStep`."""
+    """A model, run compiled: `training.pretraining.compiled.CompiledStep`."""
 
     def add_losses(self, batch: Any, counts: Mapping[str, int], sums: StepSums) -> Tensor:
         """The micro-batch's share of the step's loss, with its graph; adds its figures to `sums`."""

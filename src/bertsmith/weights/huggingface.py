@@ -32,7 +32,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 TASK_FILE, FINETUNE_FILE, PRETRAINING_FILE = "task.json", "finetune.json", "pretraining.json"
 _OPTIONAL_FILES = ("special_tokens_map.json",)
 # What sentence-transformers reads beside the model (`tasks/embedding/folders.py`), the last one a folder.
-_SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "1_Pooling")
+_SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling")
 # All that a folder of ours may hold.
 _WRITTEN_FILES = (
     CONFIG_FILE,

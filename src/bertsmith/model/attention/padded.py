@@ -1,8 +1,9 @@
 """Attention on one padded block through PyTorch's own fused kernel, without a word from the host.
 
-Its shapes are those of the batch, never of its content, so a compiled step has one graph. It runs in every precision
-and on every GPU, with dropout on the probabilities. Both ways between packed and padded are gathers: each slot has one
-place, so the gradient of a gather is the gather back, and nothing is added up in an order that changes between runs.
+Its shapes are those of the batch, never of its content, so compiled steps have the same graphs for all batches. It runs
+in every precision and on every GPU, with dropout on the probabilities. Both ways between packed and padded are gathers:
+each slot has one place, so the gradient of a gather is the gather back, and nothing is added up in an order that
+changes between runs.
 
 Legend: T token slots, S sequences, L columns, P = S * L places, N heads, D head width, H = N * D.
 """

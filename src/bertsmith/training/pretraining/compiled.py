@@ -49,7 +49,7 @@ def choose_compiled(setting: str, device: torch.device, sharded: bool = False) -
     if setting == "false":
         return False
     if sharded:
-        what = "sharded weights are gathered layer by layer by hooks of the layers, which compiled blocks do not call"
+        what = "sharded weights are gathered by hooks of each layer, which cannot run inside of a compiled block"
         if setting == "true":
             raise BertsmithError(
                 f"steps cannot be compiled: {what}", "compile", "--compile auto, or --parallel replicate"
@@ -143,12 +143,12 @@ class CompiledStep:
         shape = Shape.of(batch)
         model = self._model
 
-        def end(hidden: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        def heads(hidden: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
             inputs, counts = _inputs(row, shape)
             losses = model.losses_of(hidden, inputs)
             return mean_loss(losses, counts.unbind()), figures_of(losses)
 
-        loss, figures = self._run("losses", shape, end, row_of(batch, counts))
+        loss, figures = self._run("losses", shape, heads, row_of(batch, counts))
         sums.figures += figures
         sums.tokens += batch.tokens
         sums.slots += shape.tokens
@@ -162,43 +162,46 @@ class CompiledStep:
         shape = Shape.of(batch)
         model = self._model
 
-        def end(hidden: Tensor, row: Tensor, letters: Tensor) -> Tensor:
+        def heads(hidden: Tensor, row: Tensor, letters: Tensor) -> Tensor:
             inputs, _ = _inputs(row, shape)
             return held_out_figures(model.scores_of(hidden, inputs), inputs, letters)
 
         row = row_of(batch, dict.fromkeys(PretrainLosses._fields, 1))
-        figures: Tensor = self._run("held out", shape, end, row, letters)
+        figures: Tensor = self._run("held out", shape, heads, row, letters)
         return figures
 
-    def _run(self, kind: str, shape: Shape, end: Callable[..., Any], row: Ints, *more: Tensor) -> Any:
-        """What `end` makes of the hidden states of a micro-batch, its row and `more`."""
+    def _run(self, kind: str, shape: Shape, heads: Callable[..., Any], row: Ints, *more: Tensor) -> Any:
+        """What `heads` makes of the hidden states of a micro-batch, its row and `more`."""
         key = (kind, shape, self._model.training)
         if key not in self._programs:
             settle(self._back_end(shape), self._device)
-            parts = {"embeddings": self._start(shape), "a block": self._block(shape), "heads": end}
-            start, block, last = (_Program(f"{kind}: {name}", work, self._compiler) for name, work in parts.items())
-            self._programs[key] = start, block, last
-        start, block, last = self._programs[key]
+            self._programs[key] = (
+                _Program(f"{kind}: embeddings", self._embeddings(shape), self._compiler),
+                _Program(f"{kind}: a block", self._block(shape), self._compiler),
+                _Program(f"{kind}: heads", heads, self._compiler),
+            )
+        first, block, last = self._programs[key]
         numbers = self._to_device(row)
-        x, narrow, *where = start(numbers)
+        x, narrow, *where = first(numbers)
         for layer in self._model.encoder.layers:
             x, narrow = block(layer, x, narrow, *where)
         return last(x, numbers, *more)
 
-    def _start(self, shape: Shape) -> Callable[..., tuple[Tensor, ...]]:
+    def _embeddings(self, shape: Shape) -> Callable[..., tuple[Tensor, ...]]:
         """From a row to what the first block is given, and where sequences lie."""
         encoder, is_padded = self._model.encoder, self._back_end(shape) == "padded rows"
 
-        def start(row: Tensor) -> tuple[Tensor, ...]:
+        def embeddings(row: Tensor) -> tuple[Tensor, ...]:
             inputs, _ = _inputs(row, shape)
             where = inputs.packed
             states = encoder.embed(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, tied=True)
             return *states, where.offsets, *(where.padded_rows() if is_padded else ())
 
-        return start
+        return embeddings
 
     def _block(self, shape: Shape) -> Callable[..., tuple[Tensor, Tensor]]:
-        """Of any layer, which is given as an argument: the weights are inputs of the graph."""
+        """Of any layer, which is given as an argument: the weights are inputs of the graph. A layer that differs from
+        the others in more than weights, as by a hook, gets a graph of its own."""
         encoder = self._model.encoder
 
         def block(
@@ -237,7 +240,7 @@ class _Program:
         own = FunctionType(
             work.__code__.replace(), work.__globals__, work.__name__, work.__defaults__, work.__closure__
         )
-        self._run = torch.compile(own, backend=self._counted, fullgraph=True, dynamic=False)
+        self._compiled = torch.compile(own, backend=self._counted, fullgraph=True, dynamic=False)
 
     def _counted(self, graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
         self.graphs += 1
@@ -247,4 +250,4 @@ class _Program:
         return compiled
 
     def __call__(self, *inputs: Tensor | nn.Module) -> Any:
-        return self._run(*inputs)
+        return self._compiled(*inputs)

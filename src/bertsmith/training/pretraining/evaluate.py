@@ -98,7 +98,7 @@ def _labels(batches: Sequence[PretrainBatch]) -> Ints:
 
 
 class Compiled(Protocol):
-    """A model that runs compiled: `training.compiled.CompiledStep`."""
+    """A model that runs compiled: `training.pretraining.compiled.CompiledStep`."""
 
     def held_out(self, batch: PretrainBatch, letters: Tensor) -> Tensor:
         """`held_out_figures` of a micro-batch. letters: bool[V]."""

@@ -70,9 +70,9 @@ class Phase:
         return cls(StepBuilder(order, global_batch, MASKING, 256, shapes=tight), fix_shapes(batches, length, FEW.cls))
 
 
-def made(dropout: float) -> tuple[PretrainingModel, ClippedOptimizer]:
+def made(dropout: float, compute: torch.dtype | None = None) -> tuple[PretrainingModel, ClippedOptimizer]:
     shape = {"vocab_size": FEW.vocabulary_size, "hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 16}
-    model = fresh_model(dropout=dropout, seed=3, **shape)
+    model = fresh_model(compute, dropout=dropout, seed=3, **shape)
     optimizer = Lamb(parameter_groups(model, 0.01))
     optimizer.set_learning_rate(1e-3)
     return model, optimizer
@@ -109,9 +109,14 @@ class Watch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("dropout", "checkpointing"), [(0.0, False), (0.1, True)])
-def test_three_graphs_a_phase_and_mode_over_fifty_ragged_steps(dropout: float, checkpointing: bool) -> None:
-    model, optimizer = made(dropout)
+@pytest.mark.parametrize(
+    ("dropout", "checkpointing", "compute"),
+    [(0.0, False, torch.bfloat16), (0.1, True, torch.bfloat16), (0.1, True, None)],
+)
+def test_three_graphs_a_phase_and_mode_over_fifty_ragged_steps(
+    dropout: float, checkpointing: bool, compute: torch.dtype | None
+) -> None:
+    model, optimizer = made(dropout, compute)
     model.encoder.gradient_checkpointing = checkpointing
     step_of = CompiledStep(model, CPU, COMPILER)
     made_so_far, micro_batches = [], []
@@ -248,6 +253,18 @@ def test_ranks_can_sum_the_gradients_of_a_layer_while_those_below_are_computed()
     assert done["encoder.embeddings.word.weight"] == watch.products, "tied, so that it has a second part"
 
 
+def test_layers_that_share_a_graph_drop_other_places() -> None:
+    model, _ = made(0.5)
+    step_of = CompiledStep(model, CPU, COMPILER)
+    batch = Phase.of(32, 10).builder.build(0).micro_batches[0]
+    counts = dict.fromkeys(("masked", "next_sentence"), 10)
+    step_of.add_losses(batch, counts, StepSums.zero(2, CPU))
+    ((embeddings, block, _),) = step_of._programs.values()
+    given = embeddings(torch.from_numpy(compiled.row_of(batch, counts)))
+    first, second = (block(model.encoder.layers[0], *given) for _ in range(2))
+    assert not torch.equal(first[0], second[0])
+
+
 def test_a_graph_made_again_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     phase = Phase.of(32, 10)
     model, _ = made(0.0)
@@ -276,7 +293,7 @@ def test_sharded_weights_are_not_compiled(caplog: pytest.LogCaptureFixture) -> N
     caplog.set_level("INFO", logger="bertsmith")
     card = torch.device("cuda", 0)
     assert [choose_compiled(setting, card, sharded=True) for setting in ("auto", "false")] == [False, False]
-    assert "gathered layer by layer" in caplog.text
+    assert "gathered by hooks of each layer" in caplog.text
     with pytest.raises(BertsmithError, match="cannot be compiled") as caught:
         choose_compiled("true", card, sharded=True)
     assert "--parallel replicate" in caught.value.fix
