@@ -76,13 +76,30 @@ def test_the_number_of_a_row_is_its_own_where_others_are_left_out(model, tmp_pat
     assert [line["linex_index"] for line in lines] == [0, 3]
 
 
+@pytest.mark.parametrize(("name", "layers"), [("out.jsonl", ()), ("out.parquet", ()), ("out.jsonl", (-1,))])
+def test_each_row_says_how_much_of_it_was_cut(model, tmp_path, name, layers):
+    rows = [{"text": " ".join(["word1"] * count)} for count in (38, 39, 1, 45)]  # the model reads 38 beside 2 others
+    rows.insert(2, {"text": ""})
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options, vectors = RowOptions(on_error="skip", part_rows=2), VectorOptions(layers=layers)
+    done = embed_file(model, tmp_path / "rows.jsonl", tmp_path / name, rows=options, vectors=vectors, **CPU)
+    if name.endswith(".parquet"):
+        parquet = pytest.importorskip("pyarrow.parquet")
+        assert str(parquet.read_schema(tmp_path / name).field("truncated_tokens").type) == "int64"
+        written = parquet.read_table(tmp_path / name).to_pylist()
+    else:
+        written = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+    assert [each["truncated_tokens"] for each in written] == [0, 1, 0, 7]
+    assert (done.truncated_rows, done.truncated_tokens) == (2, 8)
+
+
 def test_a_parquet_file_has_the_columns_of_the_rows_and_a_list_of_fixed_size(model, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     source = rows_file(tmp_path / "rows.jsonl")
     for name in ("out.parquet", "out.npy"):
         embed_file(model, source, tmp_path / name, rows=RowOptions(part_rows=4), **CPU)
     table = parquet.read_table(tmp_path / "out.parquet")
-    assert table.column_names == ["text", "n", "half", "embedding"]
+    assert table.column_names == ["text", "n", "half", "embedding", "truncated_tokens"]
     assert table.schema.field("embedding").type.list_size == 32
     assert table["text"].to_pylist() == TEXTS
     vectors = np.load(tmp_path / "out.npy", allow_pickle=False)

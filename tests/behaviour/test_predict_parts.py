@@ -19,7 +19,7 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
-from bertsmith.inference.embed import Embedder
+from bertsmith.inference.embed import Embedder, VectorOptions
 from bertsmith.inference.embed_file import embed_file
 from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.part import Answered
@@ -61,7 +61,9 @@ def predicted(model: Path, source: Path, out: Path, options: RowOptions) -> None
 
 
 def embedded(model: Path, source: Path, out: Path, options: RowOptions) -> None:
-    embed_file(model, source, out, rows=options, **CPU)
+    """Reads so few tokens that many rows are cut. The vectors of tokens for a file of that name."""
+    layers = (-1,) if "tokens" in out.name else ()
+    embed_file(model, source, out, rows=options, vectors=VectorOptions(max_length=12, layers=layers), **CPU)
 
 
 def killed(work: Callable[..., None], *args: object, after_parts: int, delay_seconds: float) -> None:
@@ -90,7 +92,10 @@ def _kills_itself(work: Callable[..., None], args: tuple[object, ...], after_par
 
 @pytest.mark.parametrize(
     ("work", "name"),
-    [(predicted, "out.jsonl"), (predicted, "out.csv"), (embedded, "out.npy"), (embedded, "out.parquet")],
+    [
+        *((predicted, f"out.{kind}") for kind in ("jsonl", "csv")),
+        *((embedded, name) for name in ("out.npy", "out.parquet", "out.jsonl", "tokens.jsonl")),
+    ],
 )
 def test_a_killed_run_ends_with_the_bytes_of_an_unbroken_one(work, name, model, tmp_path):
     draw, source = drawing(), masked_rows(tmp_path / "rows.jsonl")
@@ -127,6 +132,18 @@ def test_parts_are_named_where_the_work_is_not_resumed_or_was_another(model, tmp
     predicted(model, source, out, RowOptions(part_rows=7, resume=True, on_error="skip"))
     assert len(out.read_text().splitlines()) == 59
     assert not PartsFolder(out).path.exists()
+
+
+def test_parts_of_vectors_that_do_not_say_what_was_cut_are_not_continued(model, tmp_path):
+    source, out = masked_rows(tmp_path / "rows.jsonl", bad=(41,)), tmp_path / "out.jsonl"
+    with pytest.raises(BertsmithError, match="not JSON"):
+        embedded(model, source, out, SMALL)
+    written = PartsFolder(out).path / "made_from.json"
+    made_from = json.loads(written.read_text())
+    made_from["flags"].pop("added", None)  # as it was before rows had "truncated_tokens"
+    written.write_text(json.dumps(made_from))
+    with pytest.raises(BertsmithError, match="another flags"):
+        embedded(model, source, out, RESUMED)
 
 
 def kept_by_a_full_disk(model: Path, source: Path, out: Path, on_error: str) -> None:

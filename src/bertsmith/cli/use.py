@@ -189,7 +189,7 @@ class EmbedFlags(RowFlags):
     """Texts as .csv, .tsv, .jsonl or .parquet, compressed or not; - is standard input."""
     out: str
     """Where the vectors go, in the order of the rows: .npy (fp32, a row for each), .jsonl or .parquet (each row with
-    its "embedding"); - is JSON lines on standard output."""
+    its "embedding" and "truncated_tokens"); - is JSON lines on standard output."""
     max_length: int = 0
     """The most tokens of a text, longer ones are cut at their end; 0 is the folder's own."""
     pooling: Literal["mean", "cls", "max"] | None = None

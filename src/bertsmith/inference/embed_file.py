@@ -19,6 +19,7 @@ from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows
 from bertsmith.inference.parts.tables import joined_array, joined_tables, parquet_library, table_of
 from bertsmith.inference.parts.workers import Given, Load
+from bertsmith.inference.predictor import TRUNCATED
 from bertsmith.tasks.kinds.embed import short_numbers
 from bertsmith.tasks.reading.bad_rows import Report, pass_over
 from bertsmith.tasks.reading.records import Columns, Row, read_rows
@@ -26,6 +27,7 @@ from bertsmith.tasks.sequences import Sequences, slots_of
 from bertsmith.weights.huggingface import model_folder
 
 EMBEDDING = "embedding"
+_ADDED = [EMBEDDING, TRUNCATED]
 _JOINS: dict[str, Join] = {".npy": joined_array, ".jsonl": joined_lines, ".parquet": joined_tables}
 # A token has thousands of numbers, and a row of them is some hundred KB of text.
 _PART_ROWS_OF_TOKENS = 64
@@ -42,10 +44,10 @@ def embed_file(
 ) -> Account:
     """The vectors of a column of texts in a csv, tsv, jsonl or parquet file, in bounded memory, in the same order.
 
-    source: "-" is standard input. out: .npy, fp32[N, H]; .jsonl, where each line is the row with its "embedding";
-    .parquet, with that as a further column; "-" is JSON lines on standard output. A file is written whole or not at
-    all. loading: of `Embedder`, such as `device`, where `model` is none yet. columns: in place of the model's. Raises
-    BertsmithError for files and rows that cannot be used, and names these.
+    source: "-" is standard input. out: .npy, fp32[N, H]; .jsonl, where each line is the row with its "embedding" and
+    "truncated_tokens", as of `Predictor`; .parquet, with these as further columns; "-" is JSON lines on standard
+    output. A file is written whole or not at all. loading: of `Embedder`, such as `device`, where `model` is none yet.
+    columns: in place of the model's. Raises BertsmithError for files and rows that cannot be used, and names these.
     """
     rows = rows or RowOptions()
     options = model.options if isinstance(model, Embedder) else loading.get("vectors") or VectorOptions()
@@ -65,6 +67,7 @@ def embed_file(
         say(f"columns of {source} that have no part in the vectors: {', '.join(others)}")
     flags = {name: value for name, value in sorted(loading.items()) if name not in ("device", "vectors")}
     flags |= {"columns": asdict(columns), "vectors": asdict(options) | {"layers": list(options.layers)}, "kind": kind}
+    flags["added"] = _ADDED  # so that parts without one of these, of an earlier state of the code, are not continued
     part_rows = _PART_ROWS_OF_TOKENS if options.layers else Job.part_rows
     job = Job(load, folder, loading.get("device", "auto"), {"flags": flags}, _JOINS[kind], "embedding", part_rows)
     done = answer_rows(job, source, out, rows)
@@ -105,36 +108,37 @@ class EmbedWork(PartWork):
 
     def usable(self, where: str, row: Row | str) -> None:
         record_of(where, row, self.columns.text)
-        if self._kind != ".npy" and not self._embedder.options.layers and EMBEDDING in row:
-            raise BertsmithError(f"this row has a column '{EMBEDDING}' already", where, "rename that column")
+        copied = self._kind != ".npy" and not self._embedder.options.layers
+        if copied and (taken := [name for name in _ADDED if name in row]):
+            raise BertsmithError(f"this row has a column '{taken[0]}' already", where, "rename that column")
         if self._kind == ".parquet":
             check_line(where, json.dumps(row, ensure_ascii=False))
 
     def answered(self, rows: list[Named], part: Part, account: Account, report: Report) -> bytes:
         vectors, sequences = self._embedder.embed(rows, self.columns.text)
-        lost = sequences.row_lost_tokens.tolist()
-        if self._embedder.options.layers:
-            places = part.places()
-            for tokens in lost:
-                account.read(tokens)
-            return "".join(
-                self._features(places[where], sequences, number, vectors) for number, (where, _) in enumerate(rows)
-            ).encode()
-        if self._kind == ".jsonl":
-            answers = list(zip(vectors, lost, strict=True))
+        lost = sequences.row_lost_tokens
+        if self._kind == ".jsonl" and not self._embedder.options.layers:
+            answers = list(zip(vectors, lost.tolist(), strict=True))
             written = []
             for (_, tokens), line in lines(rows, answers, _json_line, report):
                 account.read(tokens)
                 written.append(line)
             return "".join(written).encode()
-        for tokens in lost:
+        for tokens in lost.tolist():
             account.read(tokens)
+        if self._embedder.options.layers:
+            places = part.places()
+            return "".join(
+                self._features(places[where], sequences, number, vectors) for number, (where, _) in enumerate(rows)
+            ).encode()
         if self._kind == ".npy":
             return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
-        return table_of([row for _, row in rows if not isinstance(row, str)], EMBEDDING, vectors, rows[0][0])
+        whole = [row for _, row in rows if not isinstance(row, str)]
+        return table_of(whole, {EMBEDDING: vectors, TRUNCATED: lost}, rows[0][0])
 
     def _features(self, place: int, sequences: Sequences, number: int, vectors: Vectors) -> str:
-        """A line as extract_features.py writes it. place: of the row in the file. number: of the sequence."""
+        """A line as extract_features.py writes it, and what was cut. place: of the row in the file. number: of the
+        sequence."""
         indices = self._embedder.options.layers
         offsets = np.concatenate(([0], np.cumsum(sequences.lengths)))
         of_tokens = vectors[slots_of(offsets, np.array([number]))].reshape(-1, len(indices), self._embedder.width)
@@ -149,8 +153,10 @@ class EmbedWork(PartWork):
             }
             for piece, layers in zip(pieces, of_tokens, strict=True)
         ]
-        return json.dumps({"linex_index": place, "features": features}, ensure_ascii=False) + "\n"
+        line = {"linex_index": place, "features": features, TRUNCATED: int(sequences.lost_tokens[number])}
+        return json.dumps(line, ensure_ascii=False) + "\n"
 
 
 def _json_line(where: str, row: Row, answer: tuple[Any, int]) -> str:
-    return json.dumps({**row, EMBEDDING: short_numbers(answer[0])}, ensure_ascii=False) + "\n"
+    vector, lost_tokens = answer
+    return json.dumps({**row, EMBEDDING: short_numbers(vector), TRUNCATED: lost_tokens}, ensure_ascii=False) + "\n"

@@ -91,9 +91,11 @@ def test_a_missing_column_a_taken_name_and_an_empty_file_are_refused(embedder, t
     source = rows_file(tmp_path / "texts.jsonl", TEXTS)
     with pytest.raises(BertsmithError, match="no column 'body'"):
         embed_file(embedder, source, tmp_path / "out.npy", columns=Columns(text="body"))
-    (tmp_path / "taken.jsonl").write_text('{"text": "word1", "embedding": 1}\n')
-    with pytest.raises(BertsmithError, match="has a column 'embedding' already"):
-        embed_file(embedder, tmp_path / "taken.jsonl", tmp_path / "out.jsonl")
+    for name in ("embedding", "truncated_tokens"):
+        (tmp_path / "taken.jsonl").write_text(json.dumps({"text": "word1", name: 1}) + "\n")
+        with pytest.raises(BertsmithError, match=f"has a column '{name}' already"):
+            embed_file(embedder, tmp_path / "taken.jsonl", tmp_path / "out.jsonl")
+        assert embed_file(embedder, tmp_path / "taken.jsonl", tmp_path / "vectors.npy").rows == 1
     (tmp_path / "empty.csv").write_text("text\n")
     with pytest.raises(BertsmithError, match="no rows found"):
         embed_file(embedder, tmp_path / "empty.csv", tmp_path / "out.npy")
@@ -114,8 +116,8 @@ def test_the_command_reads_a_pipe_and_names_what_it_cannot_write(model, tmp_path
     assert main(["embed", str(model), "-", "--out", "-", "--columns.text", "body", "--max-length", "4", *fp32]) == 0
     captured = capsys.readouterr()
     lines = [json.loads(line) for line in captured.out.splitlines()]
-    assert [(line["body"], len(line["embedding"])) for line in lines] == [
-        ("word1 word2", 32),
-        ("word3 word4 word5", 32),
+    assert [(line["body"], len(line["embedding"]), line["truncated_tokens"]) for line in lines] == [
+        ("word1 word2", 32, 0),
+        ("word3 word4 word5", 32, 1),
     ]
     assert "1 texts truncated, 1 tokens not read" in captured.err

@@ -25,17 +25,19 @@ def joined_array(file: BinaryIO, parts: Sequence[Path], account: Account) -> Non
     copy_files(parts, file)
 
 
-def table_of(rows: Sequence[Mapping[str, Any]], name: str, vectors: NDArray[np.float32], where: str) -> bytes:
-    """Rows with a further column of vectors, as a parquet file. Raises BertsmithError for columns that have no one
-    type, and where pyarrow is missing."""
+def table_of(rows: Sequence[Mapping[str, Any]], added: Mapping[str, NDArray[Any]], where: str) -> bytes:
+    """Rows with further columns, of numbers [N] or of vectors [N, H], as a parquet file. Raises BertsmithError for
+    columns that have no one type, and where pyarrow is missing."""
     arrow, parquet = parquet_library()
     try:
         names = dict.fromkeys(name for row in rows for name in row)
         table = arrow.table({name: [row.get(name) for row in rows] for name in names})
     except arrow.ArrowException as error:
         raise _mixed(error, where) from error
-    flat = arrow.array(np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1))
-    table = table.append_column(name, arrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1]))
+    for name, values in added.items():
+        flat = arrow.array(np.ascontiguousarray(values).reshape(-1))
+        column = flat if values.ndim == 1 else arrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
+        table = table.append_column(name, column)
     out = io.BytesIO()
     parquet.write_table(table, out)
     return out.getvalue()
