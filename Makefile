@@ -67,6 +67,7 @@ bench: setup
 	@cat $(TABLES:%=$(BENCH_OUT)/%.md)
 
 $(BENCH_OUT)/prepare-sizes.md: MORE := $(if $(QUICK),,--sizes 100 1000 10000) --against
+$(BENCH_OUT)/predict.md: export OMP_NUM_THREADS := 1
 $(BENCH_OUT)/pretrain-step-avx2.md: MORE := --only "fp32, AdamW against transformers, fp32 as shipped"
 $(BENCH_OUT)/pretrain-step-avx2.md: export ATEN_CPU_CAPABILITY := avx2
 $(BENCH_OUT)/pretrain-step-avx2.md: export ONEDNN_MAX_CPU_ISA := AVX2
@@ -80,7 +81,7 @@ $(BENCH_OUT)/%.md:
 # The servers that `bertsmith bench serve` is compared with, each in a virtual environment of its own, with the versions
 # that it asks for; torch comes first and capped, as above.
 bench-peers: setup
-	for each in 'litserve litserve transformers' 'infinity infinity-emb[torch,server,optimum]'; do \
+	for each in 'fastapi fastapi uvicorn transformers' 'litserve litserve transformers' 'infinity infinity-emb[torch,server,optimum]'; do \
 	  set -- $$each; folder=.bench/$$1; shift; \
 	  $(BIN)/python -m venv $$folder && $$folder/bin/python -m pip install --quiet '$(TORCH)' && \
 	  $$folder/bin/python -m pip install --quiet '$(TORCH)' "$$@" || exit; \

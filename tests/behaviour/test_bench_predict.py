@@ -48,6 +48,9 @@ def test_quick_times_every_backend_and_says_what_is_missing(tmp_path: Path, caps
         assert row["tokens_per_second"] == pytest.approx(9 * row["texts_per_second"])
         assert 0 < row["p50_ms"] <= row["p90_ms"] <= row["p95_ms"] <= row["p99_ms"]
     assert "8 x 9 tokens" in capsys.readouterr().out
+    fastest = max(found["rows"], key=lambda row: row["texts_per_second"])["side"]
+    assert f"fastest of ours here: {fastest} (8 x 9)" in found["about"]
+    assert any(line.startswith("fastest of ours in fp32 here: ours, ") for line in found["about"])
 
 
 @needs_engines

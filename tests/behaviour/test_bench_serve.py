@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +71,16 @@ def test_our_server_goes_through_all_phases(tmp_path: Path, capsys: Any) -> None
 @pytest.mark.slow
 def test_a_peer_takes_the_same_load_and_those_without_an_environment_are_named(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
+    python = tmp_path / "fastapi" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
     found = bench(tmp_path, "--only", "over pipeline")
     assert {row["side"] for row in found["rows"]} == {"FastAPI over pipeline, fp32"}
     check(found["rows"])
     about = "\n".join(found["about"])
     assert "left out: litserve over pipeline, fp32: its virtual environment is not in" in about
+    assert "FastAPI over pipeline, fp32: fastapi " in about
 
 
 def test_a_server_that_ends_is_left_out_with_its_last_words(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def bench_predict(options: BenchOptions, folder: Path, command: str) -> Report:
     told = [
         f"model: {about or name_sources([str(model)])}",
         *_RULES,
+        *_fastest(rows, [side.label for side in sides if side.who == OURS]),
         *(f"left out: {each}" for each in dict.fromkeys(left_out)),
     ]
     return Report(command, {**before, "threads": str(rows[0]["threads"])}, told, rows, _tables(rows))
@@ -164,6 +165,21 @@ def _row(texts: TextSet, side: Side, rounds: Sequence[Sequence[float]], at_once:
         "threads": child.ready()["threads"],
         **{f"p{percent}_ms": float(np.percentile(every, percent)) for percent in PERCENTILES},
     }
+
+
+def _fastest(rows: Sequence[Mapping[str, Any]], ours: Sequence[str]) -> list[str]:
+    """Which of ours gave most texts a second, and which of those in fp32, whose answers are the model's own."""
+    found = []
+    for what, sides in (("", ours), (" in fp32", [side for side in ours if side.endswith("fp32")])):
+        best: dict[str, list[str]] = {}
+        for case in dict.fromkeys(row["case"] for row in rows):
+            own = [row for row in rows if row["case"] == case and row["side"] in sides]
+            if own:
+                best.setdefault(max(own, key=lambda row: row["texts_per_second"])["side"], []).append(case)
+        if best:
+            named = "; ".join(f"{side} ({', '.join(cases)})" for side, cases in best.items())
+            found.append(f"fastest of ours{what} here: {named}")
+    return found
 
 
 def _tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:

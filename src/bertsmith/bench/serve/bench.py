@@ -34,7 +34,7 @@ from bertsmith.bench.serve.client import HOST, Address, ask_once
 from bertsmith.bench.serve.load import MOST_A_SECOND, MOST_IN_FLIGHT
 from bertsmith.bench.serve.phases import QUICK, SHARES, Phase, Phases, Plan
 from bertsmith.bench.serve.results import row_of, tables_of
-from bertsmith.bench.serve.side import OURS, OWN_ENVIRONMENTS, PEERS, Side, sides_of
+from bertsmith.bench.serve.side import OURS, PEERS, Side, sides_of
 from bertsmith.bench.table import Report
 from bertsmith.bench.text import name_sources
 from bertsmith.inference.predictor import Predictor
@@ -156,7 +156,7 @@ class ServeBench:
             with socket.create_server((HOST, 0)) as free:
                 port = free.getsockname()[1]
             command = side.command(self.model, port, self.options.environments)
-            if side.who in OWN_ENVIRONMENTS:
+            if side.who != OURS:
                 self.versions.append(f"{side.label}: {side.versions(self.options.environments)}")
             address = Address(port, side.path)
             with self._server(side, command, address) as server:

@@ -15,9 +15,11 @@ from bertsmith.bench.serve.client import HOST
 
 OURS, FASTAPI, LITSERVE, INFINITY = "ours", "fastapi", "litserve", "infinity"
 PEERS = (FASTAPI, LITSERVE, INFINITY)
-OWN_ENVIRONMENTS = {LITSERVE: ("litserve", "transformers"), INFINITY: ("infinity-emb", "transformers")}
-"""The peers that have a virtual environment of their own, and what a report names of its versions."""
+PACKAGES = {FASTAPI: "fastapi", LITSERVE: "litserve", INFINITY: "infinity-emb"}
+"""Of each peer, whose version a report names, beside transformers' and torch's."""
 _NAMES = {FASTAPI: "FastAPI over pipeline", LITSERVE: "litserve over pipeline", INFINITY: "infinity-emb"}
+_SCRIPTS = {FASTAPI: "tutorial.py", LITSERVE: "with_litserve.py"}
+"""What their own Python runs."""
 _PATHS = {INFINITY: "/classify"}
 _MODEL = "model"
 """What our server and infinity-emb call it."""
@@ -46,17 +48,15 @@ class Side:
         if self.who == OURS:
             run_by = ["--device", "cpu", "--precision", self.precision, "--port", str(port)]
             return [sys.executable, "-m", "bertsmith", "serve", f"{_MODEL}={model}", *run_by]
-        if self.who == FASTAPI:
-            return [sys.executable, "-m", "bertsmith.bench.serve.tutorial", *where]
         python = self.python(environments)
-        if self.who == LITSERVE:
-            return [str(python), str(Path(__file__).with_name("with_litserve.py")), *where]
+        if self.who in _SCRIPTS:
+            return [str(python), str(Path(__file__).with_name(_SCRIPTS[self.who])), *where]
         how = ["--device", "cpu", "--engine", "torch", "--dtype", "float32", "--no-bettertransformer"]
         served = ["--model-id", str(model), "--served-model-name", _MODEL, "--host", HOST, "--port", str(port)]
         return [str(python.with_name("infinity_emb")), "v2", *served, *how]
 
     def python(self, environments: Path) -> Path:
-        """The Python of its own virtual environment. Raises BertsmithError where that is not there."""
+        """The Python of a peer's virtual environment. Raises BertsmithError where that is not there."""
         python = environments / self.who / "bin" / "python"
         if not python.exists():
             what = f"its virtual environment is not in {environments}; `make bench-peers` makes it"
@@ -64,9 +64,9 @@ class Side:
         return python.absolute()
 
     def versions(self, environments: Path) -> str:
-        """Of what its own virtual environment has: "litserve 0.2.19, transformers 5.0.0, torch 2.13.0"."""
+        """Of what its virtual environment has: "litserve 0.2.19, transformers 5.0.0, torch 2.13.0"."""
         code = "import importlib.metadata, sys\nfor n in sys.argv[1:]: print(n, importlib.metadata.version(n))"
-        names = [*OWN_ENVIRONMENTS[self.who], "torch"]
+        names = [PACKAGES[self.who], "transformers", "torch"]
         done = subprocess.run(
             [self.python(environments), "-c", code, *names], capture_output=True, text=True, check=False
         )

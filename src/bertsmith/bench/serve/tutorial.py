@@ -1,5 +1,5 @@
-"""A server as a tutorial writes it, run as `python -m bertsmith.bench.serve.tutorial MODEL PORT`: FastAPI over
-transformers' pipeline, one text at a time."""
+"""A server as a tutorial writes it, run as `python tutorial.py MODEL PORT`: FastAPI over transformers' pipeline, one
+text at a time. It imports nothing of ours: it runs in a virtual environment of its own."""
 
 import sys
 
