@@ -1,7 +1,8 @@
-"""Small fine-tuned models of every kind, and a server of theirs in a process of its own."""
+"""Small fine-tuned models of every kind, and servers of theirs: in a process, or in a thread, to be held still."""
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +21,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import bertsmith
+from bertsmith.base.stopping import StopSignal
+from bertsmith.inference.server import serve
+from bertsmith.inference.server.batcher import Lane
+from bertsmith.inference.server.limits import Limits
+from bertsmith.inference.server.service import Service
 from made_entities import tagged_rows
 from made_pairs import pairs
 from made_questions import QUICK as QUICK_QA
@@ -65,12 +72,10 @@ def made_cross_encoder(regressor: Path, folder: Path, **names: Any) -> Path:
 
 
 @dataclass
-class Served:
-    """A server in a process. lines: what it has logged."""
+class Listening:
+    """A server at an address of this machine."""
 
-    process: subprocess.Popen[str]
-    address: str = ""
-    lines: list[str] = field(default_factory=list)
+    address: str
 
     def connect(self, timeout: float = 60) -> http.client.HTTPConnection:
         """A connection, to be closed by the caller."""
@@ -95,6 +100,14 @@ class Served:
         is_json = found.get("content-type", "").startswith("application/json")
         return answer.status, json.loads(text) if is_json else text, found
 
+
+@dataclass
+class Served(Listening):
+    """A server in a process. lines: what it has logged."""
+
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+
     def requests(self) -> list[dict[str, Any]]:
         """The request log."""
         return [json.loads(line) for line in self.lines if line.startswith("{")]
@@ -118,7 +131,7 @@ def serving(models: dict[str, Path], *flags: str, wait_for: str = "ready: ", **v
     process = subprocess.Popen(
         [*command, *flags], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
     )
-    served = Served(process)
+    served = Served("", process)
     told: queue.Queue[str] = queue.Queue()
     reading = threading.Thread(target=_read, args=(served, told), daemon=True)
     reading.start()
@@ -146,6 +159,73 @@ def _read(served: Served, told: queue.Queue[str]) -> None:
         served.lines.append(line.rstrip("\n"))
         told.put(served.lines[-1])
     told.put(_END)
+
+
+class Gate:
+    """Holds a way of running a model before each batch until it is opened. sequences: of each batch since."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._compute, self._open = lane.compute, threading.Event()
+        self.entered, self.sequences = threading.Event(), list[int]()
+        lane.compute = self._held
+
+    def _held(self, sequences: Any) -> Any:
+        self.entered.set()
+        assert self._open.wait(SECONDS)
+        self.sequences.append(len(sequences.ids))
+        return self._compute(sequences)
+
+    def wait(self) -> None:
+        """Until a batch is held."""
+        assert self.entered.wait(SECONDS)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@dataclass
+class ServedHere(Listening):
+    """A server in a thread of this process, whose parts a test may replace. stop: as a signal would set it."""
+
+    service: Service
+    stop: StopSignal = field(default_factory=StopSignal)
+    gates: list[Gate] = field(default_factory=list)
+
+    def hold(self, name: str) -> Gate:
+        """A gate before this model; it is opened at the end, if not before."""
+        self.gates.append(Gate(self.service.models[name].lane))
+        return self.gates[-1]
+
+    def until(self, status: int) -> None:
+        """Asks for its health until it has this status: the test's own limit of time ends it."""
+        while self.ask("/health")[0] != status:
+            time.sleep(0.01)
+
+
+@contextmanager
+def serving_here(models: dict[str, Path], **limits: Any) -> Iterator[ServedHere]:
+    """A server of the models that listens, and loads them: as `serve` does it, but for its signals.
+
+    No request is refused for the time that it would wait: the machine may be busy.
+    """
+    patient = {"queue_seconds": 1000.0, "request_seconds": 1000.0, "stop_seconds": 1000.0}
+    settings = serve.Settings(models, device="cpu", precision="fp32", limits=Limits(**{**patient, **limits}))
+    service = Service(models, settings.limits)
+    listener = serve._listener("127.0.0.1", 0)
+    served = ServedHere(f"http://127.0.0.1:{listener.getsockname()[1]}", service)
+    running = serve._run(serve._server(service), listener, service, settings, served.stop)
+    thread = threading.Thread(target=asyncio.run, args=(running,), daemon=True)
+    thread.start()
+    try:
+        yield served
+    finally:
+        for gate in served.gates:
+            gate.open()
+        served.stop.requested = True
+        thread.join(SECONDS)
+        listener.close()
+        assert service.close(SECONDS)
+        assert not thread.is_alive()
 
 
 def in_threads(count: int, function: Any, values: Sequence[Any]) -> list[Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,8 @@ from huggingface_hub import constants, errors
 
 from bertsmith.inference.embed import Embedder
 from bertsmith.inference.predictor import Predictor
-from made_served import Served, serving
+from bertsmith.inference.server import service as service_module
+from made_served import SECONDS, Listening, Served, serving, serving_here
 
 TOKEN = "a-token"
 TEXT = "word3 lovely word0 word5 awful"
@@ -38,8 +42,35 @@ def only_labels(served_models: dict[str, Path]) -> Iterator[Served]:
         yield server
 
 
-def client(served: Served, name: str, token: str = TOKEN) -> Any:
+def client(served: Listening, name: str, token: str = TOKEN) -> Any:
     return hub.InferenceClient(base_url=f"{served.address}/models/{name}", api_key=token)
+
+
+def of_openai(served: Listening) -> Any:
+    """OpenAI's client, which tries nothing twice."""
+    return openai.OpenAI(base_url=f"{served.address}/v1", api_key=TOKEN, max_retries=0)
+
+
+def vector(one: openai.OpenAI, text: str = TEXT, model: str = "vectors") -> list[float]:
+    return one.embeddings.create(input=text, model=model, encoding_format="float").data[0].embedding
+
+
+def refused(ask: Callable[[], Any], status: int, says: str) -> Any:
+    """The answer with this status that either client raises. Its body is of the shape that the client knows."""
+    with pytest.raises((errors.HfHubHTTPError, openai.APIStatusError)) as raised:
+        ask()
+    answer = raised.value.response
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/json"
+    found = answer.json()
+    if isinstance(raised.value, openai.APIStatusError):
+        assert found["error"].keys() == {"message", "type", "code", "param"}
+        assert (found["error"]["code"], raised.value.body) == (status, found["error"])
+        assert says in found["error"]["message"]
+    else:
+        assert found.keys() == {"error", "error_type"}
+        assert says in found["error"]
+    return answer
 
 
 def alone(folder: Path, *rows: Any) -> list[dict[str, Any]]:
@@ -152,3 +183,106 @@ def test_only_probes_and_the_page_are_open_without_the_token(served: Served) -> 
     for header in ("Bearer a-toke", f"Basic {TOKEN}", TOKEN, "Bearer", "Bearer \xe9"):
         status, found, headers = served.ask("/embed", {"inputs": "a"}, {"Authorization": header})
         assert (status, found["error_type"], headers["www-authenticate"]) == (401, "Unauthorized", "Bearer")
+
+
+def test_a_model_that_cannot_do_it_is_424(served: Served) -> None:
+    with of_openai(served) as one:
+        refused(lambda: vector(one, model="labels"), 424, "labels gives no vectors of texts")
+        refused(lambda: client(served, "choices").text_classification(TEXT), 424, "choices (choice)")
+        assert len(vector(one)) == 32
+
+
+def test_a_model_that_fails_is_424_and_answers_what_it_can(
+    served_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving_here({"vectors": served_models["vectors"]}) as served, of_openai(served) as one:
+        served.until(200)
+        expected = Embedder(served_models["vectors"], "cpu", precision="fp32")([TEXT])[0]
+        lane = served.service.models["vectors"].lane
+        compute = lane.compute
+
+        def failing(sequences: Any) -> Any:
+            if any(len(ids) == 3 for ids in sequences.ids):
+                raise RuntimeError("secret words")
+            return compute(sequences)
+
+        monkeypatch.setattr(lane, "compute", failing)
+        for ask in (lambda: vector(one, "lovely"), lambda: client(served, "vectors").feature_extraction("lovely")):
+            assert "secret" not in refused(ask, 424, "the model failed (RuntimeError)").text
+        assert np.abs(np.array(vector(one)) - expected).max() <= 1e-5
+        assert np.abs(client(served, "vectors").feature_extraction(TEXT)[0] - expected).max() <= 1e-5
+
+
+def test_a_full_queue_is_429_and_says_when_to_try_again(served_models: dict[str, Path]) -> None:
+    models = {"vectors": served_models["vectors"]}
+    expected = Embedder(models["vectors"], "cpu", precision="fp32")([TEXT])[0]
+    with ThreadPoolExecutor(2) as pool, serving_here(models, queue_requests=1) as served, of_openai(served) as one:
+        served.until(200)
+        gate = served.hold("vectors")
+        asked = [pool.submit(vector, one)]
+        gate.wait()
+        asked.append(pool.submit(vector, one))
+        while not served.service.models["vectors"].lane.waiting:
+            time.sleep(0.001)
+        for ask in (lambda: vector(one), lambda: client(served, "vectors").feature_extraction(TEXT)):
+            answer = refused(ask, 429, "the queue is full; try again in")
+            assert 1 <= int(answer.headers["retry-after"]) <= 60
+        with pytest.raises(openai.RateLimitError):
+            vector(one)
+        gate.open()
+        for each in [*(task.result() for task in asked), vector(one)]:
+            assert np.abs(np.array(each) - expected).max() <= 1e-5
+
+
+def test_an_answer_that_does_not_come_in_time_is_504(served_models: dict[str, Path]) -> None:
+    models = {"vectors": served_models["vectors"]}
+    with serving_here(models, request_seconds=1) as served, of_openai(served) as one:
+        served.until(200)
+        gate = served.hold("vectors")
+        for ask in (lambda: vector(one), lambda: client(served, "vectors").feature_extraction(TEXT)):
+            refused(ask, 504, "there was no answer within 1 s")
+        gate.wait()
+        assert not served.service.models["vectors"].lane.waiting
+
+
+def test_while_models_are_loaded_it_is_503(served_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    may_load, opening = threading.Event(), service_module.open_model
+
+    def held(*values: Any) -> Any:
+        assert may_load.wait(SECONDS)
+        return opening(*values)
+
+    monkeypatch.setattr(service_module, "open_model", held)
+    with serving_here({"vectors": served_models["vectors"]}) as served, of_openai(served) as one:
+        try:
+            says_503(served, one, "the models are being loaded; try again")
+        finally:
+            may_load.set()
+        served.until(200)
+        assert hub.InferenceClient(base_url=served.address, provider="hf-inference", api_key="any").health_check()
+        assert len(vector(one)) == 32
+
+
+def test_while_it_stops_it_is_503_and_what_it_has_is_answered(served_models: dict[str, Path]) -> None:
+    models = {"vectors": served_models["vectors"]}
+    expected = Embedder(models["vectors"], "cpu", precision="fp32")([TEXT])[0]
+    with ThreadPoolExecutor(1) as pool, serving_here(models) as served, of_openai(served) as one:
+        served.until(200)
+        gate = served.hold("vectors")
+        asked = pool.submit(vector, one)
+        gate.wait()
+        served.stop.requested = True
+        served.until(503)
+        says_503(served, one, "the server is stopping; try again")
+        gate.open()
+        assert np.abs(np.array(asked.result()) - expected).max() <= 1e-5
+
+
+def says_503(served: Listening, one: openai.OpenAI, says: str) -> None:
+    """Holds that each client learns so, and that nothing of it waits for a model."""
+    status, found, headers = served.ask("/health")
+    assert (status, found) == (503, {"error": says, "error_type": "Unhealthy"})
+    assert headers["retry-after"] == "2"
+    assert not hub.InferenceClient(base_url=served.address, provider="hf-inference", api_key="any").health_check()
+    for ask in (lambda: vector(one), lambda: client(served, "vectors").feature_extraction(TEXT)):
+        assert refused(ask, 503, says).headers["retry-after"] == "2"

@@ -200,6 +200,38 @@ def test_a_model_that_fails_on_a_row_fails_that_request_alone(served: Served) ->
             assert "not finite" in answer["error"]
 
 
+# Half of a surrogate pair, as JSON can write it, and as bytes that are no UTF-8.
+HALF, NO_TEXT = rb'"\ud800"', b'"\xed\xa0"'
+UNUSABLE = [
+    *((PATH, body, 422) for body in (b"", b"{", b"[" * 100_000, BODY + b"}", BODY[:-1], b"\xff\xfe", BODY + b"\x00")),
+    *((PATH, b'{"inputs": %s}' % text, 422) for text in (HALF, NO_TEXT, b'"a\x00b"', b"NaN", b"1" * 5000)),
+    (PATH, b'{"inputs": "a", %s: 1}' % HALF, 422),
+    ("/models/labels/tokenize", b'{"inputs": ["a", %s]}' % HALF, 422),
+    ("/models/labels/answers", b'{"rows": [{"text": %s}]}' % HALF, 422),
+    ("/models/labels", b'{"inputs": "a", "parameters": {%s: 1}}' % HALF, 422),
+    ("/models/labels", b'{"inputs": "a", "parameters": {"function_to_apply": %s}}' % HALF, 422),
+    ("/embed", b'{"inputs": ["a", %s]}' % HALF, 422),
+    ("/v1/embeddings", b'{"input": %s, "model": "vectors"}' % HALF, 422),
+    ("/v1/embeddings", b'{"input": "a", "model": %s}' % HALF, 404),
+]
+
+
+def test_bodies_that_are_no_json_or_no_text_leave_their_neighbours_answers_alone(served: Served) -> None:
+    texts = [f"lovely word{number % 6} awful" for number in range(len(UNUSABLE))]
+    alone = [served.ask(PATH, {"inputs": text})[1] for text in texts]
+    both = [(PATH, {"inputs": text}) for text in texts] + [(path, body) for path, body, _ in UNUSABLE]
+    both = [each for pair in zip(both[: len(texts)], both[len(texts) :], strict=True) for each in pair]
+    found = in_threads(8, lambda each: served.ask(*each), both)
+    for (status, answer, _), expected in zip(found[::2], alone, strict=True):
+        assert status == 200
+        assert [each["label"] for each in answer] == [each["label"] for each in expected]
+        assert [each["score"] for each in answer] == pytest.approx([each["score"] for each in expected], abs=1e-5)
+    for (status, answer, _), (path, body, wanted) in zip(found[1::2], UNUSABLE, strict=True):
+        assert status == wanted, (path, body[:80], answer)
+        assert answer.keys() == ({"error"} if path.startswith("/v1") else {"error", "error_type"})
+    assert not [line for line in served.lines if "an error of the server's own" in line]
+
+
 def test_a_model_folder_may_vanish_under_a_server(served_models: dict[str, Path], tmp_path: Path) -> None:
     folders = {name: tmp_path / name for name in ("labels", "vectors", "answers")}
     for name, folder in folders.items():

@@ -1,10 +1,11 @@
-"""Full queues, requests that are given up, models that fail and a server that loads or stops, each held still."""
+"""Full queues, requests that are given up, models that fail, a server that loads, stops or fails, each held still."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import json
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +19,10 @@ from bertsmith.inference.server.refusals import Refusal
 from bertsmith.inference.server.routes import schemas
 from bertsmith.inference.server.service import Service
 from bertsmith.inference.server.service import answer as answer_of
+from made_served import Gate, serving_here
 
 PATH = "/models/labels/predict"
 ONE = {"inputs": "lovely word1"}
-
-
-class Gate:
-    """Holds the first model of a service before each batch until it is opened."""
-
-    def __init__(self, service: Service) -> None:
-        lane = next(iter(service.models.values())).lane
-        self._compute, self._open = lane.compute, threading.Event()
-        self.entered, self.sequences = threading.Event(), list[int]()
-        lane.compute = self._held
-
-    def _held(self, sequences: Any) -> Any:
-        self.entered.set()
-        assert self._open.wait(60)
-        self.sequences.append(len(sequences.ids))
-        return self._compute(sequences)
-
-    async def wait(self) -> None:
-        await asyncio.to_thread(self.entered.wait, 60)
-
-    def open(self) -> None:
-        self._open.set()
 
 
 Work = Callable[[Service, Gate, Any], Awaitable[None]]
@@ -54,7 +34,7 @@ def run(models: dict[str, Path], work: Work, names: tuple[str, ...] = ("labels",
     async def inside() -> None:
         service = Service({name: models[name] for name in names}, Limits(**limits))
         await service.load({"device": "cpu", "precision": "fp32", "backend": "torch"})
-        gate = Gate(service)
+        gate = Gate(next(iter(service.models.values())).lane)
         transport = web.ASGITransport(make_app(service))
         try:
             async with web.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -69,7 +49,7 @@ def run(models: dict[str, Path], work: Work, names: tuple[str, ...] = ("labels",
 async def first_held(gate: Gate, client: Any) -> Any:
     """A request whose batch is held."""
     task = asyncio.create_task(client.post(PATH, json=ONE))
-    await gate.wait()
+    await asyncio.to_thread(gate.wait)
     return task
 
 
@@ -131,7 +111,7 @@ def test_a_full_queue_of_one_model_leaves_the_others_alone(served_models: dict[s
 def test_a_full_queue_of_vectors_refuses_before_the_body_is_read(served_models: dict[str, Path]) -> None:
     async def work(service: Service, gate: Gate, client: Any) -> None:
         held = asyncio.create_task(client.post("/embed", json=ONE))
-        await gate.wait()
+        await asyncio.to_thread(gate.wait)
         queued = asyncio.create_task(client.post("/embed", json=ONE))
         await until(lambda: bool(service.models["vectors"].lane.waiting))
         no_json = {"content": b"{", "headers": {"Content-Type": "application/json"}}
@@ -252,6 +232,39 @@ def test_any_error_of_a_model_is_its_failure_and_its_words_are_not_logged(
         assert "secret words" not in answer.text + capsys.readouterr().err
 
     run(served_models, work)
+
+
+@pytest.mark.parametrize("part", ["check_room", "model", "answer"])  # before the routes, at their beginning and end
+def test_an_error_of_the_server_itself_is_500_and_the_next_request_is_answered(
+    served_models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture, part: str
+) -> None:
+    def failing(*values: object) -> None:
+        raise KeyError(" ".join(["secret", "words"]))
+
+    with serving_here({name: served_models[name] for name in ("labels", "vectors")}) as served:
+        served.until(200)
+        v1 = ("/v1/embeddings", {"input": "lovely", "model": "vectors"})
+        asked = (("/predict", ONE), ("/answers", {"rows": ["lovely"]}), ("/embed", ONE), v1)
+        before = [served.ask(*each)[:2] for each in asked]
+        assert {status for status, _ in before} == {200}
+        with monkeypatch.context() as patch, closing(served.connect()) as connection:
+            patch.setattr(served.service, part, failing)
+            if part == "model":
+                patch.setattr(served.service, "named", failing)
+            for path, body in asked:
+                connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                message = "the server failed; its log says where"
+                facts = {"message": message, "type": "Backend", "code": 500, "param": None}
+                wanted = {"error": facts} if path == v1[0] else {"error": message, "error_type": "Backend"}
+                assert (answer.status, answer.headers["content-type"]) == (500, "application/json")
+                assert json.loads(answer.read()) == wanted
+        assert [served.ask(*each)[:2] for each in asked] == before
+    own = [each for each in said.messages if "an error of the server's own" in each]
+    assert len(own) == len(asked)
+    assert all(each.endswith("KeyError") and "in failing" in each for each in own)
+    assert "secret words" not in said.text
+    assert [json.loads(each)["status"] for each in said.messages if each.startswith('{"time"')].count(500) == len(asked)
 
 
 def test_a_server_that_no_longer_computes_is_not_healthy(served_models: dict[str, Path]) -> None:

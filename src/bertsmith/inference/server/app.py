@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 
 import bertsmith
 from bertsmith.inference.server.guard import Guard
-from bertsmith.inference.server.refusals import Refusal
+from bertsmith.inference.server.refusals import Refusal, server_failed
 from bertsmith.inference.server.routes.hugging_face import hugging_face_routes
 from bertsmith.inference.server.routes.openai import openai_routes
 from bertsmith.inference.server.routes.own import answers_route, info_route, probe_routes
@@ -32,7 +32,7 @@ def make_app(service: Service) -> Guard:
     for others in (hugging_face_routes(service), openai_routes(service), probe_routes(service), page_routes()):
         app.include_router(others)
     app.router.redirect_slashes = False
-    for kind in (Refusal, RequestValidationError, HTTPException):
+    for kind in (Refusal, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refuse)
     return Guard(app, service)
 
@@ -44,9 +44,8 @@ async def _refuse(request: Request, error: Exception) -> Response:
         # 400 is FastAPI's for a body that it cannot parse at all.
         status = 422 if error.status_code == 400 else error.status_code
         refusal = Refusal(status, _WORDS.get(status, str(error.detail)), dict(error.headers or {}))
-    else:
-        assert isinstance(error, Refusal)
-        refusal = error
+    else:  # an error of the server's own is raised again after this answer, and the guard logs it
+        refusal = error if isinstance(error, Refusal) else server_failed()
     body = refusal.body(request.url.path)
     return Response(body, refusal.status, headers=refusal.headers, media_type="application/json")
 

@@ -15,7 +15,7 @@ from typing import Any
 from bertsmith.base.log import say, warn
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.metrics import Account
-from bertsmith.inference.server.refusals import Refusal, overloaded
+from bertsmith.inference.server.refusals import Refusal, overloaded, server_failed
 from bertsmith.inference.server.service import Service, raised_in
 
 Message = dict[str, Any]
@@ -50,7 +50,7 @@ class Guard:
         except Exception as error:
             warn(f"an error of the server's own:\n{raised_in(error)}")
             if not started:
-                await _refuse(Refusal(500, "the server failed; its log says how"), scope, sending)
+                await _refuse(server_failed(), scope, sending)
         finally:
             account.seconds = time.perf_counter() - began
             account.route = _route(scope)

@@ -40,9 +40,11 @@ class Refusal(Exception):
     def body(self, path: str) -> bytes:
         """The JSON for a request of this path."""
         kind = ERROR_TYPES.get(self.status, "Validation")
+        # A name that a client sent may hold half of a surrogate pair, which no answer can.
+        message = self.message.encode(errors="backslashreplace").decode()
         if path.startswith(OPENAI_PATHS):
-            return to_json({"error": {"message": self.message, "type": kind, "code": self.status, "param": None}})
-        return to_json({"error": self.message, "error_type": kind})
+            return to_json({"error": {"message": message, "type": kind, "code": self.status, "param": None}})
+        return to_json({"error": message, "error_type": kind})
 
 
 def refused(error: BertsmithError, status: int = 422) -> Refusal:
@@ -61,3 +63,8 @@ def overloaded(wait_seconds: float) -> Refusal:
     """429. wait_seconds: after which there is room, as far as is known."""
     seconds = max(1, min(60, round(wait_seconds)))
     return Refusal(429, f"the queue is full; try again in {seconds} s", {"Retry-After": str(seconds)})
+
+
+def server_failed() -> Refusal:
+    """500. What failed is in the log alone, for it may hold words of a request."""
+    return Refusal(500, "the server failed; its log says where")

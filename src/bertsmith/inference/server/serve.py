@@ -59,10 +59,6 @@ def serve(settings: Settings) -> None:
     listener = _listener(settings.host, settings.port)
     open_here = settings.host in _LOOPBACK and not settings.token
     service = Service(settings.models, settings.limits, settings.token, _LOOPBACK if open_here else None)
-    config = uvicorn.Config(
-        make_app(service), http=connections(settings.limits.body_seconds), ws="none", log_config=None,
-        access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=2,
-    )  # fmt: skip
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     logger.addFilter(_without_texts)
     if settings.host not in _LOOPBACK and not settings.token:
@@ -71,7 +67,7 @@ def serve(settings: Settings) -> None:
     at_once = False
     try:
         with stop_on_signals(answer) as stop:
-            asyncio.run(_run(_Server(config), listener, service, settings, stop))
+            asyncio.run(_run(_server(service), listener, service, settings, stop))
     except KeyboardInterrupt:  # a second Ctrl-C
         at_once = True
     finally:
@@ -86,6 +82,14 @@ def serve(settings: Settings) -> None:
     if at_once:
         raise KeyboardInterrupt
     raise StoppedAfterSaving("the server has stopped", interrupted=stop.interrupted)
+
+
+def _server(service: Service) -> _Server:
+    config = uvicorn.Config(
+        make_app(service), http=connections(service.limits.body_seconds), ws="none", log_config=None,
+        access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=2,
+    )  # fmt: skip
+    return _Server(config)
 
 
 async def _run(

@@ -161,12 +161,13 @@ def complaint(errors: Sequence[Mapping[str, Any]]) -> str:
 
 
 _LONGEST_NAME = 60
+HALF_A_PAIR = "this text holds half of a surrogate pair, which is not a character"
 _PLAIN = {
     "missing": "this is missing",
     "extra_forbidden": "there is no such field; /openapi.json lists those there are",
     "string_type": "give a text",
     "list_type": "give a list",
-    "string_unicode": "this text holds half of a surrogate pair, which is not a character",
+    "string_unicode": HALF_A_PAIR,
 }
 
 

@@ -15,6 +15,7 @@ from bertsmith.inference.server.refusals import Refusal, check_size
 from bertsmith.inference.server.routes import schemas
 from bertsmith.inference.server.service import Service
 from bertsmith.tasks.kinds.embed import short_numbers
+from bertsmith.tasks.reading.records import has_lone_surrogate
 
 _BYTES_A_NUMBER = 10  # in an answer
 _FEW_ROWS = 16  # whose scores take less time than a change of threads
@@ -187,7 +188,10 @@ def _rows(inputs: str | list[str] | list[list[str]]) -> tuple[list[list[str]], b
 
 
 def _tokens(model: Model, texts: Sequence[str], specials: bool, most: int) -> list[list[dict[str, Any]]]:
-    """Raises Refusal (413) for more than `most`."""
+    """Raises Refusal: 413 for more than `most`, 422 for a text that is none."""
+    for row, text in enumerate(texts, 1):
+        if has_lone_surrogate(text):
+            raise Refusal(422, f"inputs: {schemas.HALF_A_PAIR} (row {row})")
     tokenizer = model.tokenizer
     encoded = tokenizer.encode_offsets(texts, isinstance(model, RowModel) and model.reads_masks)
     check_size("tokens in this request", sum(len(ids) for ids, _ in encoded), most)
