@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,19 @@ def test_a_corpus_stays_as_it_is(tmp_path: Path) -> None:
     before = contents(corpus)
     plan_pretraining("bert-base-nvlamb", corpus, Where("v100", 4))
     assert contents(corpus) == before
+
+
+def test_sums_of_gradients_are_hidden_in_compiled_steps_as_in_eager_ones() -> None:
+    from bertsmith.recipes.loader import load_recipe
+    from bertsmith.training.plan import plan_pretraining
+    from bertsmith.training.planning.where import Where
+
+    usual = load_recipe("bert-base-nvlamb")
+    assert usual.compile == "auto"
+    compiled, eager = (
+        plan_pretraining(replace(usual, compile=each), small_corpus(), Where("h100", 8)) for each in ("auto", "false")
+    )
+    exchange = compiled.asked.exchange
+    assert exchange == eager.asked.exchange
+    assert exchange.hides
+    assert 0 < exchange.last < exchange.summed
