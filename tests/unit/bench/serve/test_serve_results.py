@@ -81,10 +81,15 @@ def test_the_answer_of_each_server_is_read() -> None:
 
 
 def test_a_peer_without_its_environment_says_how_to_make_it(tmp_path: Path) -> None:
-    for who in (LITSERVE, INFINITY):
+    for who in (FASTAPI, LITSERVE, INFINITY):
         with pytest.raises(BertsmithError, match="make bench-peers"):
             Side(who, "fp32").command(tmp_path / "model", 1, tmp_path)
-    assert Side(FASTAPI, "fp32").command(tmp_path / "model", 1, tmp_path)
+    python = tmp_path / FASTAPI / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    command = Side(FASTAPI, "fp32").command(tmp_path / "model", 1, tmp_path)
+    assert command[0] == str(python)
+    assert Path(command[1]).name == "tutorial.py"
 
 
 def test_ours_runs_in_each_precision_once() -> None:
