@@ -32,7 +32,8 @@ class Offsets:
     """Where each of S sequences lies among T slots, as the device alone knows it; its shapes are what the host knows.
 
     offsets: int32[S + 1]. tokens: T. longest: the most slots of a sequence, or a bound. first_slots: int64[S], each
-    sequence's [CLS] (an empty sequence's is clamped into the batch). padded: where it is known already.
+    sequence's [CLS] (an empty sequence's is clamped into the batch). padded: what `padded_rows` gives, where
+    that is known already.
     """
 
     def __init__(self, offsets: Tensor, tokens: int, longest: int, padded: PaddedRows | None = None) -> None:

@@ -188,7 +188,7 @@ def _rows(inputs: str | list[str] | list[list[str]]) -> tuple[list[list[str]], b
 
 
 def _tokens(model: Model, texts: Sequence[str], specials: bool, most: int) -> list[list[dict[str, Any]]]:
-    """Raises Refusal: 413 for more than `most`, 422 for a text that is none."""
+    """Raises Refusal: 413 for more than `most`, 422 for a text with half of a surrogate pair."""
     for row, text in enumerate(texts, 1):
         if has_lone_surrogate(text):
             raise Refusal(422, f"inputs: {schemas.HALF_A_PAIR} (row {row})")
