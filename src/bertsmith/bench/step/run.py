@@ -86,6 +86,8 @@ class StepRun:
             try:
                 peer.ready()
             except (BertsmithError, OutOfTime) as why:  # what ends a peer ends nothing else
+                if any(each.case.startswith(replace(match, peer=None).case(name)) for each in self.results):
+                    raise SideFailed(ending(why), match.case(name)) from why  # ours over this set has its row
                 peer, failed = None, ending(why)
         found = race(ours, peer, name, self.plan.passes, self.plan.seconds)
         found = replace(found, failed=failed or found.failed)
