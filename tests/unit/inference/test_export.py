@@ -20,6 +20,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.processor import Processor, this_processor
 from bertsmith.cli import main
 from bertsmith.inference.backends import engines
+from bertsmith.inference.export.check import checked_lengths
 from bertsmith.inference.export.export import ExportOptions, export
 from bertsmith.inference.export.int8 import Int8Loss
 from bertsmith.inference.predictor import Predictor
@@ -170,8 +171,17 @@ def test_int8_asks_onnx_runtime_for_exact_products(run: Path, tmp_path: Path, mo
 def test_every_shape_that_a_config_may_name_passes_the_check(changes: dict[str, Any], tmp_path: Path) -> None:
     folder = made_head("many labels", tmp_path / "drawn", **changes)
     for engine in ("onnx", "openvino"):
-        facts = export(folder, tmp_path / engine, ExportOptions(to=engine, every_length=True))
+        facts = export(folder, tmp_path / engine, ExportOptions(to=engine))
         assert 0 < facts["checked"]["differences"]["logits"] < 1e-4
+
+
+def test_few_lengths_are_the_short_ones_and_those_around_powers_of_two() -> None:
+    found = checked_lengths(512, few=True)
+    assert len(found) == 70
+    assert found[:33] == list(range(1, 34))
+    assert {255, 256, 257, 511, 512} <= set(found)
+    assert checked_lengths(3, few=True) == [1, 2, 3]
+    assert checked_lengths(512, few=False) == list(range(1, 513))
 
 
 def test_a_graph_that_differs_from_pytorch_is_not_written(tmp_path: Path, monkeypatch: Any) -> None:

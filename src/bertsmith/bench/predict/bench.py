@@ -101,7 +101,11 @@ def _sets(options: BenchOptions, tokenizer: Tokenizer) -> tuple[list[TextSet], l
 
 def _write_graphs(folders: Folders, folder: Path, has_peers: bool, left_out: list[str]) -> None:
     for backend in ("onnx", "openvino"):
-        export(folders.model, folders.exports / backend, ExportOptions(to=backend, int8=True, measure=False))
+        export(
+            folders.model,
+            folders.exports / backend,
+            ExportOptions(to=backend, int8=True, few_lengths=True, measure=False),
+        )
     if has_peers:
         spec = {"who": "graphs", "model": folders.model, "padded": folders.padded}
         with Child("bertsmith.bench.predict.peer", spec, folder / "graphs") as child:

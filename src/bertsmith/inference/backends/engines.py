@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import warn
 from bertsmith.base.processor import this_processor
 from bertsmith.inference.backends.exported import Graph
 
@@ -86,7 +87,10 @@ def _open_openvino(graph: Graph) -> Run:
     }
     if graph.precision == "int8":
         options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = graph.int8_group
-    request = core.compile_model(core.read_model(graph.path), "CPU", options).create_infer_request()
+    model = core.compile_model(core.read_model(graph.path), "CPU", options)
+    if graph.precision == "bf16" and model.get_property("INFERENCE_PRECISION_HINT").to_string() != "bf16":
+        warn("OpenVINO has no bf16 on this processor, and computes in fp32")
+    request = model.create_infer_request()
     # An output that is another operator's result unchanged has the name of that, too.
     names = [(place, name) for place, output in enumerate(request.model_outputs) for name in output.names]
 

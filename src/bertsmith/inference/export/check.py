@@ -39,10 +39,10 @@ class Checked:
     differences: dict[str, float]
 
 
-def checked_lengths(most: int, every: bool) -> list[int]:
+def checked_lengths(most: int, few: bool) -> list[int]:
     """The lengths from 1 to `most` that are compared: all; or the first ones, every 16th, and its neighbours at powers
     of two."""
-    if every:
+    if not few:
         return list(range(1, most + 1))
     powers = [1 << number for number in range(most.bit_length())]
     around = [power + aside for power in powers for aside in (-1, 0, 1)]

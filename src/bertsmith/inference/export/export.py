@@ -38,16 +38,16 @@ TARGETS = ("onnx", "openvino", "triton")
 @dataclass(frozen=True)
 class ExportOptions:
     """to: one of `TARGETS`. int8: whether there is a graph in int8, too. data: rows to measure that on; columns: where
-    texts and labels stand in them. max_loss: the share of the metric's value that int8 may cost. every_length: whether
-    every length is checked. measure: False writes int8 without data, for a bench of its speed. name: the model's in a
-    repository for Triton; None for the name of the folder."""
+    texts and labels stand in them. max_loss: the share of the metric's value that int8 may cost. few_lengths: whether
+    some lengths are checked, not every one. measure: False writes int8 without data, for a bench of its speed. name:
+    the model's in a repository for Triton; None for the name of the folder."""
 
     to: str = "onnx"
     int8: bool = False
     data: Path | None = None
     max_loss: float = MAX_LOSS
     columns: Mapping[str, Any] = field(default_factory=dict)
-    every_length: bool = False
+    few_lengths: bool = False
     measure: bool = True
     name: str | None = None
 
@@ -140,10 +140,12 @@ def _write_graphs(source: Path, aside: Path, backend: str, options: ExportOption
     group = math.gcd(shape.hidden_size, shape.intermediate_size)
     facts: dict[str, Any] = {"backend": backend, "int8_group": group, "bytes": count}
     files.write_json(aside / EXPORT_FILE, facts)
-    lengths = checked_lengths(shape.max_position_embeddings, options.every_length)
+    lengths = checked_lengths(shape.max_position_embeddings, options.few_lengths)
+    less = "" if options.few_lengths else "; --few-lengths takes less time"
+    say(f"comparing the graph with PyTorch at {len(lengths)} lengths from 1 to {lengths[-1]}{less}")
     checked = check(open_graph(graph_in(aside, backend, "fp32")), model, lengths)
     most = max(checked.differences.values())
-    say(f"{len(lengths)} lengths from 1 to {lengths[-1]}: at most {most:.2g} from PyTorch's numbers")
+    say(f"its numbers are at most {most:.2g} from PyTorch's")
     facts["checked"] = {**asdict(checked), "tolerance": TOLERANCE}
     facts["made_with"] = {each: version_of(each) for each in ("bertsmith", "onnx", "torch", PACKAGES[backend])}
     if options.int8:
