@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,8 +44,9 @@ _RULES = (
     "ours is `Predictor`, which sorts rows by length and leaves padding out; the pipeline and the engines used "
     "directly pad rows to the longest that they run together, and take real texts as they come, 1, 8 or 32 at once, "
     "whichever was fastest in a turn that is not counted",
-    "the graph that engines are given directly is PyTorch's export of transformers' model, in int8 by ONNX Runtime's "
-    "own tool, each column of the weights with its own scale",
+    "the graph that engines are given directly is PyTorch's export of transformers' model, in int8 by the "
+    "engines' own tools: ONNX Runtime's quantize_dynamic, each column of the weights with its own scale, and "
+    "compress_weights of OpenVINO's NNCF, which takes embeddings too; both quantise inputs as they come",
     "sides take turns, beginning with another one each round, after a turn that is not counted; percentiles are over "
     "all calls, texts per second of the round that is the median",
 )
@@ -91,7 +93,8 @@ def _sets(options: BenchOptions, tokenizer: Tokenizer) -> tuple[list[TextSet], l
     every = [texts_of_length(tokenizer, length, batch) for length in lengths for batch in BATCHES]
     ragged = ragged_texts(tokenizer, 512, *(QUICK_REAL if options.quick else REAL))
     left_out = [] if ragged else ["real texts: SST-2 and SQuAD are not in the data folder ($BERTSMITH_DATA)"]
-    every += [ragged] if ragged else []
+    if ragged:
+        every += [ragged, replace(ragged, name=f"{ragged.name}, one by one", rows=1, every=True)]
     found = [each for each in every if options.only in each.name]
     if not found:
         cases = "; ".join(each.name for each in every)
@@ -146,7 +149,9 @@ def _round(
     found = {}
     for side in (*order[first:], *order[:first]):
         try:
-            found[side] = sides[side].ask("turn", texts=texts.texts, rows=texts.rows, seconds=seconds)
+            found[side] = sides[side].ask(
+                "turn", texts=texts.texts, rows=texts.rows, seconds=seconds, every=texts.every
+            )
         except BertsmithError as why:
             if side.who == OURS and not isinstance(why, SideFailed):
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +20,8 @@ PRECISIONS = {"torch": ("fp32", "bf16"), "onnx": ("fp32", "int8"), "openvino": (
 @dataclass(frozen=True)
 class Folders:
     """model: Hugging Face's, with its weights. exports: ours, a folder for each engine. padded: graphs of
-    transformers' model as PyTorch exports it, fp32.onnx and int8.onnx."""
+    transformers' model as PyTorch exports it, fp32.onnx, and what the engines' own tools make of it, int8.onnx and
+    int8.xml."""
 
     model: Path
     exports: Path
@@ -53,7 +55,7 @@ def sides_of(peers: Sequence[str]) -> list[Side]:
     found = [Side(OURS, backend, precision) for backend, those in PRECISIONS.items() for precision in those]
     if PIPELINE in peers:
         found += [Side(PIPELINE, "torch", "fp32"), Side(PIPELINE, "torch", "bf16")]
-    direct = {"onnxruntime": ("onnx", ("fp32", "int8")), "openvino": ("openvino", ("fp32", "bf16"))}
+    direct = {"onnxruntime": ("onnx", PRECISIONS["onnx"]), "openvino": ("openvino", PRECISIONS["openvino"])}
     for peer in peers:
         backend, precisions = direct.get(peer, ("", ()))
         found += [Side(DIRECT, backend, precision) for precision in precisions]
@@ -61,7 +63,8 @@ def sides_of(peers: Sequence[str]) -> list[Side]:
 
 
 class Timer:
-    """Answers the questions of a bench: "turn" with texts, how many of them a call gets (0 for all), and seconds.
+    """Answers the questions of a bench: "turn" with texts, how many of them a call gets (0 for all), seconds, and
+    whether every text is given.
 
     call: answers texts, so many at once. at_once: what it may be given for all of a set.
     """
@@ -71,12 +74,14 @@ class Timer:
         self._best: dict[int, int] = {}
 
     def __call__(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """The seconds of each call, one at least; calls are made until the turn's seconds are over."""
-        texts, rows = question["texts"], question["rows"]
+        """The seconds of each call, one at least; calls are made until the turn's seconds are over, and where there are
+        seconds and `every` is true, until each text was given."""
+        texts, rows, seconds = question["texts"], question["rows"], question["seconds"]
+        fewest = math.ceil(len(texts) / rows) if seconds and question["every"] else 1
         at_once = rows or self._fastest(texts)
         found: list[float] = []
         place = 0
-        while not found or sum(found) < question["seconds"]:
+        while len(found) < fewest or sum(found) < seconds:
             chunk = texts if not rows else [texts[(place + number) % len(texts)] for number in range(rows)]
             place += rows
             found.append(self._seconds(chunk, at_once))
