@@ -96,9 +96,9 @@ def test_a_side_that_may_choose_takes_what_it_is_fastest_with() -> None:
 def test_every_call_gets_as_many_texts_as_it_should() -> None:
     given: list[list[str]] = []
     timer = Timer(lambda texts, at_once: given.append(texts), (1,))
-    timer({"texts": ["a", "b", "c"], "rows": 2, "seconds": 0.0, "every": True})
+    timer({"texts": ["a", "b", "c"], "rows": 2, "seconds": 0.0, "every": False})
     timer({"texts": ["a", "b", "c"], "rows": 4, "seconds": 0.0, "every": False})
-    timer({"texts": ["a", "b", "c"], "rows": 2, "seconds": 1e-9, "every": True})
+    timer({"texts": ["a", "b", "c"], "rows": 2, "seconds": 0.0, "every": True})
     assert given == [["a", "b"], ["a", "b", "c", "a"], ["a", "b"], ["c", "a"]]
 
 

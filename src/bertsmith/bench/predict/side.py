@@ -74,10 +74,10 @@ class Timer:
         self._best: dict[int, int] = {}
 
     def __call__(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """The seconds of each call, one at least; calls are made until the turn's seconds are over, and where there are
-        seconds and `every` is true, until each text was given."""
+        """The seconds of each call, one at least; calls are made until the turn's seconds are over, and with `every`
+        until each text was given."""
         texts, rows, seconds = question["texts"], question["rows"], question["seconds"]
-        fewest = math.ceil(len(texts) / rows) if seconds and question["every"] else 1
+        fewest = math.ceil(len(texts) / rows) if question["every"] else 1
         at_once = rows or self._fastest(texts)
         found: list[float] = []
         place = 0

@@ -27,7 +27,7 @@ REAL, QUICK_REAL = (96, 32), (16, 4)
 @dataclass(frozen=True)
 class TextSet:
     """rows: that a call gets; 0 for all of them. tokens: of all texts, special ones included. every: whether a turn
-    that counts gives each text at least once, as it must where some are longer than others."""
+    gives each text at least once, as it must where some are longer than others."""
 
     name: str
     texts: list[str]
