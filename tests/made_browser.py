@@ -27,12 +27,14 @@ _FLAGS = (
 
 
 class Page:
-    """A tab. problems: what the page wrote to the console as an error, such as what its policy does not allow."""
+    """A tab. problems: what the page wrote to the console as an error, such as what its policy does not allow.
+    requested: the address of everything that it asked the network for."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._buffer, self._number = connection, b"", 0
         self.problems: list[str] = []
-        for domain in ("Page", "Runtime", "Log"):
+        self.requested: list[str] = []
+        for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -43,6 +45,8 @@ class Page:
             message = json.loads(self._receive())
             if message.get("method") == "Log.entryAdded" and message["params"]["entry"]["level"] == "error":
                 self.problems.append(message["params"]["entry"]["text"])
+            if message.get("method") == "Network.requestWillBeSent":
+                self.requested.append(message["params"]["request"]["url"])
             if message.get("method") == "Runtime.exceptionThrown":
                 self.problems.append(str(message["params"]["exceptionDetails"]))
             if message.get("id") == self._number:

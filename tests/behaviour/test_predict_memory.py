@@ -99,19 +99,21 @@ sys.exit(status)
 """
 
 
-def peak_kilobytes(model: Path, rows: int, folder: Path) -> int:
-    """The highest memory of a command that embeds so many rows of many lengths."""
+def peak_kilobytes(model: Path, verb: str, to: str, rows: int, folder: Path) -> int:
+    """The highest memory of a command that answers so many rows of many lengths."""
     draw, source = random.Random(rows), folder / f"{rows}.jsonl"
     with open(source, "w") as file:
         for _ in range(rows):
             file.write(json.dumps({"text": " ".join(draw.choices(WORDS, k=draw.randrange(1, 36)))}) + "\n")
-    call = ["embed", str(model), str(source), "--out", str(folder / f"{rows}.npy"), "--part-rows", "1000", "--quiet"]
+    call = [verb, str(model), str(source), "--out", str(folder / f"{rows}.{to}"), "--part-rows", "1000", "--quiet"]
     call += ["--device", "cpu", "--precision", "fp32"]
     done = subprocess.run([sys.executable, "-c", _PEAK, *call], capture_output=True, text=True, check=True)
     return int(done.stdout)
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_file(folder, tmp_path):
+@pytest.mark.parametrize(("verb", "to"), [("embed", "npy"), ("predict", "jsonl"), ("predict", "csv")])
+def test_memory_does_not_grow_with_the_file(verb, to, folder, tmp_path):
     """Without a bound on what is remembered of shapes, 10 times the rows took twice the memory."""
-    assert peak_kilobytes(folder, 100_000, tmp_path) < 1.1 * peak_kilobytes(folder, 15_000, tmp_path)
+    many = peak_kilobytes(folder, verb, to, 100_000, tmp_path)
+    assert many < 1.1 * peak_kilobytes(folder, verb, to, 15_000, tmp_path)

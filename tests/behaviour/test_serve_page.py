@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -54,10 +55,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 @pytest.fixture(autouse=True)
 def no_problems(page: Page) -> Iterator[None]:
-    """The console stays empty: no error, and nothing that the policy had to stop."""
+    """The console stays empty: no error, and nothing that the policy had to stop. Nothing is asked of other hosts."""
     page.problems.clear()
+    page.requested.clear()
     yield
     assert not page.problems
+    assert {urlsplit(each).hostname for each in page.requested} <= {"127.0.0.1"}
 
 
 def ask(page: Page, name: str, values: dict[str, str]) -> str:
@@ -91,6 +94,7 @@ def test_each_kind_of_model_is_shown(served: Served, page: Page, name: str, widt
     assert said
     assert page.run("document.documentElement.scrollWidth") <= width
     assert page.run("document.getElementById('status').className") == ""
+    assert {f"{served.address}{path}" for path in ("/", "/page.js", "/page.css")} <= set(page.requested)
 
 
 def test_what_is_shown_is_what_predict_answers(served: Served, page: Page, models: dict[str, Path]) -> None:

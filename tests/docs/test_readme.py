@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from bertsmith.recipes.loader import load_recipe, save_recipe
+from made_browser import browsing
 from made_pages import without_warnings, write_topics
+from made_served import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -115,6 +117,32 @@ def test_stage_by_stage(stages, clone):
     assert len(predictions) == NEW_ROWS
     assert {row["prediction"]["label"] for row in predictions} <= {"even", "odd"}
     assert (clone / "runs" / "mini" / "metrics.jsonl").exists()
+
+
+@pytest.mark.usefixtures("stages")
+def test_what_the_stages_made_answers_curl_and_a_browser(clone, tmp_path):
+    """The whole path: texts, an encoder of them, fine-tuned on a CSV file, served, asked."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    row = json.loads((clone / "predictions.jsonl").read_text().splitlines()[0])
+    expected = row["prediction"]["scores"]
+    with serving({"labels": clone / "runs" / "labels"}, "--precision", "fp32") as server:
+        question = json.dumps({"inputs": row["text"], "truncate": True})
+        header = "Content-Type: application/json"
+        command = ["curl", "--silent", "--fail", f"{server.address}/predict", "-H", header, "-d", question]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        found = {each["label"]: each["score"] for each in json.loads(done.stdout)}
+        assert found == pytest.approx(expected, abs=1e-3)
+        with browsing(tmp_path / "profile") as page:
+            page.open(server.address)
+            page.until("document.getElementById('field-text')")
+            page.run("document.getElementById('field-text').focus()")
+            page.type(row["text"][:200])
+            page.run("document.querySelector('#form button').click()")
+            page.until("/^Answered/.test(document.querySelector('#status').textContent)")
+            shown = page.run("document.getElementById('result').innerText")
+            assert all(label in shown for label in expected)
+            assert not page.problems
 
 
 @pytest.mark.usefixtures("stages")
