@@ -90,30 +90,39 @@ def test_the_scores_are_those_of_wide_weights_to_the_bit(folder, precision, dtyp
     assert np.array_equal(runner.scores(wide, sequences), expected)
 
 
-_PEAK = """
+_MEMORY = """
 import resource, sys
 from bertsmith.cli import main
 status = main(sys.argv[1:])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+with open("/proc/self/statm") as file:
+    kept = int(file.read().split()[1]) * resource.getpagesize() // 1024
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, kept)
 sys.exit(status)
 """
 
 
-def peak_kilobytes(model: Path, verb: str, to: str, rows: int, folder: Path) -> int:
-    """The highest memory of a command that answers so many rows of many lengths."""
-    draw, source = random.Random(rows), folder / f"{rows}.jsonl"
+def kilobytes(model: Path, verb: str, to: str, rows: int, folder: Path) -> tuple[int, int]:
+    """The highest memory of a command that answers so many rows of many lengths, and what it has at its end."""
+    draw, source = random.Random(rows), folder / f"rows-{rows}.jsonl"
     with open(source, "w") as file:
         for _ in range(rows):
             file.write(json.dumps({"text": " ".join(draw.choices(WORDS, k=draw.randrange(1, 36)))}) + "\n")
     call = [verb, str(model), str(source), "--out", str(folder / f"{rows}.{to}"), "--part-rows", "1000", "--quiet"]
     call += ["--device", "cpu", "--precision", "fp32"]
-    done = subprocess.run([sys.executable, "-c", _PEAK, *call], capture_output=True, text=True, check=True)
-    return int(done.stdout)
+    done = subprocess.run([sys.executable, "-c", _MEMORY, *call], capture_output=True, text=True, check=True)
+    peak, kept = map(int, done.stdout.split())
+    return peak, kept
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("verb", "to"), [("embed", "npy"), ("predict", "jsonl"), ("predict", "csv")])
-def test_memory_does_not_grow_with_the_file(verb, to, folder, tmp_path):
-    """Without a bound on what is remembered of shapes, 10 times the rows took twice the memory."""
-    many = peak_kilobytes(folder, verb, to, 100_000, tmp_path)
-    assert many < 1.1 * peak_kilobytes(folder, verb, to, 15_000, tmp_path)
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+@pytest.mark.parametrize(
+    ("verb", "to", "growth"), [("embed", "npy", 1.1), ("predict", "jsonl", 1.2), ("predict", "csv", 1.2)]
+)
+def test_memory_does_not_grow_with_the_file(verb, to, growth, folder, tmp_path):
+    """Without a bound on what is remembered of shapes, 10 times the rows took twice the memory; where what was freed
+    was not given back after each part, 1.4 times. Within a part the allocator takes 50 to 100 MB more."""
+    peak, kept = kilobytes(folder, verb, to, 100_000, tmp_path)
+    fewer_peak, fewer_kept = kilobytes(folder, verb, to, 15_000, tmp_path)
+    assert kept < 1.1 * fewer_kept
+    assert peak < growth * fewer_peak

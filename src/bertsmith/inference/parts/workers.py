@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from bertsmith.base import log
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.processes import one_thread, start_worker, without_main_module
+from bertsmith.base.processes import one_thread, return_freed_memory, start_worker, without_main_module
 from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.part import Account, OnError, Part, PartWork, answer
 from bertsmith.tasks.reading.records import Columns, RowReader
@@ -66,6 +66,7 @@ class Here:
             with log.as_details():
                 answered = answer(self._work, part, self._on_error)
             self._folder.write(part.number, answered)
+            return_freed_memory()
             yield part.number, answered.account
 
 
