@@ -1,16 +1,14 @@
-"""How many cores there are, what processes are started with, and what memory they keep."""
+"""How many cores there are, and what processes are started with."""
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 _MAIN_MODULE = threading.Lock()
@@ -32,23 +30,6 @@ def bound_product_caches() -> None:
     be measured. A value of the user's stays."""
     for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
         os.environ.setdefault(name, "64")
-
-
-def return_freed_memory() -> None:
-    """Gives memory that was freed back to the system. glibc keeps what lies between pieces that are in use: a process
-    that answered 300,000 rows had 572 MB, where 354 MB would do. Elsewhere it does nothing."""
-    trim = _malloc_trim()
-    if trim is not None:
-        trim(0)
-
-
-@functools.cache
-def _malloc_trim() -> Callable[[int], int] | None:
-    """glibc's function, which other C libraries have not."""
-    if sys.platform != "linux":
-        return None
-    found: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return found
 
 
 @contextmanager

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 
 from bertsmith.base import log
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.processes import one_thread, return_freed_memory, start_worker, without_main_module
+from bertsmith.base.processes import one_thread, start_worker, without_main_module
 from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.part import Account, OnError, Part, PartWork, answer
+from bertsmith.model.cpu.allocator import return_freed_memory
 from bertsmith.tasks.reading.records import Columns, RowReader
 
 Load = Callable[[str], PartWork]

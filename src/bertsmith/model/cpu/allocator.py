@@ -1,4 +1,4 @@
-"""Memory for training on a CPU: what a step frees is kept for the next one.
+"""Memory on a CPU: what a step of training frees is kept for the next one; what prediction frees is given back.
 
 glibc gives large blocks back at once, and the system hands out fresh pages, cleared one by one, when the next step
 needs them again: 0.1 million of them for a step of BERT-base (`mallopt`(3)).
@@ -7,6 +7,7 @@ needs them again: 0.1 million of them for a step of BERT-base (`mallopt`(3)).
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 
@@ -24,15 +25,29 @@ def keep_freed_memory() -> bool:
 
     Only glibc has such a switch. It is one for the whole process, and is logged.
     """
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if not hasattr(library, "gnu_get_libc_version"):
+    library = _glibc()
+    if library is None:
         return False
-    assert library is not None
     has_raised = any(library.mallopt(_MMAP_THRESHOLD, size) for size in _MMAP_BYTES)
     kept = bool(library.mallopt(_TRIM_THRESHOLD, _NEVER)) and has_raised
     if kept:
         log_choice("memory that a step frees", "kept for the next one", "fresh pages would take 5% of a step's time")
     return kept
+
+
+def return_freed_memory() -> None:
+    """Gives memory that was freed back to the system, where the C library is glibc, which keeps what is between blocks
+    in use: a process that had predicted 300,000 rows held 572 MB, and holds 380 MB where it does this now and then."""
+    library = _glibc()
+    if library is not None:
+        library.malloc_trim(0)
+
+
+@functools.cache
+def _glibc() -> ctypes.CDLL | None:
+    """The C library of this process, if it is that one."""
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    return library if hasattr(library, "gnu_get_libc_version") else None
 
 
 def touch_memory(size: int = 1 << 32) -> None:
