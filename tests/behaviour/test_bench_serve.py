@@ -16,7 +16,7 @@ from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.process import Child
 from bertsmith.bench.run import run_bench
 from bertsmith.bench.serve.load import MOST_A_SECOND
-from bertsmith.bench.serve.phases import OVERLOAD, SATURATED, UNLOADED
+from bertsmith.bench.serve.phases import FAULTY, OVERLOAD, SATURATED, UNLOADED
 from bertsmith.cli import main
 from made_heads import made_head
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("fastapi", "uvicorn", "httptools")),
     reason="fastapi, uvicorn or httptools is not installed",
 )
-PHASES = [UNLOADED, SATURATED, "50%", "70%", OVERLOAD]
+PHASES = [UNLOADED, SATURATED, "50%", "70%", FAULTY, OVERLOAD]
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def check(rows: list[dict[str, Any]]) -> None:
     assert rows[0]["largest_difference"] < 1e-3
     assert rows[0]["requests"] >= 20
     assert rows[1]["tokens_per_second"] > rows[1]["texts_per_second"] > 0
-    for row, share in zip(rows[2:], (0.5, 0.7, 10), strict=True):
+    for row, share in zip(rows[2:], (0.5, 0.7, 0.5, 10), strict=True):
         assert row["rate"] == pytest.approx(min(share * rows[1]["texts_per_second"], MOST_A_SECOND))
         assert row["late_most_ms"] >= 0
     assert all(row["generator_cores"] > 0 for row in rows)
@@ -62,9 +62,21 @@ def test_our_server_goes_through_all_phases(tmp_path: Path, capsys: Any) -> None
     found = bench(tmp_path, "--only", "ours, fp32", "--against")
     check(found["rows"])
     assert found["rows"][1]["offline_tokens_per_second"] > 0
+    faults = found["rows"][4]["faults"]
+    assert {kind: set(ended) for kind, ended in faults.items() if kind not in ("slow", "100 MB")} == {
+        "half-closed": {"closed"}, "gone": {"not awaited"}, "no JSON": {"422"},
+    }  # fmt: skip
+    assert set(faults["100 MB"]) <= {"413", "closed"}
     assert found["machine"]["threads"]
     said = capsys.readouterr().out
-    for words in ("Saturated", "Latency", "Ten times the load", "The generator", "made ones; SST-2"):
+    for words in (
+        "Saturated",
+        "Latency",
+        "clients that misbehave",
+        "Ten times the load",
+        "The generator",
+        "made ones; SST-2",
+    ):
         assert words in said
 
 

@@ -86,6 +86,8 @@ def _rules(plan: Plan) -> list[str]:
         "texts with the same threads, before and after",
         f"{shares}: requests come independently of each other (Poisson, from a fixed seed), at that share of the "
         "server's own saturated rate; latencies count from when a request was due, late or not",
+        f"beside faults: {SHARES[0]:.0%} again, with the same arrivals, while others send bodies byte by byte (20 at a "
+        "time), close their side or go after a request, send what is no JSON, or 100 MB",
         f"ten times the load: for {plan.overload_seconds:g} s; an answer counts if it came while the load lasted and "
         f"within {plan.overload_limit_seconds:g} s, after which clients give up; recovered: when the first of "
         "five answers in a row that took no longer than the p99 of unloaded ones was asked for",
@@ -205,6 +207,7 @@ class _Measuring:
             raise SideFailed(f"no answer came within {self._bench.plan.seconds:g} s under load")
         for share in SHARES:
             self._row(partial(self._phases.at, share, rate))
+        self._row(partial(self._phases.at, SHARES[0], rate, faulty=True))
         self._row(partial(self._phases.overload, rate, unloaded["p99_ms"] / 1e3))
 
     def _compared(self) -> float:
@@ -248,7 +251,7 @@ class _Measuring:
     def _offline(self, offline: Child, seconds: float) -> tuple[float, float]:
         """Tokens per second by the clock, and of the processor's time."""
         cpu = running_cpu_seconds(offline.pid)
-        times = offline.ask("turn", texts=self._bench.texts.texts, rows=0, seconds=seconds)["seconds"]
+        times = offline.ask("turn", texts=self._bench.texts.texts, rows=0, seconds=seconds, every=False)["seconds"]
         tokens = len(times) * sum(self._bench.texts.tokens)
         return tokens / sum(times), tokens / max(1e-3, running_cpu_seconds(offline.pid) - cpu)
 

@@ -1,16 +1,20 @@
-"""What a server is put through: a request at a time, as many as it can answer, shares of that, and ten times it."""
+"""What a server is put through: a request at a time, as many as it can answer, shares of that, the first share again
+beside clients that misbehave, and ten times it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from bertsmith.bench.serve.client import Address
+from bertsmith.bench.serve.faults import Faults
 from bertsmith.bench.serve.load import MOST_A_SECOND, OK, PAUSE_SECONDS, Load, Sent, poisson_arrivals, run_load
 
 UNLOADED, SATURATED, OVERLOAD = "unloaded", "saturated", "overload"
 SHARES = (0.5, 0.7)
+FAULTY = f"{SHARES[0]:.0%} beside faults"
 OVERLOAD_TIMES = 10
 _WARM_UP = 32
 _IN_A_ROW = 5
@@ -41,7 +45,8 @@ QUICK = Plan(
 class Phase:
     """What became of the requests of a phase. rate: that were due a second; None where clients waited for answers.
     seconds: in which requests were sent. wall_seconds: until all were answered or given up. cpu_seconds: of the
-    generator, which is this process, in these. recovered: seconds, as of `recovery`."""
+    generator, which is this process, in these. recovered: seconds, as of `recovery`. faults: how the requests of each
+    kind of faulty client ended."""
 
     name: str
     requests: Sequence[Sent]
@@ -50,6 +55,7 @@ class Phase:
     wall_seconds: float
     cpu_seconds: float
     recovered: float | None = None
+    faults: Mapping[str, Mapping[str, int]] | None = None
 
 
 class Phases:
@@ -70,18 +76,22 @@ class Phases:
         """As many clients as keep the server busy all the time."""
         return self._closed(SATURATED, self._plan.clients, 0, self._plan.seconds)
 
-    def at(self, share: float, rate: float) -> Phase:
-        """Open load of a share of the saturated rate (requests a second)."""
+    def at(self, share: float, rate: float, faulty: bool = False) -> Phase:
+        """Open load of a share of the saturated rate (requests a second). faulty: beside clients that misbehave."""
         plan, wanted = self._plan, min(share * rate, MOST_A_SECOND)
         seconds = min(max(plan.seconds, plan.requests / wanted), plan.most_seconds)
         arrivals = poisson_arrivals(wanted, seconds, seed=round(100 * share))
 
         async def work(load: Load) -> list[Sent]:
-            await load.send(arrivals, plan.limit_seconds)
-            return await load.rest()
+            async with faults or nullcontext():
+                await load.send(arrivals, plan.limit_seconds)
+                return await load.rest()
 
+        faults = Faults(self._address, self._bodies[0]) if faulty else None
         sent, wall, cpu = run_load(self._address, self._bodies, work)
-        return Phase(f"{share:.0%}", sent, wanted, seconds, wall, cpu)
+        name = FAULTY if faults else f"{share:.0%}"
+        ended = {kind: dict(counts) for kind, counts in faults.ended.items()} if faults else None
+        return Phase(name, sent, wanted, seconds, wall, cpu, faults=ended)
 
     def overload(self, rate: float, usual_seconds: float) -> Phase:
         """Ten times the saturated rate, or as much as may be sent; then requests one at a time until the server is as

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.bench.serve.load import BROKEN, NO_ANSWER, NOT_SENT, OK, REFUSED
-from bertsmith.bench.serve.phases import OVERLOAD, SATURATED, SHARES, UNLOADED, Phase
+from bertsmith.bench.serve.phases import FAULTY, OVERLOAD, SATURATED, SHARES, UNLOADED, Phase
 from bertsmith.bench.table import Table
 
 Row = Mapping[str, Any]
@@ -52,12 +52,13 @@ def row_of(phase: Phase, tokens: Sequence[int], server_cpu_seconds: float) -> di
         "generator_cores": phase.cpu_seconds / phase.wall_seconds,
         "server_cores": server_cpu_seconds / phase.wall_seconds,
         "recovered_seconds": phase.recovered,
+        "faults": phase.faults,
     }
 
 
 def tables_of(rows: Sequence[Row]) -> list[Table]:
-    """Throughput, latencies, ten times the load, and the generator; those that there are rows for."""
-    found = [_throughput(rows), _latencies(rows), _overload(rows), _generator(rows)]
+    """Throughput, latencies, faults, ten times the load, and the generator; those that there are rows for."""
+    found = [_throughput(rows), _latencies(rows), _faulty(rows), _overload(rows), _generator(rows)]
     return [table for table in found if table.rows]
 
 
@@ -101,6 +102,36 @@ def _latencies(rows: Sequence[Row]) -> Table:
         if row["phase"] in LATENCY_PHASES
     ]
     return Table("Latency: a request at a time, and at shares of each server's own saturated rate", head, lines)
+
+
+def _faulty(rows: Sequence[Row]) -> Table:
+    head = [
+        "",
+        "p50 ms",
+        "p99 ms",
+        "without faults",
+        "requests",
+        "without an answer",
+        "faulty requests and how they ended",
+    ]
+    usual = {row["side"]: row["p99_ms"] for row in rows if row["phase"] == LATENCY_PHASES[1]}
+    lines = [
+        [
+            row["side"],
+            *(_number(row[f"p{percent}_ms"], "{:,.0f}") for percent in (50, 99)),
+            _number(usual.get(row["side"]), "{:,.0f}"),
+            f"{row['requests']:,}",
+            f"{row['requests'] - row['answered']:,}",
+            "; ".join(f"{kind}: {_ends(ended)}" for kind, ended in row["faults"].items()),
+        ]
+        for row in rows
+        if row["phase"] == FAULTY
+    ]
+    return Table(f"At {LATENCY_PHASES[1]} of the saturated rate beside clients that misbehave", head, lines)
+
+
+def _ends(ended: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} x {end}" for end, count in sorted(ended.items())) or "none ended"
 
 
 def _overload(rows: Sequence[Row]) -> Table:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.serve.load import BROKEN, NO_ANSWER, NOT_SENT, OK, Sent
-from bertsmith.bench.serve.phases import OVERLOAD, SATURATED, UNLOADED, Phase
+from bertsmith.bench.serve.phases import FAULTY, OVERLOAD, SATURATED, UNLOADED, Phase
 from bertsmith.bench.serve.results import row_of, tables_of
 from bertsmith.bench.serve.side import FASTAPI, INFINITY, LITSERVE, OURS, Side, sides_of
 
@@ -50,21 +51,25 @@ def test_the_rate_of_clients_that_wait_is_that_of_all_their_answers() -> None:
 
 
 def test_the_tables_compare_with_each_server_s_own_rate() -> None:
+    ended = {"slow": {"408": 2, "closed": 1}}
+    faulty_phase = replace(open_phase(FAULTY, [sent(0.5)] * 3 + [sent(0.0, BROKEN)]), faults=ended)
     rows = [
         row_of(Phase(UNLOADED, [sent(0.1)] * 4, None, 1.0, 1.0, 0.1), TOKENS, 0.5) | NO_OFFLINE,
         row_of(Phase(SATURATED, [sent(1.0)] * 4, None, 1.0, 1.0, 0.1), TOKENS, 0.5)
         | NO_OFFLINE | {"offline_tokens_per_second": 50.0, "offline_tokens_per_cpu_second": 160.0},
         row_of(open_phase("50%", [sent(0.4)] * 4), TOKENS, 0.5) | NO_OFFLINE,
+        row_of(faulty_phase, TOKENS, 0.5) | NO_OFFLINE,
         row_of(open_phase(OVERLOAD, [sent(1.0)] * 6 + [sent(0.04, 429)] * 14), TOKENS, 0.5) | NO_OFFLINE,
     ]  # fmt: skip
-    throughput, latency, overload, generator = tables_of(rows)
+    throughput, latency, faulty, overload, generator = tables_of(rows)
     assert throughput.rows == [["ours, fp32", "4.0", "40", "50", "80%", "80", "160", "50%", "0.50"]]
     assert latency.rows[0] == ["ours, fp32: unloaded", "40.0", "100", "100", "100", "1.0", "4", "0"]
     assert latency.rows[1] == ["ours, fp32: 50%", "40.0", "400", "400", "400", "4.0", "4", "0"]
+    assert faulty.rows == [["ours, fp32", "500", "500", "400", "4", "1", "slow: 2 x 408, 1 x closed"]]
     assert overload.rows == [
         ["ours, fp32", "40", "10.0", "30", "75%", "70%", "40", "0%", "0%", "0%", "1.5"]
     ]  # fmt: skip
-    assert [row[0] for row in generator.rows] == ["ours, fp32: 50%", "ours, fp32: overload"]
+    assert [row[0] for row in generator.rows] == ["ours, fp32: 50%", f"ours, fp32: {FAULTY}", "ours, fp32: overload"]
 
 
 def test_the_answer_of_each_server_is_read() -> None:
