@@ -28,6 +28,7 @@ _PACKAGES = (
     "torch",
     "onnxruntime",
     "openvino",
+    "nncf",
     "fastapi",
     "uvicorn",
     "triton",
