@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import subprocess
@@ -88,6 +89,16 @@ def test_what_is_cut_is_counted_in_what_predict_returns_and_writes(single: Path,
     assert [each["truncated_tokens"] for each in written] == [0, 5, 6]
     predict_file(single, source, tmp_path / "out.csv", device="cpu")
     assert [line.rsplit(",", 1)[1] for line in (tmp_path / "out.csv").read_text().splitlines()[1:]] == ["0", "5", "6"]
+
+
+def test_a_table_that_was_written_is_read_as_it_was(single: Path, tmp_path: Path) -> None:
+    texts = ["word1\rword2", "word1\nword2", "word1\r\nword2", 'word1 "word2", word3']
+    source, out = tmp_path / "rows.jsonl", tmp_path / "out.csv"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    predict_file(single, source, out, device="cpu")
+    with open(out, newline="", encoding="utf-8") as file:
+        assert [row["text"] for row in csv.DictReader(file)] == texts
+    assert predict_file(single, out, tmp_path / "again.jsonl", device="cpu").rows == len(texts)
 
 
 def test_what_was_cut_of_dev_rows_is_counted_in_what_finetune_returns(encoder: Path) -> None:
@@ -191,6 +202,21 @@ def test_rows_before_a_bad_one_are_answered_and_the_command_ends_with_status_2(s
     finally:
         process.kill()
         process.stdin.close()
+
+
+@pytest.mark.parametrize("typed", ["", "text\n"])
+def test_a_pipe_without_rows_is_refused(single: Path, typed: str) -> None:
+    call = [sys.executable, "-m", "bertsmith", "predict", str(single), "-", "--device", "cpu"]
+    done = subprocess.run(call, input=typed, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "no rows found" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_folder_in_place_of_the_output_is_refused_before_any_work(single: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.jsonl").mkdir()
+    with pytest.raises(BertsmithError, match="this is a folder"):
+        predict_file(single, tmp_path / "not there.jsonl", tmp_path / "out.jsonl", device="cpu")
 
 
 @pytest.mark.parametrize("rows_", [[("a", "b")], ["x", ["y"]], [b"x"], [None]])

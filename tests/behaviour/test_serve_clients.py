@@ -84,6 +84,7 @@ def test_text_classification(served: Served, served_models: dict[str, Path], onl
         assert [one.label for one in found] == sorted(expected["scores"], key=expected["scores"].__getitem__)[::-1]
         assert found[0].score == pytest.approx(expected["score"], abs=1e-5)
     assert len(client(served, "labels").text_classification(TEXT, top_k=1)) == 1
+    assert len(client(served, "labels").text_classification(TEXT, top_k=100)) == 2
     raw = client(served, "labels").text_classification(TEXT, function_to_apply="none")
     assert abs(sum(one.score for one in raw) - 1) > 1e-3
 

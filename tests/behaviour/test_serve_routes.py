@@ -237,6 +237,8 @@ def test_info_says_what_each_model_is(served: Served, served_models: dict[str, P
         ("/models/answers", {"inputs": {"question": "a"}}, 422, "question"),
         ("/models/answers", {"inputs": {"question": "a", "context": "b"}, "parameters": {"top_k": 0}}, 422, "top_k"),
         ("/models/labels", {"inputs": "a", "parameters": {"function_to_apply": "sigmoid"}}, 422, "has 'softmax'"),
+        ("/models/number", {"inputs": "a", "parameters": {"function_to_apply": "softmax"}}, 422, "has 'none'"),
+        ("/models/labels", {"inputs": "a", "parameters": {"top_k": 0}}, 422, "from 1"),
         ("/v1/embeddings", {"input": "a", "model": "labels"}, 424, "gives no vectors"),
         ("/v1/embeddings", {"input": "a", "model": "ada"}, 404, "there is no model 'ada'"),
         ("/nowhere", {"inputs": "a"}, 404, "there is no such route"),

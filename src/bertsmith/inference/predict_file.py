@@ -121,5 +121,5 @@ class _Csv:
 
 def _csv_line(cells: list[Any]) -> str:
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue()
+    csv.writer(text, lineterminator="\r\n").writerow(cells)  # cells with either of these are then quoted
+    return text.getvalue().removesuffix("\r\n") + "\n"

@@ -24,6 +24,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tokens.special_ids import SpecialIds
 from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
+from bertsmith.tokens.word_cache import FEW_WORDS
 
 Ints = NDArray[np.int64]
 Cut = Callable[[int, int, int], tuple[int, int]]
@@ -136,6 +137,7 @@ def load_tokenizer(folder: Path, config: BertConfig) -> Tokenizer:
             folder,
             "use the tokenizer that the model was trained with",
         )
+    tokenizer.most_words = FEW_WORDS
     return tokenizer
 
 

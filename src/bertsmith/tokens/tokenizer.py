@@ -22,7 +22,7 @@ from tokenizers.normalizers import Normalizer
 from bertsmith.base import files
 from bertsmith.tokens.special_ids import SpecialIds, token_dtype
 from bertsmith.tokens.tokenizer_files import SPECIAL_PIECES, config_files, engine_from_vocabulary, read_engine
-from bertsmith.tokens.word_cache import WordMemo
+from bertsmith.tokens.word_cache import MOST_WORDS, WordMemo
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class Tokenizer:
         plain["post_processor"] = None
         self._plain = Engine.from_str(json.dumps(plain))
         self._memo: WordMemo | None = None
+        # Of those whose ids are remembered; to be set before the first text is encoded.
+        self.most_words = MOST_WORDS
 
     @classmethod
     def from_vocabulary(cls, pieces: Sequence[str], lowercase: bool) -> Self:
@@ -144,7 +146,9 @@ class Tokenizer:
     def encode_bytes(self, texts: Sequence[str]) -> list[bytes]:
         """As `encode_ids`, the ids of each text as the bytes of its array: what bulk work joins into a shard."""
         if self._memo is None:
-            self._memo = WordMemo(self._plain, token_dtype(self.size), splits=not self.has_added_tokens)
+            self._memo = WordMemo(
+                self._plain, token_dtype(self.size), splits=not self.has_added_tokens, most=self.most_words
+            )
         return self._memo.encode(texts)
 
     def encode_by_library(self, texts: Sequence[str]) -> list[list[int]]:

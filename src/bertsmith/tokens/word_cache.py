@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 from tokenizers import Tokenizer as Engine
 
-# About 80 MB at most; when it is full it starts afresh, which changes speed and nothing else.
-_MOST_WORDS = 500_000
+MOST_WORDS = 500_000
+"""About 80 MB; when that many are remembered it starts afresh, which changes speed and nothing else."""
+FEW_WORDS = 20_000
+"""For rows, with which a model takes most of the time and memory is to stay as it is: some 3 MB."""
 _LONGEST_WORD = 64
 _BATCH_TEXTS = 2048
 # BERT's pre-tokenizer takes every ASCII character that is no letter or digit for a word of its own.
@@ -22,10 +24,12 @@ _PARTS = re.compile(r"[0-9A-Za-z]+|[^0-9A-Za-z]")
 
 
 class WordMemo:
-    """Encodes texts with `engine`, remembering the ids of words. splits: false where added tokens may hold spaces."""
+    """Encodes texts with `engine`, remembering the ids of words, `most` of them. splits: false where added tokens may
+    hold spaces."""
 
-    def __init__(self, engine: Engine, dtype: DTypeLike, splits: bool = True) -> None:
+    def __init__(self, engine: Engine, dtype: DTypeLike, splits: bool = True, most: int = MOST_WORDS) -> None:
         self._engine, self._dtype, self._splits = engine, np.dtype(dtype), splits
+        self._most = most
         self._memo: dict[str, bytes] = {}
         self._long: list[str] = []
 
@@ -40,7 +44,7 @@ class WordMemo:
 
     def _batch(self, texts: Sequence[str]) -> list[bytes]:
         split = [text.replace("\n", " ").split(" ") for text in texts]
-        if len(self._memo) > _MOST_WORDS:
+        if len(self._memo) > self._most:
             self._memo.clear()
         self._remember({word for word in set().union(*split) if word not in self._memo})
         ids_of = self._memo.__getitem__

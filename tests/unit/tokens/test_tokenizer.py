@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.tally import Tally
-from bertsmith.tokens import word_cache as words
 from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
 from bertsmith.tokens.vocabulary import ascii_letters, choose_alphabet, count_words, train_vocabulary
 
@@ -82,9 +81,9 @@ def test_remembered_words_give_the_ids_of_the_library(text: str) -> None:
         assert tokenizer.encode_ids([text])[0].tolist() == expected
 
 
-def test_the_memory_of_words_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "_MOST_WORDS", 10)
+def test_the_memory_of_words_is_bounded() -> None:
     tokenizer = Tokenizer.from_vocabulary(trained().pieces, True)
+    tokenizer.most_words = 10
     texts = [f"w{number} {'x' * 90} fox-{number}" for number in range(200)]
     for _ in range(3):
         for start in range(0, 200, 20):

@@ -50,6 +50,8 @@ class RowOptions:
         if str(out) == "-" and (self.resume or self.workers > 1 or self.gpus):
             what = "--resume, --workers and --gpus write parts beside a file, and there is none"
             raise BertsmithError(what, "standard output", "name a file with --out")
+        if str(out) != "-" and Path(out).is_dir():
+            raise BertsmithError("this is a folder", out, "name a file with --out")
         if self.resume and str(source) == "-":
             raise BertsmithError("what came through a pipe cannot be resumed", "standard input", "name a file")
         if str(out) != "-" and str(source) != "-" and PartsFolder(Path(out)).owns(Path(source)):

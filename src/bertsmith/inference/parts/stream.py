@@ -35,6 +35,8 @@ def stream(work: PartWork, source: str | Path, part_rows: int, on_error: OnError
             sys.stdout.buffer.write(answered.payload)  # UTF-8, whatever the locale
             sys.stdout.buffer.flush()
         progress.advance(len(part.rows))
+    if is_pipe and not done.rows and not done.skipped:
+        raise BertsmithError("no rows found", "standard input", "give at least one row behind the header")
     return done
 
 

@@ -63,11 +63,14 @@ async def _classes(
     service: Service, request: Request, model: RowModel, body: schemas.HuggingFaceRequest
 ) -> tuple[Encoded, Any]:
     """A list of labels for each row; also for one row, as the client wants it."""
-    parameters = _check(body.parameters, ("top_k", "function_to_apply"))
+    parameters = _check(body.parameters, ("top_k", "function_to_apply"), most=None)
     how = parameters.get("function_to_apply")
-    own = "softmax" if not model.several_labels else "sigmoid"
-    if how not in (None, "none", own):
-        raise Refusal(422, f"function_to_apply is {str(how)[:40]!r}; this model has '{own}' and 'none'")
+    own = ["none"]
+    if model.kind == "classify":
+        own.insert(0, "sigmoid" if model.several_labels else "softmax")
+    if how is not None and how not in own:
+        names = " and ".join(f"'{each}'" for each in own)
+        raise Refusal(422, f"function_to_apply is {str(how)[:40]!r}; this model has {names}")
     inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
     encoded, found = await predictions(service, request, [_texts(each) for each in inputs], body.cut, how == "none")
     return encoded, [each[: parameters.get("top_k")] for each in found]
@@ -166,15 +169,18 @@ def _filled(text: str, found: Prediction, pieces: Mapping[str, int], top: int) -
     return filled[0] if len(filled) == 1 else filled
 
 
-def _check(parameters: Mapping[str, Any] | None, known: Collection[str]) -> Mapping[str, Any]:
-    """The parameters that are not null. Raises Refusal (422) for others than the known ones, and for a bad top_k."""
+def _check(
+    parameters: Mapping[str, Any] | None, known: Collection[str], most: int | None = MOST_GUESSES
+) -> Mapping[str, Any]:
+    """The parameters that are not null. most: of top_k. Raises Refusal (422) for others than the known ones, and for a
+    bad top_k."""
     given = {name: value for name, value in (parameters or {}).items() if value is not None}
     for name in given.keys() - set(known):
         can = f"it has {', '.join(known)}" if known else "it has none"
         raise Refusal(422, f"parameters: '{name[:40]}' is not a parameter of this model's task; {can}")
     top = given.get("top_k", 1)
-    if type(top) is not int or not 1 <= top <= MOST_GUESSES:
-        raise Refusal(422, f"parameters: top_k is not a whole number from 1 to {MOST_GUESSES}")
+    if type(top) is not int or top < 1 or (most is not None and top > most):
+        raise Refusal(422, f"parameters: top_k is not a whole number from 1{f' to {most}' if most else ''}")
     labels = given.get("ignore_labels", [])
     if not isinstance(labels, list) or not all(isinstance(each, str) for each in labels):
         raise Refusal(422, "parameters: ignore_labels is not a list of labels")
