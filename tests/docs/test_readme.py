@@ -120,19 +120,14 @@ def test_stage_by_stage(stages, clone):
 
 
 @pytest.mark.usefixtures("stages")
-def test_what_the_stages_made_answers_curl_and_a_browser(clone, tmp_path):
+def test_what_the_stages_made_answers_programs_and_a_browser(clone, tmp_path):
     """The whole path: texts, an encoder of them, fine-tuned on a CSV file, served, asked."""
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
     row = json.loads((clone / "predictions.jsonl").read_text().splitlines()[0])
     expected = row["prediction"]["scores"]
     with serving({"labels": clone / "runs" / "labels"}, "--precision", "fp32") as server:
-        question = json.dumps({"inputs": row["text"], "truncate": True})
-        header = "Content-Type: application/json"
-        command = ["curl", "--silent", "--fail", f"{server.address}/predict", "-H", header, "-d", question]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-        found = {each["label"]: each["score"] for each in json.loads(done.stdout)}
-        assert found == pytest.approx(expected, abs=1e-3)
+        status, found, _ = server.ask("/predict", {"inputs": row["text"], "truncate": True})
+        assert status == 200
+        assert {each["label"]: each["score"] for each in found} == pytest.approx(expected, abs=1e-3)
         with browsing(tmp_path / "profile") as page:
             page.open(server.address)
             page.until("document.getElementById('field-text')")

@@ -17,6 +17,7 @@ _GONE_SECONDS = 0.05
 _MOST_SECONDS = 60.0
 CLOSED = "closed"
 """In place of a status: the connection ended without an answer."""
+UNDER_WAY = "under way at the end"
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,9 @@ class Faults:
                 ended = f"open after {_MOST_SECONDS:g} s"
             except OSError:
                 ended = CLOSED
+            except asyncio.CancelledError:
+                self.ended[kind.name][UNDER_WAY] += 1
+                raise
             self.ended[kind.name][ended] += 1
             await asyncio.sleep(kind.pause_seconds)
 

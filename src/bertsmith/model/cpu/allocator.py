@@ -37,7 +37,7 @@ def keep_freed_memory() -> bool:
 
 def return_freed_memory() -> None:
     """Gives memory that was freed back to the system, where the C library is glibc, which keeps what is between blocks
-    in use: a process that had predicted 300,000 rows held 572 MB, and holds 380 MB where it does this now and then."""
+    in use: predicting 300,000 rows took up to 572 MB, and 377 MB where this was done after each thousand."""
     library = _glibc()
     if library is not None:
         library.malloc_trim(0)
