@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,7 +52,7 @@ class Tokenizer:
         plain["added_tokens"] = [token for token in self._state["added_tokens"] if not token["special"]]
         plain["post_processor"] = None
         self._plain = Engine.from_str(json.dumps(plain))
-        self._memo: WordMemo | None = None
+        self._memos = threading.local()  # a thread's own, so that threads may share a tokenizer
         # Of those whose ids are remembered; to be set before the first text is encoded.
         self.most_words = MOST_WORDS
 
@@ -145,11 +146,12 @@ class Tokenizer:
 
     def encode_bytes(self, texts: Sequence[str]) -> list[bytes]:
         """As `encode_ids`, the ids of each text as the bytes of its array: what bulk work joins into a shard."""
-        if self._memo is None:
-            self._memo = WordMemo(
+        if not hasattr(self._memos, "words"):
+            self._memos.words = WordMemo(
                 self._plain, token_dtype(self.size), splits=not self.has_added_tokens, most=self.most_words
             )
-        return self._memo.encode(texts)
+        found: list[bytes] = self._memos.words.encode(texts)
+        return found
 
     def encode_by_library(self, texts: Sequence[str]) -> list[list[int]]:
         """As `encode_ids`, by `tokenizers` alone: what every faster way is held to."""

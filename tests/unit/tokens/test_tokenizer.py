@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.tally import Tally
 from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
 from bertsmith.tokens.vocabulary import ascii_letters, choose_alphabet, count_words, train_vocabulary
+from bertsmith.tokens.word_cache import WordMemo
 
 SENTENCES = [
     "The quick brown fox jumps over the lazy dog, again and again.",
@@ -31,6 +34,25 @@ UNICODE = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 @cache
 def trained(lowercase: bool = True) -> Tokenizer:
     return train_vocabulary(SENTENCES * 3, 512, lowercase)
+
+
+def test_threads_may_share_a_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WordMemo, "_fresh", _slowly(WordMemo._fresh))
+    tokenizer = Tokenizer.from_vocabulary(trained().pieces, lowercase=True)
+    tokenizer.most_words = 40  # forgotten after every few texts
+    texts = [[f"{sentence} {number} {place}" for sentence in SENTENCES] for number in range(50) for place in range(4)]
+    expected = [tokenizer.encode_by_library(each) for each in texts]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(tokenizer.encode_ids, texts * 5))
+    assert [[ids.tolist() for ids in each] for each in found] == expected * 5
+
+
+def _slowly(function: Callable[..., Any]) -> Callable[..., Any]:
+    def slow(*values: Any) -> Any:
+        time.sleep(0.001)  # other threads have their turn
+        return function(*values)
+
+    return slow
 
 
 def folder_of(tokenizer: Tokenizer, path: Path) -> Path:
@@ -91,8 +113,7 @@ def test_the_memory_of_words_is_bounded() -> None:
             assert got == [
                 tokenizer._plain.encode(text, add_special_tokens=False).ids for text in texts[start : start + 20]
             ]
-    memo = tokenizer._memo
-    assert memo is not None
+    memo = tokenizer._memos.words
     assert len(memo._memo) < 200
     assert not any(len(word) > 64 for word in memo._memo)
 

@@ -1,20 +1,38 @@
-"""uvicorn's connections with a limit of time on each thing that a client does, so that none is held for nothing."""
+"""uvicorn's connections, with a limit of their number, of what a request may send beside its body, and of time on each
+thing that a client does, so that none is held for nothing."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import ClassVar
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from bertsmith.inference.server.limits import Limits
+from bertsmith.base.log import warn
+from bertsmith.inference.server.guard import note
+from bertsmith.inference.server.metrics import Account
+from bertsmith.inference.server.refusals import Refusal
+from bertsmith.inference.server.service import Service
+
+HEAD_BYTES = 65_536
+_A_BODY_BYTE = 8  # bytes that may come for it: a chunk of one byte has six
+_WARN_SECONDS = 60.0
 
 
 class Connection(HttpToolsProtocol):
-    """It is cut where the head of a request or the rest of a body that was refused takes longer than `seconds`, and
-    where no more of an answer is read for so long."""
+    """It is cut where the head of a request or the rest of a body that was refused takes longer than
+    `limits.body_seconds`, where no more of an answer is read for so long, and where others need its place while it
+    waits for its client.
 
-    seconds: ClassVar[float] = Limits.body_seconds
+    waiting: the connections whose clients have a request to send, or the rest of one, the oldest first.
+    """
+
+    service: ClassVar[Service]
+    waiting: ClassVar[dict[Connection, None]]
+    warned: ClassVar[float]
+    _beside = 0  # bytes of a request that are not of its body
     _timer: asyncio.TimerHandle | None = None  # of a head or a body
     _reader_timer: asyncio.TimerHandle | None = None  # a next request on the connection does not end it
 
@@ -22,18 +40,32 @@ class Connection(HttpToolsProtocol):
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
         self._expect()
+        if len(self.connections) > self.service.limits.connections:
+            self._make_room()
+        self.waiting[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
+        self.waiting.pop(self, None)
         if self._reader_timer is not None:
             self._reader_timer.cancel()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._beside += len(data)
+        super().data_received(data)
+        if self._beside > HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(Refusal(431, f"this request has more than {HEAD_BYTES:,} bytes beside its body"))
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(Refusal(400, "this is not HTTP/1.1"))
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self._watch_reader()
 
     def on_message_begin(self) -> None:
+        self._beside = 0
         self._expect()
         super().on_message_begin()
 
@@ -41,18 +73,52 @@ class Connection(HttpToolsProtocol):
         self._stop()
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._beside -= _A_BODY_BYTE * len(body)
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         super().on_message_complete()
         if self.cycle.response_complete:  # the rest of a body that was refused has come
             self._stop()
             self._watch_reader()
+        else:
+            self.waiting.pop(self, None)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():
+            self.waiting[self] = None
         if self.cycle.more_body:
             self._expect()
         else:
             self._watch_reader()
+
+    def _make_room(self) -> None:
+        """Cuts the connection that has waited longest for its client; refuses this one where none waits."""
+        oldest = next(iter(self.waiting), None)
+        if oldest is None:
+            self._refuse(Refusal(503, "there is no room for another connection; try again", {"Retry-After": "1"}))
+            return
+        del self.waiting[oldest]
+        oldest.transport.abort()
+        self.service.metrics.cut_connections.inc()
+        if time.monotonic() > type(self).warned + _WARN_SECONDS:
+            type(self).warned = time.monotonic()
+            most = f"all {self.service.limits.connections:,} connections (--limits.connections) are taken"
+            warn(f"{most}: those that have waited longest for their clients are cut, and counted in /metrics")
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answers in place of the routes, and closes the connection; cuts it where another answer has started."""
+        if self.pipeline or (self.cycle and self.cycle.response_started and not self.cycle.response_complete):
+            self.transport.abort()
+            return
+        body = refusal.body("/")
+        headers = {"content-type": "application/json", "content-length": len(body), "connection": "close"}
+        lines = [f"{name}: {value}\r\n".encode() for name, value in (headers | refusal.headers).items()]
+        self.transport.write(b"".join((STATUS_LINE[refusal.status], *lines, b"\r\n", body)))
+        self.transport.close()
+        note(self.service, Account("none", route="none", status=refusal.status))
 
     def _watch_reader(self) -> None:
         if self._reader_timer is None:
@@ -65,11 +131,14 @@ class Connection(HttpToolsProtocol):
         if waiting and waiting == before:
             self.transport.abort()
         elif waiting:
-            self._reader_timer = self.loop.call_later(self.seconds, self._look_at_reader, waiting)
+            self._reader_timer = self._later(self._look_at_reader, waiting)
 
     def _expect(self) -> None:
         self._stop()
-        self._timer = self.loop.call_later(self.seconds, self._cut)
+        self._timer = self._later(self._cut)
+
+    def _later(self, function: Callable[..., None], *values: int) -> asyncio.TimerHandle:
+        return self.loop.call_later(self.service.limits.body_seconds, function, *values)
 
     def _cut(self) -> None:
         self.transport.abort()
@@ -80,6 +149,6 @@ class Connection(HttpToolsProtocol):
             self._timer = None
 
 
-def connections(seconds: float) -> type[Connection]:
-    """The class of connections with this limit."""
-    return type("Connection", (Connection,), {"seconds": seconds})
+def connections(service: Service) -> type[Connection]:
+    """The class of the connections of a server."""
+    return type("Connection", (Connection,), {"service": service, "waiting": {}, "warned": -_WARN_SECONDS})

@@ -9,7 +9,7 @@ import asyncio
 import hmac
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from bertsmith.base.log import say, warn
@@ -35,7 +35,11 @@ class Guard:
             await self._app(scope, receive, send)
             return
         began, started = time.perf_counter(), False
-        account = scope.setdefault("state", {})["account"] = Account(scope["method"])
+        # HEAD is answered as GET, without the body; and clients write a folder's name with a slash after it.
+        inner = {**scope, "path": scope["path"].rstrip("/") or "/"}
+        if scope["method"] == "HEAD":
+            inner["method"] = "GET"
+        account = inner.setdefault("state", {})["account"] = Account(scope["method"])
 
         async def sending(message: Message) -> None:
             nonlocal started
@@ -44,24 +48,23 @@ class Guard:
             await send(message)
 
         try:
-            await self._pass(scope, receive, sending)
+            await self._pass(inner, receive, sending)
         except Refusal as refusal:
-            await _refuse(refusal, scope, sending)
+            await _refuse(refusal, inner, sending)
         except Exception as error:
             warn(f"an error of the server's own:\n{raised_in(error)}")
             if not started:
-                await _refuse(server_failed(), scope, sending)
+                await _refuse(server_failed(), inner, sending)
         finally:
             account.seconds = time.perf_counter() - began
-            account.route = _route(scope)
-            self._service.metrics.request(account)
-            say(_line(account))
+            account.route = _route(inner)
+            note(self._service, account)
 
     async def _pass(self, scope: Message, receive: Any, send: Any) -> None:
         service, path = self._service, scope["path"]
         headers = dict(scope["headers"])
-        _check_host(headers, service.hosts)
-        if not (scope["method"] in ("GET", "HEAD") and path in OPEN_PATHS):
+        _check_host([value for name, value in scope["headers"] if name == b"host"], service.hosts)
+        if not (scope["method"] == "GET" and path in OPEN_PATHS):
             _check_token(headers, service.token)
         if scope["method"] != "POST":
             await self._app(scope, receive, send)
@@ -86,18 +89,17 @@ class Guard:
         async def replay() -> Message:
             return unread.pop() if unread else await asyncio.Future()
 
-        answering = asyncio.create_task(self._app(scope, replay, send))
-        leaving = asyncio.create_task(receive())
-        self._service.active += 1
-        try:
-            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if answering.done():
-                await answering
-        finally:
-            self._service.active -= 1
-            answering.cancel()
-            leaving.cancel()
-            await asyncio.gather(answering, leaving, return_exceptions=True)
+        with self._service.working_on(scope["state"]["account"], len(body)):
+            answering = asyncio.create_task(self._app(scope, replay, send))
+            leaving = asyncio.create_task(receive())
+            try:
+                await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+                if answering.done():
+                    await answering
+            finally:
+                answering.cancel()
+                leaving.cancel()
+                await asyncio.gather(answering, leaving, return_exceptions=True)
 
 
 async def _body_in_time(receive: Any, limits: Limits) -> bytes | None:
@@ -145,12 +147,17 @@ def _check_head(headers: dict[bytes, bytes], service: Service) -> int:
     return length
 
 
-def _check_host(headers: dict[bytes, bytes], hosts: Collection[str] | None) -> None:
-    """Raises Refusal (421) for a name that is not the server's: a web page elsewhere may have let its own name point to
-    this machine, and a browser would then send it what the server answers."""
-    name = headers.get(b"host", b"").decode("latin-1").lower()
+def _check_host(sent: Sequence[bytes], hosts: Collection[str] | None) -> None:
+    """Raises Refusal: 400 for several names; 421 for one that is not the server's: a web page elsewhere may have let
+    its own name point to this machine, and a browser would then send it what the server answers. HTTP/1.0 sends none,
+    and no browser speaks that."""
+    if len(sent) > 1:
+        raise Refusal(400, "the header Host is there more than once; send it once")
+    if not sent or hosts is None:
+        return
+    name = sent[0].decode("latin-1").lower()
     name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
-    if hosts is not None and name not in hosts:
+    if name not in hosts:
         what = f"without a token this server answers to {', '.join(hosts)} alone"
         raise Refusal(421, f"{what}; send one of these as the host, or start it with --token")
 
@@ -177,6 +184,12 @@ def _route(scope: Message) -> str:
     route = scope.get("route")
     path = getattr(route, "path", "")
     return path if isinstance(path, str) and path else "none"
+
+
+def note(service: Service, account: Account) -> None:
+    """Counts a request that has ended, and logs it."""
+    service.metrics.request(account)
+    say(_line(account))
 
 
 def _line(account: Account) -> str:

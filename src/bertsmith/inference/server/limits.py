@@ -13,6 +13,9 @@ CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 16_384
 class Limits:
     """Every number is above 0, but for `batch_tokens`. Raises BertsmithError for one that is not."""
 
+    connections: int = 900
+    """The most connections. Where there are more, the one that has waited longest for its client is cut; where none
+    waits, the new one is answered with 503."""
     body_bytes: int = 4_000_000
     """The most bytes of a request's body; a longer one is answered with 413."""
     rows: int = 1024
@@ -39,6 +42,11 @@ class Limits:
             if not value >= least:
                 flag = f"--limits.{each.name.replace('_', '-')}"
                 raise BertsmithError(f"{flag} is {value}", "the limits of the server", f"use a number from {least}")
+
+    @property
+    def open_files(self) -> int:
+        """Those of the process at its most: some connections are taken before others are closed."""
+        return self.connections + 124
 
     @property
     def encoded_bytes(self) -> int:

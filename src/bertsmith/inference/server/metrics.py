@@ -23,7 +23,7 @@ _SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 @dataclass
 class Account:
     """What is known of a request, for the log and the counts; nothing of its texts. route: "" where there is none.
-    truncated: rows that lost tokens."""
+    truncated: rows that lost tokens. long: whether what is made of it next, texts or answer, takes a while."""
 
     method: str
     route: str = ""
@@ -33,6 +33,7 @@ class Account:
     truncated: int = 0
     status: int = 499  # the client went before there was an answer
     seconds: float = 0.0
+    long: bool = False
 
 
 class Metrics:
@@ -43,6 +44,11 @@ class Metrics:
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         by_route, by_model = ("route", "method"), ("model",)
+        self.cut_connections = Counter(
+            "bertsmith_cut_connections",
+            "Connections without a request, cut to make room for others.",
+            registry=registry,
+        )
         self._requests = Counter(
             "bertsmith_requests", "Requests that were answered.", (*by_route, "status"), registry=registry
         )

@@ -14,6 +14,7 @@ from bertsmith.base.errors import BertsmithError
 
 OPENAI_PATHS = "/v1/"
 ERROR_TYPES = {
+    400: "Validation",
     401: "Unauthorized",
     404: "NotFound",
     405: "NotFound",
@@ -23,6 +24,7 @@ ERROR_TYPES = {
     422: "Validation",
     424: "Backend",
     429: "Overloaded",
+    431: "Validation",
     500: "Backend",
     503: "Unhealthy",
     504: "Timeout",

@@ -24,7 +24,8 @@ from bertsmith.inference.server.service import ROWS_THREAD, Service
 
 _LOOK_SECONDS = 0.05
 _LAST_BATCH_SECONDS = 5.0
-_BACKLOG = 2048
+_BACKLOG = 2048  # clients whose connections the kernel holds until they are accepted
+_ACCEPTED_AT_ONCE = 16  # asyncio accepts as many as are there, before it tells of the first
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -50,12 +51,18 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_BACKLOG)  # the kernel's queue is as long as what is accepted at once until here
+
 
 def serve(settings: Settings) -> None:
     """Serves until a signal comes, then raises StoppedAfterSaving once what was in the server is answered.
 
     Raises BertsmithError for an address that cannot be taken and for a model that cannot be loaded.
     """
+    _allow_files(settings.limits)
     listener = _listener(settings.host, settings.port)
     open_here = settings.host in _LOOPBACK and not settings.token
     service = Service(settings.models, settings.limits, settings.token, _LOOPBACK if open_here else None)
@@ -86,8 +93,8 @@ def serve(settings: Settings) -> None:
 
 def _server(service: Service) -> _Server:
     config = uvicorn.Config(
-        make_app(service), http=connections(service.limits.body_seconds), ws="none", log_config=None,
-        access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=2,
+        make_app(service), http=connections(service), ws="none", log_config=None, access_log=False,
+        server_header=False, lifespan="off", timeout_graceful_shutdown=2, backlog=_ACCEPTED_AT_ONCE,
     )  # fmt: skip
     return _Server(config)
 
@@ -141,6 +148,23 @@ def _listener(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError, UnicodeError) as error:
         fix = "stop what listens there, or choose another --port; --port 0 takes any free one"
         raise BertsmithError(f"this address cannot be taken: {error}", f"{host}:{port}", fix) from error
+
+
+def _allow_files(limits: Limits) -> None:
+    """Raises BertsmithError where the process may not open a file for every connection."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= limits.open_files:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limits.open_files, hard))
+    except (OSError, ValueError):
+        what = f"{limits.connections:,} connections need {limits.open_files:,} open files, and {hard:,} are allowed"
+        fix = f"use at most {max(1, hard - limits.open_files + limits.connections)}, or raise the limit (ulimit -n)"
+        raise BertsmithError(what, "--limits.connections", fix) from None
 
 
 def _without_texts(record: logging.LogRecord) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -23,6 +24,12 @@ from bertsmith.inference.server.refusals import Refusal, check_size, overloaded
 
 # The threads in which rows are made ready and answered. What is logged there may hold texts.
 ROWS_THREAD = "rows"
+_LONG_BYTES, _LONG_TOKENS, _LONG_VECTORS = 65_536, 8192, 256
+"""A body that is longer, and the answer for more tokens, or of more vectors, takes tens of milliseconds or seconds of
+such a thread, so there is another one for these."""
+_MOST_LONG, _TOKENS_A_LONG = 16, 16_384
+"""So many requests with long bodies may be in the server at a time, for each may take seconds; or more, where a queue
+takes more tokens than these have."""
 MODELS = "/models/"
 TRUNCATED_HEADER = "X-Truncated-Tokens"
 _ROWS_IN_HEADER = 100  # proxies and clients take headers of a few kilobytes
@@ -38,7 +45,7 @@ class Service:
 
     folders: of the models, by name. state: "loading" until all are loaded, "stopping" once a signal stops it.
     token: what clients must send; "" for none. hosts: names that it answers to; None for any. active: requests that a
-    route works on.
+    route works on. long: those of them with long bodies.
     """
 
     def __init__(
@@ -47,11 +54,12 @@ class Service:
         self.folders, self.limits, self.token, self.hosts = dict(folders), limits, token, hosts
         self.models: dict[str, Model] = {}
         self.state: Literal["loading", "ready", "stopping"] = "loading"
-        self.active = 0
+        self.active = self.long = 0
         self.metrics = Metrics()
         self.batcher = Batcher(limits, self.metrics)
-        # One thread: it holds Python's lock most of the time anyway, and a tokenizer remembers words.
+        # One thread, and one for what is long: they hold Python's lock most of the time anyway.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=ROWS_THREAD)
+        self._long_pool = ThreadPoolExecutor(1, thread_name_prefix=f"{ROWS_THREAD}-long")
 
     async def load(self, run_by: Mapping[str, str]) -> None:
         """Loads the models and begins to compute. run_by: as of `open_model`. Raises BertsmithError for one that cannot
@@ -67,7 +75,8 @@ class Service:
 
     def close(self, seconds: float) -> bool:
         """Drops what waits and ends the threads; as `Batcher.close`."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._long_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
         return self.batcher.close(seconds)
 
     def check_ready(self) -> None:
@@ -101,6 +110,19 @@ class Service:
         if refusals:
             raise refusals[0]
 
+    @contextmanager
+    def working_on(self, account: Account, body_bytes: int) -> Iterator[None]:
+        """Counts a request whose body has come while a route works on it. Raises Refusal (429) where too many have long
+        bodies."""
+        account.long = long = body_bytes > _LONG_BYTES
+        if long and self.long >= max(_MOST_LONG, self.limits.queue_tokens // _TOKENS_A_LONG):
+            raise overloaded(self.batcher.wait_seconds())
+        self.active, self.long = self.active + 1, self.long + long
+        try:
+            yield
+        finally:
+            self.active, self.long = self.active - 1, self.long - long
+
     def named(self, name: str) -> Model:
         """Raises Refusal (404) for a model that there is not."""
         if name not in self.models:
@@ -125,15 +147,16 @@ class Service:
         account_of(request).model = fit[0].name
         return fit[0]
 
-    async def in_rows_thread(self, function: Callable[..., T], *values: Any) -> T:
-        """Runs what takes a while beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *values)
+    async def in_rows_thread(self, request: Request, function: Callable[..., T], *values: Any) -> T:
+        """Runs what takes a while for a request beside the event loop."""
+        pool = self._long_pool if account_of(request).long else self._pool
+        return await asyncio.get_running_loop().run_in_executor(pool, function, *values)
 
-    async def answer(self, value: Any, encoded: Encoded | None = None) -> Response:
+    async def answer(self, request: Request, value: Any, encoded: Encoded | None = None) -> Response:
         """As `answer`, beside the event loop unless it is short."""
         if isinstance(value, list) and len(value) <= _FEW_ITEMS and not any(isinstance(each, list) for each in value):
             return answer(value, encoded)
-        return await self.in_rows_thread(answer, value, encoded)
+        return await self.in_rows_thread(request, answer, value, encoded)
 
     async def in_time(self, work: Awaitable[T]) -> T:
         """Raises Refusal (504) after `request_seconds`."""
@@ -154,7 +177,7 @@ class Service:
         most_tokens: int | None = None,
     ) -> tuple[Encoded, list[Any]]:
         """The rows of a request, encoded, and what the model gives for their sequences. lane: in place of the model's.
-        most_tokens: that an answer of all of them may have.
+        most_tokens: that an answer with a vector for each of them may have.
 
         Raises Refusal: 413 for too many or too long rows, 422 for rows that cannot be used, 424 where the model fails,
         429 where the queue is full, 504 after `request_seconds`.
@@ -165,11 +188,12 @@ class Service:
         self.check_rows(rows)
 
         async def found() -> tuple[Encoded, list[Any]]:
-            encoded = await self.in_rows_thread(model.encode, rows, cut)
+            encoded = await self.in_rows_thread(request, model.encode, rows, cut)
             account.rows, account.tokens = len(rows), int(encoded.sequences.lengths.sum())
             account.truncated = encoded.sequences.truncated.rows
             if most_tokens is not None:
                 check_size("tokens in this answer", account.tokens, most_tokens)
+            account.long = account.tokens > (_LONG_TOKENS if most_tokens is None else _LONG_VECTORS)
             return encoded, await self.batcher.outputs(lane or model.lane, encoded.sequences)
 
         try:

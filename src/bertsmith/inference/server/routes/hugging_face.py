@@ -31,7 +31,7 @@ def hugging_face_routes(service: Service) -> APIRouter:
         """Classes, entities, an answer, masked words, vectors or similarities."""
         model = service.model(request, _answers_here, _TASKS)
         encoded, found = await _found(service, request, model, body)
-        return await service.answer(found, encoded)
+        return await service.answer(request, found, encoded)
 
     return router
 
@@ -56,7 +56,7 @@ async def _found(
         return await similarities(service, request, inputs, parameters.cut)
     _check(body.parameters, ())
     encoded, vectors = await embeddings(service, request, listed(_read(_TEXTS, body.inputs)), body)
-    return encoded, await numbers(service, vectors)
+    return encoded, await numbers(service, request, vectors)
 
 
 async def _classes(
@@ -108,14 +108,15 @@ async def _rows(
         fix = "send fewer or shorter texts, or a smaller top_k"
         check_size("letters in the texts of this answer", letters, service.limits.answer_bytes, fix)
     encoded, outputs = await service.outputs(request, model, rows, body.cut)
-    answers = await service.in_rows_thread(model.answers, encoded, outputs)
+    answers = await service.in_rows_thread(request, model.answers, encoded, outputs)
     if model.kind == "tag":
         found = [_entities(each, parameters) for each in answers]
     elif model.kind == "qa":
         found = [_spans(each, parameters.get("top_k")) for each in answers]
     else:
         found = await service.in_rows_thread(
-            lambda: [_filled(text, each, model.piece_ids, top) for text, each in zip(rows, answers, strict=True)]
+            request,
+            lambda: [_filled(text, each, model.piece_ids, top) for text, each in zip(rows, answers, strict=True)],
         )
     return encoded, found if isinstance(body.inputs, list) else found[0]
 

@@ -29,7 +29,7 @@ def openai_routes(service: Service) -> APIRouter:
         encoded, outputs = await service.outputs(request, model, listed(body.input), body.cut)
         vectors = model.vectors(outputs, normalize=True, dimensions=body.dimensions)
         is_base64 = body.encoding_format == "base64"
-        forms = map(_base64, vectors) if is_base64 else await numbers(service, vectors)
+        forms = map(_base64, vectors) if is_base64 else await numbers(service, request, vectors)
         tokens = int(encoded.sequences.lengths.sum())
         found: dict[str, Any] = {
             "object": "list",
@@ -39,7 +39,7 @@ def openai_routes(service: Service) -> APIRouter:
         }
         if encoded.sequences.truncated.rows:
             found["truncated_tokens"] = encoded.sequences.row_lost_tokens.tolist()
-        return await service.answer(found, encoded)
+        return await service.answer(request, found, encoded)
 
     @router.get("/v1/models", responses=schemas.json_of(dict[str, Any], schemas.OpenAIError))
     async def models() -> Response:

@@ -30,9 +30,9 @@ def answers_route(service: Service) -> APIRouter:
         if model.kind == "choice":
             _check_choices(body.rows, model.columns.choices.split(","), service.limits)
         encoded, outputs = await service.outputs(request, model, body.rows, body.cut)
-        found = await service.in_rows_thread(model.answers, encoded, outputs)
+        found = await service.in_rows_thread(request, model.answers, encoded, outputs)
         return await service.answer(
-            {"model": model.name, "answers": [_shortened(each, body.top) for each in found]}, encoded
+            request, {"model": model.name, "answers": [_shortened(each, body.top) for each in found]}, encoded
         )
 
     return router

@@ -43,13 +43,13 @@ def tei_routes(service: Service) -> APIRouter:
         """The labels of texts or pairs with their probabilities, the likeliest first."""
         rows, batch = _rows(body.inputs)
         encoded, found = await predictions(service, request, rows, body.cut, body.raw_scores)
-        return await service.answer(found if batch else found[0], encoded)
+        return await service.answer(request, found if batch else found[0], encoded)
 
     @router.post("/embed", responses=schemas.json_of(list[list[float]]))
     async def embed(request: Request, body: schemas.EmbedRequest) -> Response:
         """A vector for each text."""
         encoded, vectors = await embeddings(service, request, listed(body.inputs), body)
-        return await service.answer(await numbers(service, vectors), encoded)
+        return await service.answer(request, await numbers(service, request, vectors), encoded)
 
     @router.post("/embed_all", responses=schemas.json_of(list[list[list[float]]]))
     async def embed_all(request: Request, body: schemas.EmbedAllRequest) -> Response:
@@ -59,8 +59,8 @@ def tei_routes(service: Service) -> APIRouter:
         most = service.limits.answer_bytes // (_BYTES_A_NUMBER * model.width)
         texts = listed(body.inputs)
         encoded, states = await service.outputs(request, model, texts, body.cut, model.token_lane, most)
-        found = await service.in_rows_thread(lambda: [list(map(short_numbers, each)) for each in states])
-        return await service.answer(found, encoded)
+        found = await service.in_rows_thread(request, lambda: [list(map(short_numbers, each)) for each in states])
+        return await service.answer(request, found, encoded)
 
     @router.post("/rerank", responses=schemas.json_of(list[schemas.Rank]))
     async def rerank(request: Request, body: schemas.RerankRequest) -> Response:
@@ -75,14 +75,14 @@ def tei_routes(service: Service) -> APIRouter:
         order = np.argsort(-scores, kind="stable").tolist()
         texts = [{"text": body.texts[place]} if body.return_text else {} for place in order]
         found = [{"index": place, "score": scores[place], **text} for place, text in zip(order, texts, strict=True)]
-        return await service.answer(found, encoded)
+        return await service.answer(request, found, encoded)
 
     @router.post("/similarity", responses=schemas.json_of(list[float]))
     async def similarity(request: Request, body: schemas.SimilarityRequest) -> Response:
         """The cosine of a text's vector with that of each of others."""
         cut = body.parameters.cut if body.parameters else Cut()
         encoded, found = await similarities(service, request, body.inputs, cut)
-        return await service.answer(found, encoded)
+        return await service.answer(request, found, encoded)
 
     @router.post("/tokenize", responses=schemas.json_of(list[list[schemas.Token]]))
     async def tokenize(request: Request, body: schemas.TokenizeRequest) -> Response:
@@ -90,8 +90,8 @@ def tei_routes(service: Service) -> APIRouter:
         model = service.model(request, lambda _: True, "tokens")
         service.check_rows(texts := listed(body.inputs))
         most = service.limits.queue_tokens
-        work = service.in_rows_thread(_tokens, model, texts, body.add_special_tokens, most)
-        return await service.answer(await service.in_time(work))
+        work = service.in_rows_thread(request, _tokens, model, texts, body.add_special_tokens, most)
+        return await service.answer(request, await service.in_time(work))
 
     return router
 
@@ -127,14 +127,14 @@ async def predictions(
             return [{model.labels[0]: each["score"]} for each in model.answers(encoded, outputs)]
         return [each["scores"] for each in model.answers(encoded, outputs)]
 
-    found = scored() if len(rows) <= _FEW_ROWS else await service.in_rows_thread(scored)
+    found = scored() if len(rows) <= _FEW_ROWS else await service.in_rows_thread(request, scored)
     ordered = (sorted(each.items(), key=lambda pair: -pair[1]) for each in found)
     return encoded, [[{"label": label, "score": score} for label, score in each] for each in ordered]
 
 
-async def numbers(service: Service, vectors: Vectors) -> list[list[float]]:
+async def numbers(service: Service, request: Request, vectors: Vectors) -> list[list[float]]:
     """The numbers of vectors as JSON has them, made beside the event loop: for many vectors that takes a while."""
-    return await service.in_rows_thread(lambda: [short_numbers(each) for each in vectors])
+    return await service.in_rows_thread(request, lambda: [short_numbers(each) for each in vectors])
 
 
 async def embeddings(

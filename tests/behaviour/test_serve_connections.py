@@ -1,0 +1,241 @@
+"""Connections: how many there may be, what a request may send beside its body, and edges of HTTP; long requests."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from bertsmith.cli import main
+from bertsmith.inference.server.connection import HEAD_BYTES
+from bertsmith.inference.server.limits import Limits
+from made_served import Listening, Served, in_threads, serving, serving_here
+
+PATH = "/models/labels/predict"
+ONE = {"inputs": "lovely word1"}
+MOST = 40
+JSON = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" % PATH.encode()
+CHUNKED = JSON + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def served(served_models: dict[str, Path]) -> Iterator[Served]:
+    with serving({"labels": served_models["labels"]}, "--limits.connections", str(MOST)) as server:
+        yield server
+
+
+def connected(served: Listening) -> socket.socket:
+    parts = urlsplit(served.address)
+    return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60)
+
+
+@contextmanager
+def idle_clients(served: Listening, count: int, sent: bytes = b"") -> Iterator[list[socket.socket]]:
+    """Clients that send this and no more."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(closing(connected(served))) for _ in range(count)]
+        for client in clients:
+            with suppress(ConnectionError):  # one of the first may be cut already
+                client.sendall(sent)
+        yield clients
+
+
+def answer_to(served: Listening, sent: bytes) -> bytes:
+    """All that the server sends before it closes the connection."""
+    found = b""
+    with closing(connected(served)) as client, suppress(ConnectionError):
+        with suppress(ConnectionError):
+            client.sendall(sent)
+        while part := client.recv(65536):
+            found += part
+    return found
+
+
+def is_cut(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HT", JSON + b"Content-Length: 9\r\n\r\n{"])
+def test_the_connections_that_wait_longest_for_their_clients_make_room_for_others(served: Served, sent: bytes) -> None:
+    before = float(served.ask("/metrics")[1].split("\nbertsmith_cut_connections_total ")[1].split()[0])
+    with idle_clients(served, 2 * MOST, sent) as clients:
+        for _ in range(5):
+            assert served.ask(PATH, ONE)[0] == 200
+        assert all(is_cut(client) for client in clients[:MOST])
+        assert not any(is_cut(client) for client in clients[MOST + 5 :])
+        after = float(served.ask("/metrics")[1].split("\nbertsmith_cut_connections_total ")[1].split()[0])
+    assert after - before >= MOST
+    assert any("connections (--limits.connections) are taken" in line for line in served.lines)
+
+
+def test_a_flood_of_connections_does_not_use_up_the_files_that_a_process_may_open(
+    served_models: dict[str, Path],
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard < 4096 else 4096, hard))
+    try:
+        with serving({"labels": served_models["labels"]}, "--limits.connections", "60") as served:
+            most = Limits(connections=60).open_files
+            resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (most, most))
+            flood = threading.Event()
+
+            def ask() -> list[int]:
+                found = []
+                while not flood.is_set():
+                    found.append(served.ask("/health")[0])
+                return found
+
+            with ExitStack() as stack:
+                statuses: list[int] = []
+                asking = threading.Thread(target=lambda: statuses.extend(ask()))
+                asking.start()
+                for _ in range(8):
+                    stack.enter_context(idle_clients(served, 100))
+                flood.set()
+                asking.join()
+            assert statuses
+            assert set(statuses) == {200}
+            assert served.ask(PATH, ONE)[0] == 200
+            assert not [line for line in served.lines if "open files" in line or "Traceback" in line]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_where_no_connection_waits_for_its_client_a_new_one_is_answered_with_503(
+    served_models: dict[str, Path],
+) -> None:
+    with serving_here({"labels": served_models["labels"]}, connections=3) as served:
+        served.until(200)
+        gate = served.hold("labels")
+        body = json.dumps(ONE).encode()
+        with idle_clients(served, 3, JSON + b"Content-Length: %d\r\n\r\n" % len(body) + body) as clients:
+            gate.wait()
+            while served.service.active < 3:
+                pass
+            refused = answer_to(served, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert refused.startswith(b"HTTP/1.1 503 ")
+            assert b"Retry-After: 1\r\n" in refused
+            gate.open()
+            for client in clients:
+                assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_more_connections_than_files_that_may_be_opened_are_refused_at_the_start(
+    served_models: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", str(served_models["labels"]), "--limits.connections", "2000000000"]) == 2
+    assert "2,000,000,000 connections need 2,000,000,124 open files" in capsys.readouterr().err
+
+
+LONG = b"X-Long: " + 60_000_000 * b"x"
+MANY = b"".join(b"X-%d: 1\r\n" % number for number in range(1_000_000))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"GET /health HTTP/1.1\r\n" + LONG, id="a header"),
+        pytest.param(b"GET /health HTTP/1.1\r\n" + MANY, id="many headers"),
+        pytest.param(b"GET /" + LONG, id="a path"),
+        pytest.param(CHUNKED + b"1;" + LONG, id="what stands beside a chunk's size"),
+        pytest.param(CHUNKED + b"1\r\n{\r\n0\r\n" + MANY, id="trailers"),
+    ],
+)
+def test_what_a_request_sends_beside_its_body_has_a_limit(served: Served, sent: bytes) -> None:
+    before = resident_bytes(served)
+    found = answer_to(served, sent)
+    assert found[:13] in (b"", b"HTTP/1.1 431 ", b"HTTP/1.1 400 ")  # nothing where the client has not stopped sending
+    assert resident_bytes(served) - before < 20e6
+    assert served.ask(PATH, ONE)[0] == 200
+
+
+def resident_bytes(served: Served) -> float:
+    return float(served.ask("/metrics")[1].split("\nprocess_resident_memory_bytes ")[1].split()[0])
+
+
+def test_a_head_that_is_too_long_is_answered_with_431(served: Served) -> None:
+    # What comes in one read with the beginning of the head, 256 KB at the most, is not counted.
+    found = answer_to(served, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + (262_144 + HEAD_BYTES) * b"x")
+    assert found.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(found.partition(b"\r\n\r\n")[2])["error_type"] == "Validation"
+    assert [each for each in served.requests() if each["status"] == 431 and each["route"] == "none"]
+
+
+def test_small_chunks_do_not_count_as_a_long_head(served: Served) -> None:
+    body = json.dumps({"inputs": "lovely word1" + 40_000 * " "}).encode()
+    found = answer_to(served, CHUNKED + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n")
+    assert found.startswith(b"HTTP/1.1 200 ")
+
+
+def test_what_is_no_http_is_answered_in_json(served: Served) -> None:
+    head, _, body = answer_to(served, b"GET\r\n\r\n").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body) == {"error": "this is not HTTP/1.1", "error_type": "Validation"}
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /health HTTP/1.0\r\n", 200),
+        (b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n", 400),
+        (b"GET /models/labels/info/ HTTP/1.1\r\nHost: localhost\r\n", 200),
+        (b"GET /health// HTTP/1.1\r\nHost: localhost\r\n", 200),
+    ],
+)
+def test_edges_of_http(served: Served, head: bytes, status: int) -> None:
+    assert answer_to(served, head + b"Connection: close\r\n\r\n").startswith(b"HTTP/1.1 %d " % status)
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/info", "/metrics", "/page.js"])
+def test_head_is_answered_as_get_without_a_body(served: Served, path: str) -> None:
+    found = {}
+    for method in ("GET", "HEAD"):
+        connection = served.connect()
+        with closing(connection):
+            connection.request(method, path)
+            answer = connection.getresponse()
+            found[method] = (answer.status, answer.getheader("content-type"), bool(answer.read()))
+    assert found["GET"] == (200, found["HEAD"][1], True)
+    assert found["HEAD"][::2] == (200, False)
+    while not [each for each in served.requests() if (each["method"], each["route"]) == ("HEAD", path)]:
+        time.sleep(0.01)
+
+
+def test_long_requests_leave_the_short_ones_their_turn(served_models: dict[str, Path]) -> None:
+    long = {"inputs": 20_000 * "word1 ", "truncate": True}
+    with serving_here({"labels": served_models["labels"]}) as served:
+        served.until(200)
+        ended, answers = threading.Event(), list[int]()
+        served.service._long_pool.submit(ended.wait)
+        asking = threading.Thread(target=lambda: answers.extend(_statuses(served, long, 16)))
+        asking.start()
+        try:
+            while served.service.long < 16:
+                assert served.ask(PATH, ONE)[0] == 200
+            status, _, headers = served.ask(PATH, long)
+            assert (status, headers["retry-after"]) == (429, "1")
+            assert served.ask(PATH, ONE)[0] == 200
+        finally:
+            ended.set()
+            asking.join()
+        assert answers == [200] * 16
+        assert (served.service.active, served.service.long) == (0, 0)
+
+
+def _statuses(served: Listening, body: object, count: int) -> list[int]:
+    return in_threads(count, lambda _: served.ask(PATH, body)[0], range(count))
