@@ -101,6 +101,16 @@ def test_a_table_that_was_written_is_read_as_it_was(single: Path, tmp_path: Path
     assert predict_file(single, out, tmp_path / "again.jsonl", device="cpu").rows == len(texts)
 
 
+def test_cells_of_a_table_that_are_no_text_or_number_are_json(single: Path, tmp_path: Path) -> None:
+    row = {"text": "word1", "n": 1.5, "empty": None, "yes": True, "list": ["é", {"a": None}], "object": {"a": "b"}}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    predict_file(single, tmp_path / "rows.jsonl", tmp_path / "out.csv", device="cpu", precision="fp32")
+    with open(tmp_path / "out.csv", newline="", encoding="utf-8") as file:
+        (found,) = csv.DictReader(file)
+    assert (found["n"], found["empty"], found["yes"], found["object"]) == ("1.5", "", "true", '{"a": "b"}')
+    assert found["list"] == '["é", {"a": null}]'
+
+
 def test_what_was_cut_of_dev_rows_is_counted_in_what_finetune_returns(encoder: Path) -> None:
     dev = [{**row, "text": row["text"] + " word1" * 40} for row in DEV]
     result = bertsmith.finetune("classify", encoder, TRAIN, dev, None, settings=SHORT)

@@ -15,7 +15,7 @@ from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say
 from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, columns_of, record_of
 from bertsmith.inference.parts.folder import Join, joined_lines
-from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, lines
+from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, json_text, lines
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows
 from bertsmith.inference.parts.tables import joined_array, joined_tables, parquet_library, table_of
 from bertsmith.inference.parts.workers import Given, Load
@@ -159,4 +159,4 @@ class EmbedWork(PartWork):
 
 def _json_line(where: str, row: Row, answer: tuple[Any, int]) -> str:
     vector, lost_tokens = answer
-    return json.dumps({**row, EMBEDDING: short_numbers(vector), TRUNCATED: lost_tokens}, ensure_ascii=False) + "\n"
+    return json_text(where, {**row, EMBEDDING: short_numbers(vector), TRUNCATED: lost_tokens}) + "\n"

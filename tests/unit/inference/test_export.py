@@ -308,6 +308,16 @@ def test_a_repository_for_triton_is_read_and_its_model_runs(tmp_path: Path) -> N
     assert (out / "reviews" / "folder" / "tokenizer.json").is_file()
 
 
+def test_labels_that_triton_could_not_list_are_refused_before_any_work(tmp_path: Path) -> None:
+    folder = made_head("regress", tmp_path / "drawn")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "id2label": {"1": "a number"}}))
+    assert list(Predictor(folder, "cpu")(["word1"])[0]) == ["number", "truncated_tokens"]
+    with pytest.raises(BertsmithError, match="not numbered from 0"):
+        export(folder, tmp_path / "repository", ExportOptions(to="triton"))
+    assert [each.name for each in tmp_path.iterdir()] == ["drawn"]
+
+
 def parsed(text: str) -> Any:
     """A configuration of Triton's, by the fields of model_config.proto that are used; any other one is an error."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format

@@ -65,9 +65,12 @@ def export(model: str | Path, out: str | Path, options: ExportOptions | None = N
     backend = "openvino" if options.to == "openvino" else "onnx"
     for package in ("onnx", PACKAGES[backend]):
         check_installed(package, backend)
-    from bertsmith.inference.export.triton import arrange, check_name  # here and below, because it imports onnx
+    from bertsmith.inference.export.triton import arrange, check_name, labels_of  # here and below: it imports onnx
 
-    name = check_name(options.name or out.resolve().name) if options.to == "triton" else ""
+    name = ""
+    if options.to == "triton":
+        name = check_name(options.name or out.resolve().name)
+        labels_of(files.read_json(source / CONFIG_FILE))
     _check_replaceable(out, name)
     with files.whole_folder(out) as aside:
         copy_without_weights(source, aside)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -10,6 +12,7 @@ from typing import Any, Literal, Self, TypeGuard, TypeVar
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, Report, in_words, raise_at_once
 from bertsmith.tasks.reading.records import Columns, Row, RowReader, has_lone_surrogate
+from bertsmith.tasks.task import NotFiniteError
 
 Named = tuple[str, Row | str]
 """A row with its name for messages, "file:line"."""
@@ -138,10 +141,13 @@ def _answer(work: PartWork, part: Part, rows: list[Named], report: Report) -> An
             payload = work.answered(good, part, account, report) if good else b""
             return Answered(payload, [], account)
         except BertsmithError as error:
-            place = next((place for place, (where, _) in enumerate(good) if where == error.where), None)
-            if place is None:
+            names = error.rows if isinstance(error, NotFiniteError) else (error.where,)
+            bad = [row for row in good if row[0] in names]
+            if not bad:
                 raise
-            report(error, good.pop(place)[1])
+            for where, row in bad:
+                report(BertsmithError(error.what, where, error.fix), row)
+            good = [row for row in good if row[0] not in names]
 
 
 def is_bad(row: Named | BadRow) -> TypeGuard[BadRow]:
@@ -167,6 +173,23 @@ def lines(
             report(error, row)
         else:
             yield each, written
+
+
+def json_text(where: str, value: Any) -> str:
+    """A value of the row `where` as JSON. Raises BertsmithError for a number in it that is NaN or infinite."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        parts = value.items() if isinstance(value, Mapping) else ()
+        holder = next((f"'{name}'" for name, each in parts if not _is_finite(each)), "a column")
+        what = f"{holder} of this row holds a number that JSON does not have (NaN or infinity)"
+        raise BertsmithError(what, where, "write null in its place, or remove this row") from error
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, Mapping | list):
+        return all(map(_is_finite, value.values() if isinstance(value, Mapping) else value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def check_line(where: str, line: str) -> None:
