@@ -223,10 +223,37 @@ def test_a_pipe_without_rows_is_refused(single: Path, typed: str) -> None:
     assert done.stdout == ""
 
 
-def test_a_folder_in_place_of_the_output_is_refused_before_any_work(single: Path, tmp_path: Path) -> None:
-    (tmp_path / "out.jsonl").mkdir()
-    with pytest.raises(BertsmithError, match="this is a folder"):
+@pytest.mark.parametrize("folder", ["out.jsonl", "out.jsonl.errors.jsonl"])
+def test_a_folder_in_place_of_the_output_is_refused_before_any_work(single: Path, tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    with pytest.raises(BertsmithError, match="this is a folder") as caught:
         predict_file(single, tmp_path / "not there.jsonl", tmp_path / "out.jsonl", device="cpu")
+    assert caught.value.where == str(tmp_path / folder)
+
+
+@pytest.mark.parametrize("length", [230, 250, 255, 300])
+def test_a_name_that_is_too_long_for_what_stands_beside_it_is_refused(
+    single: Path, tmp_path: Path, length: int
+) -> None:
+    out = tmp_path / f"{'x' * (length - 6)}.jsonl"
+    with pytest.raises(BertsmithError, match="File name too long") as caught:
+        predict_file(single, tmp_path / "not there.jsonl", out, device="cpu")
+    assert "shorter name" in caught.value.fix
+
+
+def test_a_link_in_place_of_the_output_is_written_through(single: Path, tmp_path: Path, said) -> None:
+    (tmp_path / "rows.csv").write_text("text\nword1\n")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out.jsonl").symlink_to("elsewhere/real.jsonl")
+    for there in (False, True):
+        assert (tmp_path / "out.jsonl").exists() is there
+        predict_file(single, tmp_path / "rows.csv", tmp_path / "out.jsonl", device="cpu")
+    assert (tmp_path / "out.jsonl").is_symlink()
+    assert [each.name for each in (tmp_path / "elsewhere").iterdir()] == ["real.jsonl"]
+    assert "the file that it leads to is written" in said.text
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    with pytest.raises(BertsmithError, match="leads to itself"):
+        predict_file(single, tmp_path / "rows.csv", tmp_path / "loop.jsonl", device="cpu")
 
 
 @pytest.mark.parametrize("rows_", [[("a", "b")], ["x", ["y"]], [b"x"], [None]])

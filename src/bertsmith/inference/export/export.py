@@ -71,6 +71,7 @@ def export(model: str | Path, out: str | Path, options: ExportOptions | None = N
     if options.to == "triton":
         name = check_name(options.name or out.resolve().name)
         labels_of(files.read_json(source / CONFIG_FILE))
+    files.check_name(out)
     _check_replaceable(out, name)
     with files.whole_folder(out) as aside:
         copy_without_weights(source, aside)

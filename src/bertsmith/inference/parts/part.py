@@ -75,7 +75,11 @@ class Account:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
+    def from_json(cls, values: Any) -> Self:
+        """What `to_json` made. ValueError for anything else."""
+        kinds = {name: type(value) for name, value in vars(cls()).items()}
+        if not isinstance(values, dict) or {name: type(value) for name, value in values.items()} != kinds:
+            raise ValueError(f"it does not hold {', '.join(kinds)}")
         return cls(**values)
 
 

@@ -50,8 +50,8 @@ class RowOptions:
         if str(out) == "-" and (self.resume or self.workers > 1 or self.gpus):
             what = "--resume, --workers and --gpus write parts beside a file, and there is none"
             raise BertsmithError(what, "standard output", "name a file with --out")
-        if str(out) != "-" and Path(out).is_dir():
-            raise BertsmithError("this is a folder", out, "name a file with --out")
+        if str(out) != "-":
+            PartsFolder(Path(out)).check()
         if self.resume and str(source) == "-":
             raise BertsmithError("what came through a pipe cannot be resumed", "standard input", "name a file")
         if str(out) != "-" and str(source) != "-" and PartsFolder(Path(out)).owns(Path(source)):
@@ -121,6 +121,8 @@ def answer_rows(job: Job, source: str | Path, out: str | Path, options: RowOptio
 
 def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, progress: Progress) -> Account:
     folder = PartsFolder(out)
+    if folder.out != out:
+        say(f"{out} is a link: the file that it leads to is written, {folder.out}")
     folder.refuse_to_begin(options.resume)
     with _workers(job, folder, options) as workers:
         made_from = {
