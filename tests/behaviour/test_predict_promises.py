@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,8 @@ import pytest
 import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
+from bertsmith.inference.embed_file import embed_file
+from bertsmith.inference.parts.run import RowOptions
 from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.reading.records import Columns
@@ -178,6 +182,33 @@ def test_standard_input_is_answered_row_by_row(single: Path) -> None:
         assert process.wait(60) == 0
     finally:
         process.kill()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_named_pipe_is_answered_and_cannot_be_resumed(single: Path, encoder: Path, tmp_path: Path, capsys) -> None:
+    pipe, device = tmp_path / "pipe", {"device": "cpu", "precision": "fp32"}
+    os.mkfifo(pipe)
+    for work, out in ((predict_file, "-"), (predict_file, tmp_path / "a.jsonl"), (embed_file, tmp_path / "b.jsonl")):
+        writer = threading.Thread(target=pipe.write_bytes, args=(b"text\nword1\nword2\n",))
+        writer.start()
+        assert work(single, pipe, out, **device).rows == 2  # type: ignore[operator]
+        writer.join()
+        text = capsys.readouterr().out if out == "-" else Path(out).read_text()
+        assert [json.loads(line)["text"] for line in text.splitlines()] == ["word1", "word2"]
+    with pytest.raises(BertsmithError, match="cannot be resumed"):
+        predict_file(single, pipe, tmp_path / "c.jsonl", rows=RowOptions(resume=True), **device)
+    with pytest.raises(BertsmithError, match="a pipe, because they are read more than once"):
+        bertsmith.finetune("classify", encoder, pipe, DEV, tmp_path / "run", settings=SHORT)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_messages_about_a_pipe_name_it(single: Path, tmp_path: Path, skip: bool) -> None:
+    call = [sys.executable, "-m", "bertsmith", "predict", str(single), "-", "--out", str(tmp_path / "out.jsonl")]
+    if skip:
+        call += ["--on-error", "skip"]
+    done = subprocess.run(call, input="body\nword1\n" if skip else "", capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "where: standard input\n" in done.stderr
 
 
 def test_a_two_label_classifier_without_names_is_read(single: Path, tmp_path: Path) -> None:

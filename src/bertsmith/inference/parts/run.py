@@ -21,6 +21,7 @@ from bertsmith.inference.parts.reading import parts_of
 from bertsmith.inference.parts.stream import stream
 from bertsmith.inference.parts.workers import Here, Load, Workers, processes
 from bertsmith.tasks.reading.bad_rows import listed
+from bertsmith.tasks.reading.files import is_pipe, name_of
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class RowOptions:
             raise BertsmithError(what, "standard output", "name a file with --out")
         if str(out) != "-":
             PartsFolder(Path(out)).check()
-        if self.resume and str(source) == "-":
-            raise BertsmithError("what came through a pipe cannot be resumed", "standard input", "name a file")
+        if self.resume and is_pipe(source):
+            raise BertsmithError("what came through a pipe cannot be resumed", name_of(source), "name a file")
         if str(out) != "-" and str(source) != "-" and PartsFolder(Path(out)).owns(Path(source)):
             raise BertsmithError("the input would be replaced or removed by the output", out, "choose another --out")
 
@@ -207,7 +208,7 @@ def _refuse_left_out(finished: Mapping[int, Account]) -> None:
 def _tell_kept(folder: PartsFolder, source: str | Path) -> None:
     """Says what is kept of unfinished work; what came through a pipe is of no use."""
     parts = folder.finished_parts()
-    if str(source) == "-":
+    if is_pipe(source):
         folder.remove()
     elif parts:
         say(f"finished parts are kept in {folder.path} ({parts:,} of them): --resume continues from there")
@@ -217,7 +218,7 @@ def _check_some(done: Account, source: str | Path) -> None:
     """Raises BertsmithError where all rows were left out: then it is not the rows that are wrong."""
     if not done.rows and done.skipped:
         what = listed(f"none of {done.skipped:,} rows can be used", done.first_skipped, done.skipped)
-        raise BertsmithError(what, source, "name the right columns, or another model")
+        raise BertsmithError(what, name_of(source), "name the right columns, or another model")
 
 
 def _input_facts(source: str | Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.tasks.reading.bad_rows import BadRow, Report, SkippedRows, raise_at_once, refusal
-from bertsmith.tasks.reading.files import Form, rows_of
+from bertsmith.tasks.reading.files import Form, name_of, rows_of
 from bertsmith.tasks.reading.files import Row as Row
 from bertsmith.tasks.reading.files import Source as Source
 from bertsmith.tasks.reading.labels import class_name, label_text
@@ -164,7 +164,7 @@ def read_records(
         else:
             group = row.get(columns.group) if isinstance(row, Mapping) else None
             records.append(record if group in (None, "") else replace(record, group=str(group)))
-    name = source if isinstance(source, str | Path) else "the rows"
+    name = name_of(source) if isinstance(source, str | Path) else "the rows"
     if bad and skipped is None:
         raise refusal(bad, len(records), name, "correct or remove these rows, or use --skip-bad-rows; nothing was done")
     if bad and skipped is not None and not skipped.may_skip(len(bad), len(records)):
@@ -231,7 +231,7 @@ def read_rows(
     reader: type[RowReader] = RowReader,
     report: Report = raise_at_once,
 ) -> Iterator[tuple[str, Row | str]]:
-    """(where, row) for every row. "-" is standard input: jsonl where it begins with a brace, else csv.
+    """(where, row) for every row, as `rows_of` gives them.
 
     labelled: rows to learn from, so that the label's column is wanted too. report: is given what is wrong with a row:
     bytes that are not UTF-8, a line that is not a row of its kind, a column missing that is wanted. Raises

@@ -5,8 +5,10 @@ import gzip
 import io
 import json
 import lzma
+import os
 import re
 import sys
+import threading
 from dataclasses import asdict
 from unittest.mock import patch
 
@@ -101,6 +103,39 @@ def test_standard_input_that_is_not_utf8_is_named_by_line(monkeypatch):
 def test_standard_input_that_is_closed_is_said(monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     assert "closed" in failing("-").what
+
+
+@pytest.mark.parametrize("pack", [lambda text: text, gzip.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize("text", [b"text,label\nhello,a\nworld,b\n", b'{"text": "hello", "label": "a"}\n'])
+def test_standard_input_may_be_compressed(monkeypatch, pack, text):
+    monkeypatch.setattr("sys.stdin", typed(pack(text)))
+    assert parts(read_records("-"))[0] == ("hello", None, "a")
+
+
+def test_what_is_read_from_a_pipe_in_vain_is_named(monkeypatch):
+    packed = gzip.compress(b"text,label\n" + b"".join(f"{number} {number**9},a\n".encode() for number in range(9999)))
+    for content, what in (
+        (packed[:-2000], "cannot be read to its end"),
+        (b"PAR1\x15\x04\n", "parquet cannot be read from a pipe"),
+        (b"", "no rows found"),
+    ):
+        monkeypatch.setattr("sys.stdin", typed(content))
+        error = failing("-")
+        assert what in error.what
+        assert error.where == "standard input"
+        assert error.fix
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+@pytest.mark.parametrize("name", ["pipe", "rows.tsv"])
+def test_a_named_pipe_is_read_as_standard_input_is(tmp_path, name):
+    """A tab parts the cells where the name says so, and a quote is then text."""
+    os.mkfifo(tmp_path / name)
+    content = b'text\tlabel\n"hello\ta\n' if name == "rows.tsv" else gzip.compress(b"text,label\nhello,a\n")
+    writer = threading.Thread(target=(tmp_path / name).write_bytes, args=(content,))
+    writer.start()
+    assert parts(read_records(tmp_path / name)) == [('"hello' if name == "rows.tsv" else "hello", None, "a")]
+    writer.join()
 
 
 def failing(path, columns=None):
