@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, TypeGuard, TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, Report, in_words, raise_at_once
-from bertsmith.tasks.reading.records import Columns, Row, RowReader, has_lone_surrogate
+from bertsmith.tasks.reading.records import Columns, Row, RowReader, has_lone_surrogate, no_characters
 from bertsmith.tasks.task import NotFiniteError
 
 Named = tuple[str, Row | str]
@@ -199,5 +199,5 @@ def _is_finite(value: Any) -> bool:
 def check_line(where: str, line: str) -> None:
     """Raises BertsmithError for a row that UTF-8 cannot hold."""
     if has_lone_surrogate(line):
-        what = "a column of this row holds half of a surrogate pair, which cannot be written"
+        what = f"a column of this row holds {no_characters(line)}, which cannot be written"
         raise BertsmithError(what, where, "correct or remove this row")

@@ -10,6 +10,7 @@ import re
 import sys
 import threading
 from dataclasses import asdict
+from decimal import Decimal
 from unittest.mock import patch
 
 import pytest
@@ -314,6 +315,43 @@ def test_parquet_rows_are_those_of_the_same_csv(tmp_path):
     assert parts(read_records(path)) == [("one", None, "a"), ("two", None, "b")]
     error = failing(write(tmp_path / "rows.parquet.gz", gzip.compress(path.read_bytes())))
     assert "all but parquet may be compressed" in error.fix
+
+
+def test_values_of_parquet_that_json_has_no_type_for_are_written_out_and_said(tmp_path, said):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    columns = {
+        "text": ["one"],
+        "day": pa.array([[1]], pa.list_(pa.date32())),
+        "price": pa.array([Decimal("150.00")], pa.decimal128(20, 2)),
+        "map": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
+        "struct": [{"a": 1.5, "b": [b"bytes", None]}],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    ((_, row),) = read_rows(tmp_path / "rows.parquet", Columns())
+    assert row == {
+        "text": "one", "day": ["1970-01-02"], "price": "150.00", "map": [["k", 1]],
+        "struct": {"a": 1.5, "b": ["bytes", None]},
+    }  # fmt: skip
+    (line,) = [each for each in said.text.splitlines() if "JSON has no such type" in each]
+    assert all(name in line for name in ("day (list<", "price (decimal128(20, 2))"))
+    assert not any(name in line for name in ("text (", "map (", "struct ("))
+    pq.write_table(
+        pa.table({"text": ["one"], "at": pa.array([1 << 60], pa.timestamp("us"))}), tmp_path / "rows.parquet"
+    )
+    error = failing(tmp_path / "rows.parquet")
+    assert "a value of these rows cannot be read" in error.what
+    assert error.fix
+
+
+def test_bytes_of_parquet_that_are_not_utf8_are_called_so(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": [b"one", b"tw\xff"], "label": ["a", "b"]}), tmp_path / "rows.parquet")
+    error = failing(tmp_path / "rows.parquet")
+    assert "row 2: column 'text' holds bytes that are not UTF-8" in error.what
 
 
 def test_standard_input_gives_each_row_as_it_comes(monkeypatch):
