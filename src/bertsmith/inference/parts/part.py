@@ -145,7 +145,7 @@ def _answer(work: PartWork, part: Part, rows: list[Named], report: Report) -> An
             payload = work.answered(good, part, account, report) if good else b""
             return Answered(payload, [], account)
         except BertsmithError as error:
-            names = error.rows if isinstance(error, NotFiniteError) else (error.where,)
+            names = set(error.rows if isinstance(error, NotFiniteError) else (error.where,))
             bad = [row for row in good if row[0] in names]
             if not bad:
                 raise
