@@ -5,17 +5,23 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
+import torch
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.embed_file import embed_file
 from bertsmith.inference.parts.run import RowOptions
 from bertsmith.inference.predict_file import predict_file
-from made_rows import made_model
+from bertsmith.inference.predictor import Predictor
+from made_heads import KINDS, made_head
+from made_rows import PIECES, made_model
 
 CPU = {"device": "cpu", "precision": "fp32"}
 SKIP = RowOptions(on_error="skip", part_rows=3)
@@ -105,6 +111,56 @@ def test_vectors_leave_bad_rows_out_too(model, tmp_path):
     assert np.load(tmp_path / "out.npy", allow_pickle=False).shape == (3, 32)
     assert embed_file(model, tmp_path / "rows.jsonl", tmp_path / "out.jsonl", rows=SKIP, **CPU).skipped == 3
     assert [row["text"] for row in lines(tmp_path / "out.jsonl")] == ["word1", "word2"]
+
+
+def overflowing(folder: Path, kind: str) -> tuple[Path, Path, list[int]]:
+    """A model whose numbers overflow at word8, rows for it, and the numbers of those with that word."""
+    made_head(kind, folder / "drawn")
+    weights = safetensors.torch.load_file(folder / "drawn" / "model.safetensors")
+    (words,) = (name for name in weights if "word_embeddings" in name)
+    weights[words][PIECES.index("word8")] = torch.tensor([3e38, -3e38] * 16)
+    safetensors.torch.save_file(weights, folder / "drawn" / "model.safetensors", {"format": "pt"})
+    made = KINDS[kind][3] * 3
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+    found = [number for number, row in enumerate(made, 1) if "word8" in json.dumps(row)]
+    assert found == [4, 5, 9, 10, 14, 15]
+    return folder / "drawn", folder / "rows.jsonl", found
+
+
+@pytest.mark.parametrize("kind", ["classify", "many labels", "regress", "tag", "qa", "choice", "score", "embed"])
+def test_scores_that_are_not_finite_are_errors_of_their_rows(kind, tmp_path):
+    folder, source, bad = overflowing(tmp_path, kind)
+    for work in [predict_file, embed_file] if kind == "embed" else [predict_file]:
+        done = work(folder, source, tmp_path / "out.jsonl", rows=replace(SKIP, part_rows=7), **CPU)
+        assert (done.rows, done.skipped) == (9, 6)
+        errors = lines(tmp_path / "out.jsonl.errors.jsonl")
+        assert [each["where"] for each in errors] == [f"{source}:{number}" for number in bad]
+        assert {each["why"] for each in errors} == {"the model's scores of this row are not finite (NaN or infinity)"}
+        with pytest.raises(BertsmithError, match="of this row are not finite") as caught:
+            work(folder, source, tmp_path / "other.jsonl", **CPU)
+        assert caught.value.where == f"{source}:4"
+
+
+@pytest.mark.parametrize("work", [predict_file, embed_file])
+def test_a_number_that_json_does_not_have_is_not_written(model, tmp_path, work):
+    source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"text": "[MASK]", "n": 1}\n{"text": "[MASK]", "n": {"a": [NaN]}}\n{"text": "[MASK]"}\n')
+    with pytest.raises(BertsmithError, match="'n' of this row holds a number that JSON does not have") as caught:
+        work(model, source, out, **CPU)
+    assert caught.value.where == f"{source}:2"
+    assert work(model, source, out, rows=SKIP, **CPU).skipped == 1
+    for name in ("out.jsonl", "out.jsonl.errors.jsonl"):
+        for line in (tmp_path / name).read_text().splitlines():
+            json.loads(line, parse_constant=pytest.fail)
+    assert '"n": {"a": [NaN]}' in str(lines(tmp_path / "out.jsonl.errors.jsonl")[0]["row"])
+
+
+def test_an_answer_that_is_not_finite_is_not_written_into_a_table_either(model, tmp_path, monkeypatch):
+    (tmp_path / "rows.csv").write_text("text,n\na [MASK],1\n")
+    monkeypatch.setattr(Predictor, "predict", lambda *_: [{"guesses": [], "score": math.inf, "truncated_tokens": 0}])
+    with pytest.raises(BertsmithError, match="'score' of this row holds a number") as caught:
+        predict_file(model, tmp_path / "rows.csv", tmp_path / "out.csv", **CPU)
+    assert caught.value.where == f"{tmp_path / 'rows.csv'}:2"
 
 
 def test_a_pipe_leaves_bad_rows_out_and_ends_with_status_0(model, monkeypatch, capsys):

@@ -212,6 +212,23 @@ def test_what_another_run_left_of_a_part_is_not_used(model, tmp_path):
     assert PartsFolder(out).bad.read_bytes() == PartsFolder(whole).bad.read_bytes()
 
 
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", '{"rows": 7}', "of another kind"])
+def test_a_part_whose_account_is_damaged_is_named_and_can_be_done_again(model, tmp_path, content):
+    source, out, whole = masked_rows(tmp_path / "rows.jsonl", bad=(40,)), tmp_path / "out.jsonl", tmp_path / "w.jsonl"
+    with pytest.raises(BertsmithError, match=r"no \[MASK\]"):
+        predicted(model, source, out, SMALL)
+    account = PartsFolder(out).path / "00000002.json"
+    account.write_text(content if content != "of another kind" else account.read_text().replace("7", '"7"'))
+    with pytest.raises(BertsmithError) as caught:
+        predicted(model, source, out, RESUMED)
+    assert caught.value.where == str(account)
+    assert "delete this file" in caught.value.fix
+    account.unlink()
+    predicted(model, source, out, RowOptions(part_rows=7, resume=True, on_error="skip"))
+    predicted(model, source, whole, RowOptions(part_rows=7, on_error="skip"))
+    assert out.read_bytes() == whole.read_bytes()
+
+
 def test_predictions_in_the_model_folder_do_not_change_the_model(model, tmp_path):
     source, folder = masked_rows(tmp_path / "rows.jsonl", bad=(40,)), tmp_path / "model"
     shutil.copytree(model, folder)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,8 @@ import pytest
 import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
+from bertsmith.inference.embed_file import embed_file
+from bertsmith.inference.parts.run import RowOptions
 from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.reading.records import Columns
@@ -101,6 +105,16 @@ def test_a_table_that_was_written_is_read_as_it_was(single: Path, tmp_path: Path
     assert predict_file(single, out, tmp_path / "again.jsonl", device="cpu").rows == len(texts)
 
 
+def test_cells_of_a_table_that_are_no_text_or_number_are_json(single: Path, tmp_path: Path) -> None:
+    row = {"text": "word1", "n": 1.5, "empty": None, "yes": True, "list": ["é", {"a": None}], "object": {"a": "b"}}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    predict_file(single, tmp_path / "rows.jsonl", tmp_path / "out.csv", device="cpu", precision="fp32")
+    with open(tmp_path / "out.csv", newline="", encoding="utf-8") as file:
+        (found,) = csv.DictReader(file)
+    assert (found["n"], found["empty"], found["yes"], found["object"]) == ("1.5", "", "true", '{"a": "b"}')
+    assert found["list"] == '["é", {"a": null}]'
+
+
 def test_what_was_cut_of_dev_rows_is_counted_in_what_finetune_returns(encoder: Path) -> None:
     dev = [{**row, "text": row["text"] + " word1" * 40} for row in DEV]
     result = bertsmith.finetune("classify", encoder, TRAIN, dev, None, settings=SHORT)
@@ -170,6 +184,33 @@ def test_standard_input_is_answered_row_by_row(single: Path) -> None:
         process.kill()
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_named_pipe_is_answered_and_cannot_be_resumed(single: Path, encoder: Path, tmp_path: Path, capsys) -> None:
+    pipe, device = tmp_path / "pipe", {"device": "cpu", "precision": "fp32"}
+    os.mkfifo(pipe)
+    for work, out in ((predict_file, "-"), (predict_file, tmp_path / "a.jsonl"), (embed_file, tmp_path / "b.jsonl")):
+        writer = threading.Thread(target=pipe.write_bytes, args=(b"text\nword1\nword2\n",))
+        writer.start()
+        assert work(single, pipe, out, **device).rows == 2  # type: ignore[operator]
+        writer.join()
+        text = capsys.readouterr().out if out == "-" else Path(out).read_text()
+        assert [json.loads(line)["text"] for line in text.splitlines()] == ["word1", "word2"]
+    with pytest.raises(BertsmithError, match="cannot be resumed"):
+        predict_file(single, pipe, tmp_path / "c.jsonl", rows=RowOptions(resume=True), **device)
+    with pytest.raises(BertsmithError, match="a pipe, because they are read more than once"):
+        bertsmith.finetune("classify", encoder, pipe, DEV, tmp_path / "run", settings=SHORT)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_messages_about_a_pipe_name_it(single: Path, tmp_path: Path, skip: bool) -> None:
+    call = [sys.executable, "-m", "bertsmith", "predict", str(single), "-", "--out", str(tmp_path / "out.jsonl")]
+    if skip:
+        call += ["--on-error", "skip"]
+    done = subprocess.run(call, input="body\nword1\n" if skip else "", capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "where: standard input\n" in done.stderr
+
+
 def test_a_two_label_classifier_without_names_is_read(single: Path, tmp_path: Path) -> None:
     """transformers leaves id2label out of a config.json with exactly two."""
     import shutil
@@ -213,10 +254,37 @@ def test_a_pipe_without_rows_is_refused(single: Path, typed: str) -> None:
     assert done.stdout == ""
 
 
-def test_a_folder_in_place_of_the_output_is_refused_before_any_work(single: Path, tmp_path: Path) -> None:
-    (tmp_path / "out.jsonl").mkdir()
-    with pytest.raises(BertsmithError, match="this is a folder"):
+@pytest.mark.parametrize("folder", ["out.jsonl", "out.jsonl.errors.jsonl"])
+def test_a_folder_in_place_of_the_output_is_refused_before_any_work(single: Path, tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    with pytest.raises(BertsmithError, match="this is a folder") as caught:
         predict_file(single, tmp_path / "not there.jsonl", tmp_path / "out.jsonl", device="cpu")
+    assert caught.value.where == str(tmp_path / folder)
+
+
+@pytest.mark.parametrize("length", [230, 250, 255, 300])
+def test_a_name_that_is_too_long_for_what_stands_beside_it_is_refused(
+    single: Path, tmp_path: Path, length: int
+) -> None:
+    out = tmp_path / f"{'x' * (length - 6)}.jsonl"
+    with pytest.raises(BertsmithError, match="File name too long") as caught:
+        predict_file(single, tmp_path / "not there.jsonl", out, device="cpu")
+    assert "shorter name" in caught.value.fix
+
+
+def test_a_link_in_place_of_the_output_is_written_through(single: Path, tmp_path: Path, said) -> None:
+    (tmp_path / "rows.csv").write_text("text\nword1\n")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out.jsonl").symlink_to("elsewhere/real.jsonl")
+    for there in (False, True):
+        assert (tmp_path / "out.jsonl").exists() is there
+        predict_file(single, tmp_path / "rows.csv", tmp_path / "out.jsonl", device="cpu")
+    assert (tmp_path / "out.jsonl").is_symlink()
+    assert [each.name for each in (tmp_path / "elsewhere").iterdir()] == ["real.jsonl"]
+    assert "the file that it leads to is written" in said.text
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    with pytest.raises(BertsmithError, match="leads to itself"):
+        predict_file(single, tmp_path / "rows.csv", tmp_path / "loop.jsonl", device="cpu")
 
 
 @pytest.mark.parametrize("rows_", [[("a", "b")], ["x", ["y"]], [b"x"], [None]])

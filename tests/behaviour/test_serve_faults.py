@@ -318,6 +318,14 @@ def test_health_is_503_until_all_models_are_loaded(served_models: dict[str, Path
         assert set(seen[:-1]) == {503}
 
 
+def _of_equal_names(folder: Path, copy: Path) -> Path:
+    """The folder with one name for its two classes."""
+    shutil.copytree(folder, copy)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "id2label": dict.fromkeys(config["id2label"], "good")}))
+    return copy
+
+
 def test_what_the_user_gets_wrong_is_one_message(
     served_models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -333,6 +341,7 @@ def test_what_the_user_gets_wrong_is_one_message(
             (labels, "--port", port): "this address cannot be taken",
             (labels, "--host", "no such host"): "this address cannot be taken",
             (labels, "--port", "65536"): "there is no port 65536",
+            (str(_of_equal_names(served_models["labels"], tmp_path / "equal")),): "classes of this model have the name",
             (): "no model is named",
             (labels, "--limits.rows", "0"): "--limits.rows is 0",
             (labels, "--token", "pässword"): "a token has",

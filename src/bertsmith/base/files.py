@@ -25,6 +25,8 @@ _DISK_FIXES = {
     errno.EDQUOT: "your quota is used up; free some space or choose another folder, then run the command again",
     errno.EROFS: "choose a folder on a disk that can be written to",
     errno.EACCES: "choose a folder that you may write to, or fix its permissions",
+    errno.EPERM: "choose a folder that you may write to",
+    errno.ENAMETOOLONG: "choose a shorter name: what is unfinished needs some 40 bytes more than it",
     errno.EIO: "see to the disk: it fails to write; what was finished is intact",
     errno.ESTALE: "see to the shared disk: it was mounted anew or its folder was replaced; then run the command again",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f), or choose another disk",
@@ -60,6 +62,25 @@ def read_errors(path: str | Path) -> Iterator[None]:
         raise BertsmithError(f"this file cannot be read ({reason})", path, "name a file that you may read") from error
 
 
+def make_folder(folder: Path, where: Path | None = None) -> None:
+    """Makes a folder, and those that it lies in, where they are not there. Raises BertsmithError where that cannot be
+    done, which names `where` if given."""
+    where = where or folder
+    with disk_errors(where):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (NotADirectoryError, FileExistsError) as error:
+            raise BertsmithError("a file is in the way of this folder", where, "give another folder") from error
+        except FileNotFoundError as error:  # as in /proc, where the system alone makes folders
+            raise BertsmithError("no folder can be made here", where, "choose a folder on a disk") from error
+
+
+def check_name(path: Path) -> None:
+    """Raises BertsmithError for a name that is too long for the disk, or becomes so by what stands beside it."""
+    with disk_errors(path), suppress(FileNotFoundError, NotADirectoryError):
+        os.lstat(_beside(path, "part"))
+
+
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Calls `write` on a file beside `path`, syncs it and renames it into place: readers see the old or the new file.
 
@@ -67,8 +88,8 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """
     aside = _beside(path, "part")
     with disk_errors(path):
+        make_folder(path.parent)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             with open(aside, "wb") as file:
                 write(file)
                 file.flush()
@@ -113,8 +134,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
     aside = _beside(path, "part")
     with disk_errors(path):
         put_back(path.parent, path.name)
+        make_folder(aside, path)
         try:
-            aside.mkdir(parents=True)
             yield aside
             for file in aside.rglob("*"):
                 sync(file)

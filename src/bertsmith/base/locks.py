@@ -55,13 +55,10 @@ def alone_in(folder: Path) -> Iterator[bool]:
 
 @contextmanager
 def _lock_file(folder: Path) -> Iterator[IO[bytes]]:
+    files.make_folder(folder)
     with files.disk_errors(folder):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            # Open for reading too, without which NFS gives no shared lock.
-            file = open(folder / LOCK_FILE, "a+b")  # noqa: SIM115  closed below, which releases the lock
-        except (NotADirectoryError, FileExistsError) as error:
-            raise BertsmithError("a file is in the way of this folder", folder, "give another folder") from error
+        # Open for reading too, without which NFS gives no shared lock.
+        file = open(folder / LOCK_FILE, "a+b")  # noqa: SIM115  closed below, which releases the lock
     with file:
         yield file
 

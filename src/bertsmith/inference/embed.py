@@ -22,6 +22,7 @@ from bertsmith.tasks.embedding.layers import LayersModel
 from bertsmith.tasks.embedding.pooling import POOLINGS, Pooling, VectorModel
 from bertsmith.tasks.reading.records import Columns, Record, Row, id_of, row_of, text_of
 from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer
+from bertsmith.tasks.task import NotFiniteError
 from bertsmith.weights.huggingface import TASK_FILE, model_folder, read_config
 from bertsmith.weights.names import POOLER
 
@@ -123,8 +124,12 @@ class Embedder:
     def embed(self, rows: Iterable[tuple[str, Row | str]], column: str = "") -> tuple[Vectors, Sequences]:
         """The same, with the sequences that were read, for rows that come with their names for messages. With layers
         the vectors of all tokens of all sequences, fp32[T, L * H]."""
-        sequences = self.encoded(rows, column)
-        return self.vectors(sequences), sequences
+        named = list(rows)
+        sequences = self.encoded(named, column)
+        try:
+            return self.vectors(sequences), sequences
+        except NotFiniteError as error:
+            raise error.of_rows([where for where, _ in named], sequences.rows) from error
 
     def encoded(self, rows: Iterable[tuple[str, Row | str]], column: str = "", keep_end: bool = False) -> Sequences:
         """The sequences of rows that come with their names for messages. keep_end: a long text loses its beginning."""

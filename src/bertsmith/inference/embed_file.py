@@ -15,13 +15,14 @@ from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say
 from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, columns_of, record_of
 from bertsmith.inference.parts.folder import Join, joined_lines
-from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, lines
+from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, json_text, lines
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows
 from bertsmith.inference.parts.tables import joined_array, joined_tables, parquet_library, table_of
 from bertsmith.inference.parts.workers import Given, Load
 from bertsmith.inference.predictor import TRUNCATED
 from bertsmith.tasks.kinds.embed import short_numbers
 from bertsmith.tasks.reading.bad_rows import Report, pass_over
+from bertsmith.tasks.reading.files import is_pipe
 from bertsmith.tasks.reading.records import Columns, Row, read_rows
 from bertsmith.tasks.sequences import Sequences, slots_of
 from bertsmith.weights.huggingface import model_folder
@@ -63,7 +64,7 @@ def embed_file(
         folder = model_folder(Path(model))
         columns = columns_of(folder, columns)
         load = partial(_loaded, model, {**loading, "columns": columns}, kind)
-    if str(source) != "-" and (others := _others(source, columns)):
+    if not is_pipe(source) and (others := _others(source, columns)):
         say(f"columns of {source} that have no part in the vectors: {', '.join(others)}")
     flags = {name: value for name, value in sorted(loading.items()) if name not in ("device", "vectors")}
     flags |= {"columns": asdict(columns), "vectors": asdict(options) | {"layers": list(options.layers)}, "kind": kind}
@@ -159,4 +160,4 @@ class EmbedWork(PartWork):
 
 def _json_line(where: str, row: Row, answer: tuple[Any, int]) -> str:
     vector, lost_tokens = answer
-    return json.dumps({**row, EMBEDDING: short_numbers(vector), TRUNCATED: lost_tokens}, ensure_ascii=False) + "\n"
+    return json_text(where, {**row, EMBEDDING: short_numbers(vector), TRUNCATED: lost_tokens}) + "\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.inference.parts.folder import joined_lines
-from bertsmith.inference.parts.part import Account, Named, Part, PartWork, lines
+from bertsmith.inference.parts.part import Account, Named, Part, PartWork, json_text, lines
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows
 from bertsmith.inference.parts.workers import Given, Load
 from bertsmith.inference.predictor import TRUNCATED, Prediction, Predictor, load_predictor
@@ -99,7 +98,7 @@ class PredictWork(PartWork):
 
 
 def _json_line(where: str, row: Row, prediction: Prediction) -> str:
-    return json.dumps({**row, PREDICTION: prediction}, ensure_ascii=False) + "\n"
+    return json_text(where, {**row, PREDICTION: prediction}) + "\n"
 
 
 class _Csv:
@@ -109,6 +108,7 @@ class _Csv:
         self._predictor, self._names, self._account = predictor, names, account
 
     def __call__(self, where: str, row: Row, prediction: Prediction) -> str:
+        json_text(where, prediction)  # numbers that are not finite are no answer in a table either
         cells = self._predictor.cells(prediction)
         if taken := sorted(cells.keys() & set(self._names)):
             raise BertsmithError(f"this file has a column '{taken[0]}' already", where, "rename that column")
@@ -116,7 +116,12 @@ class _Csv:
         if set(row) != set(self._names) or (self._account.header and header != self._account.header):
             raise BertsmithError("this row has other columns than the first one", where, "write to a .jsonl file")
         self._account.header = header
-        return _csv_line([*(row[name] for name in self._names), *cells.values()])
+        return _csv_line([*(_cell(where, row[name]) for name in self._names), *cells.values()])
+
+
+def _cell(where: str, value: Any) -> Any:
+    """A value as a cell of a table: what is no text or number stands there as JSON, and nothing as an empty cell."""
+    return json_text(where, value) if isinstance(value, list | dict | bool) else value
 
 
 def _csv_line(cells: list[Any]) -> str:

@@ -21,7 +21,7 @@ from bertsmith.tasks.kinds.masked_words import MaskedWords
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer, row_means
-from bertsmith.tasks.task import Answer, Answering, Examples, Floats, FolderFacts, Task, check_pairs
+from bertsmith.tasks.task import Answer, Answering, Examples, Floats, FolderFacts, NotFiniteError, Task, check_pairs
 from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, model_folder, read_config
 
 Prediction = Answer
@@ -67,9 +67,11 @@ class Predictor:
         if kind is None:
             what = f"this folder holds {architecture_of(config)}, which predicts nothing by itself"
             raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
-        self._task: Answering = kind.of_folder(
-            FolderFacts(config, trained.values, self.tokenizer, top, read_sentence_config(folder))
-        )
+        about = FolderFacts(config, trained.values, self.tokenizer, top, read_sentence_config(folder))
+        try:
+            self._task: Answering = kind.of_folder(about)
+        except BertsmithError as error:  # which names a file of the folder, and there may be several folders
+            raise BertsmithError(error.what, folder / error.where, error.fix) from error
         run_by = {"backend": backend, "device": device, "precision": precision}
         self._model, self._runner, facts = ready_model(
             self._task.build, folder, kind.may_be_fresh, **run_by, budget_tokens=budget_tokens
@@ -91,7 +93,10 @@ class Predictor:
         records, sequences = self.encoded(rows)
         if sequences.truncated.rows:
             say(f"{sequences.truncation()} (the model reads {self.max_length})")
-        return self.answered(self.outputs(sequences), records, sequences) if records else []
+        try:
+            return self.answered(self.outputs(sequences), records, sequences) if records else []
+        except NotFiniteError as error:
+            raise error.of_rows([record.where for record in records], sequences.rows) from error
 
     def encoded(self, rows: Iterable[tuple[str, Row | str]], keep_end: bool = False) -> tuple[list[Record], Sequences]:
         """Rows as records and as sequences. keep_end: what is too long loses its beginning.

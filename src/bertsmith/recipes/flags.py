@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import re
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -143,4 +144,5 @@ def _plain(box: str) -> str:
     if body and body[0].startswith("Missing from"):
         named = [line.strip() for line in body[1:] if len(line) - len(line.lstrip()) == 4]
         return f"missing: {', '.join(named)}"
-    return " ".join(line.strip() for line in body).rstrip(".")
+    text = " ".join(line.strip() for line in body).rstrip(".")
+    return re.sub(r"'None', |, 'None'", "", text)  # a flag that may be left out is one to tyro that may be None

@@ -114,12 +114,13 @@ _DECODERS: dict[str, Callable[[], _Decoder]] = {
 
 
 class _Members(io.RawIOBase):
-    """The members of a compressed file, one after the other. damage: what ended the stream early, or ""."""
+    """The members of a compressed file, one after the other. head: what was read of it already. damage: what ended the
+    stream early, or ""."""
 
-    def __init__(self, file: IO[bytes], codec: str) -> None:
+    def __init__(self, file: IO[bytes], codec: str, head: bytes = b"") -> None:
         self._file, self._codec = file, codec
         self._decoder = _DECODERS[codec]()
-        self._input, self._ended = b"", False
+        self._input, self._ended = head, False
         self._input_bytes = _ZST_INPUT if codec == "zst" else _INPUT
         self.damage = ""
 
@@ -168,10 +169,11 @@ class _Members(io.RawIOBase):
 
 
 class CompressedFile(io.BufferedReader):
-    """A decompressed stream. It ends where the file is damaged; `damage` then says how."""
+    """A decompressed stream. It ends where the file is damaged; `damage` then says how. head: what was read of the file
+    already."""
 
-    def __init__(self, file: IO[bytes], codec: str) -> None:
-        self._members = _Members(file, codec)
+    def __init__(self, file: IO[bytes], codec: str, head: bytes = b"") -> None:
+        self._members = _Members(file, codec, head)
         super().__init__(self._members, _BUFFER)
 
     @property

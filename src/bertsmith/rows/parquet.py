@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import log_choice
 from bertsmith.rows.lines import Fault, Report, Slice, raise_fault
 
 MAGIC = b"PAR1"
@@ -124,14 +125,35 @@ def as_bytes(column: Any) -> list[bytes | None]:
 
 
 def parquet_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number from 1, cells) of every row of a file, the cells as JSON has them: bytes that are text become text, and
-    what JSON has no type for, such as dates, is written out.
+    """(number from 1, cells) of every row of a file, the cells as JSON has them: bytes that are text become text, a map
+    a list of pairs, and what JSON has no type for, such as dates, is written out, and said.
 
-    Raises BertsmithError for a file that is damaged anywhere.
+    Raises BertsmithError for a file that is damaged anywhere, and for values that Python has no type for.
     """
+    with open_parquet(path) as file:
+        written_out = [f"{each.name} ({each.type})" for each in file.schema_arrow if _is_written_out(each.type)]
+    if written_out:
+        log_choice(f"read as text from {path}", ", ".join(written_out), "JSON has no such type")
     for first, batch in batches(Slice(path, path, "parquet"), None, raise_fault):
-        for number, row in enumerate(batch.to_pylist(), first + 1):
+        try:
+            rows = batch.to_pylist()
+        except (ValueError, OverflowError) as error:  # nanoseconds, or a year past 9999
+            where = f"{path}, rows {first + 1} to {first + batch.num_rows}"
+            what = f"a value of these rows cannot be read ({str(error).splitlines()[0]})"
+            raise BertsmithError(what, where, "write its column as text") from error
+        for number, row in enumerate(rows, first + 1):
             yield number, {name: _plain(value) for name, value in row.items()}
+
+
+def _is_written_out(kind: Any) -> bool:
+    """Whether JSON has no type for what a column of this one holds, or for a part of it."""
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        return _is_written_out(kind.value_type)
+    if types.is_nested(kind):
+        return any(_is_written_out(kind.field(place).type) for place in range(kind.num_fields))
+    return bool(types.is_temporal(kind) or types.is_decimal(kind))
 
 
 def _plain(value: Any) -> Any:
@@ -139,7 +161,7 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, bytes):
         return value.decode(errors="surrogateescape")
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}

@@ -13,6 +13,7 @@ from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.tasks.reading.bad_rows import SkippedRows, pass_over, raise_at_once
+from bertsmith.tasks.reading.files import is_pipe, name_of
 from bertsmith.tasks.reading.overlap import text_key
 from bertsmith.tasks.reading.parts import Parts, hold_out, read_parts, warn_of_copies
 from bertsmith.tasks.reading.records import Source, unused_columns
@@ -26,8 +27,8 @@ _SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 160
 def check_sources(sources: Mapping[str, Any]) -> None:
     """Raises BertsmithError for rows that cannot be read more than once: standard input, and iterators."""
     for part, source in sources.items():
-        if str(source) == "-":
-            what = f"the {part} rows cannot come from standard input, because they are read more than once"
+        if is_pipe(source):
+            what = f"the {part} rows cannot come from {name_of(source)}, a pipe, because they are read more than once"
             raise BertsmithError(what, part, "write them to a file first")
         if not isinstance(source, str | Path | Sequence):
             fix = "give a file, or a list of rows"

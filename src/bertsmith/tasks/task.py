@@ -8,7 +8,7 @@ token slots, U units of training, C classes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -140,9 +140,8 @@ class Runner:
             rows = [everyone[place % len(everyone)][place // len(everyone)] for place in range(len(order))]
         if not rows:
             return np.zeros((0, 0), dtype=np.float32)
-        found = np.concatenate(rows)
-        check_finite([found])
-        places = np.concatenate(order)
+        found, places = np.concatenate(rows), np.concatenate(order)
+        check_finite(found, np.repeat(places, sequences.lengths[places]) if per_token else places)
         if per_token:
             places = slots_of(np.concatenate(([0], np.cumsum(sequences.lengths))), places)
         scores = np.empty_like(found)
@@ -150,11 +149,28 @@ class Runner:
         return scores
 
 
-def check_finite(scores: Iterable[NDArray[Any]]) -> None:
-    """Raises BertsmithError for scores of a model that are NaN or infinite."""
-    if not all(np.isfinite(each).all() for each in scores):
+class NotFiniteError(BertsmithError):
+    """Scores of a model that are NaN or infinite. sequences: that have such. rows: their names, once they are known."""
+
+    sequences: NDArray[np.int64]
+    rows: tuple[str, ...] = ()
+
+    def of_rows(self, names: Sequence[str], rows: NDArray[np.int64]) -> NotFiniteError:
+        """The same of the first of the rows that have such scores. names: of all rows. rows: that of each sequence."""
+        bad = tuple(names[row] for row in np.unique(rows[self.sequences]))
+        what = "the model's scores of this row are not finite (NaN or infinity)"
+        error = NotFiniteError(what, bad[0], self.fix)
+        error.sequences, error.rows = self.sequences, bad
+        return error
+
+
+def check_finite(scores: NDArray[Any], sequences: NDArray[np.int64]) -> None:
+    """Raises NotFiniteError for scores of a model that are NaN or infinite: [R] or [R, C], of sequences int64[R]."""
+    if not np.isfinite(scores).all():
         fix = "use --precision fp32, or train again with a lower learning rate"
-        raise BertsmithError("the model's scores are not finite (NaN or infinity)", "the model", fix)
+        error = NotFiniteError("the model's scores are not finite (NaN or infinity)", "the model", fix)
+        error.sequences = np.unique(sequences[~np.isfinite(scores).reshape(len(scores), -1).all(1)])
+        raise error
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,10 @@ def test_text_and_json_come_back(tmp_path):
     assert left_behind(tmp_path) == ["b.json", "deep"]
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.EFBIG])
+REFUSALS = ["ENOSPC", "EDQUOT", "EROFS", "EACCES", "EIO", "EFBIG", "EPERM", "ENAMETOOLONG"]
+
+
+@pytest.mark.parametrize("code", [getattr(errno, name) for name in REFUSALS])
 def test_a_disk_that_refuses_leaves_the_old_file_and_no_rubbish(tmp_path, monkeypatch, code):
     path = tmp_path / "a.txt"
     files.write_text(path, "old")
@@ -53,6 +56,17 @@ def test_a_disk_that_refuses_leaves_the_old_file_and_no_rubbish(tmp_path, monkey
     assert raised.value.fix
     assert path.read_text() == "old"
     assert left_behind(tmp_path) == ["a.txt"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    for make in (lambda path: files.write_text(path / "a.txt", ""), lambda path: files.whole_folder(path).__enter__()):
+        with pytest.raises(BertsmithError, match="a file is in the way of this folder") as raised:
+            make(tmp_path / "file" / "deep")
+        assert raised.value.where == str(tmp_path / "file" / "deep")
+    if sys.platform == "linux":
+        with pytest.raises(BertsmithError, match="no folder can be made here"):
+            files.make_folder(Path("/proc/no folder"))
 
 
 def test_an_error_that_is_no_disks_fault_is_not_dressed_up(tmp_path, monkeypatch):

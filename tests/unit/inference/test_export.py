@@ -222,6 +222,10 @@ def test_an_earlier_export_is_replaced_and_anything_else_is_not(tmp_path: Path) 
         export(folder, out)
     with pytest.raises(BertsmithError, match="more than an earlier export"):
         export(folder, folder)
+    with pytest.raises(BertsmithError, match="a file is in the way"):
+        export(folder, out / "notes.txt" / "x")
+    with pytest.raises(BertsmithError, match="File name too long"):
+        export(folder, tmp_path / ("x" * 300))
 
 
 def test_another_model_in_a_repository_is_not_deleted(tmp_path: Path) -> None:
@@ -306,6 +310,16 @@ def test_a_repository_for_triton_is_read_and_its_model_runs(tmp_path: Path) -> N
     powers = np.exp(found[0])
     assert dict(zip(LABELS, powers / powers.sum(), strict=True)) == pytest.approx(expected["scores"], abs=1e-4)
     assert (out / "reviews" / "folder" / "tokenizer.json").is_file()
+
+
+def test_labels_that_triton_could_not_list_are_refused_before_any_work(tmp_path: Path) -> None:
+    folder = made_head("regress", tmp_path / "drawn")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "id2label": {"1": "a number"}}))
+    assert list(Predictor(folder, "cpu")(["word1"])[0]) == ["number", "truncated_tokens"]
+    with pytest.raises(BertsmithError, match="not numbered from 0"):
+        export(folder, tmp_path / "repository", ExportOptions(to="triton"))
+    assert [each.name for each in tmp_path.iterdir()] == ["drawn"]
 
 
 def parsed(text: str) -> Any:

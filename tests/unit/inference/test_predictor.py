@@ -209,6 +209,17 @@ def test_a_task_file_that_describes_no_task_is_named(classes, task, what):
     assert caught.value.fix
 
 
+@pytest.mark.parametrize("problem", ["single_label_classification", "multi_label_classification"])
+def test_classes_of_one_name_are_refused_for_one_would_be_lost(classes, problem):
+    config = json.loads((classes / "config.json").read_text())
+    named = {"id2label": {"0": "bad", "1": "good", "2": "good"}, "problem_type": problem}
+    (classes / "config.json").write_text(json.dumps({**config, **named}))
+    with pytest.raises(BertsmithError, match="2 classes of this model have the name 'good'") as caught:
+        Predictor(classes, "cpu")
+    assert caught.value.where == str(classes / "config.json")
+    assert "id2label" in caught.value.fix
+
+
 @pytest.mark.parametrize("architectures", [None, [], "BertModel", {"of": "BertModel"}])
 def test_a_config_that_names_no_class_is_said(classes, architectures):
     config = json.loads((classes / "config.json").read_text())

@@ -21,6 +21,7 @@ from bertsmith.inference.export.int8 import MAX_LOSS, check_enough, measured_los
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
 from bertsmith.tasks.embedding.pooling import VectorModel
+from bertsmith.tasks.reading.files import is_pipe
 from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.weights.huggingface import (
     CONFIG_FILE,
@@ -65,9 +66,13 @@ def export(model: str | Path, out: str | Path, options: ExportOptions | None = N
     backend = "openvino" if options.to == "openvino" else "onnx"
     for package in ("onnx", PACKAGES[backend]):
         check_installed(package, backend)
-    from bertsmith.inference.export.triton import arrange, check_name  # here and below, because it imports onnx
+    from bertsmith.inference.export.triton import arrange, check_name, labels_of  # here and below: it imports onnx
 
-    name = check_name(options.name or out.resolve().name) if options.to == "triton" else ""
+    name = ""
+    if options.to == "triton":
+        name = check_name(options.name or out.resolve().name)
+        labels_of(files.read_json(source / CONFIG_FILE))
+    files.check_name(out)
     _check_replaceable(out, name)
     with files.whole_folder(out) as aside:
         copy_without_weights(source, aside)
@@ -94,6 +99,8 @@ def _check_options(options: ExportOptions) -> None:
     if options.measure and options.int8 != (options.data is not None):
         what = "--int8 needs labelled rows to measure its cost on" if options.int8 else "--data is for --int8 alone"
         raise BertsmithError(what, "--data", "give both, or neither")
+    if options.data is not None and is_pipe(options.data):
+        raise BertsmithError("--data is read more than once, and a pipe can be read once", "--data", "name a file")
     if options.columns and options.data is None:
         raise BertsmithError("--columns is of the rows of --data", "--columns", "give both, or neither")
     if options.name is not None and options.to != "triton":

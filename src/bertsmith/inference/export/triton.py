@@ -18,6 +18,7 @@ import onnx
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.backends.exported import EXPORT_FILE
+from bertsmith.tasks.kinds.pooled import names_of_config
 from bertsmith.weights.huggingface import CONFIG_FILE
 
 VERSION, GRAPH, LABELS, CONFIG, FOLDER = "1", "model.onnx", "labels.txt", "config.pbtxt", "folder"
@@ -49,16 +50,15 @@ def arrange(exported: Path, name: str, graph: str) -> None:
             each.unlink()
         else:
             each.rename(kept / each.name)
-    labels = _labels(files.read_json(kept / CONFIG_FILE))
+    labels = labels_of(files.read_json(kept / CONFIG_FILE))
     if labels:
         files.write_text(exported / name / LABELS, "\n".join(labels) + "\n")
     files.write_text(exported / name / CONFIG, _config(name, model, bool(labels)))
 
 
-def _labels(config: Mapping[str, Any]) -> list[str]:
-    """Of the columns of `logits`, one a line, in their order."""
-    named = config.get("id2label") or {}
-    return [str(named[str(place)]).replace("\n", " ") for place in range(len(named))]
+def labels_of(config: Mapping[str, Any]) -> list[str]:
+    """Of the columns of `logits`, one a line, in their order. Raises BertsmithError as `names_of_config`."""
+    return [name.replace("\n", " ") for name in names_of_config(config)] if config.get("id2label") else []
 
 
 def _config(name: str, model: onnx.ModelProto, labelled: bool) -> str:

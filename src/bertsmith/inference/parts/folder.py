@@ -26,11 +26,21 @@ _COPIED_AT_ONCE = 1 << 20
 
 
 class PartsFolder:
-    """The parts of one file. path: their folder. bad: where the rows go that cannot be used."""
+    """The parts of one file. path: their folder. bad: where the rows go that cannot be used. out: the file; where it is
+    a link, the one that it leads to."""
 
     def __init__(self, out: Path) -> None:
-        self.out, self.path = out, out.with_name(f"{out.name}.parts")
-        self.bad = out.with_name(f"{out.name}.errors.jsonl")
+        self.out = out = Path(os.path.realpath(out)) if os.path.islink(out) else out
+        self.path, self.bad = out.with_name(f"{out.name}.parts"), out.with_name(f"{out.name}.errors.jsonl")
+
+    def check(self) -> None:
+        """Raises BertsmithError where this file cannot be written, as far as that shows before any work."""
+        files.check_name(self.bad)
+        for path in (self.out, self.bad):
+            if path.is_dir():
+                raise BertsmithError("this is a folder, and a file is to be written here", path, "choose another --out")
+        if self.out.is_symlink():
+            raise BertsmithError("this link leads to itself", self.out, "remove it, or choose another --out")
 
     def owns(self, path: Path) -> bool:
         """Whether a file is one that is written here, and may be replaced or removed."""
@@ -72,7 +82,7 @@ class PartsFolder:
         return [path for path in found if path.with_suffix(".part").is_file()]
 
     def _finished(self) -> dict[int, Account]:
-        return {int(path.stem): Account.from_json(files.read_json(path)) for path in self._accounts()}
+        return {int(path.stem): _account_in(path) for path in self._accounts()}
 
     def _check(self, made_from: Mapping[str, Any]) -> None:
         was = files.read_json(self.path / _MADE_FROM, "delete this folder to begin anew")
@@ -114,6 +124,14 @@ class PartsFolder:
 
     def _file(self, number: int, suffix: str) -> Path:
         return self.path / f"{number:08d}.{suffix}"
+
+
+def _account_in(path: Path) -> Account:
+    fix = "delete this file, so that its part is done again"
+    try:
+        return Account.from_json(files.read_json(path, fix))
+    except ValueError as error:
+        raise BertsmithError(f"this file does not say what became of the rows of a part: {error}", path, fix) from error
 
 
 def copy_files(paths: Sequence[Path], file: BinaryIO) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -9,7 +11,8 @@ from typing import Any, Literal, Self, TypeGuard, TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, Report, in_words, raise_at_once
-from bertsmith.tasks.reading.records import Columns, Row, RowReader, has_lone_surrogate
+from bertsmith.tasks.reading.records import Columns, Row, RowReader, has_lone_surrogate, no_characters
+from bertsmith.tasks.task import NotFiniteError
 
 Named = tuple[str, Row | str]
 """A row with its name for messages, "file:line"."""
@@ -72,7 +75,11 @@ class Account:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
+    def from_json(cls, values: Any) -> Self:
+        """What `to_json` made. ValueError for anything else."""
+        kinds = {name: type(value) for name, value in vars(cls()).items()}
+        if not isinstance(values, dict) or {name: type(value) for name, value in values.items()} != kinds:
+            raise ValueError(f"it does not hold {', '.join(kinds)}")
         return cls(**values)
 
 
@@ -138,10 +145,13 @@ def _answer(work: PartWork, part: Part, rows: list[Named], report: Report) -> An
             payload = work.answered(good, part, account, report) if good else b""
             return Answered(payload, [], account)
         except BertsmithError as error:
-            place = next((place for place, (where, _) in enumerate(good) if where == error.where), None)
-            if place is None:
+            names = set(error.rows if isinstance(error, NotFiniteError) else (error.where,))
+            bad = [row for row in good if row[0] in names]
+            if not bad:
                 raise
-            report(error, good.pop(place)[1])
+            for where, row in bad:
+                report(BertsmithError(error.what, where, error.fix), row)
+            good = [row for row in good if row[0] not in names]
 
 
 def is_bad(row: Named | BadRow) -> TypeGuard[BadRow]:
@@ -169,8 +179,25 @@ def lines(
             yield each, written
 
 
+def json_text(where: str, value: Any) -> str:
+    """A value of the row `where` as JSON. Raises BertsmithError for a number in it that is NaN or infinite."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        parts = value.items() if isinstance(value, Mapping) else ()
+        holder = next((f"'{name}'" for name, each in parts if not _is_finite(each)), "a column")
+        what = f"{holder} of this row holds a number that JSON does not have (NaN or infinity)"
+        raise BertsmithError(what, where, "write null in its place, or remove this row") from error
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, Mapping | list):
+        return all(map(_is_finite, value.values() if isinstance(value, Mapping) else value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
 def check_line(where: str, line: str) -> None:
     """Raises BertsmithError for a row that UTF-8 cannot hold."""
     if has_lone_surrogate(line):
-        what = "a column of this row holds half of a surrogate pair, which cannot be written"
+        what = f"a column of this row holds {no_characters(line)}, which cannot be written"
         raise BertsmithError(what, where, "correct or remove this row")

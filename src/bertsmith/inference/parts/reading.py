@@ -9,6 +9,7 @@ from typing import Any
 from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.parts.part import Named, OnError, Part, is_bad
 from bertsmith.tasks.reading.bad_rows import BadRow, refusal
+from bertsmith.tasks.reading.files import name_of
 from bertsmith.tasks.reading.records import Columns, RowReader, read_rows
 
 
@@ -35,7 +36,7 @@ def parts_of(
             raise _Enough
         if len(rows) >= part_rows and all(is_bad(each) for each in rows[-part_rows:]):
             bad = [each for each in rows[-part_rows:] if is_bad(each)]
-            raise refusal(bad, 0, source, error.fix or "name a file of another kind")
+            raise refusal(bad, 0, name_of(source), error.fix or "name a file of another kind")
 
     try:
         for where, row in read_rows(source, columns, reader=reader, report=keep):
@@ -50,4 +51,4 @@ def parts_of(
     if rows:
         yield Part(number, number * part_rows, rows, names)
     elif not number:
-        raise BertsmithError("no rows found", source, "give a file with at least one row behind the header")
+        raise BertsmithError("no rows found", name_of(source), "give a file with at least one row behind the header")

@@ -21,6 +21,7 @@ from bertsmith.inference.parts.reading import parts_of
 from bertsmith.inference.parts.stream import stream
 from bertsmith.inference.parts.workers import Here, Load, Workers, processes
 from bertsmith.tasks.reading.bad_rows import listed
+from bertsmith.tasks.reading.files import is_pipe, name_of
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,10 @@ class RowOptions:
         if str(out) == "-" and (self.resume or self.workers > 1 or self.gpus):
             what = "--resume, --workers and --gpus write parts beside a file, and there is none"
             raise BertsmithError(what, "standard output", "name a file with --out")
-        if str(out) != "-" and Path(out).is_dir():
-            raise BertsmithError("this is a folder", out, "name a file with --out")
-        if self.resume and str(source) == "-":
-            raise BertsmithError("what came through a pipe cannot be resumed", "standard input", "name a file")
+        if str(out) != "-":
+            PartsFolder(Path(out)).check()
+        if self.resume and is_pipe(source):
+            raise BertsmithError("what came through a pipe cannot be resumed", name_of(source), "name a file")
         if str(out) != "-" and str(source) != "-" and PartsFolder(Path(out)).owns(Path(source)):
             raise BertsmithError("the input would be replaced or removed by the output", out, "choose another --out")
 
@@ -121,6 +122,8 @@ def answer_rows(job: Job, source: str | Path, out: str | Path, options: RowOptio
 
 def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, progress: Progress) -> Account:
     folder = PartsFolder(out)
+    if folder.out != out:
+        say(f"{out} is a link: the file that it leads to is written, {folder.out}")
     folder.refuse_to_begin(options.resume)
     with _workers(job, folder, options) as workers:
         made_from = {
@@ -205,7 +208,7 @@ def _refuse_left_out(finished: Mapping[int, Account]) -> None:
 def _tell_kept(folder: PartsFolder, source: str | Path) -> None:
     """Says what is kept of unfinished work; what came through a pipe is of no use."""
     parts = folder.finished_parts()
-    if str(source) == "-":
+    if is_pipe(source):
         folder.remove()
     elif parts:
         say(f"finished parts are kept in {folder.path} ({parts:,} of them): --resume continues from there")
@@ -215,7 +218,7 @@ def _check_some(done: Account, source: str | Path) -> None:
     """Raises BertsmithError where all rows were left out: then it is not the rows that are wrong."""
     if not done.rows and done.skipped:
         what = listed(f"none of {done.skipped:,} rows can be used", done.first_skipped, done.skipped)
-        raise BertsmithError(what, source, "name the right columns, or another model")
+        raise BertsmithError(what, name_of(source), "name the right columns, or another model")
 
 
 def _input_facts(source: str | Path) -> dict[str, Any]:

@@ -14,29 +14,30 @@ from bertsmith.base.log import Progress, warn
 from bertsmith.inference.parts.part import Account, Answered, Named, OnError, Part, PartWork, answer
 from bertsmith.inference.parts.reading import parts_of
 from bertsmith.tasks.reading.bad_rows import SHOWN, BadRow, in_words, raise_at_once
+from bertsmith.tasks.reading.files import is_pipe, name_of
 from bertsmith.tasks.reading.records import read_rows
 
 
 def stream(work: PartWork, source: str | Path, part_rows: int, on_error: OnError, progress: Progress) -> Account:
-    """Answers rows to standard output, in their order. Those of standard input are answered as they come: those before
-    a bad one too."""
+    """Answers rows to standard output, in their order. Those of a pipe are answered as they come: those before a bad
+    one too."""
     done = Account()
-    is_pipe = str(source) == "-"
+    piped = is_pipe(source)
     parts = (
-        _as_they_come(work, part_rows, on_error)
-        if is_pipe
+        _as_they_come(work, source, part_rows, on_error)
+        if piped
         else parts_of(source, work.columns, work.reader, part_rows, on_error)
     )
     for part in parts:
-        for answered in _one_by_one(work, part, on_error) if is_pipe else [answer(work, part, on_error)]:
+        for answered in _one_by_one(work, part, on_error) if piped else [answer(work, part, on_error)]:
             for error, _ in answered.bad[: max(0, SHOWN - done.skipped)]:
                 warn(f"left out: {in_words(error)}")
             done.add(answered.account)
             sys.stdout.buffer.write(answered.payload)  # UTF-8, whatever the locale
             sys.stdout.buffer.flush()
         progress.advance(len(part.rows))
-    if is_pipe and not done.rows and not done.skipped:
-        raise BertsmithError("no rows found", "standard input", "give at least one row behind the header")
+    if piped and not done.rows and not done.skipped:
+        raise BertsmithError("no rows found", name_of(source), "give at least one row behind the header")
     return done
 
 
@@ -51,8 +52,8 @@ def _one_by_one(work: PartWork, part: Part, on_error: OnError) -> Iterator[Answe
     yield from found
 
 
-def _as_they_come(work: PartWork, most: int, on_error: OnError) -> Iterator[Part]:
-    """The rows of standard input in parts of all that have come so far, one at least: who types a row gets its answer
+def _as_they_come(work: PartWork, source: str | Path, most: int, on_error: OnError) -> Iterator[Part]:
+    """The rows of a pipe in parts of all that have come so far, one at least: who types a row gets its answer
     at once, and a long file is answered in large parts."""
     ready: queue.Queue[Named | BadRow | BaseException | None] = queue.Queue(maxsize=2 * most)
 
@@ -62,7 +63,7 @@ def _as_they_come(work: PartWork, most: int, on_error: OnError) -> Iterator[Part
     def read() -> None:
         try:
             report = raise_at_once if on_error == "stop" else keep
-            for row in read_rows("-", work.columns, reader=work.reader, report=report):
+            for row in read_rows(source, work.columns, reader=work.reader, report=report):
                 ready.put(row)
             ready.put(None)
         except BaseException as error:  # raised where the rows are used

@@ -55,7 +55,7 @@ class Likelihood(Answering):
             scored = self._scored(model, sequences, members, positions, runner.device)
             for member, position, value in zip(members.tolist(), positions.tolist(), scored.tolist(), strict=True):
                 found[member][position] = value
-        check_finite(found)
+        check_finite(np.concatenate(found), np.repeat(np.arange(len(found)), sequences.lengths))
         return found
 
     def answers_from(self, outputs: Sequence[Any], records: Sequence[Record], sequences: Sequences) -> list[Answer]:

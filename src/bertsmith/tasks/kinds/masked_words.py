@@ -99,8 +99,8 @@ class MaskedWords(Answering):
         logits = model.piece_scores(inputs, slots)[:, : self.tokenizer.size]
         top = logits.float().softmax(-1).topk(self.top)
         probabilities = top.values.cpu().numpy()
-        check_finite([probabilities])
         rows = np.repeat(members, inputs.asked.lengths)[slots.cpu().numpy()]
+        check_finite(probabilities, rows)
         return rows, probabilities, top.indices.cpu().numpy()
 
     def check_rows(self, records: Sequence[Record], sequences: Sequences) -> None:

@@ -57,13 +57,18 @@ def config_labels(names: Sequence[str], problem: str = SINGLE) -> dict[str, Any]
 
 def names_of_config(config: Mapping[str, Any]) -> list[str]:
     """The labels of a config.json, in the order of their ids. transformers leaves them out for exactly two, which it
-    then calls LABEL_0 and LABEL_1. Raises BertsmithError where they are not numbered from 0."""
+    then calls LABEL_0 and LABEL_1. Raises BertsmithError where they are not numbered from 0, and where two are equal:
+    answers are named by them."""
     named = config.get("id2label")
     if named is None:
         return ["LABEL_0", "LABEL_1"]
     if not isinstance(named, dict) or sorted(named) != sorted(str(place) for place in range(len(named))):
         raise BertsmithError("the labels (id2label) are not numbered from 0", "config.json", "fine-tune again")
-    return [str(named[str(place)]) for place in range(len(named))]
+    names = [str(named[str(place)]) for place in range(len(named))]
+    if twice := [name for name in names if names.count(name) > 1]:
+        what = f"{names.count(twice[0])} classes of this model have the name '{twice[0]}' (id2label)"
+        raise BertsmithError(what, "config.json", "give every class a name of its own, in id2label and in label2id")
+    return names
 
 
 def place_of(label: str, places: Mapping[str, int], where: str) -> int:

@@ -46,7 +46,12 @@ class SkippedRows:
 def line_of(bad: BadRow) -> bytes:
     """A line of JSON: {"where", "why", "row"}."""
     error, row = bad
-    line = json.dumps({"where": error.where, "why": error.what, "row": _plain(row)}, ensure_ascii=False, default=str)
+    told = {"where": error.where, "why": error.what, "row": _plain(row)}
+    try:
+        line = json.dumps(told, ensure_ascii=False, allow_nan=False, default=str)
+    except ValueError:  # a number that JSON does not have: then the row is a text, as one that is no JSON
+        told["row"] = json.dumps(told["row"], ensure_ascii=False, default=str)
+        line = json.dumps(told, ensure_ascii=False)
     # Half of a surrogate pair is written as JSON's escape of it.
     return f"{line}\n".encode(errors="backslashreplace")
 

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import IO, Any, BinaryIO, TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_errors
 from bertsmith.base.log import log_choice
-from bertsmith.rows.compressed import codec_of, peek
+from bertsmith.rows.compressed import CompressedFile, codec_of, damage_of, packing, peek
 from bertsmith.rows.encodings import UTF8_MARK, encoding_of
 from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, json_rows
 from bertsmith.rows.lines import Lines, Slice, open_text, raise_fault, split_at_returns
+from bertsmith.rows.parquet import MAGIC as PARQUET_MAGIC
 from bertsmith.rows.parquet import parquet_rows
 from bertsmith.rows.row import Row as FileRow
 from bertsmith.rows.tables import OPEN_QUOTE, QUOTE, cells_of, table_rows
@@ -54,16 +56,32 @@ class Form:
     quoted: bool | None = None
 
 
+def is_pipe(source: Any) -> bool:
+    """Whether rows can be read once only, as they come: of "-", which is standard input, and of named pipes."""
+    if not isinstance(source, str | Path):
+        return False
+    try:
+        return str(source) == "-" or stat.S_ISFIFO(os.stat(source).st_mode)
+    except (OSError, ValueError):  # which the reader says better
+        return False
+
+
+def name_of(source: str | Path) -> str:
+    """What a source is called in messages."""
+    return "standard input" if str(source) == "-" else str(source)
+
+
 def rows_of(source: Source, form: Form, report: Report) -> Iterator[tuple[str, Row | str]]:
-    """(where, row) for every row. "-" is standard input: jsonl where it begins with a brace, else csv.
+    """(where, row) for every row. "-" is standard input; of that and of other pipes the beginning tells whether they
+    are compressed, and without a name that says so that they are jsonl, by a brace, and else csv.
 
     report: is given what is wrong with a row, and the row. Raises BertsmithError for a file that is missing, damaged,
     may not be read, is of another kind, or has a line of names that cannot be used.
     """
     if not isinstance(source, str | Path):
         yield from ((f"row {number}", row) for number, row in enumerate(source, start=1))
-    elif str(source) == "-":
-        yield from _standard_input(form, report)
+    elif is_pipe(source):
+        yield from _piped_rows(source, form, report)
     else:
         yield from _file_rows(Path(source), form, report)
 
@@ -89,21 +107,39 @@ def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Ro
     yield from _parse(Lines(part, None, raise_fault, cut=False), _File(kind, name, form, head), report)
 
 
-def _standard_input(form: Form, report: Report) -> Iterator[tuple[str, Row]]:
+def _piped_rows(source: str | Path, form: Form, report: Report) -> Iterator[tuple[str, Row]]:
     """Rows as they come: the first line alone tells what they are."""
-    if sys.stdin is None:
-        raise BertsmithError("standard input is closed", "-", "pipe rows into the command, or name a file")
-    name = "standard input"
+    name = name_of(source)
     with read_errors(name):
-        stream = _own_standard_input()
-        first = stream.readline().removeprefix(UTF8_MARK)
-        lines = itertools.chain([first] if first else [], iter(stream.readline, b""))
-        kind = "jsonl" if first.lstrip().startswith(b"{") else "csv"
-        yield from _parse(((0, line) for line in lines), _File(kind, name, form, first), report)
+        stream: IO[bytes] = _own_standard_input() if str(source) == "-" else open(source, "rb")  # noqa: SIM115
+        head = stream.readline()
+        if codec := packing(head):
+            stream, head = CompressedFile(stream, codec, head), b""
+        lines = _lines_of(stream, head, name)
+        first = next(lines, b"").removeprefix(UTF8_MARK)
+        if first.startswith(PARQUET_MAGIC):
+            raise BertsmithError("parquet cannot be read from a pipe", name, "write it to a file, and name that")
+        kind = Path(source).suffix.lstrip(".").lower()
+        if kind not in ("csv", "tsv", "jsonl"):
+            kind = "jsonl" if first.lstrip().startswith(b"{") else "csv"
+        every = itertools.chain([first] if first else [], lines)
+        yield from _parse(((0, line) for line in every), _File(kind, name, form, first), report)
+
+
+def _lines_of(stream: IO[bytes], head: bytes, name: str) -> Iterator[bytes]:
+    """The lines of a stream behind the one that was read. Raises BertsmithError where it is damaged."""
+    line = head or stream.readline()
+    while line and not damage_of(stream):
+        yield line
+        line = stream.readline()
+    if damage := damage_of(stream):
+        raise BertsmithError(f"this cannot be read to its end ({damage})", name, "compress it again")
 
 
 def _own_standard_input() -> BinaryIO:
     """Standard input with a buffer of our own: Python cannot exit while a thread waits in the buffer of `sys.stdin`."""
+    if sys.stdin is None:
+        raise BertsmithError("standard input is closed", "standard input", "pipe rows into the command, or name a file")
     try:
         return open(os.dup(sys.stdin.fileno()), "rb")
     except (OSError, ValueError, AttributeError):  # a stream without a file, as in tests

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.tasks.reading.bad_rows import BadRow, Report, SkippedRows, raise_at_once, refusal
-from bertsmith.tasks.reading.files import Form, rows_of
+from bertsmith.tasks.reading.files import Form, name_of, rows_of
 from bertsmith.tasks.reading.files import Row as Row
 from bertsmith.tasks.reading.files import Source as Source
 from bertsmith.tasks.reading.labels import class_name, label_text
@@ -164,7 +164,7 @@ def read_records(
         else:
             group = row.get(columns.group) if isinstance(row, Mapping) else None
             records.append(record if group in (None, "") else replace(record, group=str(group)))
-    name = source if isinstance(source, str | Path) else "the rows"
+    name = name_of(source) if isinstance(source, str | Path) else "the rows"
     if bad and skipped is None:
         raise refusal(bad, len(records), name, "correct or remove these rows, or use --skip-bad-rows; nothing was done")
     if bad and skipped is not None and not skipped.may_skip(len(bad), len(records)):
@@ -192,7 +192,7 @@ def label_of(row: Row, column: str) -> str:
     label = "" if value is None else label_text(value)
     if not label:
         raise ValueError(f"no label in column '{column}'")
-    _check_characters(label, column)
+    check_characters(label, column)
     return label
 
 
@@ -215,13 +215,14 @@ def text_of(row: Row, column: str) -> str:
         raise ValueError(f"column '{column}' holds no text" if column in row else f"no column '{column}'")
     if not text.strip():
         raise ValueError(f"column '{column}' is empty")
-    _check_characters(text, column)
+    check_characters(text, column)
     return text
 
 
-def _check_characters(text: str, column: str) -> None:
+def check_characters(text: str, column: str) -> None:
+    """ValueError for a text that holds what is no character."""
     if has_lone_surrogate(text):
-        raise ValueError(f"column '{column}' holds half of a surrogate pair, which is not a character")
+        raise ValueError(f"column '{column}' holds {no_characters(text)}, which is not a character")
 
 
 def read_rows(
@@ -231,7 +232,7 @@ def read_rows(
     reader: type[RowReader] = RowReader,
     report: Report = raise_at_once,
 ) -> Iterator[tuple[str, Row | str]]:
-    """(where, row) for every row. "-" is standard input: jsonl where it begins with a brace, else csv.
+    """(where, row) for every row, as `rows_of` gives them.
 
     labelled: rows to learn from, so that the label's column is wanted too. report: is given what is wrong with a row:
     bytes that are not UTF-8, a line that is not a row of its kind, a column missing that is wanted. Raises
@@ -259,3 +260,10 @@ def unused_columns(
 def has_lone_surrogate(text: str) -> bool:
     """Whether a text holds half of a surrogate pair, which JSON can write ("\\ud800") and UTF-8 cannot."""
     return not text.isascii() and _SURROGATE.search(text) is not None
+
+
+def no_characters(text: str) -> str:
+    """What a text with a lone surrogate holds. Bytes that are not UTF-8 stand in parquet's texts as low ones, of which
+    the cut-off emoji of a JSON file may be one, too."""
+    are_bytes = all("\udc80" <= each <= "\udcff" for each in _SURROGATE.findall(text))
+    return "bytes that are not UTF-8, or half of a surrogate pair" if are_bytes else "half of a surrogate pair"

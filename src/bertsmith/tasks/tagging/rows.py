@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.tasks.reading.records import Columns, Record, Row, has_lone_surrogate, id_of, row_of, text_of
+from bertsmith.tasks.reading.records import Columns, Record, Row, check_characters, id_of, row_of, text_of
 from bertsmith.tasks.scoring.entities import Span
 from bertsmith.tasks.tagging.align import in_characters
 from bertsmith.tasks.tagging.schemes import first_overlap, spans_of, split_tag
@@ -44,8 +44,7 @@ def tagged_record(row: Row | str, columns: Columns, labelled: bool, where: str) 
         tags = tuple(tags_of_words(_cell(row, columns.tags, "tags"), words, columns.tags)) if labelled else None
         label = None if tags is None else tuple(in_characters(spans_of(tags), word_offsets(words)))
         text = " ".join(words)
-        if has_lone_surrogate(text + " ".join(tags or ())):
-            raise ValueError(f"column '{columns.tokens}' holds half of a surrogate pair, which is not a character")
+        check_characters(text + " ".join(tags or ()), columns.tokens)
         return TaggedRecord(text, None, label, where, id_of(row, columns), words=tuple(words), tags=tags)
     if columns.text not in row:
         raise ValueError(f"no column '{columns.tokens}' of words and no column '{columns.text}'; {_found(row)}")

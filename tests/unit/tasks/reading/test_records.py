@@ -5,9 +5,12 @@ import gzip
 import io
 import json
 import lzma
+import os
 import re
 import sys
+import threading
 from dataclasses import asdict
+from decimal import Decimal
 from unittest.mock import patch
 
 import pytest
@@ -101,6 +104,39 @@ def test_standard_input_that_is_not_utf8_is_named_by_line(monkeypatch):
 def test_standard_input_that_is_closed_is_said(monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     assert "closed" in failing("-").what
+
+
+@pytest.mark.parametrize("pack", [lambda text: text, gzip.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize("text", [b"text,label\nhello,a\nworld,b\n", b'{"text": "hello", "label": "a"}\n'])
+def test_standard_input_may_be_compressed(monkeypatch, pack, text):
+    monkeypatch.setattr("sys.stdin", typed(pack(text)))
+    assert parts(read_records("-"))[0] == ("hello", None, "a")
+
+
+def test_what_is_read_from_a_pipe_in_vain_is_named(monkeypatch):
+    packed = gzip.compress(b"text,label\n" + b"".join(f"{number} {number**9},a\n".encode() for number in range(9999)))
+    for content, what in (
+        (packed[:-2000], "cannot be read to its end"),
+        (b"PAR1\x15\x04\n", "parquet cannot be read from a pipe"),
+        (b"", "no rows found"),
+    ):
+        monkeypatch.setattr("sys.stdin", typed(content))
+        error = failing("-")
+        assert what in error.what
+        assert error.where == "standard input"
+        assert error.fix
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+@pytest.mark.parametrize("name", ["pipe", "rows.tsv"])
+def test_a_named_pipe_is_read_as_standard_input_is(tmp_path, name):
+    """A tab parts the cells where the name says so, and a quote is then text."""
+    os.mkfifo(tmp_path / name)
+    content = b'text\tlabel\n"hello\ta\n' if name == "rows.tsv" else gzip.compress(b"text,label\nhello,a\n")
+    writer = threading.Thread(target=(tmp_path / name).write_bytes, args=(content,))
+    writer.start()
+    assert parts(read_records(tmp_path / name)) == [('"hello' if name == "rows.tsv" else "hello", None, "a")]
+    writer.join()
 
 
 def failing(path, columns=None):
@@ -279,6 +315,43 @@ def test_parquet_rows_are_those_of_the_same_csv(tmp_path):
     assert parts(read_records(path)) == [("one", None, "a"), ("two", None, "b")]
     error = failing(write(tmp_path / "rows.parquet.gz", gzip.compress(path.read_bytes())))
     assert "all but parquet may be compressed" in error.fix
+
+
+def test_values_of_parquet_that_json_has_no_type_for_are_written_out_and_said(tmp_path, said):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    columns = {
+        "text": ["one"],
+        "day": pa.array([[1]], pa.list_(pa.date32())),
+        "price": pa.array([Decimal("150.00")], pa.decimal128(20, 2)),
+        "map": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
+        "struct": [{"a": 1.5, "b": [b"bytes", None]}],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    ((_, row),) = read_rows(tmp_path / "rows.parquet", Columns())
+    assert row == {
+        "text": "one", "day": ["1970-01-02"], "price": "150.00", "map": [["k", 1]],
+        "struct": {"a": 1.5, "b": ["bytes", None]},
+    }  # fmt: skip
+    (line,) = [each for each in said.text.splitlines() if "JSON has no such type" in each]
+    assert all(name in line for name in ("day (list<", "price (decimal128(20, 2))"))
+    assert not any(name in line for name in ("text (", "map (", "struct ("))
+    pq.write_table(
+        pa.table({"text": ["one"], "at": pa.array([1 << 60], pa.timestamp("us"))}), tmp_path / "rows.parquet"
+    )
+    error = failing(tmp_path / "rows.parquet")
+    assert "a value of these rows cannot be read" in error.what
+    assert error.fix
+
+
+def test_bytes_of_parquet_that_are_not_utf8_are_called_so(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": [b"one", b"tw\xff"], "label": ["a", "b"]}), tmp_path / "rows.parquet")
+    error = failing(tmp_path / "rows.parquet")
+    assert "row 2: column 'text' holds bytes that are not UTF-8" in error.what
 
 
 def test_standard_input_gives_each_row_as_it_comes(monkeypatch):
