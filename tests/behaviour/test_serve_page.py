@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.finetune import finetune
+from bertsmith.tasks.reading.records import Columns
+from bertsmith.tasks.settings import FinetuneSettings
 from made_browser import Page, browsing
+from made_questions import QUICK as QUICK_QA
+from made_questions import questions
+from made_rows import QUICK, made_model, rows
 from made_served import Served, made_cross_encoder, serving
 
 TOKEN = "a-token"
@@ -25,6 +34,11 @@ ASKED = {
     "tags": {"text": "😀 word3 lovely word0 word5 awful"},
     "answers": {"question": "what is word1", "context": "😀 word2 lovely word3 word4 word5"},
     "choices": {"text": "word1", "choices": "lovely\nawful\nword9"},
+    "listed": {"text": "word1", "text_b": "word2", "options": "lovely\nawful word3"},
+    "endings": {"text": "word1", "start": "word2 word3", "good": "lovely", "bad": "awful"},
+    "two": {"text": "word1 lovely", "other": "word2 awful"},
+    "unsaid": {"text": "word1 lovely", "text_b": "word2 awful"},
+    "renamed": {"text": "what is word1", "1": "😀 word2 lovely word3 word4 word5"},
     "vectors": {"source": "word1 word2", "other": "word2 word3\nlovely"},
     "masks": {"text": "word1 [MASK] word2"},
 }
@@ -38,7 +52,29 @@ def models(served_models: dict[str, Path], tmp_path_factory: pytest.TempPathFact
         "scores": made_cross_encoder(ranks, made / "scores"),
         "pairs": made_cross_encoder(ranks, made / "pairs", sentence_transformers=activation),
     }
-    return {name: (served_models | scores)[name] for name in ASKED}
+    unsaid = made / "unsaid"  # as others publish a classifier: nothing says whether it reads pairs
+    shutil.copytree(served_models["labels"], unsaid, ignore=shutil.ignore_patterns("task.json"))
+    named = finetuned_by_columns(made)
+    return {name: (served_models | scores | named | {"unsaid": unsaid})[name] for name in ASKED}
+
+
+def finetuned_by_columns(folder: Path) -> dict[str, Path]:
+    """Models of rows with columns of other names, most of them with a second text."""
+    classes = [{**row, "other": "word3 word4"} for row in rows(48, 1)]
+    listed = [{"text": row["text"], "text_b": "word2", "options": ["lovely", "awful"], "label": 0} for row in classes]
+    endings = [{**row, "start": "word2", "good": "lovely", "bad": "awful", "label": 0} for row in classes]
+    asked = [{"text": row["question"], "1": row["context"], "answers": row["answers"]} for row in questions(48, 1)]
+    short = replace(QUICK, epochs=2)
+    tuned: dict[str, tuple[str, list[dict[str, Any]], Columns, FinetuneSettings]] = {
+        "two": ("classify", classes, Columns(text_b="other"), short),
+        "listed": ("choice", listed, Columns(choices="options"), short),
+        "endings": ("choice", endings, Columns(text_b="start", choices="good,bad"), short),
+        "renamed": ("qa", asked, Columns(question="text", context="1"), replace(QUICK_QA, epochs=6, report=False)),
+    }
+    encoder = made_model(folder / "encoder")
+    for name, (task, made, columns, settings) in tuned.items():
+        finetune(task, encoder, made[:-8], made[-8:], folder / name, settings=replace(settings, columns=columns))
+    return {name: folder / name / "model" for name in tuned}
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +115,11 @@ def ask(page: Page, name: str, values: dict[str, str]) -> str:
     return str(page.run("document.getElementById('result').innerText"))
 
 
+def bars(page: Page) -> list[float]:
+    """The values of the bars, in the order in which they are shown."""
+    return list(page.run("[...document.querySelectorAll('meter')].map((bar) => bar.value)"))
+
+
 def shot(page: Page, name: str) -> None:
     """Keeps a screenshot where BERTSMITH_SCREENSHOTS names a folder, for a person to look at."""
     if folder := os.environ.get("BERTSMITH_SCREENSHOTS"):
@@ -103,8 +144,7 @@ def test_what_is_shown_is_what_predict_answers(served: Served, page: Page, model
     said = ask(page, "labels", ASKED["labels"])
     assert said.startswith(labels["label"])
     assert f"{100 * labels['score']:.1f}%" in said
-    values = page.run("[...document.querySelectorAll('meter')].map((bar) => bar.value)")
-    assert values == pytest.approx(sorted(labels["scores"].values(), reverse=True), abs=1e-5)
+    assert bars(page) == pytest.approx(sorted(labels["scores"].values(), reverse=True), abs=1e-5)
 
     (score,) = Predictor(models["scores"], "cpu", precision="fp32")([ASKED["scores"]])
     assert ask(page, "scores", ASKED["scores"]) == f"{score['score']:.4f}"
@@ -114,10 +154,11 @@ def test_what_is_shown_is_what_predict_answers(served: Served, page: Page, model
     assert ask(page, "pairs", ASKED["pairs"]) == f"{score['score']:.4f}"
     assert page.run("document.getElementById('field-text_b').required") is True
 
-    (answer,) = Predictor(models["answers"], "cpu", precision="fp32")([ASKED["answers"]])
-    ask(page, "answers", ASKED["answers"])
-    assert page.run("document.querySelector('#result mark').textContent") == answer["answer"]
-    assert page.run("document.querySelector('#result .text').textContent") == ASKED["answers"]["context"]
+    for name, context in (("answers", "context"), ("renamed", "1")):
+        (answer,) = Predictor(models[name], "cpu", precision="fp32")([ASKED[name]])
+        ask(page, name, ASKED[name])
+        assert page.run("document.querySelector('#result mark').textContent") == answer["answer"]
+        assert page.run("document.querySelector('#result .text').textContent") == ASKED[name][context]
 
     (tags,) = Predictor(models["tags"], "cpu", precision="fp32")([ASKED["tags"]])
     ask(page, "tags", ASKED["tags"])
@@ -127,6 +168,28 @@ def test_what_is_shown_is_what_predict_answers(served: Served, page: Page, model
     (masks,) = Predictor(models["masks"], "cpu", precision="fp32")([ASKED["masks"]])
     ask(page, "masks", ASKED["masks"])
     assert page.run("document.querySelector('#result mark').textContent") == masks["guesses"][0][0]["piece"]
+
+
+def test_choices_and_second_texts_go_to_their_columns(served: Served, page: Page, models: dict[str, Path]) -> None:
+    page.open(served.address)
+    rows = {
+        "listed": {**ASKED["listed"], "options": ASKED["listed"]["options"].splitlines()},
+        "endings": ASKED["endings"],
+        "choices": {**ASKED["choices"], "choices": ASKED["choices"]["choices"].splitlines()},
+    }
+    for name, row in rows.items():
+        (choice,) = Predictor(models[name], "cpu", precision="fp32")([row])
+        assert ask(page, name, ASKED[name]).startswith(choice["choice"])
+        assert bars(page) == pytest.approx(choice["scores"], abs=1e-5)
+    for name, second in (("two", "other"), ("unsaid", "text_b")):
+        (both,) = Predictor(models[name], "cpu", precision="fp32")([ASKED[name]])
+        ask(page, name, ASKED[name])
+        assert bars(page) == pytest.approx(sorted(both["scores"].values(), reverse=True), abs=1e-5)
+        assert page.run(f"document.getElementById('field-{second}').required") is (name == "two")
+    (alone,) = Predictor(models["unsaid"], "cpu", precision="fp32")([ASKED["unsaid"]["text"]])
+    assert alone["scores"] != pytest.approx(both["scores"], abs=1e-4)
+    ask(page, "unsaid", {"text_b": ""})
+    assert bars(page) == pytest.approx(sorted(alone["scores"].values(), reverse=True), abs=1e-5)
 
 
 def test_the_page_works_by_keyboard_alone(served: Served, page: Page) -> None:

@@ -200,7 +200,8 @@ class Predictor:
         """The columns that a person is asked for, in order. A row must have them, but for a second text where `pairs`
         is None."""
         first, *others = self.reader.prompts(self.columns)
-        second = [self.columns.text_b] if self._task.pairs and first == self.columns.text else []
+        has_text = "text" in self.reader.wanted(self.columns, labelled=False)  # a question may have that name too
+        second = [self.columns.text_b] if self._task.pairs and has_text else []
         return [first, *second, *(name for name in others if name not in second)]
 
     def cells(self, prediction: Prediction) -> dict[str, str]:

@@ -4,30 +4,16 @@
 const LONG = "long";
 const OPTIONAL = "may be empty";
 const KINDS = {
-  classify: { title: "classes", columns: textColumns, show: showClasses },
-  regress: { title: "a number", columns: textColumns, show: showNumber },
-  score: {
-    title: "a score",
-    columns: (model) => [
-      [model.columns[0], "Text", "", ""],
-      [model.columns[1], "Second text", "", model.pairs ? "" : OPTIONAL],
-    ],
-    show: showScore,
-  },
+  classify: { title: "classes", columns: texts, show: showClasses },
+  regress: { title: "a number", columns: texts, show: showNumber },
+  score: { title: "a score", columns: texts, show: showScore },
   tag: { title: "entities", columns: (model) => [[model.columns[0], "Text", LONG, ""]], show: showEntities },
   qa: {
     title: "questions",
     columns: (model) => [[model.columns[0], "Question", "", ""], [model.columns[1], "Context", LONG, ""]],
     show: showAnswer,
   },
-  choice: {
-    title: "a choice",
-    columns: (model) => [
-      [model.columns[0], "Text", "", ""],
-      ["choices", "Choices", LONG, "one a line"],
-    ],
-    show: showChoice,
-  },
+  choice: { title: "a choice", columns: (model) => [...texts(model, ""), ...choiceFields(model)], show: showChoice },
   "masked words": {
     title: "masked words",
     columns: (model) => [[model.columns[0], "Text", "", "[MASK] in place of a word"]],
@@ -140,9 +126,27 @@ function field(model, name, label, size, hint) {
   return [make("label", { for: id }, `${label} `, make("small", {}, hint)), input];
 }
 
-function textColumns(model) {
-  const two = model.columns.length > 1;
-  return model.columns.map((name, place) => [name, two ? ["Text", "Second text"][place] ?? name : "Text", two ? "" : LONG, ""]);
+// One text, or two. A folder that does not say which (pairs is null) answers to both.
+function texts(model, alone = LONG) {
+  const first = [model.columns[0], "Text", model.pairs === false ? alone : "", ""];
+  if (model.pairs === false) return [first];
+  return [first, [model.pairs ? model.columns[1] : "text_b", "Second text", "", model.pairs ? "" : OPTIONAL]];
+}
+
+// Behind the texts stands the column that lists the choices, or one for each.
+function choiceColumns(model) {
+  return model.columns.slice(model.pairs ? 2 : 1);
+}
+
+function choiceFields(model) {
+  const names = choiceColumns(model);
+  if (names.length === 1) return [[names[0], "Choices", LONG, "one a line"]];
+  return names.map((name, place) => [name, `Choice ${place + 1}`, "", name]);
+}
+
+function choicesOf(model, values) {
+  const names = choiceColumns(model);
+  return names.length === 1 ? lines(values[names[0]]) : names.map((name) => values[name]);
 }
 
 function tell(message, wrong = false) {
@@ -165,7 +169,7 @@ async function submit(event) {
     const began = performance.now();
     const { found, truncated } = await answer(model, values);
     if (models[chosen] !== model) return;
-    element("result").replaceChildren(...KINDS[model.kind].show(found, values));
+    element("result").replaceChildren(...KINDS[model.kind].show(found, values, model));
     const lost = Number(truncated ?? 0);
     const cut = lost ? `; ${lost} tokens were cut, because the model reads ${model.max_input_length}` : "";
     tell(`Answered in ${Math.round(performance.now() - began)} ms${cut}.`);
@@ -183,7 +187,8 @@ async function answer(model, values) {
     const inputs = { source_sentence: values.source, sentences: lines(values.other) };
     return ask(`${path}/similarity`, { inputs, parameters: { truncate: true } });
   }
-  const row = model.kind === "choice" ? { ...values, choices: lines(values.choices) } : values;
+  const names = model.kind === "choice" ? choiceColumns(model) : [];
+  const row = names.length === 1 ? { ...values, [names[0]]: choicesOf(model, values) } : values;
   const asked = await ask(`${path}/answers`, { rows: [row], truncate: true });
   return { found: asked.found.answers[0], truncated: asked.truncated };
 }
@@ -215,8 +220,8 @@ function showScore(found) {
   return [make("p", { class: "large" }, found.score.toFixed(4))];
 }
 
-function showChoice(found, values) {
-  const choices = lines(values.choices);
+function showChoice(found, values, model) {
+  const choices = choicesOf(model, values);
   return [make("p", { class: "large" }, found.choice), bars(found.scores.map((score, place) => [choices[place], score]))];
 }
 
@@ -232,8 +237,8 @@ function pieces(text, spans, mark) {
   return make("p", { class: "text" }, ...parts, letters.slice(end).join(""));
 }
 
-function showEntities(found, values) {
-  const text = Object.values(values)[0];
+function showEntities(found, values, model) {
+  const text = values[model.columns[0]];
   const kinds = [...new Set(found.entities.map((entity) => entity.label))].sort();
   const marked = pieces(text, found.entities, (words, entity) =>
     make(
@@ -246,8 +251,8 @@ function showEntities(found, values) {
   return [marked, make("p", {}, found.entities.length ? "" : "There is no entity in this text.")];
 }
 
-function showAnswer(found, values) {
-  const context = Object.values(values)[1];
+function showAnswer(found, values, model) {
+  const context = values[model.columns[1]];
   const spans = found.start === null ? [] : [{ start: found.start, end: found.end }];
   const best = found.nbest.map((guess) => [guess.text || "no answer", guess.probability]);
   return [
@@ -258,8 +263,8 @@ function showAnswer(found, values) {
   ];
 }
 
-function showMasks(found, values) {
-  const parts = Object.values(values)[0].split("[MASK]");
+function showMasks(found, values, model) {
+  const parts = values[model.columns[0]].split("[MASK]");
   const best = parts.flatMap((part, place) =>
     place < found.guesses.length ? [part, make("mark", {}, found.guesses[place][0].piece)] : [part],
   );
