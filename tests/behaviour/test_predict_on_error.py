@@ -20,6 +20,7 @@ from bertsmith.inference.embed_file import embed_file
 from bertsmith.inference.parts.run import RowOptions
 from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.kinds.masked_words import MaskedWords
 from made_heads import KINDS, made_head
 from made_rows import PIECES, made_model
 
@@ -141,6 +142,25 @@ def test_scores_that_are_not_finite_are_errors_of_their_rows(kind, tmp_path):
         assert caught.value.where == f"{source}:4"
 
 
+def test_all_rows_whose_masked_words_are_not_finite_are_found_at_once(model, tmp_path, monkeypatch):
+    bad, calls, guess = PIECES.index("word8"), [], MaskedWords._guess
+
+    def broken(self, model, sequences, members, device):
+        calls.append(len(members))
+        rows, probabilities, pieces = guess(self, model, sequences, members, device)
+        probabilities[[bad in sequences.ids[row] for row in rows]] = np.nan
+        return rows, probabilities, pieces
+
+    monkeypatch.setattr(MaskedWords, "_guess", broken)
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(json.dumps({"text": f"word{number % 10} [MASK]"}) + "\n" for number in range(60)))
+    rows = replace(SKIP, part_rows=60)
+    done = predict_file(model, source, tmp_path / "out.jsonl", rows=rows, budget_tokens=32, **CPU)
+    assert (done.rows, done.skipped) == (54, 6)
+    assert len(calls) > 10
+    assert sum(calls) == 60 + 54  # once with these rows, once without
+
+
 @pytest.mark.parametrize("work", [predict_file, embed_file])
 def test_a_number_that_json_does_not_have_is_not_written(model, tmp_path, work):
     source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
@@ -155,11 +175,12 @@ def test_a_number_that_json_does_not_have_is_not_written(model, tmp_path, work):
     assert '"n": {"a": [NaN]}' in str(lines(tmp_path / "out.jsonl.errors.jsonl")[0]["row"])
 
 
-def test_an_answer_that_is_not_finite_is_not_written_into_a_table_either(model, tmp_path, monkeypatch):
+@pytest.mark.parametrize("to", ["csv", "jsonl"])
+def test_an_answer_that_is_not_finite_is_not_written(model, to, tmp_path, monkeypatch):
     (tmp_path / "rows.csv").write_text("text,n\na [MASK],1\n")
     monkeypatch.setattr(Predictor, "predict", lambda *_: [{"guesses": [], "score": math.inf, "truncated_tokens": 0}])
-    with pytest.raises(BertsmithError, match="'score' of this row holds a number") as caught:
-        predict_file(model, tmp_path / "rows.csv", tmp_path / "out.csv", **CPU)
+    with pytest.raises(BertsmithError, match="answer to this row holds a number that is not finite") as caught:
+        predict_file(model, tmp_path / "rows.csv", tmp_path / f"out.{to}", **CPU)
     assert caught.value.where == f"{tmp_path / 'rows.csv'}:2"
 
 

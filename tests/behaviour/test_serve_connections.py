@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import resource
 import socket
@@ -28,7 +29,8 @@ CHUNKED = JSON + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def served(served_models: dict[str, Path]) -> Iterator[Served]:
-    with serving({"labels": served_models["labels"]}, "--limits.connections", str(MOST)) as server:
+    patient = ("--limits.body-seconds", "600")
+    with serving({"labels": served_models["labels"]}, "--limits.connections", str(MOST), *patient) as server:
         yield server
 
 
@@ -60,23 +62,31 @@ def answer_to(served: Listening, sent: bytes) -> bytes:
 
 
 def is_cut(client: socket.socket) -> bool:
+    """Whether nothing more will come, behind the answers that have."""
     client.setblocking(False)
     try:
-        return client.recv(1) == b""
+        while client.recv(65536):
+            pass
+        return True
     except BlockingIOError:
         return False
     except ConnectionError:
         return True
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /health HT", JSON + b"Content-Length: 9\r\n\r\n{"])
+HALF_A_BODY = JSON + b"Content-Length: 9\r\n\r\n{"
+WHOLE = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HT", HALF_A_BODY, WHOLE + HALF_A_BODY])
 def test_the_connections_that_wait_longest_for_their_clients_make_room_for_others(served: Served, sent: bytes) -> None:
     before = float(served.ask("/metrics")[1].split("\nbertsmith_cut_connections_total ")[1].split()[0])
     with idle_clients(served, 2 * MOST, sent) as clients:
         for _ in range(5):
             assert served.ask(PATH, ONE)[0] == 200
-        assert all(is_cut(client) for client in clients[:MOST])
-        assert not any(is_cut(client) for client in clients[MOST + 5 :])
+        cut = [is_cut(client) for client in clients]
+        assert MOST <= sum(cut) <= MOST + 5
+        assert sent or all(cut[:MOST])  # who has sent a part does not count as waiting since it came
         after = float(served.ask("/metrics")[1].split("\nbertsmith_cut_connections_total ")[1].split()[0])
     assert after - before >= MOST
     assert any("connections (--limits.connections) are taken" in line for line in served.lines)
@@ -93,21 +103,21 @@ def test_a_flood_of_connections_does_not_use_up_the_files_that_a_process_may_ope
             resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (most, most))
             flood = threading.Event()
 
-            def ask() -> list[int]:
-                found = []
-                while not flood.is_set():
-                    found.append(served.ask("/health")[0])
-                return found
+            statuses: list[int] = []
+
+            def ask() -> None:
+                while not flood.is_set() or not statuses:
+                    # The flood may be faster than a request after its connection.
+                    with suppress(ConnectionError, http.client.HTTPException):
+                        statuses.append(served.ask("/health")[0])
 
             with ExitStack() as stack:
-                statuses: list[int] = []
-                asking = threading.Thread(target=lambda: statuses.extend(ask()))
+                asking = threading.Thread(target=ask)
                 asking.start()
                 for _ in range(8):
                     stack.enter_context(idle_clients(served, 100))
                 flood.set()
                 asking.join()
-            assert statuses
             assert set(statuses) == {200}
             assert served.ask(PATH, ONE)[0] == 200
             assert not [line for line in served.lines if "open files" in line or "Traceback" in line]
@@ -125,10 +135,11 @@ def test_where_no_connection_waits_for_its_client_a_new_one_is_answered_with_503
         with idle_clients(served, 3, JSON + b"Content-Length: %d\r\n\r\n" % len(body) + body) as clients:
             gate.wait()
             while served.service.active < 3:
-                pass
-            refused = answer_to(served, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert refused.startswith(b"HTTP/1.1 503 ")
-            assert b"Retry-After: 1\r\n" in refused
+                time.sleep(0.01)
+            for refused in in_threads(8, lambda _: answer_to(served, b""), range(40)):
+                assert refused.startswith(b"HTTP/1.1 503 ")
+                assert b"Retry-After: 1\r\n" in refused
+            assert served.service.metrics.cut_connections._value.get() == 0
             gate.open()
             for client in clients:
                 assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
@@ -153,6 +164,7 @@ MANY = b"".join(b"X-%d: 1\r\n" % number for number in range(1_000_000))
         pytest.param(b"GET /" + LONG, id="a path"),
         pytest.param(CHUNKED + b"1;" + LONG, id="what stands beside a chunk's size"),
         pytest.param(CHUNKED + b"1\r\n{\r\n0\r\n" + MANY, id="trailers"),
+        pytest.param(CHUNKED + b"200000\r\n" + (1 << 21) * b"x" + b"\r\n0\r\n" + MANY, id="trailers of a long body"),
     ],
 )
 def test_what_a_request_sends_beside_its_body_has_a_limit(served: Served, sent: bytes) -> None:
@@ -184,7 +196,7 @@ def test_small_chunks_do_not_count_as_a_long_head(served: Served) -> None:
 def test_what_is_no_http_is_answered_in_json(served: Served) -> None:
     head, _, body = answer_to(served, b"GET\r\n\r\n").partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
-    assert json.loads(body) == {"error": "this is not HTTP/1.1", "error_type": "Validation"}
+    assert "cannot be read as HTTP" in json.loads(body)["error"]
 
 
 @pytest.mark.parametrize(
@@ -228,13 +240,14 @@ def test_long_requests_leave_the_short_ones_their_turn(served_models: dict[str, 
             while served.service.long < 16:
                 assert served.ask(PATH, ONE)[0] == 200
             status, _, headers = served.ask(PATH, long)
-            assert (status, headers["retry-after"]) == (429, "1")
+            assert (status, headers["retry-after"]) == (429, "5")
             assert served.ask(PATH, ONE)[0] == 200
         finally:
             ended.set()
             asking.join()
         assert answers == [200] * 16
-        assert (served.service.active, served.service.long) == (0, 0)
+        while served.service.active or served.service.long:
+            time.sleep(0.01)
 
 
 def _statuses(served: Listening, body: object, count: int) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.inference.parts.folder import joined_lines
-from bertsmith.inference.parts.part import Account, Named, Part, PartWork, json_text, lines
+from bertsmith.inference.parts.part import Account, Named, Part, PartWork, is_finite, json_text, lines
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows
 from bertsmith.inference.parts.workers import Given, Load
 from bertsmith.inference.predictor import TRUNCATED, Prediction, Predictor, load_predictor
@@ -97,7 +97,15 @@ class PredictWork(PartWork):
         return "".join(written).encode()
 
 
+def _check_answer(where: str, prediction: Prediction) -> None:
+    """Raises BertsmithError for one with a number that is not finite."""
+    if not is_finite(prediction):
+        what = "the model's answer to this row holds a number that is not finite (NaN or infinity)"
+        raise BertsmithError(what, where, "use --precision fp32, or remove this row")
+
+
 def _json_line(where: str, row: Row, prediction: Prediction) -> str:
+    _check_answer(where, prediction)
     return json_text(where, {**row, PREDICTION: prediction}) + "\n"
 
 
@@ -108,7 +116,7 @@ class _Csv:
         self._predictor, self._names, self._account = predictor, names, account
 
     def __call__(self, where: str, row: Row, prediction: Prediction) -> str:
-        json_text(where, prediction)  # numbers that are not finite are no answer in a table either
+        _check_answer(where, prediction)
         cells = self._predictor.cells(prediction)
         if taken := sorted(cells.keys() & set(self._names)):
             raise BertsmithError(f"this file has a column '{taken[0]}' already", where, "rename that column")

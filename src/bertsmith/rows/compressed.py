@@ -105,6 +105,12 @@ def _zst_library(path: str | Path = "") -> Any:
     return zstandard
 
 
+def check_readable(codec: str, path: str | Path) -> None:
+    """Raises BertsmithError where a package is missing without which this cannot be decompressed."""
+    if codec == "zst":
+        _zst_library(path)
+
+
 _DECODERS: dict[str, Callable[[], _Decoder]] = {
     "gz": _GzDecoder,
     "bz2": bz2.BZ2Decompressor,
@@ -191,8 +197,7 @@ def open_bytes(path: str | Path, codec: str) -> IO[bytes]:
 
     Raises BertsmithError when it cannot be opened, and where a library for it is missing.
     """
-    if codec == "zst":
-        _zst_library(path)
+    check_readable(codec, path)
     try:
         file = open(path, "rb", buffering=_BUFFER)  # noqa: SIM115  closed with the stream that is returned
     except FileNotFoundError as error:

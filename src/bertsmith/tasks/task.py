@@ -167,9 +167,15 @@ class NotFiniteError(BertsmithError):
 def check_finite(scores: NDArray[Any], sequences: NDArray[np.int64]) -> None:
     """Raises NotFiniteError for scores of a model that are NaN or infinite: [R] or [R, C], of sequences int64[R]."""
     if not np.isfinite(scores).all():
+        refuse_not_finite(sequences[~np.isfinite(scores).reshape(len(scores), -1).all(1)])
+
+
+def refuse_not_finite(sequences: NDArray[np.int64]) -> None:
+    """Raises NotFiniteError for these sequences, if there are any."""
+    if len(sequences):
         fix = "use --precision fp32, or train again with a lower learning rate"
         error = NotFiniteError("the model's scores are not finite (NaN or infinity)", "the model", fix)
-        error.sequences = np.unique(sequences[~np.isfinite(scores).reshape(len(scores), -1).all(1)])
+        error.sequences = np.unique(sequences)
         raise error
 
 

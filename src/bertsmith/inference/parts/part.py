@@ -185,14 +185,15 @@ def json_text(where: str, value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except ValueError as error:
         parts = value.items() if isinstance(value, Mapping) else ()
-        holder = next((f"'{name}'" for name, each in parts if not _is_finite(each)), "a column")
+        holder = next((f"'{name}'" for name, each in parts if not is_finite(each)), "a column")
         what = f"{holder} of this row holds a number that JSON does not have (NaN or infinity)"
         raise BertsmithError(what, where, "write null in its place, or remove this row") from error
 
 
-def _is_finite(value: Any) -> bool:
+def is_finite(value: Any) -> bool:
+    """Whether no number in a value of JSON is NaN or infinite."""
     if isinstance(value, Mapping | list):
-        return all(map(_is_finite, value.values() if isinstance(value, Mapping) else value))
+        return all(map(is_finite, value.values() if isinstance(value, Mapping) else value))
     return not isinstance(value, float) or math.isfinite(value)
 
 

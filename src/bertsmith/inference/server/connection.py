@@ -32,7 +32,8 @@ class Connection(HttpToolsProtocol):
     service: ClassVar[Service]
     waiting: ClassVar[dict[Connection, None]]
     warned: ClassVar[float]
-    _beside = 0  # bytes of a request that are not of its body
+    _unfinished = False  # whether a request has come in part
+    _beside = 0  # bytes of it that are not of its body
     _timer: asyncio.TimerHandle | None = None  # of a head or a body
     _reader_timer: asyncio.TimerHandle | None = None  # a next request on the connection does not end it
 
@@ -40,9 +41,8 @@ class Connection(HttpToolsProtocol):
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
         self._expect()
-        if len(self.connections) > self.service.limits.connections:
-            self._make_room()
-        self.waiting[self] = None
+        if len(self.connections) <= self.service.limits.connections or self._makes_room():
+            self.waiting[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
@@ -54,18 +54,23 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._beside += len(data)
         super().data_received(data)
-        if self._beside > HEAD_BYTES and not self.transport.is_closing():
+        self._beside = max(0, self._beside)  # a body gives no credit for what comes after it
+        if self._unfinished and self._beside > HEAD_BYTES and not self.transport.is_closing():
             self._refuse(Refusal(431, f"this request has more than {HEAD_BYTES:,} bytes beside its body"))
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(Refusal(400, "this is not HTTP/1.1"))
+        what = "this cannot be read as HTTP; in a path, for one, what is not ASCII must be percent-encoded"
+        self._refuse(Refusal(400, what))
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self._watch_reader()
 
     def on_message_begin(self) -> None:
-        self._beside = 0
+        self._beside, self._unfinished = 0, True
+        if self in self.waiting:  # it has not waited long for its client now
+            del self.waiting[self]
+            self.waiting[self] = None
         self._expect()
         super().on_message_begin()
 
@@ -79,27 +84,29 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
+        self._unfinished = False
+        self._stop()
         if self.cycle.response_complete:  # the rest of a body that was refused has come
-            self._stop()
             self._watch_reader()
         else:
             self.waiting.pop(self, None)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.cycle.response_complete and not self.transport.is_closing():
+        if (self.cycle.response_complete or self.cycle.more_body) and not self.transport.is_closing():
             self.waiting[self] = None
         if self.cycle.more_body:
             self._expect()
         else:
             self._watch_reader()
 
-    def _make_room(self) -> None:
-        """Cuts the connection that has waited longest for its client; refuses this one where none waits."""
-        oldest = next(iter(self.waiting), None)
+    def _makes_room(self) -> bool:
+        """Cuts the connection that has waited longest for its client, and still reads no answer. Where none waits, it
+        refuses this one."""
+        oldest = next((each for each in self.waiting if not each.transport.get_write_buffer_size()), None)
         if oldest is None:
             self._refuse(Refusal(503, "there is no room for another connection; try again", {"Retry-After": "1"}))
-            return
+            return False
         del self.waiting[oldest]
         oldest.transport.abort()
         self.service.metrics.cut_connections.inc()
@@ -107,10 +114,13 @@ class Connection(HttpToolsProtocol):
             type(self).warned = time.monotonic()
             most = f"all {self.service.limits.connections:,} connections (--limits.connections) are taken"
             warn(f"{most}: those that have waited longest for their clients are cut, and counted in /metrics")
+        return True
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answers in place of the routes, and closes the connection; cuts it where another answer has started."""
-        if self.pipeline or (self.cycle and self.cycle.response_started and not self.cycle.response_complete):
+        """Answers in place of the routes, and closes the connection; cuts it where this would be taken for the answer
+        to an earlier request."""
+        is_open = self.cycle is not None and not self.cycle.response_complete
+        if self.pipeline or (is_open and (self.cycle.response_started or not self.cycle.more_body)):
             self.transport.abort()
             return
         body = refusal.body("/")
@@ -118,7 +128,8 @@ class Connection(HttpToolsProtocol):
         lines = [f"{name}: {value}\r\n".encode() for name, value in (headers | refusal.headers).items()]
         self.transport.write(b"".join((STATUS_LINE[refusal.status], *lines, b"\r\n", body)))
         self.transport.close()
-        note(self.service, Account("none", route="none", status=refusal.status))
+        if not is_open:  # otherwise the guard tells of this request
+            note(self.service, Account("none", route="none", status=refusal.status))
 
     def _watch_reader(self) -> None:
         if self._reader_timer is None:

@@ -46,7 +46,7 @@ class Metrics:
         by_route, by_model = ("route", "method"), ("model",)
         self.cut_connections = Counter(
             "bertsmith_cut_connections",
-            "Connections without a request, cut to make room for others.",
+            "Connections that waited for their clients, cut to make room.",
             registry=registry,
         )
         self._requests = Counter(

@@ -162,9 +162,8 @@ def _allow_files(limits: Limits) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits.open_files, hard))
     except (OSError, ValueError):
-        what = f"{limits.connections:,} connections need {limits.open_files:,} open files, and {hard:,} are allowed"
-        fix = f"use at most {max(1, hard - limits.open_files + limits.connections)}, or raise the limit (ulimit -n)"
-        raise BertsmithError(what, "--limits.connections", fix) from None
+        what = f"{limits.connections:,} connections need {limits.open_files:,} open files, more than are allowed"
+        raise BertsmithError(what, "--limits.connections", "use fewer, or raise the limit (ulimit -n)") from None
 
 
 def _without_texts(record: logging.LogRecord) -> bool:

@@ -30,6 +30,7 @@ such a thread, so there is another one for these."""
 _MOST_LONG, _TOKENS_A_LONG = 16, 16_384
 """So many requests with long bodies may be in the server at a time, for each may take seconds; or more, where a queue
 takes more tokens than these have."""
+_LONG_SECONDS = "5"  # after which one of them will have gone, about
 MODELS = "/models/"
 TRUNCATED_HEADER = "X-Truncated-Tokens"
 _ROWS_IN_HEADER = 100  # proxies and clients take headers of a few kilobytes
@@ -92,6 +93,7 @@ class Service:
         many requests are beside the queues."""
         if self.active - sum(len(lane.waiting) for lane in self.batcher.lanes) >= _MOST_BESIDE_QUEUES:
             raise overloaded(self.batcher.wait_seconds())
+        self._is_long(body_bytes)
         if path.endswith("/tokenize"):  # it comes to no queue
             return
         name = path.split("/")[2] if path.startswith(MODELS) else ""
@@ -110,13 +112,19 @@ class Service:
         if refusals:
             raise refusals[0]
 
+    def _is_long(self, body_bytes: int) -> bool:
+        """Whether a body is long. Raises Refusal (429) where there are too many such."""
+        long = body_bytes > _LONG_BYTES
+        if long and self.long >= (most := max(_MOST_LONG, self.limits.queue_tokens // _TOKENS_A_LONG)):
+            what = f"{most} requests with bodies of more than {_LONG_BYTES:,} bytes are in the server already"
+            raise Refusal(429, f"{what}; try again in {_LONG_SECONDS} s", {"Retry-After": _LONG_SECONDS})
+        return long
+
     @contextmanager
     def working_on(self, account: Account, body_bytes: int) -> Iterator[None]:
         """Counts a request whose body has come while a route works on it. Raises Refusal (429) where too many have long
         bodies."""
-        account.long = long = body_bytes > _LONG_BYTES
-        if long and self.long >= max(_MOST_LONG, self.limits.queue_tokens // _TOKENS_A_LONG):
-            raise overloaded(self.batcher.wait_seconds())
+        account.long = long = self._is_long(body_bytes)
         self.active, self.long = self.active + 1, self.long + long
         try:
             yield
@@ -193,7 +201,8 @@ class Service:
             account.truncated = encoded.sequences.truncated.rows
             if most_tokens is not None:
                 check_size("tokens in this answer", account.tokens, most_tokens)
-            account.long = account.tokens > (_LONG_TOKENS if most_tokens is None else _LONG_VECTORS)
+            vectors = account.tokens if most_tokens is not None else account.rows * isinstance(model, TextModel)
+            account.long = account.tokens > _LONG_TOKENS or vectors > _LONG_VECTORS
             return encoded, await self.batcher.outputs(lane or model.lane, encoded.sequences)
 
         try:

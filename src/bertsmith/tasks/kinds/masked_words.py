@@ -18,7 +18,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.sequences import Inputs, Sequences, by_length, pack
-from bertsmith.tasks.task import Answer, Answering, FolderFacts, Runner, check_finite
+from bertsmith.tasks.task import Answer, Answering, FolderFacts, Runner, refuse_not_finite
 from bertsmith.tokens.tokenizer import Tokenizer
 
 MASK = "[MASK]"
@@ -73,9 +73,11 @@ class MaskedWords(Answering):
         """For each mask of a sequence, in order, the likeliest pieces with their probabilities."""
         assert isinstance(model, ScoresPieces)
         guesses: list[list[list[dict[str, Any]]]] = [[] for _ in sequences.ids]
+        not_finite: list[np.ndarray[Any, Any]] = []
         for members in by_length(sequences, runner.budget_tokens):
             runner.between()
             rows, probabilities, pieces = self._guess(model, sequences, members, runner.device)
+            not_finite.append(rows[~np.isfinite(probabilities).all(1)])
             for row, those_probabilities, those_pieces in zip(rows, probabilities, pieces, strict=True):
                 guesses[row].append(
                     [
@@ -83,6 +85,7 @@ class MaskedWords(Answering):
                         for piece, probability in zip(those_pieces, those_probabilities, strict=True)
                     ]
                 )
+        refuse_not_finite(np.concatenate([*not_finite, np.zeros(0, dtype=np.int64)]))
         return guesses
 
     def answers_from(self, outputs: Sequence[Any], records: Sequence[Record], sequences: Sequences) -> list[Answer]:
@@ -100,7 +103,6 @@ class MaskedWords(Answering):
         top = logits.float().softmax(-1).topk(self.top)
         probabilities = top.values.cpu().numpy()
         rows = np.repeat(members, inputs.asked.lengths)[slots.cpu().numpy()]
-        check_finite(probabilities, rows)
         return rows, probabilities, top.indices.cpu().numpy()
 
     def check_rows(self, records: Sequence[Record], sequences: Sequences) -> None:

@@ -5,6 +5,7 @@ Legend: S sequences of a batch.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -65,8 +66,9 @@ def names_of_config(config: Mapping[str, Any]) -> list[str]:
     if not isinstance(named, dict) or sorted(named) != sorted(str(place) for place in range(len(named))):
         raise BertsmithError("the labels (id2label) are not numbered from 0", "config.json", "fine-tune again")
     names = [str(named[str(place)]) for place in range(len(named))]
-    if twice := [name for name in names if names.count(name) > 1]:
-        what = f"{names.count(twice[0])} classes of this model have the name '{twice[0]}' (id2label)"
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        what = f"{count} classes of this model have the name '{name}' (id2label)"
         raise BertsmithError(what, "config.json", "give every class a name of its own, in id2label and in label2id")
     return names
 

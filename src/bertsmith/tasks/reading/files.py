@@ -18,7 +18,7 @@ from typing import IO, Any, BinaryIO, TypeVar
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_errors
 from bertsmith.base.log import log_choice
-from bertsmith.rows.compressed import CompressedFile, codec_of, damage_of, packing, peek
+from bertsmith.rows.compressed import CompressedFile, check_readable, codec_of, damage_of, packing, peek
 from bertsmith.rows.encodings import UTF8_MARK, encoding_of
 from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, json_rows
 from bertsmith.rows.lines import Lines, Slice, open_text, raise_fault, split_at_returns
@@ -114,12 +114,14 @@ def _piped_rows(source: str | Path, form: Form, report: Report) -> Iterator[tupl
         stream: IO[bytes] = _own_standard_input() if str(source) == "-" else open(source, "rb")  # noqa: SIM115
         head = stream.readline()
         if codec := packing(head):
+            check_readable(codec, name)
             stream, head = CompressedFile(stream, codec, head), b""
         lines = _lines_of(stream, head, name)
         first = next(lines, b"").removeprefix(UTF8_MARK)
         if first.startswith(PARQUET_MAGIC):
             raise BertsmithError("parquet cannot be read from a pipe", name, "write it to a file, and name that")
-        kind = Path(source).suffix.lstrip(".").lower()
+        kind = Path(str(source).removesuffix(f".{codec}")).suffix.lstrip(".").lower()
+        kind = "jsonl" if kind in _JSON_LINES else kind
         if kind not in ("csv", "tsv", "jsonl"):
             kind = "jsonl" if first.lstrip().startswith(b"{") else "csv"
         every = itertools.chain([first] if first else [], lines)
