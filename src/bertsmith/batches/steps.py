@@ -118,6 +118,7 @@ class StepBuilder:
         return deal_fixed(lengths, masking.predictions(lengths), self.ranks, self.shapes)
 
     def _micro_batch(self, references: References, masking: MaskingSettings) -> PretrainBatch:
+        self.order.go_on()
         batch = build_batch(self.order, references, masking)
         return batch if self.shapes is None else fill_fixed(batch, self.shapes, self.order.source.special.cls)
 
