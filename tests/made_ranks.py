@@ -17,6 +17,8 @@ from made_runs import small_corpus
 
 # For what a busy machine does in seconds.
 PATIENCE = 240.0
+# For what it does between the end of a rank's patience and the end of all ranks.
+MARGIN = 120.0
 BERTSMITH = [sys.executable, "-m", "bertsmith"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 
@@ -66,10 +68,12 @@ def srun(arguments: list[str], folder: Path, ranks: int = 2, **more: str) -> lis
     ]
 
 
-def ended(process: subprocess.Popen[Any]) -> int:
-    """The exit status, once the process has ended."""
+def ended(process: subprocess.Popen[Any], since: str = "", within: float = PATIENCE) -> int:
+    """The exit status of a process, which must end within so many seconds. since: what happened just now."""
     try:
-        return process.wait(PATIENCE)
+        return process.wait(within)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"not ended {within:.0f} s after {since or 'it was waited for'}") from None
     finally:
         process.kill()
 

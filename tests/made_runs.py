@@ -8,6 +8,7 @@ import os
 import pydoc_data.topics
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from bertsmith.base.ranks.shared_stop import SharedStop
 from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.batches.order import DrawnShard, Order
 from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.recipes.schema import Recipe
@@ -93,6 +96,34 @@ def signalled_after(steps: int, patch: pytest.MonkeyPatch, number: int = signal.
 
     patch.setattr(Trainer, "enter", entered)
     patch.setattr(Trainer, "_advance", advanced)
+
+
+def blocks_drawing(epoch: int, patch: pytest.MonkeyPatch) -> list[int]:
+    """Has this process send itself SIGTERM when it draws a shard of an epoch while the run waits for its index, which
+    then comes no further until nobody waits for it. Gives a list that grows with each wait."""
+    waits: list[int] = []
+    wait, draw = SharedStop.wait, Order.draw
+
+    def until(condition: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + 120
+        while not condition():
+            assert time.monotonic() < end, what
+            time.sleep(0.01)
+
+    def waited(stop: SharedStop, ready: Callable[[float], bool]) -> bool:
+        waits.append(1)
+        return wait(stop, ready)
+
+    def drawn(order: Order, number: int, shard: int) -> DrawnShard:
+        if order.split == "train" and number == epoch and order.ahead is not None:
+            until(lambda: len(waits) > epoch, "the run does not wait for the index")
+            os.kill(os.getpid(), signal.SIGTERM)
+            until(order.ahead._closing.is_set, "the signal does not end the wait")
+        return draw(order, number, shard)
+
+    patch.setattr(SharedStop, "wait", waited)
+    patch.setattr(Order, "draw", drawn)
+    return waits
 
 
 def stopped_after(steps: int, patch: pytest.MonkeyPatch, recipe: Recipe, folder: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.training.run_folder import Run
-from made_ranks import BERTSMITH, PATIENCE, arguments, ended, kill_all, processes, started, wait_for_step
+from made_ranks import BERTSMITH, MARGIN, arguments, ended, kill_all, processes, started, wait_for_step
 from made_runs import figures, small_recipe, weights
 
 RECIPE = small_recipe(phase1__steps=1500, phase2__steps=2, save_every=20, log_every=20)
@@ -80,11 +80,10 @@ def loop(host: Host, node: int, address: str, tmp_path: Path) -> subprocess.Pope
     return started(host.command(text), tmp_path / host.name, MARK=str(tmp_path), GLOO_SOCKET_IFNAME=host.cable)
 
 
-def wait_for(log: Path, words: str) -> None:
-    """Returns once a log holds these words."""
-    end = time.monotonic() + PATIENCE
-    while words not in log.read_text(errors="replace"):
-        assert time.monotonic() < end, log.read_text(errors="replace")
+def wait_for(log: Path, words: str, end: float) -> None:
+    """Returns once a log holds these words, which it must at this time."""
+    while words not in (said := log.read_text(errors="replace")):
+        assert time.monotonic() < end, f"not said {TIMEOUT + MARGIN:.0f} s after the host was cut off: {words}\n{said}"
         time.sleep(0.2)
 
 
@@ -95,10 +94,11 @@ def test_a_host_that_is_cut_off_ends_all_and_the_run_goes_on(hosts: tuple[Host, 
     loops = [loop(host, node, first.address, tmp_path) for node, host in enumerate(hosts)]
     wait_for_step(tmp_path / "run", 40, loops[0])
     second.cable_is("down")
-    wait_for(tmp_path / "node-a", "rank 1 on node-b was not heard from for ")
-    wait_for(tmp_path / "node-b", f"rank 1: rank 0 on node-a with the store of the ranks, {first.address}:{PORT}, has ")
+    end = time.monotonic() + TIMEOUT + MARGIN
+    lost = f"rank 1: rank 0 on node-a with the store of the ranks, {first.address}:{PORT}, has "
+    wait_for(tmp_path / "node-a", "rank 1 on node-b was not heard from for ", end)
+    wait_for(tmp_path / "node-b", lost, end)
     ranks = [*processes(MARK=str(tmp_path), RANK="0"), *processes(MARK=str(tmp_path), RANK="1")]
-    end = time.monotonic() + PATIENCE
     while any(Path(f"/proc/{rank}").exists() for rank in ranks) and time.monotonic() < end:
         time.sleep(0.2)
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks), "all leave while the host is still cut off"

@@ -14,7 +14,7 @@ import pytest
 from bertsmith.base.ranks.store import this_host
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.run_folder import Run
-from made_ranks import BERTSMITH, arguments, ended, kill_all, planted, processes, srun, started, wait_for_step
+from made_ranks import BERTSMITH, MARGIN, arguments, ended, kill_all, planted, processes, srun, started, wait_for_step
 from made_runs import figures, small_recipe, weights
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes where Linux lists them")
@@ -90,7 +90,7 @@ def test_a_rank_that_is_stopped_is_named_and_all_end(rank: int, tmp_path: Path) 
     process = run_of_two(tmp_path)
     wait_for_step(tmp_path / "run", 3, process)
     os.kill(rank_of(tmp_path, rank), signal.SIGSTOP)
-    status, said = ended(process), (tmp_path / "log").read_text()
+    status, said = ended(process, "the stop of a rank", TIMEOUT + MARGIN), (tmp_path / "log").read_text()
     assert status == 75, said
     assert said.count(f"rank {rank} on {HOST} was not heard from for ") == 1
     assert "Traceback" not in said
@@ -106,7 +106,8 @@ def test_without_a_launcher_the_others_find_who_is_lost(rank: int, fault: signal
     tasks = srun(call, tmp_path, MARK=str(tmp_path))
     wait_for_step(tmp_path / "run", 3, tasks[0])
     tasks[rank].send_signal(fault)
-    status, said = ended(tasks[1 - rank]), (tmp_path / f"task-{1 - rank}.log").read_text()
+    status = ended(tasks[1 - rank], f"{fault.name} to a rank", TIMEOUT + MARGIN)
+    said = (tmp_path / f"task-{1 - rank}.log").read_text()
     assert status == 75, said
     assert said.count(f"rank {rank} on {HOST} ") == 1
     assert "all ranks leave" in said

@@ -1,20 +1,42 @@
-"""A signal that reaches several ranks, or one of them, in the middle of a long step: all drop it, save and leave."""
+"""A signal that reaches several ranks, or one of them, in the middle of a long step, of a measurement or of a wait for
+the data: all leave together, within what a scheduler waits, and the resumed run is unbroken."""
 
 from __future__ import annotations
 
 import os
+import pydoc_data.topics
+import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bertsmith.base import ranks
+from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
+from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.loader import save_recipe
 from bertsmith.training.checkpoints import step_folders
+from bertsmith.training.pretrain import pretrain
+from bertsmith.training.pretraining import evaluate, objective
 from bertsmith.training.run_folder import Run
-from made_runs import figures, small_corpus, small_recipe, weights
+from made_ranks import BERTSMITH, PATIENCE, ended, srun, started
+from made_runs import (
+    blocks_drawing,
+    figures,
+    join_ranks,
+    leave_ranks,
+    ran_by_ranks,
+    small_corpus,
+    small_recipe,
+    weights,
+)
 
 # Many micro-batches a step, so that a signal falls between two of them.
 LONG = small_recipe(phase1__steps=1, phase1__global_batch=1500, phase2__steps=0)
@@ -75,3 +97,116 @@ def test_all_ranks_drop_the_unfinished_step_and_the_resumed_run_is_unbroken(
     assert not (tmp_path / "run" / "stopped").exists()
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
+
+
+SHORT = small_recipe(phase1__steps=2, phase2__steps=0, evaluate_instances=64)
+
+
+def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
+    """An unbroken run, and those that a signal to the second rank stops where no step is under way."""
+    join_ranks(rank, 2, folder)
+    if rank == 0:
+        shutil.copytree(made, folder / "corpus", ignore=shutil.ignore_patterns("order"))
+    ranks.gathered("the corpus is there")
+    source, told = Corpus.open(folder / "corpus"), []
+    for name in ("index", "before", "final"):
+        with pytest.MonkeyPatch.context() as patch:
+            if rank and name == "index":  # the first run, which has none yet
+                blocks_drawing(0, patch)
+            elif rank:
+                signalled_in_measurement({"before": 1, "final": 3}[name], patch)
+            try:
+                pretrain(SHORT, source, folder / name)
+            except StoppedAfterSaving as stopped:
+                told.append(f"{name}: {stopped}")
+        ranks.by_first(lambda name=name: (folder / name / "stopped").rename(folder / f"{name}-mark"))
+        pretrain(SHORT, source, folder / name, resume=True)
+    pretrain(SHORT, source, folder / "unbroken")
+    (folder / f"told-{rank}.txt").write_text("\n".join(told), encoding="utf-8")
+    leave_ranks()
+
+
+def signalled_in_measurement(number: int, patch: pytest.MonkeyPatch) -> None:
+    """Has this process send itself SIGTERM in the first batch of its measurement of this number, from 1."""
+    measure, batch, begun = evaluate.evaluate, evaluate.held_out_figures, []
+
+    def measuring(*given: Any, **named: Any) -> Any:
+        begun.append(1)
+        return measure(*given, **named)
+
+    def figures_of_batch(*given: Any) -> Any:
+        if len(begun) == number:
+            begun.append(1)
+            signal.raise_signal(signal.SIGTERM)
+        return batch(*given)
+
+    patch.setattr(objective, "evaluate", measuring)
+    patch.setattr(evaluate, "held_out_figures", figures_of_batch)
+
+
+def test_a_signal_to_one_rank_ends_measurements_and_the_wait_for_an_index_on_all(tmp_path: Path) -> None:
+    ran_by_ranks(work_of_a_rank, 2, tmp_path)
+    told = [(tmp_path / f"told-{rank}.txt").read_text(encoding="utf-8").splitlines() for rank in (0, 1)]
+    assert told[0] == told[1]
+    steps = {"index": 0, "before": 0, "final": 2}
+    assert [each.partition(";")[0] for each in told[0]] == [f"{name}: stopped at step {n}" for name, n in steps.items()]
+    unbroken = Run(tmp_path / "unbroken")
+    for name in steps:
+        assert f"{name}: {(tmp_path / f'{name}-mark').read_text().strip()}" in told[0]
+        assert figures(Run(tmp_path / name)) == figures(unbroken)
+        assert weights(Run(tmp_path / name)) == weights(unbroken)
+
+
+# What Slurm and Kubernetes give a job between SIGTERM and SIGKILL is 30 s.
+PROMISED_SECONDS = 25.0
+IN_THE_STEP = "epoch 0 (phase 1): "
+
+
+@pytest.fixture(scope="module")
+def larger_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of which 65,536 sequences are a few epochs."""
+    folder = tmp_path_factory.mktemp("larger")
+    sentences = sorted({each for text in pydoc_data.topics.topics.values() for each in text.split(". ")})
+    draw = random.Random(0)
+    documents = [" ".join(". ".join(draw.choices(sentences, k=20)).split()) for _ in range(4000)]
+    (folder / "texts.txt").write_text("\n".join(documents), encoding="utf-8")
+    options = PrepareOptions(documents="line", held_out=0.01, vocabulary_size=8000, workers=1)
+    return prepare(folder / "texts.txt", folder / "corpus", options=options).folder
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("preset", "how"),
+    [("bert-tiny", "alone"), ("bert-tiny", "--ranks"), ("bert-tiny", "srun"), ("bert-base-nvlamb", "srun")],
+)
+def test_a_step_of_65536_sequences_is_dropped_and_the_run_saved_in_time(
+    preset: str, how: str, larger_corpus: Path, tmp_path: Path
+) -> None:
+    call = ["pretrain", preset, "--corpus", str(larger_corpus), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    call += ["--phase1.global-batch", "65536", "--evaluate-instances", "4"]
+    for more, words in (([], "stopped at step 0"), (["--resume"], "resuming after step 0")):
+        if how == "srun":
+            processes = srun([*call, *more], tmp_path, OMP_NUM_THREADS="1")
+            log = tmp_path / "task-0.log"
+        else:
+            log, flags = tmp_path / "log", ["--ranks", "2"] if how == "--ranks" else []
+            processes = [started([*BERTSMITH, *call, *more, *flags], log, OMP_NUM_THREADS="1")]
+        end = time.monotonic() + PATIENCE
+        while IN_THE_STEP not in log.read_text(errors="replace"):
+            assert time.monotonic() < end, log.read_text(errors="replace")
+            assert all(each.poll() is None for each in processes), log.read_text(errors="replace")
+            time.sleep(0.05)
+        time.sleep(5)
+        sent, sent_at = time.monotonic(), time.time()
+        for each in processes:
+            each.send_signal(signal.SIGTERM)
+        statuses = [ended(each, "SIGTERM") for each in processes]
+        seconds, said = time.monotonic() - sent, log.read_text(errors="replace")
+        saved = (tmp_path / "run" / "stopped").stat().st_mtime - sent_at
+        print(f"\n{preset}, {how}: saved {saved:.1f} s after SIGTERM, left {seconds:.1f} s after it")
+        assert statuses == ([0, 0] if how == "srun" else [143]), said
+        assert words in said
+        assert (tmp_path / "run" / "stopped").read_text().startswith("stopped at step 0; ")
+        assert [each.name for each in step_folders(tmp_path / "run")] == ["step-00000000"], said
+        assert seconds < PROMISED_SECONDS, said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,9 @@ import pytest
 
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.batches.loader import Loader
+from bertsmith.batches.maker import Maker
+from bertsmith.batches.order import Order
+from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.loader import load_recipe, save_recipe
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.checkpoints import step_folders
@@ -21,7 +25,8 @@ from bertsmith.training.checkpoints.position import read_position
 from bertsmith.training.loop import Trainer
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining import evaluate
-from made_runs import corpus, figures, signalled_after, small_corpus, small_recipe, weights
+from bertsmith.training.records.sinks import Outputs
+from made_runs import blocks_drawing, corpus, figures, signalled_after, small_corpus, small_recipe, weights
 
 RECIPE = small_recipe(phase1__steps=24, phase2__steps=2, phase1__global_batch=48, evaluate_every=1000)
 
@@ -112,6 +117,70 @@ def test_a_signal_in_an_evaluation_ends_it_and_it_is_done_again(
     assert figures(resumed) == figures(unbroken)
     assert weights(resumed) == weights(unbroken)
     assert every < len(measured) - every < 2 * every, "one batch of the evaluation that the signal ended"
+
+
+@pytest.mark.parametrize("part", ["fresh weights", "a trained start", "old text before training", "the finished model"])
+def test_a_signal_in_a_measurement_before_the_first_step_or_after_the_last_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    recipe = small_recipe(phase1__steps=2, phase2__steps=0, evaluate_instances=64)
+    measured: list[int] = []
+    signal_at, figures_of = 0, evaluate.held_out_figures
+
+    def counted(*rest: Any) -> Any:
+        measured.append(1)
+        if len(measured) == signal_at:
+            signal.raise_signal(signal.SIGTERM)
+        return figures_of(*rest)
+
+    monkeypatch.setattr(evaluate, "held_out_figures", counted)
+    more: dict[str, Any] = {}
+    if part in ("a trained start", "old text before training"):
+        more = {"init_from": pretrain(recipe, corpus(), tmp_path / "first").model}
+        more["outputs"] = Outputs(also_evaluate=corpus())
+    measured.clear()
+    unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken", **more)
+    # Before training, after the last step, and when finished; on two texts but for the loss of a trained start.
+    batches, rest = divmod(len(measured), 7 if more else 3)
+    assert batches > 1
+    assert not rest
+    signal_at = 1 + {"old text before training": batches, "the finished model": 2 * batches}.get(part, 0)
+    measured.clear()
+    with pytest.raises(StoppedAfterSaving, match="stopped at step") as stopped:
+        pretrain(recipe, corpus(), tmp_path / "run", **more)
+    assert len(measured) == signal_at, "the batch that the signal came in was the last"
+    assert (tmp_path / "run" / "stopped").read_text() == f"{stopped.value}\n"
+    after = part == "the finished model"
+    assert [each.name for each in step_folders(tmp_path / "run")] == (["step-00000002"] if after else [])
+    signal_at = 0
+    resumed = pretrain(recipe, corpus(), tmp_path / "run", resume=True, **more)
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+    assert not (tmp_path / "run" / "stopped").exists()
+
+
+@pytest.mark.parametrize(("epoch", "workers"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_a_signal_ends_the_wait_for_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int, workers: int
+) -> None:
+    """Of the first epoch, which is always drawn while the run waits, and of one that no process makes ahead."""
+    made = tmp_path / "corpus"
+    shutil.copytree(small_corpus(), made, ignore=shutil.ignore_patterns("order"))
+    source = Corpus.open(made)
+    size = Order(source, seed=RECIPE.seed, phase=1, sequence_length=64).epoch(0).size
+    recipe = small_recipe(phase1__steps=size // 8 + 2, phase2__steps=0, loader_workers=workers)
+    unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken")
+    with monkeypatch.context() as patch:
+        waits = blocks_drawing(epoch, patch)
+        patch.setattr(Maker, "ask_for", lambda self, epoch: None)
+        with pytest.raises(StoppedAfterSaving):
+            pretrain(recipe, source, tmp_path / "run")
+    assert len(waits) == epoch + 1
+    saved = read_position(step_folders(tmp_path / "run")[-1])
+    assert saved.step == size // 8 * epoch, "all steps before the one that needs the index"
+    resumed = pretrain(recipe, source, tmp_path / "run", resume=True)
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
 
 
 def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:

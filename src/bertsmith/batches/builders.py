@@ -10,7 +10,7 @@ import atexit
 import multiprocessing
 import traceback
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Protocol
@@ -54,6 +54,9 @@ class BuilderProcesses:
 
     def __init__(self, builder: StepBuilder, processes: int) -> None:
         context = multiprocessing.get_context("spawn")
+        self._builder = builder
+        # It waits for indices, so that who submits a step never does.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._pipes: list[Connection] = []
         self._processes = []
         self._submitted = 0
@@ -69,13 +72,19 @@ class BuilderProcesses:
     def submit(self, number: int) -> Callable[[], Step]:
         pipe = self._pipes[self._submitted % len(self._pipes)]
         self._submitted += 1
+        return partial(self._receive, pipe, self._thread.submit(self._send, pipe, number))
+
+    def _send(self, pipe: Connection, number: int) -> None:
+        """Has the process build a step whose index is then in the cache folder, so that no process builds that."""
+        size = self._builder.global_batch
+        self._builder.order.reach(number * size, size)
         try:
             pipe.send(number)
         except OSError as error:
             raise self._killed() from error
-        return partial(self._receive, pipe)
 
-    def _receive(self, pipe: Connection) -> Step:
+    def _receive(self, pipe: Connection, sent: Future[None]) -> Step:
+        sent.result()
         try:
             answer = pipe.recv()
         except (EOFError, OSError) as error:
@@ -94,6 +103,7 @@ class BuilderProcesses:
 
     def close(self) -> None:
         atexit.unregister(self.close)
+        self._thread.shutdown(wait=True, cancel_futures=True)
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:

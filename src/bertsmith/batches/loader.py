@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import Self
@@ -19,6 +21,27 @@ from bertsmith.batches.shapes import FixedShapes
 from bertsmith.batches.steps import Step, StepBuilder
 
 _AHEAD = 2
+WaitFor = Callable[[Callable[[float], bool]], None]
+"""Is given what waits so many seconds at most and tells whether there is no more to wait for; returns when that is so,
+or raises."""
+
+
+def await_index(order: Order, index: Callable[[], object], wait_for: WaitFor) -> None:
+    """Waits for what `index` reads or draws of an order, in a thread, which ends early where `wait_for` raises."""
+    with ThreadPoolExecutor(1, thread_name_prefix="index") as thread:
+        made = thread.submit(index)
+
+        def is_there(seconds: float) -> bool:
+            if not wait([made], seconds).done:
+                return False
+            made.result()  # raises what failed, while other ranks may still wait
+            return True
+
+        try:
+            wait_for(is_there)
+        except BaseException:
+            order.stop_waiting()
+            raise
 
 
 @dataclass
@@ -27,8 +50,9 @@ class Loader:
 
     workers: 0 builds in a thread of this process, N in N separate processes; the steps are the same. At most two steps
     per builder are ready or being built. waited_seconds: the total time that the caller has waited for steps. shapes:
-    as in `StepBuilder`. Use it in a `with` block, or call `close`, to end the builders. An error during the building of
-    a step is raised in place of that step. The first rank logs the account of each epoch that starts.
+    as in `StepBuilder`. wait_for: waits for the index of an epoch; all ranks call it before the same steps.
+    Use it in a `with` block, or call `close`, to end the builders. An error during the building of a step is raised in
+    place of that step. The first rank logs the account of each epoch that starts.
     """
 
     order: Order
@@ -42,6 +66,7 @@ class Loader:
     ranks: int = 1
     workers: int = 0
     shapes: FixedShapes | None = None
+    wait_for: WaitFor | None = None
 
     def __post_init__(self) -> None:
         if self.workers < 0:
@@ -80,6 +105,8 @@ class Loader:
         start, finished = time.perf_counter(), False
         builders = self._start()
         try:
+            if self.start_step < self.stop_step:
+                self._reach(self.start_step)
             waiting.extend(self._submitted(builders, islice(numbers, _AHEAD * max(self.workers, 1))))
             while waiting:
                 step = waiting.popleft()()
@@ -88,16 +115,22 @@ class Loader:
                 self._log_epochs(step)
                 yield step
                 start = time.perf_counter()
+                if step.ends_epoch and waiting:
+                    self._reach(step.number + 1)
             finished = True
         finally:
             self.order.stop_waiting()
             builders.close()
             self.order.close(finished)
 
+    def _reach(self, number: int) -> None:
+        """Waits for the indices that a step needs."""
+        if self.wait_for is not None:
+            size = self.global_batch
+            await_index(self.order, partial(self.order.reach, number * size, size), self.wait_for)
+
     def _submitted(self, builders: Builders, numbers: Iterable[int]) -> Iterator[Callable[[], Step]]:
         for number in numbers:
-            if self.workers:  # the processes find the index in the cache folder, so that none of them builds it
-                self.order.reach(number * self.global_batch, self.global_batch)
             yield builders.submit(number)
 
     def _log_epochs(self, step: Step) -> None:

@@ -104,9 +104,14 @@ class Order:
             self.ahead = Ahead(self, self.files, share, end)
 
     def stop_waiting(self) -> None:
-        """Before `close`: a thread that waits for the index of an epoch does not wait any longer, but fails."""
+        """Before `close`: a thread that waits for the index of an epoch, or builds a step, fails and does not go on."""
         if self.ahead is not None:
             self.ahead.stop_waiting()
+
+    def go_on(self) -> None:
+        """Raises Closing after `stop_waiting`: called between the parts of long work."""
+        if self.ahead is not None:
+            self.ahead.go_on()
 
     def close(self, finished: bool = False) -> None:
         """Builds nothing ahead any more. finished: whether no instance is needed any more."""
@@ -149,8 +154,7 @@ class Order:
         """The index of an epoch from the instances of all shards. advance: called with the tokens of each."""
         accounts, lengths = [], []
         for shard, info in enumerate(self.shards):
-            if self.ahead is not None:
-                self.ahead.go_on()
+            self.go_on()
             instances = self.drawn(number, shard).instances
             accounts.append(instances.account)
             lengths.append(instances.lengths.astype(np.uint16))

@@ -37,13 +37,15 @@ class Step:
     """One optimizer step of one rank.
 
     number: from 0. micro_batches: the same number on every rank; one may be empty if a step has fewer sequences than
-    all ranks have micro-batches. started_epochs: the epochs that start in this step, with their accounts.
+    all ranks have micro-batches. started_epochs: the epochs that start in this step, with their accounts. ends_epoch:
+    whether the next step has instances of an epoch that this one has none of.
     """
 
     number: int
     micro_batches: tuple[PretrainBatch, ...]
     totals: StepTotals
     started_epochs: tuple[tuple[int, Account], ...]
+    ends_epoch: bool
 
     @property
     def tokens(self) -> int:
@@ -107,6 +109,7 @@ class StepBuilder:
             tuple(self._micro_batch(references[members], masking) for members in ours),
             totals(references, masking, self.order.pairs),
             self._started_epochs(references, first),
+            self.order.epoch_start(int(references.epochs[-1]) + 1) < first + 2 * self.global_batch,
         )
 
     def _deal(self, lengths: Ints, masking: MaskingSettings) -> list[Ints]:
@@ -115,6 +118,7 @@ class StepBuilder:
         return deal_fixed(lengths, masking.predictions(lengths), self.ranks, self.shapes)
 
     def _micro_batch(self, references: References, masking: MaskingSettings) -> PretrainBatch:
+        self.order.go_on()
         batch = build_batch(self.order, references, masking)
         return batch if self.shapes is None else fill_fixed(batch, self.shapes, self.order.source.special.cls)
 

@@ -97,7 +97,7 @@ def plan_finetuning(
         )
     else:
         precision = here.device.precision
-        most = here.micro_batch_tokens(settings.micro_batch_tokens, config, read.max_length)
+        most = here.micro_batch_tokens(settings.micro_batch_tokens, config, read.max_length, where.gpus)
         optimizer = partial(parameter_groups, weight_decay=settings.weight_decay)
         measuring = Measuring(
             config, here.device, {work.name: lengths}, None, "adamw", lambda made: AdamW(optimizer(made))

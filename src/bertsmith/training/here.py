@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from bertsmith.base.device import Device, choose_device
+from bertsmith.base.processes import default_workers
 from bertsmith.model.config import BertConfig
 from bertsmith.training.records.meters import memory_bytes
 from bertsmith.training.run import micro_batch_tokens
@@ -24,6 +25,6 @@ class Here:
         device = choose_device("cpu", precision)
         return cls(device, memory_bytes(device.torch_device))
 
-    def micro_batch_tokens(self, asked: int, config: BertConfig, longest: int) -> int:
-        """As a run on a CPU has them."""
-        return micro_batch_tokens(asked, config, longest, self.device)
+    def micro_batch_tokens(self, asked: int, config: BertConfig, longest: int, ranks: int) -> int:
+        """As a run of so many ranks that share this CPU has them."""
+        return micro_batch_tokens(asked, config, longest, self.device, max(1, default_workers() // ranks))

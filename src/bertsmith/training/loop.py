@@ -6,11 +6,10 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress, say, warn
 from bertsmith.base.ranks import by_first, is_first, rank
 from bertsmith.base.ranks.shared_stop import SharedStop
@@ -24,7 +23,7 @@ from bertsmith.training.objective import Objective, Step, Steps, Watch, nothing
 from bertsmith.training.pace import Pace
 from bertsmith.training.records.meters import Meter, MetricsFile
 from bertsmith.training.records.trace import Trace
-from bertsmith.training.step import Compiled, train_step
+from bertsmith.training.step import Compiled, refuse_faulty, train_step, verdict
 
 # Compiled micro-batches have room for steps with more tokens than most; an empty twentieth is worth a warning.
 _LEAST_FILL = 0.95
@@ -119,6 +118,7 @@ class Trainer:
     _skipped_warned: float = field(default=0.0, init=False)
     _fill_warned: set[int] = field(default_factory=set, init=False)
     _began: float | None = field(default=None, init=False)
+    _save_and_leave: Callable[[], object] = field(default=nothing, init=False)
 
     def enter(self, stage: Stage) -> None:
         """Makes a stage the present one, and begins it if it is new."""
@@ -158,6 +158,9 @@ class Trainer:
             Progress(stage.name, None if stage.pace else stage.steps, "steps") as progress,
         ):
             progress.skip(self.position.stage_step)
+            self._save_and_leave = lambda: self._evaluate_and_save(
+                stage, previous, lambda: meter.state(loader.waited_seconds)
+            )
             if self.position.unmeasured:
                 meter.pause(self._evaluate_and_save(stage, None, lambda: meter.state(loader.waited_seconds)))
             for step in () if self._ends(stage) else loader:
@@ -176,6 +179,7 @@ class Trainer:
                 meter.pause(self._evaluate_and_save(stage, previous, lambda: meter.state(loader.waited_seconds)))
                 if self._ends(stage):
                     break
+        self._save_and_leave = nothing
         self._refuse_non_finite(stage, previous)
 
     def _step(self, stage: Stage, step: Step, meter: Meter, rate: float) -> LateReading | None:
@@ -197,7 +201,7 @@ class Trainer:
         if sums is None:
             return None
         meter.add(sums, self.optimizer.gradient_norm, step.sequences)
-        return LateReading(self._verdict(sums.faulty))
+        return LateReading(verdict(self.optimizer, sums))
 
     def _advance(self, step: Step) -> None:
         done = self.position
@@ -230,12 +234,29 @@ class Trainer:
             position = replace(self.position, since_log=since_log(), **timed)  # type: ignore[arg-type]
             self.saver.save(position, self.objective.model, self.optimizer)
         if stopping:
-            self.saver.wait()
-            self.stop.finish()
-            why = f"stopped at step {self.position.step}; {self.resume_hint}"
-            self.mark_stopped(why)
-            raise StoppedAfterSaving(why, self.stop.interrupted)
+            self._leave()
         return time.perf_counter() - start
+
+    def _leave(self) -> NoReturn:
+        """Leaves, once what was saved is on the disk."""
+        self.saver.wait()
+        self.stop.finish()
+        why = f"stopped at step {self.position.step}; {self.resume_hint}"
+        self.mark_stopped(why)
+        raise StoppedAfterSaving(why, self.stop.interrupted)
+
+    def leave_if_stopped(self) -> None:
+        """Before the first step of a run, or after the last: between batches of what is then measured, which a resumed
+        run measures again. Raises StoppedAfterSaving."""
+        if self.stop.look():
+            self._leave()
+
+    def wait_for(self, ready: Callable[[float], bool]) -> None:
+        """As `SharedStop.wait`, for what a stage needs before its next step. Raises StoppedAfterSaving at a stop, when
+        the steps before it are saved."""
+        if self.stop.wait(ready):
+            self._save_and_leave()
+            self._leave()
 
     def _evaluate(self, stage: Stage) -> None:
         """Measures; a stop ends that, and it is done again when the run is resumed."""
@@ -319,7 +340,7 @@ class Trainer:
             )
 
     def measure(
-        self, kind: str, when: str, held_out: Any, between: Callable[[], None] = nothing, **values: int
+        self, kind: str, when: str, held_out: Any, between: Callable[[], None], **values: int
     ) -> dict[str, float]:
         """Evaluates, writes the figures as a record of this kind with `values`, and says them. between: as of
         `Objective.evaluate`."""
@@ -345,28 +366,10 @@ class Trainer:
             warn(f"{name}: {message}")
             self.write("warning", {"name": name, "message": message})
 
-    def _verdict(self, faulty: torch.Tensor | None) -> torch.Tensor:
-        """Of the last step, fp32[1 + ranks]: 1 where training can go on; 1 for each rank with a gradient at fault."""
-        sound = self.optimizer.sound.float().view(1)
-        return torch.cat([sound, 1 - sound if faulty is None else faulty])
-
     def _refuse_non_finite(self, stage: Stage, last: tuple[Step, LateReading] | None) -> None:
-        if last is None:
-            return
-        step, (sound, *faulty) = last[0], last[1].read()
-        if sound:
-            return
-        named = ", ".join(str(number) for number, fault in enumerate(faulty) if fault) or "of all together"
-        raise BertsmithError(
-            f"the gradient is not finite (NaN or infinity){self._at_scale()}, so its update was skipped and training "
-            "stopped",
-            f"{stage.name}, step {step.number + 1}, rank {named}, {step.where}",
-            "a resumed run keeps its settings: start another --out, with a lower learning rate or --precision fp32",
-        )
-
-    def _at_scale(self) -> str:
-        scale = self.optimizer.loss_scale
-        return "" if scale is None else f" even at the lowest loss scale, {scale.floor:g}"
+        if last is not None:
+            step, reading = last
+            refuse_faulty(reading.read(), self.optimizer, f"{stage.name}, step {step.number + 1}", step.where)
 
 
 def run_stages(

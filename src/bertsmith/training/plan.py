@@ -61,7 +61,7 @@ def _plan(recipe: Recipe, asked_tokens: int, corpus: Corpus, where: Where) -> Pl
         costs: Costs = GpuCosts(where.gpu, precision, config, recipe.optimizer.name, longest, of_host=where.gpus)
     else:
         precision = here.device.precision
-        most = here.micro_batch_tokens(asked_tokens, config, max(longest))
+        most = here.micro_batch_tokens(asked_tokens, config, max(longest), where.gpus)
         costs = _cpu_costs(here, recipe, config, lengths, where.gpus)
     held = Held(
         config,

@@ -35,8 +35,8 @@ from bertsmith.training.run_folder import RunFacts, claim, mark_stopped
 from bertsmith.training.step import Compiled
 
 _KERNELS = "between_products"
-# Of a micro-batch on a CPU: some seconds where it makes half a TFLOP/s. 4,096 tokens of BERT-base.
-_CPU_MICRO_BATCH_FLOP = 2.5e12
+# Of a micro-batch, for each thread of a rank on a CPU: 1,024 tokens of BERT-base.
+_FLOP_OF_A_THREAD = 0.6e12
 _MICRO_BATCH_TILE = 512
 
 
@@ -74,19 +74,22 @@ def start_device(
     return chosen, chosen.facts() | ({_KERNELS: found} if found else {})
 
 
-def micro_batch_tokens(asked: int, config: BertConfig, longest: int, device: Device) -> int:
+def micro_batch_tokens(asked: int, config: BertConfig, longest: int, device: Device, threads: int = 0) -> int:
     """The most tokens of a micro-batch: as many as asked for, but on a CPU no more than are computed in some seconds.
 
-    longest: the tokens of the longest sequence. A signal drops a step between two micro-batches, and those that suit a
-    GPU would take a CPU longer than a scheduler waits, and more memory than it has.
+    longest: the tokens of the longest sequence. threads: of a rank; 0 for as many as the rank with the fewest has, for
+    which all ranks must make the call. A signal drops a step between two micro-batches, and those that suit a GPU
+    would take a CPU longer than a scheduler waits, and more memory than it has.
     """
     if not device.is_cpu:
         return asked
-    fitting = int(_CPU_MICRO_BATCH_FLOP / step_flop(config, 1, longest)) // _MICRO_BATCH_TILE * _MICRO_BATCH_TILE
-    most = max(fitting, longest)
+    threads = threads or min(ranks.gathered(torch.get_num_threads()))
+    fitting = int(threads * _FLOP_OF_A_THREAD / step_flop(config, 1, longest))
+    most = max(fitting // _MICRO_BATCH_TILE * _MICRO_BATCH_TILE, longest)
     if most >= asked:
         return asked
-    why = "on a CPU larger ones are no faster, need more memory, and a signal would wait for them"
+    of = f"{threads} thread{'s' if threads > 1 else ''} of a CPU"
+    why = f"on {of} larger ones are hardly faster, need more memory, and a signal would wait for them"
     log_choice("micro-batches", f"{most:,} tokens, not {asked:,}", why)
     return most
 

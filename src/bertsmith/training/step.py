@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.model.losses import Forward
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.objective import Objective, SeesSteps, figures_of, mean_loss
@@ -97,3 +98,24 @@ def train_step(
     sums.faulty = gradients.finish()
     optimizer.step()
     return sums
+
+
+def verdict(optimizer: ClippedOptimizer, sums: StepSums) -> Tensor:
+    """Of a step, fp32[1 + ranks]: 1 where training can go on; 1 for each rank with a gradient at fault."""
+    sound = optimizer.sound.float().view(1)
+    return torch.cat([sound, 1 - sound if sums.faulty is None else sums.faulty])
+
+
+def refuse_faulty(found: Sequence[float], optimizer: ClippedOptimizer, where: str, instances: str) -> None:
+    """Raises BertsmithError where training cannot go on. found: of `verdict`. where: such as "phase 1, step 3"."""
+    sound, *faulty = found
+    if sound:
+        return
+    named = ", ".join(str(number) for number, fault in enumerate(faulty) if fault) or "of all together"
+    scale = optimizer.loss_scale
+    at_scale = "" if scale is None else f" even at the lowest loss scale, {scale.floor:g}"
+    raise BertsmithError(
+        f"the gradient is not finite (NaN or infinity){at_scale}, so its update was skipped and training stopped",
+        f"{where}, rank {named}, {instances}",
+        "a resumed run keeps its settings: start another --out, with a lower learning rate or --precision fp32",
+    )

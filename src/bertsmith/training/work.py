@@ -151,12 +151,14 @@ def _check_taught(recipe: Recipe, init_from: Path | None) -> None:
 def tokens_of_run(
     recipe: Recipe, started_on: Mapping[str, str], model: PretrainingModel, teaching: Teaching | None, device: Device
 ) -> int:
-    """The most tokens of a micro-batch. started_on: of the run that is resumed, which keeps what was found for it."""
+    """The most tokens of a micro-batch; called by all ranks. started_on: of the run that is resumed, which keeps what
+    was found for it, as far as a CPU has the threads for that."""
     asked, longest = recipe.micro_batch_tokens, longest_of(recipe)
     if asked != "auto":
         return micro_batch_tokens(asked, model.config, longest, device)
     if "micro_batch_tokens" in started_on:
-        return int(started_on["micro_batch_tokens"].split(", ")[-1])
+        found = int(started_on["micro_batch_tokens"].split(", ")[-1])
+        return micro_batch_tokens(found, model.config, longest, device)
     if recipe.parallel == "shard" and ranks.world_size() > 1:
         what = "how many tokens fit is tried before weights are shared out, with all of them on each device"
         raise BertsmithError(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertsmith.batches import maker
+from bertsmith.batches import maker, steps
 from bertsmith.batches.ahead import Closing
 from bertsmith.batches.epoch_files import EpochFiles
 from bertsmith.batches.loader import Loader
@@ -356,3 +356,32 @@ def test_a_loader_that_is_closed_does_not_wait_for_an_index(tmp_path: Path, monk
                 break
         assert waits.wait(PATIENCE), "two steps further, the thread needs the second epoch"
     assert ended == [1]
+
+
+def test_a_loader_that_is_closed_does_not_finish_the_step_in_the_making(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of 65,536 sequences takes seconds to build, for which a signal would wait."""
+    ours = order(tmp_path, share=Share(tmp_path))
+    assert ours.ahead is not None
+    closing, build, taken, begun, after = (
+        ours.ahead._closing,
+        steps.build_batch,
+        threading.Event(),
+        threading.Event(),
+        [],
+    )
+
+    def building(*given: Any) -> Any:
+        if taken.is_set():
+            begun.set()
+            wait_for(closing.is_set)
+            after.append(1)
+        return build(*given)
+
+    monkeypatch.setattr(steps, "build_batch", building)
+    with loader_of(ours) as loader:
+        assert len(next(iter(loader)).micro_batches) > 2
+        taken.set()
+        assert begun.wait(PATIENCE)
+    assert after == [1], "the micro-batch that was being built"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from bertsmith.base.ranks import host_group, world_size
 from bertsmith.base.stopping import StopSignal
+
+_LOOK_SECONDS = 0.5
 
 
 class SharedStop:
@@ -35,6 +39,25 @@ class SharedStop:
             self._pending = work, flags
         else:
             self.requested, self.interrupted = self._signal.requested, self._signal.interrupted
+        return self.requested
+
+    def wait(self, ready: Callable[[float], bool]) -> bool:
+        """Waits until all ranks are ready, or a signal has come to one of them; whether it has. All ranks must call it
+        at the same point of their work.
+
+        ready: waits so many seconds at most, and tells whether this rank can go on.
+        """
+        self.finish()
+        waiting = True
+        while waiting:
+            waiting = not ready(_LOOK_SECONDS)
+            flags = [self._signal.requested, self._signal.interrupted, waiting]
+            if self._several:
+                shared = torch.tensor(flags, dtype=torch.int32)
+                dist.all_reduce(shared, op=dist.ReduceOp.MAX, group=self._group)
+                flags = [bool(flag) for flag in shared.tolist()]
+            self.requested, self.interrupted, waiting = flags
+            waiting = waiting and not self.requested
         return self.requested
 
     def finish(self) -> None:

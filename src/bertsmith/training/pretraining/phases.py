@@ -9,7 +9,7 @@ from functools import partial
 
 from bertsmith.base import ranks
 from bertsmith.base.log import log_choice, say, warn
-from bertsmith.batches.loader import Loader
+from bertsmith.batches.loader import Loader, WaitFor, await_index
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
@@ -63,7 +63,8 @@ def run_phases(
     def measure(kind: str, when: str) -> None:
         for length in lengths:
             if texts := held_out.texts(length):
-                trainer.measure(kind, f"{when}, at {length} tokens", texts, sequence_length=length)
+                named = f"{when}, at {length} tokens"
+                trainer.measure(kind, named, texts, trainer.leave_if_stopped, sequence_length=length)
 
     def before(_: Stage) -> None:
         if objective.predicts and spread is not None:
@@ -77,7 +78,9 @@ def run_phases(
 
     with closing(agree(corpus.folder / "order", ranks.gathered)) as share:
         made = {
-            number: partial(phase_stage, recipe, number, corpus, held_out, share, select.get(number, ""))
+            number: partial(
+                phase_stage, recipe, number, corpus, held_out, share, select.get(number, ""), trainer.wait_for
+            )
             for number in phases
         }
         run_stages(trainer, made, before)
@@ -133,12 +136,18 @@ def budget_of(recipe: Recipe) -> int:
 
 
 def phase_stage(
-    recipe: Recipe, number: int, corpus: Corpus, held_out: HeldOut, share: Share | None = None, select: str = ""
+    recipe: Recipe,
+    number: int,
+    corpus: Corpus,
+    held_out: HeldOut,
+    share: Share | None = None,
+    select: str = "",
+    wait_for: WaitFor | None = None,
 ) -> Stage:
     """Phase `number`, 1 or 2, as the loop takes it: it continues from the weights of the one before.
 
     share: this rank's, of what is kept of the phase's epochs; without it nothing is kept or built ahead.
-    select: the held-out figure by which the best weights are kept, "" for none.
+    select: the held-out figure by which the best weights are kept, "" for none. wait_for: as of `Loader`.
     """
     phase, pace = recipe.phase1 if number == 1 else recipe.phase2, _pace(recipe, number)
     steps_at_most = phase.steps if pace is None else _UNKNOWN_STEPS
@@ -154,6 +163,12 @@ def phase_stage(
     )
     if share:
         order.build_ahead(share, end=steps_at_most * phase.global_batch)
+    if held_out.compiled and wait_for is not None:
+        try:
+            await_index(order, partial(order.epoch, 0), wait_for)
+        except BaseException:
+            order.close()
+            raise
     shapes = _shapes(recipe, phase, order, masking) if held_out.compiled else None
     return Stage(
         number=number,
@@ -161,7 +176,7 @@ def phase_stage(
         label=number,
         steps=steps_at_most,
         learning_rate=schedule_of(phase) if pace is None else partial(_timed_rate, phase, pace),
-        loader=_loader_from(recipe, replace(phase, steps=steps_at_most), order, masking, shapes),
+        loader=_loader_from(recipe, replace(phase, steps=steps_at_most), order, masking, shapes, wait_for),
         held_out=held_out.texts(phase.sequence_length),
         # NVIDIA's second phase restarts LAMB's bias correction and keeps its moments.
         begin=lambda trainer: trainer.optimizer.reset_step_count(),
@@ -216,7 +231,12 @@ def _shapes(recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings
 
 
 def _loader_from(
-    recipe: Recipe, phase: Phase, order: Order, masking: MaskingSettings, shapes: FixedShapes | None
+    recipe: Recipe,
+    phase: Phase,
+    order: Order,
+    masking: MaskingSettings,
+    shapes: FixedShapes | None,
+    wait_for: WaitFor | None,
 ) -> Callable[[int], Loader]:
     def loader(done: int) -> Loader:
         return Loader(
@@ -230,6 +250,7 @@ def _loader_from(
             stop_step=phase.steps,
             workers=recipe.loader_workers,
             shapes=shapes,
+            wait_for=wait_for,
         )
 
     return loader

@@ -77,7 +77,7 @@ def check_trained_start(
     """Measures a trained model before its first update, and says what its loss should be; see `tell_trained`."""
     if not held_out:
         return
-    found = objective.record(objective.measure(held_out), held_out)
+    found = objective.record(objective.measure(held_out, trainer.leave_if_stopped), held_out)
     loss = found["masked_loss"] + found.get("next_sentence_loss", 0.0)
     trainer.write("start", {"loss": loss, "guessing_loss": guessing_loss(objective), **found})
     tell_trained(found, own, length, len(objective.unigrams))
@@ -90,7 +90,7 @@ def check_start(trainer: Trainer, objective: Pretraining, held_out: Sequence[Pre
     """
     if not held_out:
         return
-    found = objective.measure(held_out)
+    found = objective.measure(held_out, trainer.leave_if_stopped)
     pieces, loss = len(objective.unigrams), found.masked_loss + found.next_sentence_loss
     guessing = guessing_loss(objective, spread)
     trainer.write("start", {"loss": loss, "guessing_loss": guessing, **found.as_record()})
