@@ -126,26 +126,30 @@ def flip_a_byte(path: Path) -> None:
 def test_damaged_parts_are_named_and_done_again(work, name, model, tmp_path, said):
     if name.endswith(".parquet"):
         pytest.importorskip("pyarrow")
-    source, out, whole = masked_rows(tmp_path / "rows.jsonl", bad=(41,)), tmp_path / name, tmp_path / f"whole-{name}"
+    source, out, whole = masked_rows(tmp_path / "rows.jsonl", bad=(55,)), tmp_path / name, tmp_path / f"whole-{name}"
     with pytest.raises(BertsmithError, match="not JSON"):
         work(model, source, out, SMALL)
     parts = PartsFolder(out).path
-    cut, flipped, missing, whole_one, other_account = sorted(parts.glob("*.part"))[:5]
+    cut, flipped, missing, unmarked, other_account, *whole_ones = sorted(parts.glob("*.part"))
     os.truncate(cut, 50)
     flip_a_byte(flipped)
     missing.unlink()
     account = other_account.with_suffix(".json")
     account.write_text(account.read_text().replace('"rows": 7', '"rows": 8'))
+    values = json.loads(unmarked.with_suffix(".json").read_text())
+    unmarked.with_suffix(".json").write_text(json.dumps({name: values[name] for name in values if name != "sha256"}))
     work(model, source, out, RowOptions(part_rows=7, resume=True, on_error="skip"))
     for path, why in (
         (cut, "it has 50 bytes, and "),
         (flipped, "its checksum is not that"),
         (missing, "it is missing"),
+        (unmarked, "it has no checksum"),
         (other_account, "its checksum is not that"),
     ):
         assert f"{path} is damaged ({why}" in said.text
-    assert f"{whole_one} is damaged" not in said.text
-    assert "parts that are finished: 1" in said.text
+    assert not any(f"{each} is damaged" in said.text for each in whole_ones)
+    assert f"parts that are finished: {len(whole_ones)}" in said.text
+    assert whole_ones
     work(model, source, whole, RowOptions(part_rows=7, on_error="skip"))
     assert out.read_bytes() == whole.read_bytes()
 

@@ -110,6 +110,8 @@ class PartsFolder:
         if not kept.is_file():
             return account, "it is missing"
         found = _checks(account, kept.read_bytes(), bad.read_bytes() if bad.is_file() else b"")
+        if None in written.values():
+            return account, "it has no checksum"
         if found["bytes"] != written["bytes"]:
             return account, f"it has {found['bytes']:,} bytes, and {written['bytes']} were written"
         return account, "" if found == written else "its checksum is not that of what was written"
