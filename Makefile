@@ -56,8 +56,12 @@ quickstart: setup
 
 # The tables of docs/speed.md and docs/scaling.md, a file each. One that is there is not made again, so what was broken off
 # continues with the next table; `make bench ARGS=--quick`, in a folder of its own, takes minutes. The peers are an extra;
-# those of serve come by `make bench-peers`, and are left out and named where they are not there.
-TABLES := prepare prepare-sizes batches pretrain-step pretrain-step-avx2 finetune predict serve reference scaling
+# those of serve come by `make bench-peers`, and are left out and named where they are not there. Prediction has two tables,
+# that of real texts only where $BERTSMITH_DATA has them; both by one thread on one core, as docs/speed.md says.
+DATA := $(or $(BERTSMITH_DATA),$(HOME)/.cache/bertsmith-data)
+REAL := $(and $(wildcard $(DATA)/glue/SST-2/dev.tsv),$(wildcard $(DATA)/squad/v1.1/dev-v1.1.json))
+TABLES := prepare prepare-sizes batches pretrain-step pretrain-step-avx2 finetune \
+  predict-shapes $(if $(REAL),predict-real) serve reference scaling
 BENCH_OUT ?= bench-tables$(subst $(eval) ,,$(ARGS))
 QUICK := $(findstring --quick,$(ARGS))
 
@@ -67,7 +71,10 @@ bench: setup
 	@cat $(TABLES:%=$(BENCH_OUT)/%.md)
 
 $(BENCH_OUT)/prepare-sizes.md: MORE := $(if $(QUICK),,--sizes 100 1000 10000) --against
-$(BENCH_OUT)/predict.md: export OMP_NUM_THREADS := 1
+$(BENCH_OUT)/predict-shapes.md: MORE := --only ' x '
+$(BENCH_OUT)/predict-real.md: MORE := --only real
+$(BENCH_OUT)/predict-%.md: export OMP_NUM_THREADS := 1
+$(BENCH_OUT)/predict-%.md: PINNED := $(if $(shell command -v taskset),taskset -c 0)
 $(BENCH_OUT)/pretrain-step-avx2.md: MORE := --only "fp32, AdamW against transformers, fp32 as shipped"
 $(BENCH_OUT)/pretrain-step-avx2.md: export ATEN_CPU_CAPABILITY := avx2
 $(BENCH_OUT)/pretrain-step-avx2.md: export ONEDNN_MAX_CPU_ISA := AVX2
@@ -75,7 +82,7 @@ $(BENCH_OUT)/pretrain-step-avx2.md: export MKL_ENABLE_INSTRUCTIONS := AVX2
 $(BENCH_OUT)/pretrain-step-avx2.md: export BERTSMITH_ARCHITECTURE := x86-64-v3
 $(BENCH_OUT)/%.md:
 	@mkdir -p $(@D)
-	$(BIN)/bertsmith bench $(patsubst %-sizes,%,$(*:-avx2=)) --markdown --json $(@:.md=.json) $(MORE) $(ARGS) > $@.part
+	$(PINNED) $(BIN)/bertsmith bench $(subst $(eval) ,-,$(filter-out sizes avx2 shapes real,$(subst -, ,$*))) --markdown --json $(@:.md=.json) $(MORE) $(ARGS) > $@.part
 	@mv $@.part $@
 
 # The servers that `bertsmith bench serve` is compared with, each in a virtual environment of its own, with the versions

@@ -21,7 +21,7 @@ case "$*" in *"$FAILS"*) exit 1;; esac
 
 def make(folder: Path, fails: str, *args: str) -> subprocess.CompletedProcess[str]:
     """`make bench` with a `bertsmith` that prints a line, and fails where its arguments hold these."""
-    environment = {**os.environ, "CALLS": str(folder / "calls"), "FAILS": fails}
+    environment = {**os.environ, "CALLS": str(folder / "calls"), "FAILS": fails, "BERTSMITH_DATA": str(folder)}
     # As a user's own make, not as one below the `make test` that runs this.
     for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "ARGS", "ATEN_CPU_CAPABILITY"):
         environment.pop(name, None)
@@ -40,6 +40,9 @@ def test_a_bench_that_was_broken_off_continues_with_the_next_table(tmp_path: Pat
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / ".ready").touch()
+    for real in ("glue/SST-2/dev.tsv", "squad/v1.1/dev-v1.1.json"):
+        (tmp_path / real).parent.mkdir(parents=True)
+        (tmp_path / real).touch()
     broken = make(tmp_path, "bench finetune")
     assert broken.returncode != 0
     before = calls(tmp_path)
@@ -53,6 +56,10 @@ def test_a_bench_that_was_broken_off_continues_with_the_next_table(tmp_path: Pat
     after = calls(tmp_path)[len(before) :]
     assert after[0].startswith("bench finetune "), "what was measured is not measured again"
     assert {call.split()[1] for call in [*before, *after]} == {*NAMES}
+    assert [call.split(" --only ")[1].split()[0] for call in after if call.startswith("bench predict ")] == [
+        "x",
+        "real",
+    ]
     assert done.stdout.count("table of ") == len(before) + len(after) - 1
     assert make(tmp_path, "nothing").returncode == 0
     assert len(calls(tmp_path)) == len(before) + len(after)

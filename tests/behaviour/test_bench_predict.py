@@ -11,8 +11,8 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.options import BenchOptions
-from bertsmith.bench.predict.bench import _measured, bench_predict
-from bertsmith.bench.predict.side import BATCHES, PRECISIONS, Timer, sides_of
+from bertsmith.bench.predict.bench import PEERS, _in_order, _measured, bench_predict
+from bertsmith.bench.predict.side import BASELINE, BATCHES, PRECISIONS, Timer, groups_of, sides_of
 from bertsmith.bench.predict.texts import TextSet, made_classifier, texts_of_length
 from bertsmith.bench.process import OutOfTime, SideFailed
 from bertsmith.cli import main
@@ -75,6 +75,27 @@ def test_the_sides_are_the_pairs_that_predict_takes() -> None:
         assert set(precisions) == on_cpu
 
 
+def test_sides_of_one_precision_are_measured_together_with_what_they_are_compared_with() -> None:
+    sides = sides_of(PEERS)
+    groups = groups_of(sides)
+    for precision, group in groups.items():
+        assert {side for side in sides if side.precision == precision} | {BASELINE} == set(group)
+        assert len(group) == len(set(group)) <= 7
+    assert list(groups_of(sides_of(()))) == ["fp32", "bf16", "int8"]
+
+
+def test_a_side_is_compared_with_the_pipeline_of_its_own_rounds() -> None:
+    texts, (one, other) = TextSet("real", ["a", "b"], 2, 0), sides_of(())[:2]
+    fast, slow = Turns(9, seconds=1.0), Turns(9, seconds=4.0)
+    first = _measured(texts, {one: fast, BASELINE: slow}, False, [])
+    second = _measured(texts, {other: Turns(9, seconds=1.0), BASELINE: Turns(9, seconds=2.0)}, False, [])
+    rows = _in_order([*first, *second], ["real"], [one.label, other.label, BASELINE.label])
+    assert [(row["side"], row["beside_pipeline"]) for row in rows] == [
+        (one.label, 4.0), (other.label, 2.0), (BASELINE.label, 1.0)
+    ]  # fmt: skip
+    assert rows[-1]["p50_ms"] == 4000
+
+
 def test_texts_have_exactly_the_length_that_they_are_named_by(tmp_path: Path) -> None:
     made_classifier(tmp_path / "model", quick=True)
     tokenizer = Tokenizer.load(tmp_path / "model")
@@ -103,10 +124,10 @@ def test_every_call_gets_as_many_texts_as_it_should() -> None:
 
 
 class Turns:
-    """A child whose turns take a second, until there is no time for one more, or it fails."""
+    """A child whose turns take so many seconds, until there is no time for one more, or it fails."""
 
-    def __init__(self, turns: int, failure: BertsmithError | None = None) -> None:
-        self.left, self.failure = turns, failure
+    def __init__(self, turns: int, failure: BertsmithError | None = None, seconds: float = 1.0) -> None:
+        self.left, self.failure, self.seconds = turns, failure, seconds
 
     def ready(self) -> dict[str, Any]:
         return {"threads": 1}
@@ -115,7 +136,7 @@ class Turns:
         self.left -= 1
         if self.left < 0:
             raise self.failure or OutOfTime
-        return {"seconds": [1.0], "at_once": 0}
+        return {"seconds": [self.seconds], "at_once": 0}
 
 
 def test_whole_rounds_count_where_no_time_is_left_for_all() -> None:

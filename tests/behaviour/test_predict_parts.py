@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -90,13 +91,16 @@ def _kills_itself(work: Callable[..., None], args: tuple[object, ...], after_par
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
+EVERY_KIND = pytest.mark.parametrize(
     ("work", "name"),
     [
         *((predicted, f"out.{kind}") for kind in ("jsonl", "csv")),
         *((embedded, name) for name in ("out.npy", "out.parquet", "out.jsonl", "tokens.jsonl")),
     ],
 )
+
+
+@EVERY_KIND
 def test_a_killed_run_ends_with_the_bytes_of_an_unbroken_one(work, name, model, tmp_path):
     draw, source = drawing(), masked_rows(tmp_path / "rows.jsonl")
     if name.endswith(".parquet"):
@@ -110,6 +114,78 @@ def test_a_killed_run_ends_with_the_bytes_of_an_unbroken_one(work, name, model, 
     work(model, source, out, options)
     assert out.read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
     assert [each.name for each in out.parent.iterdir() if not each.name.startswith(".")] == [name]
+
+
+def flip_a_byte(path: Path) -> None:
+    kept = bytearray(path.read_bytes())
+    kept[len(kept) // 2] ^= 1
+    path.write_bytes(kept)
+
+
+@EVERY_KIND
+def test_damaged_parts_are_named_and_done_again(work, name, model, tmp_path, said):
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    source, out, whole = masked_rows(tmp_path / "rows.jsonl", bad=(55,)), tmp_path / name, tmp_path / f"whole-{name}"
+    with pytest.raises(BertsmithError, match="not JSON"):
+        work(model, source, out, SMALL)
+    parts = PartsFolder(out).path
+    cut, flipped, missing, unmarked, other_account, *whole_ones = sorted(parts.glob("*.part"))
+    os.truncate(cut, 50)
+    flip_a_byte(flipped)
+    missing.unlink()
+    account = other_account.with_suffix(".json")
+    account.write_text(account.read_text().replace('"rows": 7', '"rows": 8'))
+    values = json.loads(unmarked.with_suffix(".json").read_text())
+    unmarked.with_suffix(".json").write_text(json.dumps({name: values[name] for name in values if name != "sha256"}))
+    work(model, source, out, RowOptions(part_rows=7, resume=True, on_error="skip"))
+    for path, why in (
+        (cut, "it has 50 bytes, and "),
+        (flipped, "its checksum is not that"),
+        (missing, "it is missing"),
+        (unmarked, "it has no checksum"),
+        (other_account, "its checksum is not that"),
+    ):
+        assert f"{path} is damaged ({why}" in said.text
+    assert not any(f"{each} is damaged" in said.text for each in whole_ones)
+    assert f"parts that are finished: {len(whole_ones)}" in said.text
+    assert whole_ones
+    work(model, source, whole, RowOptions(part_rows=7, on_error="skip"))
+    assert out.read_bytes() == whole.read_bytes()
+
+
+@EVERY_KIND
+def test_a_part_that_is_damaged_before_it_is_joined_is_named(work, name, model, tmp_path, monkeypatch):
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    source, out, whole = masked_rows(tmp_path / "rows.jsonl", 20), tmp_path / name, tmp_path / f"whole-{name}"
+    work(model, source, whole, SMALL)
+    write, damaged = PartsFolder.write, PartsFolder(out).path / "00000001.part"
+
+    def write_and_damage(self: PartsFolder, number: int, answered: Answered) -> None:
+        write(self, number, answered)
+        if number == 1:
+            os.truncate(damaged, 50)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartsFolder, "write", write_and_damage)
+        with pytest.raises(BertsmithError, match="this finished part is damaged: it has 50 bytes") as caught:
+            work(model, source, out, SMALL)
+    assert caught.value.where == str(damaged)
+    assert not out.exists()
+    work(model, source, out, RESUMED)
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_lost_bad_rows_are_a_damage_too(model, tmp_path, said):
+    source, out, whole = masked_rows(tmp_path / "rows.jsonl", bad=(3, 41)), tmp_path / "out.jsonl", tmp_path / "w.jsonl"
+    kept_by_a_full_disk(model, source, out, "skip")
+    (PartsFolder(out).path / "00000000.bad").unlink()
+    for path, options in ((out, RESUMED), (whole, SMALL)):
+        predicted(model, source, path, replace(options, on_error="skip"))
+    assert "00000000.part is damaged (its checksum" in said.text
+    assert PartsFolder(out).bad.read_bytes() == PartsFolder(whole).bad.read_bytes()
+    assert out.read_bytes() == whole.read_bytes()
 
 
 def test_parts_are_named_where_the_work_is_not_resumed_or_was_another(model, tmp_path, said):

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,8 @@ def ask_many(served: Served, numbers: range, body_of: Callable[[int], bytes], th
 
 
 def grown(folder: Path, warm: int, count: int) -> float:
-    """By how much of itself a server grows over so many requests, some of them refused, after as many to warm up."""
+    """By how much of itself a server grows over so many requests, some of them refused, after `warm` ones. Prints its
+    memory at the beginning, in the middle and at the end."""
     inputs: list[Any] = [*texts(300), "word1 " * 40, 5]
 
     def body_of(number: int) -> bytes:
@@ -113,10 +115,12 @@ def grown(folder: Path, warm: int, count: int) -> float:
         return json.dumps({"inputs": f"{row} new{number} other{number}" if isinstance(row, str) else row}).encode()
 
     with serving({"labels": folder}, "--precision", "fp32") as served:
-        ask_many(served, range(warm), body_of)
-        before = resident_bytes(served)
-        ask_many(served, range(warm, warm + count), body_of)
-        return resident_bytes(served) / before - 1
+        found = []
+        for first, end in pairwise((0, warm, warm + count // 2, warm + count)):
+            ask_many(served, range(first, end), body_of)
+            found.append(resident_bytes(served))
+            print(f"{found[-1] / 1e6:.1f} MB after {end:,} requests")
+        return found[-1] / found[0] - 1
 
 
 def test_a_server_does_not_grow_over_thousands_of_requests(served_models: dict[str, Path]) -> None:

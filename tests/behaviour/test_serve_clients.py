@@ -167,6 +167,11 @@ def test_openai_embeddings_as_base64_and_as_numbers(served: Served, served_model
         assert cut.truncated_tokens == [20]
         with pytest.raises(openai.NotFoundError, match="there is no model 'ada'"):
             one.embeddings.create(input=TEXT, model="ada")
+        assert one.models.retrieve("vectors") in list(one.models.list())
+        with pytest.raises(openai.NotFoundError, match="there is no model 'ada'"):
+            one.models.retrieve("ada")
+        with pytest.raises(openai.APIStatusError, match="labels gives no vectors of texts"):
+            one.models.retrieve("labels")
         with pytest.raises(openai.APIStatusError, match="413"):
             one.embeddings.create(input="word1 " * 50, model="vectors")
     with (

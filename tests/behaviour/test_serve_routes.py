@@ -263,6 +263,13 @@ def test_a_body_that_is_not_called_json_is_refused(served: Served) -> None:
     assert [served.ask("/embed", {"inputs": "a"}, {"Content-Type": kind})[0] for kind in kinds] == [415, 415]
 
 
+def test_a_body_that_is_compressed_is_refused(served: Served) -> None:
+    status, found, _ = served.ask("/embed", {"inputs": "a"}, {"Content-Encoding": "gzip"})
+    assert (status, found["error_type"]) == (415, "Validation")
+    assert "the body is compressed (Content-Encoding)" in found["error"]
+    assert served.ask("/embed", {"inputs": "a"}, {"Content-Encoding": "identity"})[0] == 200
+
+
 def test_the_log_has_a_line_for_each_request_and_no_text(served: Served) -> None:
     asked(served, "/models/labels/predict", {"inputs": [["lovely word7"], [LONG], [LONG]], "truncate": True})
     served.ask("/models/labels/answers", {"rows": ["word8", ""]})

@@ -19,7 +19,7 @@ import pytest
 from bertsmith.recipes.loader import load_recipe, save_recipe
 from made_browser import browsing
 from made_pages import without_warnings, write_topics
-from made_served import serving
+from made_served import Served, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -119,14 +119,29 @@ def test_stage_by_stage(stages, clone):
     assert (clone / "runs" / "mini" / "metrics.jsonl").exists()
 
 
+def asked_by_curl(server: Served, body: dict[str, object]) -> object:
+    """The answer of /predict, by `http.client` where there is no curl."""
+    if shutil.which("curl") is None:
+        status, found, _ = server.ask("/predict", body)
+        assert status == 200
+        return found
+    command = ["curl", "--silent", "--fail", "--noproxy", "*", f"{server.address}/predict", "--data-binary", "@-"]
+    done = subprocess.run(
+        [*command, "-H", "Content-Type: application/json"],
+        input=json.dumps(body).encode(),
+        capture_output=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
 @pytest.mark.usefixtures("stages")
 def test_what_the_stages_made_answers_programs_and_a_browser(clone, tmp_path):
     """The whole path: texts, an encoder of them, fine-tuned on a CSV file, served, asked."""
     row = json.loads((clone / "predictions.jsonl").read_text().splitlines()[0])
     expected = row["prediction"]["scores"]
     with serving({"labels": clone / "runs" / "labels"}, "--precision", "fp32") as server:
-        status, found, _ = server.ask("/predict", {"inputs": row["text"], "truncate": True})
-        assert status == 200
+        found = asked_by_curl(server, {"inputs": row["text"], "truncate": True})
         assert {each["label"]: each["score"] for each in found} == pytest.approx(expected, abs=1e-3)
         with browsing(tmp_path / "profile") as page:
             page.open(server.address)

@@ -18,7 +18,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
 from bertsmith.bench.machine import machine
 from bertsmith.bench.options import BenchOptions
-from bertsmith.bench.predict.side import BATCHES, OURS, PIPELINE, Folders, Side, sides_of
+from bertsmith.bench.predict.side import BASELINE, BATCHES, OURS, Folders, Side, groups_of, sides_of
 from bertsmith.bench.predict.texts import (
     QUICK_REAL,
     REAL,
@@ -47,8 +47,10 @@ _RULES = (
     "the graph that engines are given directly is PyTorch's export of transformers' model, in int8 by the "
     "engines' own tools: ONNX Runtime's quantize_dynamic, each column of the weights with its own scale, and "
     "compress_weights of OpenVINO's NNCF, which takes embeddings too; both quantise inputs as they come",
-    "sides take turns, beginning with another one each round, after a turn that is not counted; percentiles are over "
-    "all calls, texts per second of the round that is the median",
+    "sides of one precision take turns, beginning with another one each round, after a turn that is not counted, and "
+    "fp32, bf16 and int8 come one after another, so that few models are in memory; the pipeline in fp32 takes turns in "
+    "all three, for the last column, and the table has that of fp32",
+    "percentiles are over all calls, texts per second of the round that is the median",
 )
 
 
@@ -65,17 +67,19 @@ def bench_predict(options: BenchOptions, folder: Path, command: str) -> Report:
     folders = Folders(model, folder / "exports", folder / "padded")
     _write_graphs(folders, folder, any(side.who != OURS for side in sides), left_out)
     rows: list[dict[str, Any]] = []
-    with ExitStack() as ends:
-        children = {
-            side: ends.enter_context(side.start(folders, folder / str(number), deadline))
-            for number, side in enumerate(sides)
-        }
-        for each in sets:
-            say(f"measuring {each.name}")
-            try:
-                rows += _measured(each, children, options.quick, left_out)
-            except OutOfTime:
-                left_out.append(f"{each.name}: no time was left")
+    for precision, group in groups_of(sides).items():
+        with ExitStack() as ends:
+            children = {
+                side: ends.enter_context(side.start(folders, folder / f"{precision}-{number}", deadline))
+                for number, side in enumerate(group)
+            }
+            for each in sets:
+                say(f"measuring {each.name} in {precision}")
+                try:
+                    rows += _measured(each, children, options.quick, left_out)
+                except OutOfTime:
+                    left_out.append(f"{each.name} in {precision}: no time was left")
+    rows = _in_order(rows, [each.name for each in sets], [side.label for side in sides])
     if not rows:
         raise BertsmithError(f"nothing was measured: {'; '.join(left_out)}", "bench predict", "give it more --minutes")
     told = [
@@ -134,10 +138,20 @@ def _measured(texts: TextSet, children: Mapping[Side, Child], quick: bool, left_
             break
         found.append(answers)
     counted = found[1:]
-    return [
+    rows = [
         _row(texts, side, [each[side]["seconds"] for each in counted], counted[0][side]["at_once"], child)
         for side, child in sides.items()
     ]
+    baseline = next((row["texts_per_second"] for row in rows if row["side"] == BASELINE.label), None)
+    return [{**row, "beside_pipeline": baseline and row["texts_per_second"] / baseline} for row in rows]
+
+
+def _in_order(rows: Sequence[dict[str, Any]], cases: Sequence[str], sides: Sequence[str]) -> list[dict[str, Any]]:
+    """By case and side; of a side that was measured in several groups the first row."""
+    first: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        first.setdefault((row["case"], row["side"]), row)
+    return [first[case, side] for case in cases for side in sides if (case, side) in first]
 
 
 def _round(
@@ -196,7 +210,6 @@ def _tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
     found = []
     for case in dict.fromkeys(row["case"] for row in rows):
         own = [row for row in rows if row["case"] == case]
-        pipeline = next((row for row in own if row["side"] == Side(PIPELINE, "torch", "fp32").label), None)
         head = ["", "texts/s", "tokens/s", *(f"p{percent} ms" for percent in PERCENTILES), "calls", "pipeline, fp32"]
         lines = [
             [
@@ -205,7 +218,7 @@ def _tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
                 f"{row['tokens_per_second']:,.0f}",
                 *(f"{row[f'p{percent}_ms']:,.1f}" for percent in PERCENTILES),
                 f"{row['calls']:,}",
-                f"{row['texts_per_second'] / pipeline['texts_per_second']:.2f}x" if pipeline else "",
+                f"{row['beside_pipeline']:.2f}x" if row["beside_pipeline"] else "",
             ]
             for row in own
         ]

@@ -62,6 +62,20 @@ def sides_of(peers: Sequence[str]) -> list[Side]:
     return found
 
 
+BASELINE = Side(PIPELINE, "torch", "fp32")
+"""What all sides are compared with."""
+
+
+def groups_of(sides: Sequence[Side]) -> dict[str, list[Side]]:
+    """The sides of each precision, which hold their models at the same time, with what they are compared with: all
+    models at once took more than 25 GB."""
+    baseline = [side for side in sides if side == BASELINE]
+    return {
+        precision: list(dict.fromkeys([*(side for side in sides if side.precision == precision), *baseline]))
+        for precision in dict.fromkeys(side.precision for side in sides)
+    }
+
+
 class Timer:
     """Answers the questions of a bench: "turn" with texts, how many of them a call gets (0 for all), seconds, and
     whether every text is given.

@@ -3,11 +3,13 @@
 OUT.parts/made_from.json   the input, the model and the flags: parts of others are never joined with these
 OUT.parts/00000000.part    what is written for the rows of a part
 OUT.parts/00000000.bad     its rows that cannot be used, a line of JSON each
-OUT.parts/00000000.json    its account, written last: a part is finished where this is
+OUT.parts/00000000.json    its account, and a checksum of the three, written last: a part is finished where this is
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,11 +20,14 @@ from typing import Any, BinaryIO
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import locked
+from bertsmith.base.log import warn
 from bertsmith.inference.parts.part import Account, Answered
 from bertsmith.tasks.reading.bad_rows import line_of
 
 _MADE_FROM = "made_from.json"
 _COPIED_AT_ONCE = 1 << 20
+_CHECKED = ("bytes", "sha256")
+"""Of a part, beside its account."""
 
 
 class PartsFolder:
@@ -49,7 +54,8 @@ class PartsFolder:
 
     @contextmanager
     def held(self, made_from: Mapping[str, Any], resume: bool) -> Iterator[dict[int, Account]]:
-        """Holds the folder for this process, and gives the accounts of the parts that it has already.
+        """Holds the folder for this process, and gives the accounts of the parts that it has already. A damaged part is
+        named and left out, so that it is done again.
 
         Raises BertsmithError where parts are there and are not to be continued, or were made from something else.
         """
@@ -75,14 +81,40 @@ class PartsFolder:
 
     def finished_parts(self) -> int:
         """How many there are."""
-        return len(self._accounts())
+        return sum(self._file(number, "part").is_file() for number in self._numbers())
 
-    def _accounts(self) -> list[Path]:
-        found = [path for path in sorted(self.path.glob("*.json")) if path.stem.isdigit()]
-        return [path for path in found if path.with_suffix(".part").is_file()]
+    def _numbers(self) -> list[int]:
+        return sorted(int(path.stem) for path in self.path.glob("*.json") if path.stem.isdigit())
 
     def _finished(self) -> dict[int, Account]:
-        return {int(path.stem): _account_in(path) for path in self._accounts()}
+        found = {}
+        for number in self._numbers():
+            account, damage = self._read(number)
+            if damage:
+                warn(f"{self._file(number, 'part')} is damaged ({damage}): its rows are done again")
+            else:
+                found[number] = account
+        return found
+
+    def _read(self, number: int) -> tuple[Account, str]:
+        """The account of a part, and what is wrong with what is kept of it: "" where it is as it was written."""
+        path, fix = self._file(number, "json"), "delete this file, so that its part is done again"
+        values = files.read_json(path, fix)
+        written = {name: values.pop(name, None) for name in _CHECKED} if isinstance(values, dict) else {}
+        try:
+            account = Account.from_json(values)
+        except ValueError as error:
+            what = f"this file does not say what became of the rows of a part: {error}"
+            raise BertsmithError(what, path, fix) from error
+        kept, bad = self._file(number, "part"), self._file(number, "bad")
+        if not kept.is_file():
+            return account, "it is missing"
+        found = _checks(account, kept.read_bytes(), bad.read_bytes() if bad.is_file() else b"")
+        if None in written.values():
+            return account, "it has no checksum"
+        if found["bytes"] != written["bytes"]:
+            return account, f"it has {found['bytes']:,} bytes, and {written['bytes']} were written"
+        return account, "" if found == written else "its checksum is not that of what was written"
 
     def _check(self, made_from: Mapping[str, Any]) -> None:
         was = files.read_json(self.path / _MADE_FROM, "delete this folder to begin anew")
@@ -99,9 +131,18 @@ class PartsFolder:
         for suffix in ("json", "bad"):  # of another run, which lost its payload or was killed in this part
             self._file(number, suffix).unlink(missing_ok=True)
         files.write_whole(self._file(number, "part"), lambda file: file.write(answered.payload))
-        if answered.bad:
-            files.write_whole(self._file(number, "bad"), lambda file: file.writelines(map(line_of, answered.bad)))
-        files.write_json(self._file(number, "json"), answered.account.to_json())
+        bad = b"".join(map(line_of, answered.bad))
+        if bad:
+            files.write_whole(self._file(number, "bad"), lambda file: file.write(bad))
+        checks = _checks(answered.account, answered.payload, bad)
+        files.write_json(self._file(number, "json"), answered.account.to_json() | checks)
+
+    def check_whole(self, parts: int) -> None:
+        """Raises BertsmithError where one of so many parts is not as it was written."""
+        for number in range(parts):
+            if damage := self._read(number)[1]:
+                fix = "give the same command with --resume, which does this part again"
+                raise BertsmithError(f"this finished part is damaged: {damage}", self._file(number, "part"), fix)
 
     def joined(self, parts: int, join: Callable[[BinaryIO, Sequence[Path]], object]) -> None:
         """Joins so many parts into the file, whole or not at all. What a kill leaves of it goes with this folder.
@@ -126,12 +167,12 @@ class PartsFolder:
         return self.path / f"{number:08d}.{suffix}"
 
 
-def _account_in(path: Path) -> Account:
-    fix = "delete this file, so that its part is done again"
-    try:
-        return Account.from_json(files.read_json(path, fix))
-    except ValueError as error:
-        raise BertsmithError(f"this file does not say what became of the rows of a part: {error}", path, fix) from error
+def _checks(account: Account, payload: bytes, bad: bytes) -> dict[str, Any]:
+    """The bytes of a part, and a checksum of all that is kept of it."""
+    checksum = hashlib.sha256(json.dumps(account.to_json()).encode())
+    checksum.update(payload)
+    checksum.update(bad)
+    return dict(zip(_CHECKED, (len(payload), checksum.hexdigest()), strict=True))
 
 
 def copy_files(paths: Sequence[Path], file: BinaryIO) -> None:

@@ -137,7 +137,11 @@ def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, pro
             if options.on_error == "stop":
                 _refuse_left_out(finished)
             if options.resume:
-                say(f"parts that are finished: {len(finished):,}" if finished else "no parts are there: beginning anew")
+                say(
+                    f"parts that are finished: {len(finished):,}"
+                    if finished
+                    else "no finished parts are there: beginning anew"
+                )
             try:
                 done, parts = _answered(workers, source, options, finished, progress)
             except BaseException:
@@ -146,6 +150,7 @@ def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, pro
             if not done.rows:
                 folder.remove()
             _check_some(done, source)
+            folder.check_whole(parts)
             if done.skipped:
                 folder.write_bad(parts)
             else:

@@ -19,7 +19,8 @@ _NUMBER_BYTES = 4
 
 def joined_array(file: BinaryIO, parts: Sequence[Path], account: Account) -> None:
     """The Join of fp32 numbers, as an .npy file of a line for each row."""
-    width = sum(path.stat().st_size for path in parts) // (_NUMBER_BYTES * account.rows)
+    width, rest = divmod(sum(path.stat().st_size for path in parts), _NUMBER_BYTES * account.rows)
+    assert not rest, "the parts are whole"
     head: dict[str, Any] = {"descr": "<f4", "fortran_order": False, "shape": (account.rows, width)}
     np.lib.format.write_array_header_1_0(file, head)
     copy_files(parts, file)

@@ -134,12 +134,15 @@ def _too_long(most: int) -> Refusal:
 def _check_head(headers: dict[bytes, bytes], service: Service) -> int:
     """The length that a body says it has, the most there may be where it does not.
 
-    Raises Refusal for one that is too long (413), and for one that is not JSON (415): a browser sends nothing else to
-    another site without asking first.
+    Raises Refusal for one that is too long (413), for one that is compressed (415), and for one that is not JSON (415):
+    a browser sends nothing else to another site without asking first.
     """
     kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
     if kind != b"application/json" and not (kind.startswith(b"application/") and kind.endswith(b"+json")):
         raise Refusal(415, "the body must be JSON; send the header Content-Type: application/json")
+    packed = headers.get(b"content-encoding", b"").strip().lower()
+    if packed not in (b"", b"identity"):
+        raise Refusal(415, "the body is compressed (Content-Encoding); send it as it is, without that header")
     said = headers.get(b"content-length", b"")
     length = int(said) if said.isdigit() else service.limits.body_bytes
     if length > service.limits.body_bytes:

@@ -212,7 +212,7 @@ def _lines_before_fault(raw: bytes) -> int:
     try:
         raw.decode()
     except UnicodeDecodeError as error:
-        return len(raw[: error.start].splitlines(keepends=True)) - (not raw[: error.start].endswith((b"\n", b"\r")))
+        return len((raw[: error.start] + b"?").splitlines()) - 1
     return 0
 
 

@@ -174,6 +174,9 @@ def test_half_a_surrogate_pair_is_named_by_row_and_column(tmp_path, column):
         ("rows.jsonl", '{"text": "a", "label": "b"}\n{"text"\n', "not JSON", 2),
         ("rows.jsonl", '{"text": "a", "label": "b"}\n[1]\n', "not a JSON object", 2),
         ("rows.csv", b"text,label\na,b\nM\xfcller,c\n", "not UTF-8", 3),
+        ("rows.csv", b"text,label\na,b\n\xfcber,c\n", "not UTF-8", 3),
+        ("rows.csv", b'text,label\na,b\n"c\n\xfcber",d\n', "not UTF-8", 4),
+        ("rows.csv", b'text,label\r\na,b\r\n"c\r\nd\xfc",e\r\n', "not UTF-8", 4),
     ],
 )
 def test_what_cannot_be_read_is_named_by_line(tmp_path, name, text, what, line):

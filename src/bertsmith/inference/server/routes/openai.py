@@ -21,10 +21,8 @@ def openai_routes(service: Service) -> APIRouter:
     @router.post("/v1/embeddings", responses=schemas.json_of(dict[str, Any], schemas.OpenAIError))
     async def embeddings(request: Request, body: schemas.OpenAIEmbeddings) -> Response:
         """Vectors of length 1, as numbers or as base64 of little-endian float32."""
-        model = service.named(body.model)
-        account_of(request).model = model.name
-        if not isinstance(model, TextModel):
-            raise Refusal(424, f"{model.name} gives no {VECTORS}; it is a model of the kind {model.kind}")
+        account_of(request).model = service.named(body.model).name
+        model = _with_vectors(service, body.model)
         check_dimensions(model, body.dimensions)
         encoded, outputs = await service.outputs(request, model, listed(body.input), body.cut)
         vectors = model.vectors(outputs, normalize=True, dimensions=body.dimensions)
@@ -45,10 +43,26 @@ def openai_routes(service: Service) -> APIRouter:
     async def models() -> Response:
         """The models that give vectors."""
         named = [name for name, model in service.models.items() if isinstance(model, TextModel)]
-        facts = {"object": "model", "created": 0, "owned_by": "bertsmith"}
-        return answer({"object": "list", "data": [{"id": name, **facts} for name in named]})
+        return answer({"object": "list", "data": [_facts(name) for name in named]})
+
+    @router.get("/v1/models/{name}", responses=schemas.json_of(dict[str, Any], schemas.OpenAIError))
+    async def one_model(name: str) -> Response:
+        """A model that gives vectors."""
+        return answer(_facts(_with_vectors(service, name).name))
 
     return router
+
+
+def _with_vectors(service: Service, name: str) -> TextModel:
+    """Raises Refusal: 404 for a model that there is not, 424 for one that gives no vectors."""
+    model = service.named(name)
+    if not isinstance(model, TextModel):
+        raise Refusal(424, f"{model.name} gives no {VECTORS}; it is a model of the kind {model.kind}")
+    return model
+
+
+def _facts(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "bertsmith"}
 
 
 def _base64(vector: Any) -> str:
