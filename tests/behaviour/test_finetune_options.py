@@ -255,10 +255,25 @@ def test_results_come_under_nvidias_names_where_asked(model: Path, tmp_path: Pat
     written = json.loads((tmp_path / "run" / "nvidia-results.json").read_text())
     assert written["exact_match"] == result.tuned["dev"]["accuracy"]
     assert written["F1"] == result.tuned["dev"]["binary_f1"]
-    assert written["training_sequences_per_second"] == pytest.approx(160 / written["e2e_train_time"])
+    assert written["training_sequences_per_second"] > 160 / written["e2e_train_time"], "measuring is not training"
     latencies = written["infer:latency(ms)"]
     assert list(latencies) == ["50%", "90%", "95%", "99%", "100%", "avg", "std"]
     assert 0 < latencies["50%"] <= latencies["100%"]
+
+
+def test_nvidias_rate_is_of_all_calls_of_a_run(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that has one step left would else have taken the rows of all steps in its own seconds."""
+    settings = replace(QUICK, epochs=2, save_every=1, nvidia_results=True)
+    with monkeypatch.context() as patch:
+        signalled_after(2 * 160 // 16 - 1, patch)
+        with pytest.raises(StoppedAfterSaving):
+            bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=settings)
+    bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=settings, resume=True)
+    steps = Run(tmp_path / "run").metrics("train")
+    seconds = sum(each["steps"] * each["seconds_per_step"] for each in steps)
+    written = json.loads((tmp_path / "run" / "nvidia-results.json").read_text())
+    assert sum(each["sequences"] for each in steps) == 320
+    assert written["training_sequences_per_second"] == pytest.approx(320 / seconds)
 
 
 def test_numbers_are_learned_and_predicted(model: Path, tmp_path: Path) -> None:

@@ -236,6 +236,7 @@ PRAISE = "text,label\n" + "".join(f"word{number} lovely,praise\n" for number in 
         (PRAISE, None, [], "there is 1 label, and a classifier needs two"),
         ("text,label\nword1,praise\n", None, [], "no row can go to dev"),
         ("text,label\n", None, [], "there are no rows"),
+        ("tokens,tags\nAnn sleeps,O O\n", None, [], "no training row has an entity"),
         ("text,label\n,praise\n,blame\n", None, ["--skip-bad-rows=bad.jsonl"], "2 of 2 rows cannot be used"),
         (TABLE + ",praise\n" * 101, None, ["--skip-bad-rows=bad.jsonl"], "101 of 201 rows cannot be used"),
         (TABLE, PRAISE.split("\n", 1)[1], [], "no column of the training rows; their first line is: word0 lovely"),

@@ -15,6 +15,7 @@ from bertsmith.cli.verb import Call, Verb
 
 if TYPE_CHECKING:
     from bertsmith.inference.parts.run import RowOptions
+    from bertsmith.tasks.reading.bad_rows import SkippedRows
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ class PredictColumns(TextColumns):
     """The column of the words (tag)."""
     tags: str | None = None
     """The column of the words' tags (tag, evaluate)."""
+    tag_names: str | None = None
+    """What tags that are whole numbers stand for, from 0 and joined by commas (tag, evaluate)."""
     spans: str | None = None
     """The column of the marked spans (tag, evaluate)."""
     choices: str | None = None
@@ -263,8 +266,18 @@ class EvaluateFlags(DeviceFlags):
     """A file for the figures."""
     report: Path | None = None
     """A folder for what the task has to tell of the rows, such as tables and pictures."""
+    skip_bad_rows: Path | None = None
+    """Leave out rows that cannot be used, and write them to this file as JSON lines, each with the reason."""
+    bad_share: float = 0.5
+    """The largest share of the rows that --skip-bad-rows may leave out."""
     columns: PredictColumns = field(default_factory=PredictColumns)
     """Where texts and labels stand, if not where they stood in the rows that the model was trained on."""
+
+    def skipped(self) -> SkippedRows | None:
+        """What is given the rows that are left out, where some may be."""
+        from bertsmith.tasks.reading.bad_rows import SkippedRows
+
+        return None if self.skip_bad_rows is None else SkippedRows(self.bad_share)
 
 
 def _evaluate(call: Call) -> None:
@@ -288,6 +301,8 @@ def _evaluate(call: Call) -> None:
         predictor = Predictor(flags.model, **flags.run_by(), columns=columns)
         measure = evaluate_benchmark if flags.data.is_dir() else evaluate
         found = measure(predictor, flags.data, **options)
+        if flags.skip_bad_rows is not None:
+            options["skipped"].say(flags.skip_bad_rows)
     print("\n".join(aligned([(name, f"{value:.4f}") for name, value in found.figures.items()])))
     if flags.json is not None:
         files.write_json(flags.json, asdict(found))
@@ -297,8 +312,8 @@ def _pairs_folder(flags: EvaluateFlags, prog: str, has_columns: bool) -> Path:
     """The folder of --minimal-pairs. Raises BertsmithError where it is not given, and for flags of labelled rows."""
     if flags.minimal_pairs is None:
         raise BertsmithError("one of --data and --minimal-pairs is wanted", prog, f"see {prog} --help")
-    if flags.benchmark or flags.submission or flags.fold or flags.report or has_columns:
-        what = "--benchmark, --submission, --fold, --report and --columns are for labelled rows"
+    if flags.benchmark or flags.submission or flags.fold or flags.report or flags.skip_bad_rows or has_columns:
+        what = "--benchmark, --submission, --fold, --report, --skip-bad-rows and --columns are for labelled rows"
         raise BertsmithError(what, flags.minimal_pairs, "leave them out, or give --data")
     return flags.minimal_pairs
 
@@ -309,9 +324,9 @@ def _data_options(flags: EvaluateFlags, data: Path, has_columns: bool) -> dict[s
         if flags.benchmark or flags.submission or flags.fold:
             what = "--benchmark, --submission and --fold are for the folder of a benchmark, and --data is none"
             raise BertsmithError(what, data, "name the folder, or leave them out")
-        return {"report": flags.report}
-    if flags.report is not None or has_columns:
-        what = "--report and --columns are for a file of rows, and --data is a folder"
+        return {"report": flags.report, "skipped": flags.skipped()}
+    if flags.report is not None or flags.skip_bad_rows is not None or has_columns:
+        what = "--report, --skip-bad-rows and --columns are for a file of rows, and --data is a folder"
         raise BertsmithError(what, data, "leave them out, or name one file")
     return {"benchmark": flags.benchmark, "submission": flags.submission, "fold": flags.fold}
 

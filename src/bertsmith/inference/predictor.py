@@ -18,6 +18,7 @@ from bertsmith.inference.backends.model import ready_model
 from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_config
 from bertsmith.tasks.kinds.likelihood import Likelihood
 from bertsmith.tasks.kinds.masked_words import MaskedWords
+from bertsmith.tasks.reading.bad_rows import SkippedRows
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer, row_means
@@ -138,13 +139,13 @@ class Predictor:
         """The numbers of each class before the softmax or sigmoid, of a model that scores rows: float32[N, C]."""
         return row_means(np.stack(outputs), sequences)
 
-    def examples(self, source: Source) -> Examples:
-        """Labelled rows of a file or a list, encoded. Raises BertsmithError for rows that cannot be used, and for a
-        model whose answers cannot be compared with labels."""
+    def examples(self, source: Source, skipped: SkippedRows | None = None) -> Examples:
+        """Labelled rows of a file or a list, encoded. skipped: is given rows that cannot be used. Without it raises
+        BertsmithError for such, as it does for a model whose answers cannot be compared with labels."""
         if not isinstance(self._task, Task):
             what = "this model was not fine-tuned on labels that its answers could be compared with"
             raise BertsmithError(what, self.folder, "name a fine-tuned model")
-        records = read_records(source, self.columns, reader=self.reader)
+        records = read_records(source, self.columns, reader=self.reader, skipped=skipped)
         return self._task.examples(records, self.tokenizer, self.max_length)
 
     def evaluate(self, examples: Examples, report: Path | None = None) -> dict[str, float]:

@@ -21,13 +21,14 @@ U = TypeVar("U")
 _HELP = ("-h", "--help")
 
 
-def leaves(kind: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field of a dataclass and of those inside it as (dotted name, type): ("phase1.steps", int)."""
-    hints = typing.get_type_hints(kind)
+def leaves(kind: Any, prefix: str = "", extras: bool = False) -> Iterator[tuple[str, Any]]:
+    """Every field of a dataclass and of those inside it as (dotted name, type): ("phase1.steps", int). extras: types as
+    they are annotated."""
+    hints = typing.get_type_hints(kind, include_extras=extras)
     for field in dataclasses.fields(kind):
         hint = hints[field.name]
         if dataclasses.is_dataclass(hint):
-            yield from leaves(hint, f"{prefix}{field.name}.")
+            yield from leaves(hint, f"{prefix}{field.name}.", extras)
         else:
             yield prefix + field.name, hint
 
@@ -129,9 +130,13 @@ def _refuse_unknown(known: set[str], args: Sequence[str], prog: str) -> None:
 
 
 def _flag_names(kind: type[Any]) -> Iterator[str]:
-    for name, hint in leaves(kind):
+    """Of all fields, and of the opposites of those that have one."""
+    import tyro
+
+    for name, hint in leaves(kind, extras=True):
         yield name
-        if hint is bool:
+        plain, *marks = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
+        if plain is bool and tyro.conf.FlagCreatePairsOff not in marks:
             parent, _, last = name.rpartition(".")
             yield f"{parent}.no_{last}" if parent else f"no_{last}"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
+from bertsmith.tasks.kinds.tag import Tag
 from bertsmith.tasks.reading.bad_rows import pass_over, raise_at_once
 from bertsmith.tasks.reading.files import Form, Row, Source, rows_of
 from bertsmith.tasks.reading.infer import AUTO, can_be_inferred, has_columns, infer
@@ -27,9 +28,18 @@ def chosen(task: str, sources: Mapping[str, Source], settings: FinetuneSettings)
     """
     kind = None if task == AUTO else task_named(task)
     settings = _with_share(settings, "dev" in sources)
-    train, columns = sources["train"], settings.columns
     if kind is not None and not can_be_inferred(kind.kind):
         return kind, settings
+    kind, settings = _inferred(task, kind, sources, settings)
+    if kind.kind == Tag.kind and settings.labels is not None:
+        settings = replace(settings, columns=replace(settings.columns, tag_names=settings.labels))
+    return kind, settings
+
+
+def _inferred(
+    task: str, kind: type[Task] | None, sources: Mapping[str, Source], settings: FinetuneSettings
+) -> tuple[type[Task], FinetuneSettings]:
+    train, columns = sources["train"], settings.columns
     report = raise_at_once if settings.skip_bad_rows is None else pass_over
     rows = rows_of(train, Form(columns.header, columns.quoted), report)
     _, first = next(rows, ("", ""))

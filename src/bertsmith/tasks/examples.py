@@ -9,19 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base import files, ranks
+from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
-from bertsmith.tasks.reading.bad_rows import SkippedRows, pass_over, raise_at_once
+from bertsmith.tasks.reading.bad_rows import BadRow, SkippedRows, pass_over, raise_at_once
 from bertsmith.tasks.reading.files import is_pipe, name_of
 from bertsmith.tasks.reading.overlap import text_key
-from bertsmith.tasks.reading.parts import Parts, hold_out, read_parts, warn_of_copies
-from bertsmith.tasks.reading.records import Source, unused_columns
+from bertsmith.tasks.reading.parts import Parts, hold_out, read_parts, warn_of_copies, warn_of_groups
+from bertsmith.tasks.reading.records import Record, Source, unused_columns
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Examples, Task
 from bertsmith.tokens.tokenizer import Tokenizer
 
 _SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 160
+# Of dev, under which a score says little: the standard error of a share of 30 rows is up to 9%.
+_FEW_ROWS = 30
 
 
 def check_sources(sources: Mapping[str, Any]) -> None:
@@ -67,11 +69,7 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
     """The records of all parts, those to learn from as far as they can be. Logs what was found about them."""
     skipped = None if settings.skip_bad_rows is None else SkippedRows(settings.bad_share)
     records = read_parts(sources, settings.columns, kind, skipped)
-    if skipped is not None and settings.skip_bad_rows is not None:
-        if ranks.rank() == 0:
-            skipped.write(Path(settings.skip_bad_rows))
-        if skipped.rows:
-            warn(f"{len(skipped.rows):,} bad rows left out: {settings.skip_bad_rows}", of_all_ranks=True)
+    kind.check_labels(records["train"])
     told: list[str] = []
     for part, source in sources.items():
         unused = unused_columns(source, settings.columns, kind, raise_at_once if skipped is None else pass_over)
@@ -82,8 +80,25 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
     if "dev" not in sources and settings.dev_share is not None:
         records = hold_out(records, settings.columns, kind, settings.dev_share, settings.seed)
     warn_of_copies(records, kind)
-    records["train"] = list(kind.learnable(records["train"]))
+    warn_of_groups(records, settings.columns.group)
+    if 0 < len(records.get("dev", ())) < _FEW_ROWS:
+        count = len(records["dev"])
+        what = f"dev has {count:,} rows, so that a single one moves the score by up to {1 / count:.1%}"
+        warn(f"{what}; use more, or --folds 5, which measures on all training rows", of_all_ranks=True)
+    records["train"] = _learnable(records["train"], kind, skipped)
+    if skipped is not None and settings.skip_bad_rows is not None:
+        skipped.say(Path(settings.skip_bad_rows))
     return records
+
+
+def _learnable(rows: Sequence[Record], kind: type[Task], skipped: SkippedRows | None) -> list[Record]:
+    """Training rows without those that cannot be learned from, which are among the skipped ones. Raises BertsmithError
+    where these are too many."""
+    bad: list[BadRow] = []
+    found = list(kind.learnable(rows, lambda error, row: bad.append((error, row))))
+    if skipped is not None and bad:
+        skipped.add(bad, len(found), "the training rows")
+    return found
 
 
 def checksums(sources: Mapping[str, Source], parts: Mapping[str, Examples]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,21 +32,27 @@ _SCORES = {
 
 
 def nvidia_results(
-    result: FinetuneResult, parts: Mapping[str, Examples], model: nn.Module, runner: Runner
+    result: FinetuneResult,
+    parts: Mapping[str, Examples],
+    model: nn.Module,
+    runner: Runner,
+    steps: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """exact_match (the accuracy of a classifier), F1 and the like of the kept weights on dev; e2e_train_time in
-    seconds, of the call that ended the run; training_sequences_per_second over all measurements and saves;
-    infer:latency(ms) of dev in batches of 8 as they stand in the file, by percentile.
+    seconds, of the call that ended the run; training_sequences_per_second of the steps of all seeds, in whichever call
+    they were taken, without measurements and saves; infer:latency(ms) of dev in batches of 8 as they stand in the file,
+    by percentile. steps: the run's records of training.
 
     The model must be in evaluation mode. Latencies are measured anew.
     """
     trained = sum(max(each.epoch for each in seed.epochs) for seed in result.seeds) * len(parts["train"].units[1:])
+    seconds = sum(each["steps"] * each["seconds_per_step"] for each in steps if "seed" in each)
     latencies = _latencies(parts["dev"], model, runner)
     percentiles = {f"{each}%": float(np.percentile(latencies, each)) for each in _PERCENTILES}
     return {
         **nvidia_scores(result.tuned["dev"]),
         "e2e_train_time": result.seconds,
-        "training_sequences_per_second": trained / result.seconds,
+        "training_sequences_per_second": trained / seconds,
         "infer:latency(ms)": {**percentiles, "avg": float(np.mean(latencies)), "std": float(np.std(latencies))},
         "infer:throughput(samples/s):avg": 1000 * len(parts["dev"].sequences.ids) / float(np.sum(latencies)),
     }

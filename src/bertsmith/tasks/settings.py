@@ -70,7 +70,8 @@ class FinetuneSettings:
     negative_label: str | None = None
     """The label that micro_f1 leaves out: the one that says that there is nothing, such as no relation."""
     labels: str | None = None
-    """The classes in the order of the model's outputs, joined by commas; without it those of the rows, sorted."""
+    """The classes in the order of the model's outputs, joined by commas; without it those of the rows, sorted. Of tag,
+    all tags that rows may have, whose places from 0 may stand for them."""
     many_labels: bool = False
     """Take labels for classes although they are more than 100, or numbers with fractions."""
     class_weights: Literal["none", "balanced"] = "none"

@@ -22,6 +22,7 @@ from bertsmith.base import ranks
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.model.config import BertConfig
 from bertsmith.model.losses import LossSum
+from bertsmith.tasks.reading.bad_rows import Report, pass_over
 from bertsmith.tasks.reading.records import Record, RowReader
 from bertsmith.tasks.sampling import rows_of_epoch
 from bertsmith.tasks.sequences import Inputs, Sequences, Targets, by_length, encode, pack, slots_of
@@ -241,8 +242,13 @@ class Task(Answering):
     counts: Mapping[str, int] | None = None
 
     @classmethod
-    def learnable(cls, records: Sequence[Record]) -> Sequence[Record]:
-        """The training rows without those that cannot be learned from. Says which these are, and why."""
+    def check_labels(cls, records: Sequence[Record]) -> None:
+        """Raises BertsmithError for training rows that have nothing to learn, before some become dev rows."""
+
+    @classmethod
+    def learnable(cls, records: Sequence[Record], report: Report = pass_over) -> Sequence[Record]:
+        """The training rows without those that cannot be learned from. Says which these are, and why. report: is given
+        each of them."""
         return records
 
     @classmethod

@@ -54,6 +54,11 @@ def test_help_of_a_preset_shows_its_numbers(capsys):
         (["verify"], "missing: CORPUS", "bertsmith verify --help"),
         (["verify", "no/such/corpus"], "no/such/corpus", "bertsmith prepare"),
         (["quickstart", "--budget", "huge"], "'huge'", "quickstart --help"),
+        (
+            ["predict", "x", "y", "--columns.no-no-header"],
+            "no flag --columns.no-no-header",
+            "did you mean '--columns.no-header'?",
+        ),
         (["quickstart", "--sorce", "x"], "there is no flag --sorce", "did you mean '--source'?"),
         (["pretrain", "bert-tinny", "--corpus", "c", "--out", "o"], "neither a preset nor", "'bert-tiny'"),
         (["pretrain", "bert-tiny", "--out", "o"], "missing: --corpus PATH", "pretrain --help"),

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.tasks.answering.gold import Gold, fault_of, located
 from bertsmith.tasks.answering.passages import Words
 from bertsmith.tasks.answering.windows import Windows
+from bertsmith.tasks.reading.bad_rows import SHOWN, Report, listed, pass_over
 from bertsmith.tasks.reading.records import Columns, Record, Row, id_of, text_of
 
 IMPOSSIBLE, START = "is_impossible", "answer_start"
-_SHOWN = 20
 
 
 def question_of(row: Row | str, columns: Columns, labelled: bool, where: str) -> Record:
@@ -65,11 +66,11 @@ def _gold(text: Any, start: Any) -> Gold:
         raise ValueError(f"answer_start is {start!r}, not a whole number") from None
 
 
-def learnable(records: Sequence[Record]) -> list[Record]:
+def learnable(records: Sequence[Record], report: Report = pass_over) -> list[Record]:
     """The records to learn from, each with one answer whose place is known, or with none.
 
     Of several answers the first is taken. A record whose answer is not where it says, or not in its context, is left
-    out, as in run_squad.py. Says how many there are of each.
+    out, as in run_squad.py. Says how many there are of each. report: is given those that are left out.
     """
     words: dict[str, Words] = {}
     kept: list[Record] = []
@@ -84,28 +85,41 @@ def learnable(records: Sequence[Record]) -> list[Record]:
             words[context] = Words.of(context)
         gold, places = located(context, record.label[0])
         if fault := fault_of(words[context], gold):
-            faults.setdefault(fault, []).append(record.id or record.where)
+            faults.setdefault(fault, []).append(_named(record))
+            report(BertsmithError(fault, record.where), _row(record))
             continue
         counts["several answers, of which the first is learned"] += len(record.label) > 1
         counts["an answer without a start, found in the context"] += places > 0
         counts["such an answer at several places, of which the first is taken"] += places > 1
         kept.append(replace(record, label=(gold,)))
     for fault, names in faults.items():
-        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else "")
-        warn(f"{len(names):,} of {len(records):,} questions are not learned, because {fault}: {shown}", True)
+        what = f"{len(names):,} of {len(records):,} questions are not learned, because {fault}"
+        warn(listed(what, names[:SHOWN], len(names)), of_all_ranks=True)
     for what, count in counts.items():
         if count:
             say(f"train: {count:,} questions have {what}")
     return kept
 
 
+def _named(record: Record) -> str:
+    return record.where if record.id is None else f"{record.where} (id {record.id})"
+
+
+def _row(record: Record) -> dict[str, Any]:
+    """In SQuAD's layout, without the paragraph around it."""
+    answers = [{"text": gold.text, START: gold.start} for gold in record.label]
+    return {"id": record.id, "question": record.text, "context": record.text_b, "answers": answers}
+
+
 def doubts(records: Sequence[Record], windows: Windows, unanswerable: bool) -> list[str]:
     """What may be wrong with labelled questions, in words. unanswerable: whether the model may give no answer."""
     lines = []
-    lost = sum(bool(record.label) and answer is None for record, answer in zip(records, windows.answers, strict=True))
+    asked = zip(records, windows.answers, strict=True)
+    lost = [_named(record) for record, answer in asked if record.label and answer is None]
     if lost:
         where = "in the context, or not where it should start"
-        lines.append(f"{lost:,} of {len(records):,} questions have a first answer that is not {where}")
+        what = f"{len(lost):,} of {len(records):,} questions have a first answer that is not {where}"
+        lines.append(listed(what, lost[:SHOWN], len(lost)))
     none = sum(not record.label for record in records)
     if none and not unanswerable:
         lines.append(f"{none:,} of {len(records):,} questions have no answer, and this model always gives one")

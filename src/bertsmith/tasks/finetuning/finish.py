@@ -38,7 +38,7 @@ def finish(work: Work, run: Run, model: nn.Module, bests: Sequence[Best], second
     if work.settings.report and work.task.has_report:
         say(f"report: {run.folder / REPORT}")
     if work.settings.nvidia_results:
-        keys = nvidia_results(result, work.parts, model, runner)
+        keys = nvidia_results(result, work.parts, model, runner, run.metrics("train"))
         files.write_json(run.folder / NVIDIA_FILE, keys)
         say(f"results under NVIDIA's names: {run.folder / NVIDIA_FILE}")
     # Before the model, which makes the run a finished one.

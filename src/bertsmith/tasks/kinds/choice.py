@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import warn
+from bertsmith.base.log import say, warn
 from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.tasks.kinds.classify import Classifier
-from bertsmith.tasks.reading.labels import class_name
+from bertsmith.tasks.reading.labels import class_name, place_of_letter
 from bertsmith.tasks.reading.records import (
     NUMBERED_CHOICES,
     Columns,
@@ -52,9 +52,10 @@ _NO_CHOICE = -1e4
 @dataclass(frozen=True)
 class ChoiceRecord(Record):
     """text: what all choices continue. text_b: what each of them begins with, if anything. label: the number of the
-    right one, from 0."""
+    right one, from 0. letter: whether the row names it by a letter."""
 
     choices: tuple[str, ...] = ()
+    letter: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,9 @@ class Choice(Task):
         row = row_of(row, columns.text)
         choices = _choices(row, columns)
         plain = RowReader.record(row, columns, False, where)
-        label = _right(label_of(row, columns.label), choices) if labelled else None
-        return ChoiceRecord(plain.text, plain.text_b, label, where, id_of(row, columns), choices=choices)
+        label, letter = _right(label_of(row, columns.label), choices) if labelled else (None, False)
+        named = id_of(row, columns)
+        return ChoiceRecord(plain.text, plain.text_b, label, where, named, choices=choices, letter=letter)
 
     @classmethod
     def texts(cls, record: Record) -> tuple[str | None, ...]:
@@ -232,19 +234,22 @@ def _parsed(listed: str, column: str) -> Any:
         ) from None
 
 
-def _right(label: str, choices: Sequence[str]) -> int:
-    """The number of the right choice: the label is that number, or else the choice's text. ValueError where it is
-    neither, or the text of two of them."""
+def _right(label: str, choices: Sequence[str]) -> tuple[int, bool]:
+    """(The number of the right choice, whether the label is its letter): the label is that number, or else the choice's
+    text, or its letter. ValueError where it is none of these, or the text of two choices."""
     number = class_name(label)
     if number.isdecimal() and int(number) < len(choices):
-        return int(number)
+        return int(number), False
     found = _places(label, choices)
     if len(found) == 1:
-        return found[0]
+        return found[0], False
     if found:
         raise ValueError(f"the label '{label}' is the text of the choices {', '.join(map(str, found))}")
-    what = f"the label '{label}' is not the number of a choice, from 0 to {len(choices) - 1}, nor the text of one"
-    raise ValueError(what)
+    letter = place_of_letter(label)
+    if letter is not None and letter < len(choices):
+        return letter, True
+    what = f"the label '{label}' is not the number of a choice, from 0 to {len(choices) - 1}, nor its letter or text"
+    raise ValueError(what + ("; choices are counted from 0" if number == str(len(choices)) else ""))
 
 
 def _places(text: str, choices: Sequence[str]) -> list[int]:
@@ -256,6 +261,12 @@ def _warn_of_numbers(records: Sequence[ChoiceRecord]) -> None:
     """Warns of what labels that are numbers may be meant for."""
     if len(records) > 1 and 0 not in {record.label for record in records}:
         warn("the first choice is never right in the training rows; if labels count from 1, subtract 1 from them")
+    letters = [each for each in records if each.letter]
+    if letters and len(letters) == len(records):
+        say("labels are letters: A is the first choice")
+    elif letters:
+        what = f"in {len(letters):,} of {len(records):,} training rows the label is the letter of a choice"
+        warn(f"{what}, such as {letters[0].where}, in the others it is a number or a text", of_all_ranks=True)
     unclear = [each for each in records if set(_places(str(each.label), each.choices)) - {each.label}]
     if unclear:
         what = f"in {len(unclear):,} training rows the label is the number of a choice and the text of another"

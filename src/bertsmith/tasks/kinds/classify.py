@@ -22,7 +22,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.kinds.many_labels import ManyLabels
-from bertsmith.tasks.kinds.pooled import CROSS_FITTED, fitted_number, place_of, truths_of
+from bertsmith.tasks.kinds.pooled import CROSS_FITTED, fitted_number, places_of, truths_of
 from bertsmith.tasks.kinds.pooled import Classifier as Classifier
 from bertsmith.tasks.kinds.pooled import config_labels as config_labels
 from bertsmith.tasks.kinds.pooled import names_of_config as names_of_config
@@ -78,7 +78,7 @@ class Classify(Task):
 
     @classmethod
     def record(cls, row: Row | str, columns: Columns, labelled: bool, where: str) -> Record:
-        """The label is a str, or a tuple where the row has a list of labels or they are separated."""
+        """The label is a str, or a tuple where the row may have several, as of `ManyLabels`."""
         return ManyLabels.record(row, columns, labelled, where)
 
     @classmethod
@@ -143,7 +143,7 @@ class Classify(Task):
             if isinstance(record.label, tuple):
                 what = f"this row has a list of {len(record.label)} label(s), and the training rows have one label each"
                 raise BertsmithError(what, record.where, "write lists in all rows, or in none")
-        return np.array([place_of(str(each.label), places, each.where) for each in records], dtype=np.int64)
+        return np.array(places_of([(str(each.label), each.where) for each in records], places), dtype=np.int64)
 
     def order(self, examples: Examples, seed: int, epoch: int) -> Ints:
         return rows_of_epoch(len(examples.targets), truths_of(examples), self.sampling, seed, epoch)

@@ -29,12 +29,12 @@ from bertsmith.tasks.kinds.pooled import (
     config_labels,
     fitted_number,
     names_of_config,
-    place_of,
+    places_of,
     truths_of,
 )
 from bertsmith.tasks.losses import PLAIN, Rarity, balanced_label_weights, multi_label_sum
-from bertsmith.tasks.reading.labels import class_name, class_names, several_labels
-from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, label_of
+from bertsmith.tasks.reading.labels import class_name, class_names, marked_labels, several_labels
+from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, columns_of, label_of
 from bertsmith.tasks.report.parts import about_records, groups_of
 from bertsmith.tasks.report.report import Labelled, report_labels
 from bertsmith.tasks.sampling import Sampling, rows_of_epoch
@@ -86,9 +86,15 @@ class ManyLabels(Task):
 
     @classmethod
     def record(cls, row: Row | str, columns: Columns, labelled: bool, where: str) -> Record:
-        """The label is a tuple where the row has a list of labels or they are separated, else a str."""
-        label = several_labels(row.get(columns.label), columns.label_separator) if isinstance(row, Mapping) else None
-        if not labelled or label is None:
+        """The label is a tuple where the row has a list of labels, they are separated, or have a column each; else a
+        str."""
+        if not labelled or not isinstance(row, Mapping):
+            return RowReader.record(row, columns, labelled, where)
+        several = columns_of(columns.label, row)
+        if len(several) > 1:
+            return replace(RowReader.record(row, columns, False, where), label=tuple(marked_labels(row, several)))
+        label = several_labels(row.get(columns.label), columns.label_separator)
+        if label is None:
             return RowReader.record(row, columns, labelled, where)
         names = (label_of({columns.label: each}, columns.label) for each in label)
         return replace(RowReader.record(row, columns, False, where), label=tuple(dict.fromkeys(names)))
@@ -97,7 +103,10 @@ class ManyLabels(Task):
     def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:
         labels = [[class_name(each) for each in _labels(record)] for record in records]
         counts = Counter(each for row in labels for each in set(row))
-        names = class_names(counts, records[0].where, settings.many_labels, settings.labels)
+        given, columns = settings.labels, columns_of(settings.columns.label, ())
+        if given is None and len(columns) > 1 and counts.keys() <= set(columns):
+            given = ",".join(columns)  # one that no training row has stays a label of the model
+        names = class_names(counts, records[0].where, settings.many_labels, given)
         for name in ("positive", "negative_label"):
             if getattr(settings, name) is not None:
                 what = f"{name.replace('_label', '')} label with rows of several labels"
@@ -137,9 +146,9 @@ class ManyLabels(Task):
     def targets(self, records: Sequence[Record], sequences: Sequences) -> NDArray[np.uint8]:
         """1 where a record has a label: uint8[N, L]."""
         places = {name: place for place, name in enumerate(self.names)}
+        rows = [(row, each) for row, record in enumerate(records) for each in _labels(record)]
         found = np.zeros((len(records), len(self.names)), dtype=np.uint8)
-        for row, record in enumerate(records):
-            found[row, [place_of(each, places, record.where) for each in _labels(record)]] = 1
+        found[[row for row, _ in rows], places_of([(each, records[row].where) for row, each in rows], places)] = 1
         return found
 
     def labels(self, targets: NDArray[Any]) -> int:

@@ -23,6 +23,7 @@ from bertsmith.tasks.sequences import Inputs
 from bertsmith.tasks.task import Examples
 
 SINGLE, SEVERAL = "single_label_classification", "multi_label_classification"
+_SHOWN = 8
 CROSS_FITTED = "each row is decided by thresholds that were tuned on other rows, over 5 folds"
 
 
@@ -73,12 +74,21 @@ def names_of_config(config: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def place_of(label: str, places: Mapping[str, int], where: str) -> int:
-    """The number of a label's class. Raises BertsmithError at one that the training rows lack."""
-    place = places.get(class_name(label))
-    if place is None:
-        raise BertsmithError(f"the training rows have no label '{label}'", where, nearest(label, places))
-    return place
+def places_of(labels: Sequence[tuple[str, str]], places: Mapping[str, int]) -> list[int]:
+    """The numbers of labels' classes. labels: each with the name of its row. Raises BertsmithError that names those
+    which the training rows lack."""
+    found = [places.get(class_name(label), -1) for label, _ in labels]
+    absent: dict[str, str] = {}
+    for (label, where), place in zip(labels, found, strict=True):
+        if place < 0:
+            absent.setdefault(label, where)
+    if absent:
+        (first, where), *others = absent.items()
+        more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
+        also = f", nor {', '.join(repr(label) for label, _ in others[: _SHOWN - 1])}{more}" if others else ""
+        fix = f"{nearest(first, places)} (--labels in training names all labels, those that no training row has too)"
+        raise BertsmithError(f"the training rows have no label '{first}'{also}", where, fix)
+    return found
 
 
 def fitted_number(task: Mapping[str, Any], name: str, default: float, zero: bool = False) -> float:

@@ -28,6 +28,7 @@ from bertsmith.tasks.answering.best import Best, SpanRules, best_of
 from bertsmith.tasks.answering.figures import figures, prediction_files, tuned_threshold
 from bertsmith.tasks.answering.rows import IMPOSSIBLE, START, doubts, learnable, question_of
 from bertsmith.tasks.answering.windows import WindowRules, Windows, gaps, targets_of, windows_of
+from bertsmith.tasks.reading.bad_rows import Report, pass_over
 from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.sequences import Inputs, Sequences
 from bertsmith.tasks.settings import FinetuneSettings
@@ -110,8 +111,8 @@ class Qa(Task):
         return ANSWERED if record.label else UNANSWERABLE
 
     @classmethod
-    def learnable(cls, records: Sequence[Record]) -> Sequence[Record]:
-        return learnable(records)
+    def learnable(cls, records: Sequence[Record], report: Report = pass_over) -> Sequence[Record]:
+        return learnable(records, report)
 
     @classmethod
     def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:

@@ -109,11 +109,15 @@ class Tag(Task):
         return tagged_record(row, columns, labelled, where)
 
     @classmethod
-    def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:
-        counts = Counter(span.label for record in records for span in record.label)
-        if not counts:
+    def check_labels(cls, records: Sequence[Record]) -> None:
+        if not any(record.label for record in records):
             what = "no training row has an entity, so there is nothing to learn"
             raise BertsmithError(what, records[0].where, "check --columns.tags or --columns.spans")
+
+    @classmethod
+    def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:
+        cls.check_labels(records)
+        counts = Counter(span.label for record in records for span in record.label)
         names = (OUTSIDE, *(f"{letter}-{label}" for label in sorted(counts) for letter in (BIO.first, BIO.middle)))
         tagged = [record.tags for record in map(_tagged, records) if record.tags is not None]
         scheme = scheme_of(tagged) if tagged else None

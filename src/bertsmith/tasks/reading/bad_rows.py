@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base import files
+from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import warn
 
 BadRow = tuple[BertsmithError, Any]
 """What is wrong with a row, and the row: its bytes or its cells."""
@@ -37,6 +38,20 @@ class SkippedRows:
     def may_skip(self, bad: int, good: int) -> bool:
         """Whether so many rows of a file may be left out; never all of them."""
         return good > 0 and bad <= self.most * (bad + good)
+
+    def add(self, bad: Sequence[BadRow], good: int, name: str) -> None:
+        """Counts bad rows among others. Raises BertsmithError, with the first of them, where they are too many."""
+        if not self.may_skip(len(bad), good):
+            fix = f"correct them: at most {self.most:.0%} may be left out (--bad-share), and never all"
+            raise refusal(bad, good, name, f"{bad[0][0].fix}; {fix}" if bad[0][0].fix else fix)
+        self.rows += bad
+
+    def say(self, path: Path) -> None:
+        """Writes them, on the first rank, and says how many they are. Raises BertsmithError where it cannot."""
+        if ranks.rank() == 0:
+            self.write(path)
+        if self.rows:
+            warn(f"{len(self.rows):,} bad rows left out: {path}", of_all_ranks=True)
 
     def write(self, path: Path) -> None:
         """Writes a line of JSON for each: {"where", "why", "row"}. Raises BertsmithError where it cannot."""

@@ -1,31 +1,26 @@
 """Which task rows are made for, and where its parts stand: by the names and the contents of their columns.
 
-What is not clear is refused, with the candidates, and never guessed.
+What is not clear is refused, with the candidates, and never guessed. A few rows that do not fit what the others are
+made for change nothing: who reads them names them.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.tasks.reading.labels import class_name
-from bertsmith.tasks.reading.records import NUMBERED_CHOICES, Columns
-from bertsmith.tasks.reading.shapes import shapes_of
+from bertsmith.tasks.reading.labels import class_name, place_of_letter
+from bertsmith.tasks.reading.records import NUMBERED_CHOICES, Columns, columns_of
+from bertsmith.tasks.reading.shapes import LISTS
 from bertsmith.tasks.reading.table import Table
-from bertsmith.tasks.reading.texts import LABELS, TEXTS, Found, text_and_label, the_text, two_texts
+from bertsmith.tasks.reading.texts import LABELS, TEXTS, Found, kind_of_labels, text_and_label, the_text, two_texts
 
 AUTO = "auto"
-# Whole numbers with more values than this may be classes or amounts.
-_MOST_NUMBERED = 20
-_WITH_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
-_SEPARATORS = "|;,/"
 _TAGS = ("ner_tags", "ner", "labels", "label")
-_LISTS = ("words", "numbers")
 _EMBED = "embed"
 _CHOICE = re.compile(r"(ending|choice|option|answer|alternative|candidate|response|sol)s?[_ -]?([0-9]|[a-h])")
 _BEGINNINGS = (("sent1", "sent2"), ("context", "question"), ("passage", "question"), ("article", "question"))
@@ -63,7 +58,7 @@ def infer(rows: Sequence[Mapping[str, Any]], columns: Columns, where: str, kind:
     found = text_and_label(table)
     if kind != AUTO:
         return _inferred(table, kind, found, [])
-    kind, reason = _kind_of_labels(table, found.columns["label"])
+    kind, reason = kind_of_labels(table, found.columns["label"])
     return _inferred(table, kind, found, [f"task: {kind} ({reason})"])
 
 
@@ -93,7 +88,7 @@ def _tag(table: Table) -> Found | None:
     words = table.named("tokens", ("words",), "words", "text")
     words, tags = _lists_of_one_length(table) if words is None else (words, _tags(table, words))
     if words is not None and tags is not None and _are_of_one_length(table, words, tags):
-        what = f"as many tags as words in every row of '{words}' and '{tags}'"
+        what = f"as many tags as words in the rows of '{words}' and '{tags}'"
         return Found({"tokens": words, "tags": tags}, dict.fromkeys(("tokens", "tags"), "of one length"), what)
     spans = table.named("spans", ("entities", "label"), "objects")
     if spans is None or not _are_spans(table, spans):
@@ -107,7 +102,7 @@ def _tag(table: Table) -> Found | None:
 def _tags(table: Table, words: str) -> str | None:
     """The column with as many tags as words."""
     own = table.own("tags")
-    usual = [name for name in table.usual(_TAGS, *_LISTS, "text") if _are_of_one_length(table, words, name)]
+    usual = [name for name in table.usual(_TAGS, *LISTS, "text") if _are_of_one_length(table, words, name)]
     if own is None and len(usual) > 1:
         raise table.refusal("several columns may be the tags", usual, "tags")
     return own or next(iter(usual), None)
@@ -115,7 +110,7 @@ def _tags(table: Table, words: str) -> str | None:
 
 def _lists_of_one_length(table: Table) -> tuple[str | None, str | None]:
     """The only two columns of lists, if their lengths differ from row to row, as sentences' do."""
-    lists = [name for name in table.shapes if table.holds(name, *_LISTS)]
+    lists = [name for name in table.shapes if table.holds(name, *LISTS)]
     if len(lists) != 2 or not table.holds(lists[0], "words"):
         return None, None
     lengths = {len(row.get(lists[0]) or ()) for row in table.head}
@@ -123,26 +118,33 @@ def _lists_of_one_length(table: Table) -> tuple[str | None, str | None]:
 
 
 def _are_of_one_length(table: Table, words: str, tags: str) -> bool:
-    def length(value: Any) -> int:
-        return len(value.split() if isinstance(value, str) else value or ())
+    """In most rows; all are tagged words where the user named both columns."""
 
-    return all(length(row.get(words)) == length(row.get(tags)) for row in table.head)
+    def length(value: Any) -> int:
+        value = value.split() if isinstance(value, str) else value
+        return len(value) if isinstance(value, Sequence) else -1
+
+    of_both = ((length(row.get(words)), length(row.get(tags))) for row in table.head)
+    given = table.columns.tokens == words != Columns.tokens and table.columns.tags == tags != Columns.tags
+    return given or table.most((one == other != -1 for one, other in of_both), "tokens", "tags")
 
 
 def _are_spans(table: Table, name: str) -> bool:
-    """Whether all that a column lists, as JSON perhaps, are objects with "start" and "end", or three values each."""
+    """Whether most that a column lists, as JSON perhaps, are objects with "start" and "end", or three values each."""
+    cells = [value for row in table.head if (value := row.get(name))]
+    return not cells or table.most(map(_holds_spans, cells), "spans")
+
+
+def _holds_spans(cell: Any) -> bool:
     try:
-        lists = [
-            json.loads(value) if isinstance(value, str) else value for row in table.head if (value := row.get(name))
-        ]
+        listed = json.loads(cell) if isinstance(cell, str) else cell
     except ValueError:
         return False
-    return all(
+    return isinstance(listed, list | tuple) and all(
         {"start", "end"} <= each.keys()
         if isinstance(each, Mapping)
         else isinstance(each, list | tuple) and len(each) == 3
-        for listed in lists
-        for each in (listed if isinstance(listed, list | tuple) else [None])
+        for each in listed
     )
 
 
@@ -161,10 +163,15 @@ def _qa(table: Table) -> Found | None:
 
 
 def _are_answers(table: Table, answers: str, context: str) -> bool:
-    """Whether most rows with answers have one that their context holds."""
+    """Whether most rows with answers have one that their context holds; or all columns of a question have their own
+    names, and the answers are no choices, nor a few words that are the same in many rows."""
+    shape = table.shapes[answers]
+    own = table.own("question") is not None and (table.own("context"), table.own("answers")) == (context, answers)
+    if own and not _choices(table)[0] and shape.holds not in ("number", "yes or no", "nothing"):
+        return shape.holds != "text" or 2 * len(shape.counts) > shape.filled
     listed = [(_answer_texts(row.get(answers)), str(row.get(context))) for row in table.head]
     answered = [any(text in whole for text in texts) for texts, whole in listed if texts]
-    return 2 * sum(answered) > len(answered) or (not answered and table.holds(answers, "nothing", *_LISTS))
+    return 2 * sum(answered) > len(answered) or (not answered and table.holds(answers, "nothing", *LISTS))
 
 
 def _answer_texts(value: Any) -> list[str]:
@@ -179,8 +186,8 @@ def _answer_texts(value: Any) -> list[str]:
 def _choice(table: Table) -> Found | None:
     """What comes next, or answers: one of several."""
     choices, several = _choices(table)
-    label = table.named("label", _RIGHT, "number", "text") if choices else None
-    if not choices or label is None or len(table.shapes[label].counts) > several:
+    label = table.named("label", _RIGHT, "number", "text") if choices and not table.several("label") else None
+    if label is None or not table.most(_is_right(row, choices, several, row.get(label)) for row in table.head):
         return None
     names, why = {"choices": choices, "label": label}, {"choices": f"{several} texts a row", "label": "a usual name"}
     text = table.own("text")
@@ -196,6 +203,17 @@ def _choice(table: Table) -> Found | None:
     if text is None:
         return None
     return Found(names | {"text": text}, why | {"text": "a usual name"}, "several choices a row")
+
+
+def _is_right(row: Mapping[str, Any], choices: str, several: int, label: Any) -> bool:
+    """Whether a label may be that of one of several choices: its number, from 0 or from 1, its letter, or its text."""
+    name = class_name(str(label).strip())
+    if name.isdecimal():
+        return int(name) <= several
+    listed = row.get(choices, [row.get(each) for each in choices.split(",")])
+    texts = [each.strip() for each in listed if isinstance(each, str)] if isinstance(listed, list | tuple) else []
+    place = place_of_letter(name)
+    return name in texts or (place is not None and place < several)
 
 
 def _choices(table: Table) -> tuple[str, int]:
@@ -222,40 +240,6 @@ def _choices(table: Table) -> tuple[str, int]:
     return own if usual else ",".join(columns), len(columns)
 
 
-def _kind_of_labels(table: Table, label: str) -> tuple[str, str]:
-    """(kind of task, reason), by all labels."""
-    shape = shapes_of([{label: row.get(label)} for row in table.rows])[label]
-    count = len({class_name(value) for value in shape.counts})
-    if shape.holds in _LISTS:
-        return "classify", f"a list of labels in every row of '{label}'"
-    if table.columns.label_separator:
-        return "classify", f"any number of labels in every row of '{label}'"
-    if shape.holds in ("object", "objects", "nothing"):
-        raise table.refusal("this column holds no labels", [label], "label")
-    if all(_WITH_COMMA.fullmatch(value) for value in shape.counts):
-        what = "the labels look like numbers with a decimal comma"
-        raise table.refusal(what, [label], "label", fix="write them with a point, or name the task classify")
-    if shape.holds != "number":
-        mark = next((each for each in _SEPARATORS if _are_joined(shape.counts, each)), None)
-        several = "" if mark is None else f"; if they are several, joined: --columns.label-separator '{mark}'"
-        return "classify", f"{count:,} different label(s) in '{label}'{several}"
-    if not all(float(value).is_integer() for value in shape.counts):
-        return "regress", f"numbers with fractions in '{label}'"
-    if count > _MOST_NUMBERED:
-        what = f"{count:,} different whole numbers may be classes, or amounts to predict"
-        raise table.refusal(what, [label], "label", fix="name the task, classify or regress")
-    regress = "; the task regress predicts amounts" if count > 2 else ""
-    return "classify", f"{count} different whole number(s) in '{label}'{regress}"
-
-
-def _are_joined(values: Collection[str], mark: str) -> bool:
-    """Whether some values hold a mark, and all that stands between the marks is found in other values, too."""
-    parts = [{part.strip() for part in value.split(mark)} for value in values]
-    counts = Counter(part for each in parts for part in each)
-    joined = [each for each in parts if len(each) > 1]
-    return bool(joined) and all(counts[part] > 1 for each in joined for part in each)
-
-
 _KINDS: dict[str, tuple[Callable[[Table], Found | None], str]] = {
     "tag": (_tag, "a column of words and one of as many tags, or a text and one of spans"),
     "qa": (_qa, "columns of a question, of a context, and of answers that quote it"),
@@ -279,4 +263,4 @@ def can_be_inferred(kind: str) -> bool:
 
 def has_columns(row: Mapping[str, Any], columns: Columns, kind: str) -> bool:
     """Whether a row has all that a kind of task needs under the names in `columns`."""
-    return any(all(set(getattr(columns, part).split(",")) <= row.keys() for part in way) for way in _WAYS[kind])
+    return any(all(set(columns_of(getattr(columns, part), row)) <= row.keys() for part in way) for way in _WAYS[kind])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import warn
 
 MOST_CLASSES = 100
+YES_OR_NO = {"1": True, "0": False, "true": True, "false": False}
 # Of ASCII digits and without leading zeros: 007 and 7 may be two classes.
 _WHOLE = re.compile(r"[+]?(?P<number>-?(0|[1-9][0-9]*))(\.0*)?")
+_LETTER = re.compile("[A-Z]")
 _FRACTION = re.compile(r"[+-]?[0-9]*\.[0-9]+")
 
 
@@ -43,10 +45,26 @@ def several_labels(value: Any, separator: str = "") -> list[Any] | None:
     return [part for part in (value or "").split(separator) if part.strip()]
 
 
+def marked_labels(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
+    """The columns of a row that hold 1, out of those that stand for a label each. ValueError where one is not there, or
+    holds neither 1 nor 0."""
+    if absent := next((each for each in columns if each not in row), None):
+        raise ValueError(f"no column '{absent}'; found: {', '.join(map(str, row)) or 'none'}")
+    held = {each: "" if row[each] is None else class_name(label_text(row[each])).lower() for each in columns}
+    if wrong := next((each for each, value in held.items() if value not in YES_OR_NO), None):
+        raise ValueError(f"column '{wrong}' holds '{held[wrong]}'; a column that stands for a label has 1 or 0")
+    return [each for each, value in held.items() if YES_OR_NO[value]]
+
+
 def class_name(label: str) -> str:
     """The class of a label: 1, 1.0 and +1 are one."""
     whole = _WHOLE.fullmatch(label)
     return whole["number"] if whole else label
+
+
+def place_of_letter(label: str) -> int | None:
+    """0 for "A", 1 for "B" and so on; None for what is no capital letter."""
+    return ord(label) - ord("A") if _LETTER.fullmatch(label) else None
 
 
 def class_names(labels: Iterable[str], where: str, many: bool, given: str | None = None) -> list[str]:

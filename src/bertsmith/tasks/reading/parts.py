@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
-from bertsmith.tasks.reading.bad_rows import SkippedRows, pass_over, raise_at_once
+from bertsmith.tasks.reading.bad_rows import SkippedRows, listed, pass_over, raise_at_once
 from bertsmith.tasks.reading.files import Form, Source, rows_of
 from bertsmith.tasks.reading.labels import class_name
 from bertsmith.tasks.reading.overlap import Item, Overlap, contradictions, rows_in_both, text_key
@@ -89,6 +89,22 @@ def warn_of_copies(parts: Parts, reader: type[RowReader]) -> None:
                 warn(f"{what}, such as {shared[0].where}, so their score may be too good", of_all_ranks=True)
     found = contradictions([each for each in items["train"] if each.label])
     _warn(found, f"{found.count:,} texts of the training rows have several labels")
+
+
+def warn_of_groups(parts: Parts, column: str) -> None:
+    """Counts and names groups whose rows stand in several parts."""
+    for part, other in (("dev", "train"), ("test", "train"), ("test", "dev")):
+        first: dict[str, Record] = {}
+        for each in parts.get(other, ()):
+            if each.group is not None:
+                first.setdefault(each.group, each)
+        both = {each.group: each for each in reversed(parts.get(part, ())) if each.group in first}
+        if both:
+            what = f"{len(both):,} groups of column '{column}' have {part} rows and {other} rows"
+            named = [f"{group}: {both[group].where}, {first[group].where}" for group in first if group in both]
+            warn(
+                listed(f"{what}, so the score of {part} may be too good", named[:_SHOWN], len(named)), of_all_ranks=True
+            )
 
 
 def _with_text_of(part: Sequence[Record], other: Sequence[Record], reader: type[RowReader]) -> list[Record]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -29,7 +29,8 @@ class Columns:
     text_b: str = "text_b"
     """The column of the second text; single texts where the rows have no 'text_b', an error where they lack another."""
     label: str = "label"
-    """The column of the label, or of a list of labels."""
+    """The column of the label, or of a list of labels; or columns of 0 and 1, one for each label, joined by commas
+    (classify)."""
     label_separator: str = ""
     """What separates the labels of a row that has several in one cell, such as ";" (classify)."""
     question: str = "question"
@@ -44,6 +45,8 @@ class Columns:
     """The column of the words (tag)."""
     tags: str = "tags"
     """The column of the words' tags (tag)."""
+    tag_names: str | None = None
+    """What tags that are whole numbers stand for, from 0 and joined by commas; --labels in training (tag)."""
     spans: str = "spans"
     """The column of the marked spans of a text, by its characters (tag)."""
     choices: str = "choices"
@@ -63,10 +66,11 @@ class Columns:
         if not isinstance(values, dict):
             raise ValueError(f"columns is {values!r}, not an object")
         kinds = {each.name: type(each.default) for each in fields(cls)}
+        optional = {"quoted": bool, "tag_names": str}
         for name, value in values.items():
             if name not in kinds:
                 raise ValueError(f"there is no '{name}' among the columns; {nearest(name, kinds)}")
-            if type(value) is not kinds[name] and not (name == "quoted" and isinstance(value, bool)):
+            if type(value) not in (kinds[name], optional.get(name, kinds[name])):
                 raise ValueError(f"columns: {name} is {value!r}")
         return cls(**values)
 
@@ -93,7 +97,8 @@ class RowReader:
         """The columns that every row must have, by the field of `Columns` that names each."""
         wanted = {"text": columns.text}
         wanted |= {"text_b": columns.text_b} if columns.text_b != Columns.text_b else {}
-        return wanted | ({"label": columns.label} if labelled else {})
+        # Whether a name with commas is that of one column, its rows tell.
+        return wanted | ({"label": columns.label} if labelled and "," not in columns.label else {})
 
     @classmethod
     def prompts(cls, columns: Columns) -> list[str]:
@@ -103,7 +108,8 @@ class RowReader:
     @classmethod
     def used(cls, columns: Columns) -> tuple[str, ...]:
         """All columns that records are made of, whether a row must have them or not."""
-        return columns.text, columns.text_b, columns.label, columns.id, columns.group
+        labels = columns_of(columns.label, ())
+        return columns.text, columns.text_b, columns.label, *labels, columns.id, columns.group
 
     @classmethod
     def record(cls, row: Row | str, columns: Columns, labelled: bool, where: str) -> Record:
@@ -167,13 +173,10 @@ def read_records(
     name = name_of(source) if isinstance(source, str | Path) else "the rows"
     if bad and skipped is None:
         raise refusal(bad, len(records), name, "correct or remove these rows, or use --skip-bad-rows; nothing was done")
-    if bad and skipped is not None and not skipped.may_skip(len(bad), len(records)):
-        fix = f"correct them: at most {skipped.most:.0%} may be left out (--bad-share), and never all"
-        raise refusal(bad, len(records), name, f"{bad[0][0].fix}; {fix}" if bad[0][0].fix else fix)
+    if bad and skipped is not None:
+        skipped.add(bad, len(records), name)
     if not records:
         raise BertsmithError("no rows found", name, "give a file with at least one row behind the header")
-    if skipped is not None:
-        skipped.rows += bad
     return records
 
 
@@ -194,6 +197,11 @@ def label_of(row: Row, column: str) -> str:
         raise ValueError(f"no label in column '{column}'")
     check_characters(label, column)
     return label
+
+
+def columns_of(name: str, there: Container[str]) -> list[str]:
+    """The columns that a name stands for: the one that is called so, else those that it joins by commas."""
+    return [name] if name in there or "," not in name else [each.strip() for each in name.split(",")]
 
 
 def id_of(row: Row, columns: Columns) -> str | None:

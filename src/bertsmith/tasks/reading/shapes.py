@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Holds = Literal["nothing", "text", "number", "yes or no", "words", "numbers", "objects", "object", "different things"]
+LISTS: tuple[Holds, ...] = ("words", "numbers")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 # "#1 ID", "pairID", "row_id", "uuid"; not "valid".
 _ID_NAME = re.compile(r"(?:^|[\W_])(?i:ids?|idx|index|guid|uuid|uid|key|url|hash)$|[a-z]I[Dd]$")
@@ -85,13 +86,18 @@ def _shape(name: str, values: Sequence[Any]) -> Shape:
     )
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a number in ASCII digits."""
+    return _NUMBER.fullmatch(text) is not None
+
+
 def _held(value: Any) -> Holds:
     if isinstance(value, bool):
         return "yes or no"
     if isinstance(value, int | float):
         return "number"
     if isinstance(value, str):
-        return "number" if _NUMBER.fullmatch(value.strip()) else "text"
+        return "number" if is_number(value.strip()) else "text"
     if isinstance(value, Mapping):
         return "object"
     if isinstance(value, Sequence):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.tasks.reading.records import Columns
+from bertsmith.tasks.reading.records import Columns, columns_of
 from bertsmith.tasks.reading.shapes import shapes_of
 
 _CLOSELY_READ = 1000
@@ -38,6 +38,18 @@ class Table:
             raise self.refusal(f"there is no column '{name}'; there are", self.shapes, part)
         alike = self._by_folded.get(name, [])
         return alike[0] if len(alike) == 1 else None
+
+    def several(self, part: str) -> list[str]:
+        """The columns that the user joined by commas for a part; [] where it is one, or they are not all there."""
+        names = columns_of(getattr(self.columns, part), self.shapes)
+        return names if len(names) > 1 and all(name in self.shapes for name in names) else []
+
+    def most(self, rows_fit: Iterable[bool], *parts: str) -> bool:
+        """Whether so many of the first rows fit that the others are bad rows of the same kind: three quarters, or half
+        where the columns of all these parts have the names that were given or are usual."""
+        fit = list(rows_fit)
+        named = bool(parts) and all(getattr(self.columns, part) in self.shapes for part in parts)
+        return 4 * sum(fit) >= (2 if named else 3) * len(fit) > 0
 
     def usual(self, names: Iterable[str], *kinds: str) -> list[str]:
         """The columns with one of these names, whatever their case and marks, that hold one of the kinds."""

@@ -1,12 +1,15 @@
-"""Which columns hold the text, or the pair of texts, and the label."""
+"""Which columns hold the text, or the pair of texts, and the label; and what kind of labels these are."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.tasks.reading.labels import MOST_CLASSES
+from bertsmith.tasks.reading.labels import MOST_CLASSES, YES_OR_NO, class_name
+from bertsmith.tasks.reading.shapes import LISTS, is_number, shapes_of
 from bertsmith.tasks.reading.table import Table
 
 TEXTS = (
@@ -26,6 +29,10 @@ LABELS = (
 _FIRST = {"1": "2", "a": "b", "A": "B"}
 _THIRD = {"1": "3", "a": "c", "A": "C"}
 _USUAL = "a usual name of it"
+# Whole numbers with more values than this may be classes or amounts.
+_MOST_NUMBERED = 20
+_WITH_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
+_SEPARATORS = "|;,/"
 
 
 @dataclass(frozen=True)
@@ -39,8 +46,9 @@ class Found:
 
 def text_and_label(table: Table) -> Found:
     """The text or the two texts, and the label. Raises BertsmithError where several columns may be one of them."""
-    label = table.named("label", LABELS)
-    columns, why = _texts(table, () if label is None else (label,))
+    several = table.several("label")
+    label = table.columns.label if several else table.named("label", LABELS)
+    columns, why = _texts(table, several or (() if label is None else (label,)))
     if label is None:
         label, why["label"] = _label_by_shape(table, tuple(columns.values()))
     elif label in columns.values():
@@ -78,6 +86,45 @@ def the_text(table: Table, but: Collection[str]) -> tuple[str, str]:
     if len(short) != 1:
         raise table.refusal("no column looks like the text; there are", table.shapes, "text")
     return short[0], "the only one with many different texts"
+
+
+def kind_of_labels(table: Table, label: str) -> tuple[str, str]:
+    """(kind of task, reason), by all labels."""
+    if several := table.several("label"):
+        return "classify", f"any number of labels a row, each a column: {', '.join(several)}"
+    shape = shapes_of([{label: row.get(label)} for row in table.rows])[label]
+    count = len({class_name(value) for value in shape.counts})
+    numbers = {value: rows for value, rows in shape.counts.items() if is_number(value)}
+    if shape.holds in LISTS:
+        return "classify", f"a list of labels in every row of '{label}'"
+    if table.columns.label_separator:
+        return "classify", f"any number of labels in every row of '{label}'"
+    if shape.holds in ("object", "objects", "nothing"):
+        raise table.refusal("this column holds no labels", [label], "label")
+    if all(_WITH_COMMA.fullmatch(value) for value in shape.counts):
+        what = "the labels look like numbers with a decimal comma"
+        raise table.refusal(what, [label], "label", fix="write them with a point, or name the task classify")
+    texts = shape.counts if shape.holds != "number" else ()
+    mark = next((each for each in _SEPARATORS if _are_joined(texts, each)), None)
+    joined = "" if mark is None else f"; if they are several, joined: --columns.label-separator '{mark}'"
+    if 4 * sum(numbers.values()) < 3 * shape.filled or shape.holds not in ("number", "text"):
+        return "classify", f"{count:,} different label(s) in '{label}'{joined}"
+    if not all(float(value).is_integer() for value in numbers):
+        return "regress", f"numbers with fractions in '{label}'"
+    if count > _MOST_NUMBERED:
+        what = f"{count:,} different whole numbers may be classes, or amounts to predict"
+        raise table.refusal(what, [label], "label", fix="name the task, classify or regress")
+    regress = "; the task regress predicts amounts" if count > 2 else ""
+    what = "whole number(s)" if shape.holds == "number" else "label(s), most of them whole numbers,"
+    return "classify", f"{count} different {what} in '{label}'{regress}{joined}"
+
+
+def _are_joined(values: Collection[str], mark: str) -> bool:
+    """Whether some values hold a mark, and all that stands between the marks is found in other values, too."""
+    parts = [{part.strip() for part in value.split(mark)} for value in values]
+    counts = Counter(part for each in parts for part in each)
+    joined = [each for each in parts if len(each) > 1]
+    return bool(joined) and all(counts[part] > 1 for each in joined for part in each)
 
 
 def _texts(table: Table, but: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -133,7 +180,14 @@ def _label_by_shape(table: Table, but: Collection[str]) -> tuple[str, str]:
     if len(found) == 1:
         return found[0], "the only one with few different values, or with numbers"
     rest = [name for name in table.shapes if name not in but]
+    pairs = "pairs of texts that belong together need none: name the task embed" if len(but) == 2 else ""
     if not rest:
-        raise BertsmithError("there is no column for the label", table.where, "give rows with a text and a label")
-    what = "several columns may be the label" if found else "no column looks like the label; there are"
-    raise table.refusal(what, found or rest, "label")
+        fix = "give rows with a text and a label"
+        raise BertsmithError("there is no column for the label", table.where, f"{fix}; {pairs}" if pairs else fix)
+    if found:
+        marked = [name for name in rest if table.shapes[name].counts.keys() <= YES_OR_NO.keys()]
+        several = f"; or all labels of a row, each a column, with --columns.label {','.join(marked)}"
+        fix = "name the right one with --columns.label" + (several if len(marked) > 1 else "")
+        raise table.refusal("several columns may be the label", found, "label", fix=fix)
+    fix = f"name the right one with --columns.label; {pairs}" if pairs else ""
+    raise table.refusal("no column looks like the label; there are", rest, "label", fix=fix)

@@ -51,7 +51,7 @@ class Calibration:
 
     temperature: what logits are divided by; 1 where `kept` is False. fitted: the one with the lowest NLL of the rows.
     after: with temperatures fitted on other rows, where `cross_fitted`; else on the rows that it was fitted on. kept:
-    whether it is worth using, that is, whether `after` has a lower NLL than `before`.
+    whether it is worth using: `after` has a lower NLL than `before`, and the range that is searched does not bound it.
     """
 
     temperature: float
@@ -153,7 +153,8 @@ def calibrate(logits: AnyFloats, true: Ints, groups: Sequence[Any] | NDArray[Any
     """The temperature of these rows, measured by cross-fitting over 5 folds.
 
     The rows of a fold are measured with the temperature of the other folds. Rows of a group stay together. It is kept
-    where it lowers the NLL of rows that it was not fitted on.
+    where it lowers the NLL of rows that it was not fitted on, unless it lies at the end of the range: then the rows
+    leave open how far it should go, as few rows do that are all right.
     """
     before, fitted = reliability(logits, true), fitted_temperature(logits, true)
     fold = folds_of(len(true), FOLDS, groups)
@@ -163,8 +164,9 @@ def calibrate(logits: AnyFloats, true: Ints, groups: Sequence[Any] | NDArray[Any
         after = reliability(logits, true, np.array(each)[fold])
     else:
         after = reliability(logits, true, fitted)
-    kept = count > 1 and after.nll < before.nll
-    remark = _remark(kept, fitted, count)
+    at_end = not LOWEST * 1.001 < fitted < HIGHEST / 1.001
+    kept = count > 1 and after.nll < before.nll and not at_end
+    remark = _remark(kept, fitted, count, at_end)
     if kept and after.ece > before.ece:
         remark += f"; it lowers the loss, not the calibration error ({before.ece:.4f} before, {after.ece:.4f} after)"
     return Calibration(fitted if kept else 1.0, fitted, kept, before, after, count > 1, remark)
@@ -177,11 +179,12 @@ def calibrated_elsewhere(logits: AnyFloats, true: Ints, temperature: float) -> C
     return Calibration(temperature, temperature, temperature != 1, before, after, False, remark)
 
 
-def _remark(kept: bool, fitted: float, count: int) -> str:
+def _remark(kept: bool, fitted: float, count: int, at_end: bool) -> str:
     if count < 2:
         return "the temperature is not used: with rows of one group it could only be measured on rows it was fitted on"
     how = f"'after' is measured with temperatures that were fitted on the other {count - 1} of {count} folds"
+    if at_end:
+        return f"{how}; the temperature {fitted:.4g} is the end of the range that is searched, so it is not used"
     if not kept:
         return f"{how}; the temperature {fitted:.4g} does not lower the loss of such rows, so it is not used"
-    at_bound = not LOWEST * 1.001 < fitted < HIGHEST / 1.001
-    return f"{how}; {fitted:.4g} is the end of the range that is searched" if at_bound else how
+    return how

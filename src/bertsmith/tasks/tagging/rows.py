@@ -41,7 +41,7 @@ def tagged_record(row: Row | str, columns: Columns, labelled: bool, where: str) 
     row = row_of(row, columns.text)
     if columns.tokens in row and (columns.tags in row or columns.text not in row):
         words = words_of(row[columns.tokens], columns.tokens)
-        tags = tuple(tags_of_words(_cell(row, columns.tags, "tags"), words, columns.tags)) if labelled else None
+        tags = tuple(_tags(row, columns, words)) if labelled else None
         label = None if tags is None else tuple(in_characters(spans_of(tags), word_offsets(words)))
         text = " ".join(words)
         check_characters(text + " ".join(tags or ()), columns.tokens)
@@ -54,6 +54,11 @@ def tagged_record(row: Row | str, columns: Columns, labelled: bool, where: str) 
         column = spans_column(row, columns)
         marked = tuple(marked_spans(_cell(row, column, "spans"), text, column))
     return TaggedRecord(text, None, marked, where, id_of(row, columns))
+
+
+def _tags(row: Row, columns: Columns, words: Sequence[str]) -> list[str]:
+    names = None if columns.tag_names is None else [each.strip() for each in columns.tag_names.split(",")]
+    return tags_of_words(_cell(row, columns.tags, "tags"), words, columns.tags, names)
 
 
 def spans_column(row: Row, columns: Columns) -> str:
@@ -77,9 +82,10 @@ def words_of(value: Any, column: str) -> list[str]:
     return _listed(value, column, "words")
 
 
-def tags_of_words(value: Any, words: Sequence[str], column: str) -> list[str]:
-    """A tag for each of the words, as `schemes` reads them; in a row as words are."""
-    tags = _listed(value, column, "tags")
+def tags_of_words(value: Any, words: Sequence[str], column: str, names: Sequence[str] | None = None) -> list[str]:
+    """A tag for each of the words, as `schemes` reads them; in a row as words are, or as places in the names of all
+    tags. names: where they are given, there are no others."""
+    tags = [_named(tag, column, names) for tag in _parts(value, column, "tags")]
     if len(tags) != len(words):
         raise ValueError(f"there are {len(words):,} words and {len(tags):,} tags in column '{column}'")
     for place, (tag, word) in enumerate(zip(tags, words, strict=True), start=1):
@@ -90,15 +96,37 @@ def tags_of_words(value: Any, words: Sequence[str], column: str) -> list[str]:
     return tags
 
 
+def _named(tag: Any, column: str, names: Sequence[str] | None) -> str:
+    """A tag, by its name where it is a whole number."""
+    text = str(tag) if type(tag) is int else tag
+    if not isinstance(text, str):
+        raise ValueError(f"column '{column}' has {_shown(tag)} among the tags, which is not a text")
+    if text.isdecimal():
+        if names is None:
+            fix = "give the names of all numbers, from 0, as --labels O,B-PER,I-PER"
+            raise ValueError(f"column '{column}' has numbers as tags, such as {text}; {fix}")
+        if int(text) >= len(names):
+            raise ValueError(f"the tag {text} has no name: there are {len(names)}, from 0")
+        return names[int(text)]
+    if names is not None and text not in names:
+        raise ValueError(f"the tag {_shown(text)} is not one of {', '.join(names)}")
+    return text
+
+
 def _listed(value: Any, column: str, what: str) -> list[str]:
+    parts = _parts(value, column, what)
+    for part in parts:
+        if not isinstance(part, str):
+            raise ValueError(f"column '{column}' has {_shown(part)} among the {what}, which is not a text")
+    return parts
+
+
+def _parts(value: Any, column: str, what: str) -> list[Any]:
     parts = value.split() if isinstance(value, str) else value
     if hasattr(parts, "tolist"):  # an array of numpy
         parts = parts.tolist()
     if not isinstance(parts, list | tuple):
         raise ValueError(f"column '{column}' holds {_shown(value)}, and not a list of {what}")
-    for part in parts:
-        if not isinstance(part, str):
-            raise ValueError(f"column '{column}' has {_shown(part)} among the {what}, which is not a text")
     if not parts:
         raise ValueError(f"column '{column}' is empty")
     return list(parts)

@@ -37,11 +37,6 @@ class Scheme:
     single: str
     apart: bool = False
 
-    @property
-    def letters(self) -> frozenset[str]:
-        """All that its tags begin with, without O."""
-        return frozenset((self.first, self.middle, self.last, self.single))
-
 
 BIO = Scheme("BIO", "B", "I", "I", "B")
 """IOB2 of Tjong Kim Sang and Veenstra (1999): what models are trained on here, whatever the rows have."""
@@ -105,15 +100,9 @@ def misfits(tags: Sequence[str], scheme: Scheme) -> list[int]:
 
 
 def scheme_of(sentences: Sequence[Sequence[str]], expected: Scheme = BIO) -> Scheme:
-    """The scheme that the fewest tags of the sentences do not fit; of equals `expected`, else the first in `SCHEMES`.
-
-    Only schemes that have all letters of the tags come into question, where there is one.
-    """
-    used = {tag[0] for tags in sentences for tag in tags} - {OUTSIDE}
-    ordered = (expected, *(scheme for scheme in SCHEMES if scheme != expected))
-    candidates = [scheme for scheme in ordered if used <= scheme.letters] or ordered
-    best, fewest = candidates[0], -1
-    for scheme in candidates:
+    """The scheme that the fewest tags of the sentences do not fit; of equals `expected`, or else the first."""
+    best, fewest = expected, -1
+    for scheme in (expected, *(scheme for scheme in SCHEMES if scheme != expected)):
         count = sum(len(misfits(tags, scheme)) for tags in sentences)
         if fewest < 0 or count < fewest:
             best, fewest = scheme, count

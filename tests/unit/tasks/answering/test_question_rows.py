@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertsmith.tasks.answering.gold import Gold
+from bertsmith.tasks.answering.gold import ELSEWHERE, MISSING, Gold
 from bertsmith.tasks.answering.rows import learnable, question_of
 from bertsmith.tasks.reading.records import Columns, Record
 
@@ -75,15 +75,20 @@ def test_what_can_be_learned_is_told_from_what_cannot(said):
         read(answers=["at"], id="in words"),
         read(answers=[], id="none"),
     ]
-    kept = learnable(records)
+    left_out = []
+    kept = learnable(records, lambda error, row: left_out.append((error.where, error.what, row["id"], row["answers"])))
     assert [record.id for record in kept] == ["right", "searched", "in words", "none"]
     assert [record.label for record in kept] == [(Gold("cat", 4),), (Gold("sat", 8),), (Gold("at", 5),), ()]
     told = "\n".join(said.messages)
     assert (
-        "1 of 6 questions are not learned, because the context has other words where the answer should start: elsewhere"
-        in told
+        "1 of 6 questions are not learned, because the context has other words where the answer should start:\n"
+        "    row 1 (id elsewhere)" in told
     )
-    assert "because the answer is not in the context: missing" in told
+    assert "because the answer is not in the context:\n    row 1 (id missing)" in told
+    assert left_out == [
+        ("row 1", ELSEWHERE, "elsewhere", [{"text": "cat", "answer_start": 8}]),
+        ("row 1", MISSING, "missing", [{"text": "dog", "answer_start": None}]),
+    ]
     assert "2 questions have an answer without a start" in told
     assert "1 questions have several answers" in told
     assert "1 questions have such an answer at several places" in told
@@ -93,4 +98,4 @@ def test_many_faults_are_counted_and_the_first_named(said):
     learnable([read(answers=["dog"], id=str(number)) for number in range(30)])
     (line,) = said.messages
     assert line.startswith("warning: 30 of 30 questions")
-    assert line.endswith("18, 19 and 10 more")
+    assert line.endswith("row 1 (id 4)\n    and 25 more")

@@ -60,9 +60,10 @@ def test_choices_stand_in_a_list_or_in_columns(row, columns):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"choices": ["b", "c"], "label": 2}, "the label '2' is not the number of a choice, from 0 to 1"),
+        ({"choices": ["b", "c"], "label": 2}, "number of a choice, from 0 to 1,.*; choices are counted from 0"),
+        ({"choices": ["b", "c"], "label": "C"}, "nor its letter or text$"),
         ({"choices": ["b", "c"], "label": "-1"}, "'-1' is not the number of a choice"),
-        ({"choices": ["b", "c"], "label": "d"}, "nor the text of one"),
+        ({"choices": ["b", "c"], "label": "d"}, "nor its letter or text$"),
         ({"choices": ["b", "b"], "label": "b"}, "'b' is the text of the choices 0, 1"),
         ({"choices": ["b"], "label": 0}, "there is 1 choice; two are the fewest"),
         ({"choices": "b, c", "label": 0}, "holds no list; write one as JSON"),
@@ -159,3 +160,13 @@ def test_the_baseline_is_the_most_frequent_place():
     assert task.shown(read_records(rows, reader=Choice)[0]) == "1: c"
     assert task.baseline("accuracy", task.examples(read_records(rows, reader=Choice), TOKENIZER, 16)) == 2 / 3
     assert task.description() == ["rows of up to 2 choices; train rows by the right choice, from 0: 0 1, 1 2"]
+
+
+def test_letters_name_choices_and_that_is_said(said):
+    rows = [{"text": "a", "choices": ["B", "c"], "label": label} for label in ("A", "B", "c")]
+    assert [record(row).label for row in rows] == [0, 0, 1], "a text comes before a letter"
+    lettered = [{"text": "a", "choices": ["b", "c"], "label": label} for label in ("A", "B")]
+    Choice.of_records(read_records(lettered, reader=Choice), FinetuneSettings())
+    assert "labels are letters: A is the first choice" in said.text
+    Choice.of_records(read_records([*lettered, rows[2]], reader=Choice), FinetuneSettings())
+    assert "in 2 of 3 training rows the label is the letter of a choice, such as row 1" in said.text

@@ -60,7 +60,8 @@ def test_labels_are_ordered_as_numbers_or_words():
 def test_an_unknown_label_is_named_by_its_row():
     with pytest.raises(BertsmithError) as caught:
         Classify(("cat", "dog")).targets(records("cat", "dgo"), NONE)
-    assert (caught.value.where, caught.value.fix) == ("rows.csv:3", "did you mean 'dog'?")
+    assert caught.value.where == "rows.csv:3"
+    assert caught.value.fix.startswith("did you mean 'dog'?")
     assert Classify(("a", "b")).targets(records("b", "a"), NONE).tolist() == [1, 0]
 
 

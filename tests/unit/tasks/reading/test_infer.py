@@ -279,6 +279,64 @@ def test_a_separator_of_labels_makes_classes_of_numbers():
     assert inferred(rows, Columns(label_separator=",")).kind == "classify"
 
 
+EIGHT = [["w"] * 8, ["w"] * 3]
+TAGGED = [["O"] * 8, ["B-X", "O", "O"]]
+SPANS = [[{"start": 0, "end": 4, "label": "X"}], []]
+
+
+@pytest.mark.parametrize(
+    ("rows", "bad", "kind"),
+    [
+        (table(question=SENTENCES, choices=[["a", "b", "c", "d"]], label=[0, 1, 2, 3]), {"label": 7}, "choice"),
+        (table(question=SENTENCES, **ENDINGS, label=["0", "3"]), {"label": "none"}, "choice"),
+        (table(question=SENTENCES, choices=[["a", "b", "c", "d"]], label=[1, 2, 3, 4]), {}, "choice"),
+        (table(question=SENTENCES, choices=[["a", "b"], ["b", "c"]], label=["a", "c"]), {"label": "x"}, "choice"),
+        (table(tokens=EIGHT, tags=TAGGED), {"tags": ["O"] * 7}, "tag"),
+        (table(words=EIGHT, ner_tags=TAGGED), {"ner_tags": ["O"] * 7}, "tag"),
+        (table(text=SENTENCES, spans=SPANS), {"spans": "[1, 2"}, "tag"),
+        (table(text=SENTENCES, label=[number / 7 for number in range(1, 30)]), {"label": "n/a"}, "regress"),
+        (table(text=SENTENCES, label=["0.5", "1.5"]), {"label": "n/a"}, "regress"),
+        (table(question=SENTENCES, context=OTHERS, answers=QUOTED), {"answers": [{"text": "nowhere"}]}, "qa"),
+        (table(question=SENTENCES, context=OTHERS, answers=[[{"text": "nowhere"}]]), {}, "qa"),
+        (table(question=SENTENCES, context=OTHERS, answers=[f"nowhere {n}" for n in range(30)]), {}, "qa"),
+    ],
+)
+def test_a_bad_row_does_not_change_the_task(rows, bad, kind):
+    expected = inferred(rows)
+    assert expected.kind == kind
+    found = inferred([*rows[:3], {**rows[3], **bad}, *rows[4:]])
+    assert (found.kind, found.columns) == (kind, expected.columns)
+
+
+def test_what_most_rows_do_not_show_is_no_task():
+    few = table(text=SENTENCES, choices=[["a", "b"]], label=["fine", "bad", "1"])
+    assert inferred(few).kind == "classify"
+    assert inferred(table(text=SENTENCES, tokens=EIGHT, tags=[["news"]], label=LABEL)).kind == "classify"
+    assert inferred(table(text=SENTENCES, tokens=[12, 13], tags=[["news"]], label=LABEL)).kind == "classify"
+    assert inferred(table(text=SENTENCES, label=["0.5", "low", "1.5"])).kind == "classify"
+    yes_or_no = table(question=SENTENCES, context=OTHERS, answers=["yes", "no"], label=LABEL)
+    assert inferred(yes_or_no, Columns(text="question", text_b="context")).kind == "classify"
+
+
+def test_a_column_for_each_label():
+    rows = table(text=SENTENCES, toxic=[0, 1], threat=["0", "1", "0"], spam=[0])
+    assert "--columns.label toxic,threat,spam" in refused(rows).fix
+    found = inferred(rows, Columns(label="toxic,spam"))
+    assert (found.kind, found.columns.label) == ("classify", "toxic,spam")
+    assert "toxic, spam" in found.reasons[0]
+    assert (
+        "there is no column 'toxic,spam'"
+        in refused(table(text=SENTENCES, toxic=[0, 1]), Columns(label="toxic,spam")).what
+    )
+    exact = inferred(table(text=SENTENCES, **{"a,b": LABEL, "a": [0], "b": [1]}), Columns(label="a,b"))
+    assert "2 different label(s) in 'a,b'" in exact.reasons[0], "a column of that very name comes first"
+
+
+@pytest.mark.parametrize("more", [{}, {"negative": SENTENCES[::-1]}])
+def test_pairs_without_a_label_are_pointed_to_embed(more):
+    assert "name the task embed" in refused(table(anchor=SENTENCES, positive=OTHERS, **more)).fix
+
+
 def test_all_labels_count_and_not_the_first_ones_alone():
     rows = [{"text": f"sentence number {row} of many", "label": row % 3} for row in range(1500)]
     assert inferred(rows).kind == "classify"

@@ -6,7 +6,7 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.reading.bad_rows import SkippedRows
-from bertsmith.tasks.reading.parts import hold_out, read_parts, warn_of_copies
+from bertsmith.tasks.reading.parts import hold_out, read_parts, warn_of_copies, warn_of_groups
 from bertsmith.tasks.reading.records import Columns, Record, RowReader
 
 ROWS = [{"text": f"text {number}", "label": "ab"[number % 2]} for number in range(40)]
@@ -108,6 +108,21 @@ def test_pairs_are_copies_where_both_texts_are(said):
     assert "have the text" not in said.text
     warn_of_copies(parts(one, dev=[{"text": "A", "text_b": "b ", "label": "x"}]), RowReader)
     assert "1 of 1 dev rows" in said.text
+
+
+def test_groups_of_several_parts_are_named(said):
+    grouped = [{**row, "group": number // 4} for number, row in enumerate(ROWS)]
+    made = parts(grouped[:20], dev=grouped[10:30], test=grouped[36:])
+    warn_of_groups(made, "group")
+    assert "3 groups of column 'group' have dev rows and train rows, so the score of dev may be too good:" in said.text
+    assert "2: row 1, row 9" in said.text
+    assert "test" not in said.text
+    made = parts(
+        [{**row, "group": number} for number, row in enumerate(ROWS)],
+        dev=[{**row, "group": number} for number, row in enumerate(ROWS)],
+    )
+    warn_of_groups(made, "group")
+    assert "and 35 more" in said.text
 
 
 @pytest.mark.parametrize("labels", [("1", "0"), (1.5, 2.5), (0, 1)])

@@ -108,11 +108,14 @@ def test_rows_of_one_group_cannot_be_cross_fitted():
     assert "fitted on" in found.remark
 
 
-def test_when_every_row_is_right_the_end_of_the_range_is_taken_and_reported():
+def test_a_temperature_at_the_end_of_the_range_is_not_used():
     logits = np.tile([[1.0, 0.0], [0.0, 1.0]], (20, 1))
-    found = calibrate(logits, np.tile([0, 1], 20))
-    assert found.temperature == pytest.approx(calibration.LOWEST)
-    assert "end of the range" in found.remark
+    for true, end in ((np.tile([0, 1], 20), calibration.LOWEST), (np.tile([1, 0], 20), calibration.HIGHEST)):
+        found = calibrate(logits, true)
+        assert found.fitted == pytest.approx(end)
+        assert found.after.nll < found.before.nll
+        assert (found.temperature, found.kept) == (1, False)
+        assert "the end of the range that is searched, so it is not used" in found.remark
 
 
 def test_equal_scores_keep_temperature_one():

@@ -43,13 +43,24 @@ def test_what_are_no_words(value: Any, message: str) -> None:
         (["O"], "there are 2 words and 1 tags in column 'ner'"),
         (["O", "O", "O"], "2 words and 3 tags"),
         (["O", "NN"], "word 2, 'rejects': 'NN' is not a tag of a span"),
-        ([0, 3], "has 0 among the tags, which is not a text"),
+        ([0, 3], "has numbers as tags, such as 0; .* --labels O,B-PER,I-PER"),
+        ("0 3", "has numbers as tags"),
+        ([0.5, "O"], "has 0.5 among the tags, which is not a text"),
         ([], "'ner' is empty"),
     ],
 )
 def test_what_are_no_tags(tags: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tags_of_words(tags, ["EU", "rejects"], "ner")
+
+
+def test_numbers_stand_for_tags_by_their_places() -> None:
+    names = ["O", "B-org", "I-org"]
+    for tags in ([1, 0], "1 0", np.array([1, 0]), ["B-org", "O"]):
+        assert tags_of_words(tags, ["EU", "rejects"], "ner", names) == ["B-org", "O"]
+    for tags, message in (([3, 0], "3 has no name: there are 3"), (["B-per", "O"], "'B-per' is not one of O, B-org")):
+        with pytest.raises(ValueError, match=message):
+            tags_of_words(tags, ["EU", "rejects"], "ner", names)
 
 
 @pytest.mark.parametrize(

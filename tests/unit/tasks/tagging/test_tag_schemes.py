@@ -108,6 +108,7 @@ def test_the_scheme_is_the_one_that_the_fewest_tags_do_not_fit() -> None:
     assert scheme_of([["I-per", "O", "I-per"], ["I-per", "B-per"]]).name == "IOB1"
     assert scheme_of([["O", "O"]]) is BIO
     assert scheme_of([["B-per", "L-per", "E-per"]]).name == "BILOU"  # no scheme has both letters
+    assert scheme_of([*mostly_bio, ["S-per", "O"]]) is BIO, "one letter of another scheme is a fault of its word"
 
 
 def test_tags_without_a_type_are_of_one_type() -> None:

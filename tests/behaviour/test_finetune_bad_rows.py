@@ -1,0 +1,156 @@
+"""A bad row of a user's own is named by the task that the others show, and left out where asked; labels and tags may be
+written as other data sets have them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bertsmith
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
+from made_rows import QUICK, made_model, rows
+
+ROWS = rows(100, 1)
+FAST = replace(QUICK, epochs=1)
+CALL = ["--epochs=1", "--batch=16", "--max-length=32", "--device=cpu", "--precision=fp32", "--learning-rate=3e-3"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_model(tmp_path_factory.mktemp("encoder"))
+
+
+def lines(path: Path, made: list[dict[str, Any]]) -> Path:
+    """Rows as JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in made))
+    return path
+
+
+def kinds_of_rows() -> dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]]:
+    """For each kind rows, a change that makes a bad one, and what is then said of it."""
+    words = [row["text"].split() for row in ROWS[:40]]
+    tags = [["B-x" if word in ("lovely", "awful") else "O" for word in each] for each in words]
+    answer = [{"text": "lovely" if "lovely" in row["text"] else "awful"} for row in ROWS[:40]]
+    two = ["lovely", "awful"]
+    return {
+        "choice": (
+            [{"text": row["text"], "choices": two, "label": number % 2} for number, row in enumerate(ROWS[:40])],
+            {"label": 7},
+            "the label '7' is not the number of a choice",
+        ),
+        "tag": (
+            [{"tokens": these, "tags": those} for these, those in zip(words, tags, strict=True)],
+            {"tags": ["O"]},
+            "words and 1 tags in column 'tags'",
+        ),
+        "regress": (
+            [{"text": row["text"], "label": number / 7 + 0.1} for number, row in enumerate(ROWS[:40])],
+            {"label": "n/a"},
+            "the label 'n/a' is not a number",
+        ),
+        "qa": (
+            [
+                {"question": "word1", "context": row["text"], "answers": [gold], "id": f"q{number}"}
+                for number, (row, gold) in enumerate(zip(ROWS, answer, strict=False))
+            ],
+            {"answers": [{"text": "nowhere"}]},
+            "the answer is not in the context",
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", ["choice", "tag", "regress", "qa"])
+def test_a_bad_row_is_named_by_the_task_that_the_others_show(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    made, change, what = kinds_of_rows()[kind]
+    train = lines(tmp_path / "train.jsonl", [*made[:5], {**made[5], **change}, *made[6:]])
+    dev = lines(tmp_path / "dev.jsonl", [{**made[0], **change}, *made[1:3]] if kind == "qa" else made[:3])
+    call = ["finetune", "--model", str(model), "--train", str(train), "--dev", str(dev), *CALL]
+    status = main([*call, "--out", str(tmp_path / "stopped")])
+    said = capsys.readouterr().err
+    assert status == (0 if kind == "qa" else 2), "a question that cannot be learned is left out, as in run_squad.py"
+    assert what in said
+    assert f"{train}:6" in said
+    if kind == "qa":
+        assert "1 of 3 questions have a first answer that is not in the context, or not where" in said
+        assert f"should start:\n    {dev}:1 (id q0)" in said
+    bad = tmp_path / "bad.jsonl"
+    assert main([*call, "--out", str(tmp_path / "run"), "--skip-bad-rows", str(bad)]) == 0
+    said = capsys.readouterr().err
+    assert f"task: {kind} (" in said
+    assert f"1 bad rows left out: {bad}" in said
+    assert "dev has 3 rows, so that a single one moves the score by up to 33.3%" in said
+    (row,) = map(json.loads, bad.read_text().splitlines())
+    assert row["where"] == f"{train}:6"
+    assert what in row["why"]
+    assert json.loads((tmp_path / "run" / "finetune.json").read_text())["rows"]["train"] == 39
+
+
+def test_too_many_questions_that_cannot_be_learned_are_not_left_out(model: Path, tmp_path: Path) -> None:
+    made, change, _ = kinds_of_rows()["qa"]
+    own = [{**row, **change} for row in made[:25]] + made[25:]
+    settings = replace(FAST, skip_bad_rows=str(tmp_path / "bad"))
+    with pytest.raises(BertsmithError, match="25 of 40 rows cannot be used"):
+        bertsmith.finetune("qa", model, own, made[30:], None, settings=settings)
+    assert not (tmp_path / "bad").exists()
+
+
+def test_numbers_as_tags_have_the_names_that_are_given(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [
+        {"tokens": row["tokens"], "ner_tags": [int(tag != "O") for tag in row["tags"]]}
+        for row in kinds_of_rows()["tag"][0]
+    ]
+    train = lines(tmp_path / "train.jsonl", made)
+    call = ["finetune", "--model", str(model), "--train", str(train), "--out", str(tmp_path / "run"), *CALL]
+    assert main(call) == 2
+    said = capsys.readouterr().err
+    assert f"{train}:1: column 'ner_tags' has numbers as tags" in said
+    assert "--labels O,B-PER,I-PER" in said
+    assert main([*call, "--labels=O,B-mood,I-mood"]) == 0
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert set(config["label2id"]) == {"O", "B-mood", "I-mood"}
+    assert main(["evaluate", str(tmp_path / "run"), "--data", str(train), "--device=cpu"]) == 0, "the folder knows them"
+
+
+def test_a_column_for_each_label_is_learned_measured_and_answered(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [
+        {"text": row["text"], **{name: int(name == row["label"]) for name in ("praise", "blame", "spam")}}
+        for row in ROWS
+    ]
+    train, run = lines(tmp_path / "train.jsonl", made), tmp_path / "run"
+    call = ["finetune", "--model", str(model), "--train", str(train), "--out", str(run), *CALL]
+    assert main(call) == 2
+    assert "--columns.label praise,blame,spam" in capsys.readouterr().err
+    assert main([*call, "--columns.label=praise,blame,spam"]) == 0
+    said = capsys.readouterr().err
+    assert "no training row has the label spam" in said
+    assert "that are not used" not in said
+    assert main(["evaluate", str(run), "--data", str(train), "--device=cpu"]) == 0
+    assert "micro_f1" in capsys.readouterr().out
+    (answer,) = bertsmith.Predictor(run, "cpu")([{"text": "word1 lovely"}])
+    assert set(answer["scores"]) == {"praise", "blame", "spam"}
+
+
+def test_evaluate_leaves_bad_rows_out(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bertsmith.finetune("classify", model, ROWS, rows(40, 2), tmp_path / "run", settings=FAST)
+    data, bad = lines(tmp_path / "test.jsonl", [*ROWS, {"text": "", "label": "praise"}]), tmp_path / "bad.jsonl"
+    call = ["evaluate", str(tmp_path / "run"), "--data", str(data), "--device=cpu"]
+    assert main(call) == 2
+    assert f"{data}:101: column 'text' is empty" in capsys.readouterr().err
+    assert main([*call, "--skip-bad-rows", str(bad), "--bad-share=0.001"]) == 2
+    assert not bad.exists()
+    capsys.readouterr()
+    assert main([*call, "--skip-bad-rows", str(bad)]) == 0
+    assert f"1 bad rows left out: {bad}" in capsys.readouterr().err
+    assert json.loads(bad.read_text())["where"] == f"{data}:101"
+    assert main([*call[:2], "--data", str(tmp_path), "--skip-bad-rows", str(bad)]) == 2
