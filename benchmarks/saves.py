@@ -1,20 +1,25 @@
 """What a save costs a run: blocks of steps that begin with one and blocks that do not, in turns, in one process.
 
-`python benchmarks/saves.py bert-tiny --corpus CORPUS --steps 10 --turns 12`. The cost is the mean difference between a
-block with a save and its neighbour without, so it holds the copy and all that the writing thread takes from training.
+`python benchmarks/saves.py bert-tiny --corpus CORPUS --steps 10 --turns 12`; several ranks with `torchrun
+--nproc-per-node 2 benchmarks/saves.py ...`. Further flags are fields of the recipe, such as `--parallel shard`. The
+cost is the mean difference between a block with a save and its neighbour without, so it holds the copy and all that the
+writing thread takes from training.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 
 from bertsmith.base.log import configure
+from bertsmith.base.ranks import by_first, is_first, world_size
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.pretrain import pretrain
@@ -57,23 +62,29 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--turns", type=int, default=12)
-    given = parser.parse_args()
+    given, more = parser.parse_known_args()
+    if "WORLD_SIZE" in os.environ:
+        dist.init_process_group("gloo")
     configure(quiet=True)
     preset, turns = load_recipe(given.recipe), Turns()
     steps = given.steps * (2 * (given.turns + WARM_UP) + 1)
     fields = {"phase1.steps": steps, "phase2.steps": 0, "save_every": given.steps, "evaluate_every": 10 * steps}
-    recipe = load_recipe(given.recipe, [f"--{name}={value}" for name, value in fields.items()])
+    recipe = load_recipe(given.recipe, [f"--{name}={value}" for name, value in fields.items()] + more)
     Saver.save = lambda *arguments: turns(*arguments)  # type: ignore[method-assign]
     Saver._write = lambda saver: turns.timed(saver)  # type: ignore[method-assign]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as own:
+        folder = by_first(lambda: own)
         pretrain(recipe, given.corpus, Path(folder) / "run")
+        if not is_first():
+            return
         size = sum(path.stat().st_size for path in next((Path(folder) / "run").glob("step-*")).iterdir())
     blocks = np.array(turns.blocks[2 * WARM_UP : 2 * (given.turns + WARM_UP)]).reshape(-1, 2)
     cost, step = blocks[:, 0] - blocks[:, 1], blocks[:, 1].mean() / given.steps
     error = cost.std(ddof=1) / len(cost) ** 0.5
     interval = preset.save_every * step
     print(
-        f"{given.recipe}: a checkpoint of {size / 1e6:.0f} MB; {step * 1e3:.0f} ms a step; training waits "
+        f"{given.recipe}, {recipe.parallel}, ranks: {world_size()}; a checkpoint of {size / 1e6:.0f} MB; "
+        f"{step * 1e3:.0f} ms a step; training waits "
         f"{np.mean(turns.blocked[WARM_UP:]) * 1e3:.0f} ms for a save; its thread takes "
         f"{np.mean(turns.writing[WARM_UP:]):.2f} s, {np.mean(turns.processor[WARM_UP:]):.2f} s of them of a processor"
     )

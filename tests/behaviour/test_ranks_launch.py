@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ from made_runs import figures, small_corpus, small_recipe, weights
 
 RECIPE = small_recipe(phase1__steps=3, phase2__steps=2)
 LONG = small_recipe(phase1__steps=4000, phase2__steps=2, save_every=100_000)
+# Steps long enough that a signal comes before the last one, on a busy machine too.
+STOPPED = small_recipe(phase1__steps=60, phase1__global_batch=16, phase2__steps=2, save_every=100_000)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes where Linux lists them")
 
 
@@ -136,26 +139,53 @@ def test_an_error_of_all_ranks_is_printed_once(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
-def test_a_stop_reaches_all_ranks_and_the_run_goes_on(tmp_path: Path) -> None:
-    # Steps long enough that the signal comes before the last one, on a busy machine too.
-    short = small_recipe(phase1__steps=60, phase1__global_batch=16, phase2__steps=2, save_every=100_000)
-    process = started([*BERTSMITH, *arguments(short, tmp_path / "a", "--ranks", "2")], tmp_path / "log")
-    run = tmp_path / "a" / "run"
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("unbroken")
+    assert ended(started([*BERTSMITH, *arguments(STOPPED, folder, "--ranks", "2")], folder / "log")) == 0
+    return Run(folder / "run")
+
+
+def stopped_and_resumed(command: Callable[..., list[str]], status: int, folder: Path) -> Run:
+    """A run that SIGTERM stops in the middle, and what it comes to. command: with these more flags. status: that of
+    what started the ranks, after the signal."""
+    run, said = folder / "run", folder / "log"
+    process = started(command(), said)
     wait_for_step(run, 3, process)
     process.send_signal(signal.SIGTERM)
-    said = tmp_path / "log"
-    assert ended(process) == 143, said.read_text()
+    assert ended(process) == status, said.read_text()
     assert said.read_text().count("SIGTERM received") == 1
     (saved,) = step_folders(run)
+    assert 3 <= int(saved.name[5:]) < 60
     assert f"stopped at step {int(saved.name[5:])}; " in (run / "stopped").read_text()
-    again = started([*BERTSMITH, *arguments(short, tmp_path / "a", "--ranks", "2", "--resume")], tmp_path / "log")
-    assert ended(again) == 0, said.read_text()
+    assert ended(started(command("--resume"), said)) == 0, said.read_text()
     assert not (run / "stopped").exists()
-    unbroken = started([*BERTSMITH, *arguments(short, tmp_path / "b", "--ranks", "2")], tmp_path / "log")
-    assert ended(unbroken) == 0
-    assert figures(Run(run)) == figures(Run(tmp_path / "b" / "run"))
-    assert weights(Run(run)) == weights(Run(tmp_path / "b" / "run"))
+    return Run(run)
+
+
+@pytest.mark.slow
+def test_a_stop_reaches_all_ranks_and_the_run_goes_on(unbroken: Run, tmp_path: Path) -> None:
+    resumed = stopped_and_resumed(
+        lambda *more: [*BERTSMITH, *arguments(STOPPED, tmp_path, "--ranks", "2", *more)], 143, tmp_path
+    )
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
+
+
+@pytest.mark.slow
+def test_a_signal_to_torchrun_stops_its_ranks_with_0_and_the_run_goes_on(unbroken: Run, tmp_path: Path) -> None:
+    # Each rank below a shell that notes its exit status: torchrun, which ends with 1 after a signal, does not say it.
+    noting = ["--no-python", "bash", "-c", f'trap : TERM; "$@"; echo $? >> {tmp_path}/status-$RANK', "rank"]
+    resumed = stopped_and_resumed(
+        lambda *more: [*TORCHRUN, "--nnodes", "1", *noting, *BERTSMITH, *arguments(STOPPED, tmp_path, *more)],
+        1,
+        tmp_path,
+    )
+    assert [(tmp_path / f"status-{rank}").read_text() for rank in (0, 1)] == ["0\n0\n"] * 2, (
+        "after the signal, and at the end"
+    )
+    assert figures(resumed) == figures(unbroken)
+    assert weights(resumed) == weights(unbroken)
 
 
 @linux

@@ -1,4 +1,5 @@
-"""The scripts behind docs/runs, with models of one layer: what they compare, and that nothing is run twice."""
+"""The scripts behind docs/runs, with models of one layer: what they compare, and that nothing is run twice; and the one
+that kills a run."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def script(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     monkeypatch.syspath_prepend(str(repository / "benchmarks"))
     monkeypatch.delitem(sys.modules, "matplotlib.backends.backend_agg", raising=False)  # these do draw
     yield importlib.import_module
-    for name in ("parity_runs", "seed_runs", "ladder", "runs_file"):
+    for name in ("parity_runs", "seed_runs", "ladder", "runs_file", "killed_run"):
         sys.modules.pop(name, None)
 
 
@@ -122,3 +123,41 @@ def test_rungs_and_the_chosen_recipe_end_in_one_table(
     called(ladder, monkeypatch, "table", out, *drawn(png))
     assert len(capsys.readouterr().out.splitlines()) == 5
     assert not drawn(png) or png.stat().st_size > 10_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes where Linux lists them")
+def test_a_killed_run_is_compared_with_the_unbroken_one(
+    script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = script("killed_run")
+    fields = {
+        **SHAPE,
+        "device": "cpu",
+        "save_every": 5,
+        "log_every": 2,
+        "evaluate_instances": 8,
+        "phase1.global_batch": 8,
+    }
+    flags = ["bert-tiny", "--corpus", small_corpus(), "--runs", tmp_path / "runs", "--out", tmp_path / "killed.json"]
+    flags += ["--steps", 150, 2, "--kills", 12, "--ranks", 2, "--within", 0.1]
+    with pytest.raises(SystemExit) as ended:
+        called(runs, monkeypatch, *flags, *(f"--{name}={value}" for name, value in fields.items()))
+    assert ended.value.code == 0
+    found = json.loads((tmp_path / "killed.json").read_text())
+    assert (found["unequal_records"], found["unequal_files"]) == (0, [])
+    assert found["records"] > 75
+    (kill,) = found["kills"]
+    assert 12 <= kill["last_line"] < 152
+    assert 5 <= kill["resumes_from"] <= kill["last_line"] + 2
+    assert "of which 0 differ" in capsys.readouterr().out
+    # What differs is found.
+    run, unbroken = (runs.Run(tmp_path / "runs" / name) for name in ("killed", "unbroken"))
+    *lines, _ = (run.folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run.folder / "metrics.jsonl").write_text("".join(lines))
+    with (run.model / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        (last,) = file.read(1)
+        file.seek(-1, 2)
+        file.write(bytes([last ^ 1]))
+    differences = {"records": found["records"], "unequal_records": 1, "unequal_files": ["weights"]}
+    assert runs.differences(run, unbroken) == differences

@@ -85,9 +85,10 @@ class HostReads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def reads_of_a_run(out: Path, made: Path) -> list[tuple[str, str]]:
+def reads_of_a_run(out: Path, made: Path, mode: str = "replicate") -> list[tuple[str, str]]:
     """What reads tensors in `Trainer.run` during steps that no line follows. The first one is left out: in it the hosts
     agree on what is reached."""
+    fields = {"phase1__steps": STEPS + 1, "phase2__steps": 0, "log_every": 1000, "parallel": mode}
     found: list[tuple[str, str]] = []
     run = Trainer.run
 
@@ -98,7 +99,7 @@ def reads_of_a_run(out: Path, made: Path) -> list[tuple[str, str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "run", watched)
-        pretrain(small_recipe(phase1__steps=STEPS + 1, phase2__steps=0, log_every=1000), Corpus.open(made), out)
+        pretrain(small_recipe(**fields), Corpus.open(made), out)
     return sorted(found)
 
 
@@ -152,7 +153,7 @@ def quarters(rank: int) -> list[list[int]]:
 def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
     join_ranks(rank, 2, folder)
     found = {mode: reads_of_steps(mode, quarters(0)) for mode in MODES}
-    found["run"] = reads_of_a_run(folder / "run", made)
+    found |= {f"run {mode}": reads_of_a_run(folder / mode, made, mode) for mode in MODES}
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
@@ -192,10 +193,11 @@ def test_compiled_steps_of_several_ranks_read_nothing(tmp_path: Path) -> None:
     assert all(torch.equal(each, found[1][1][name]) for name, each in found[0][1].items())
 
 
-def test_the_loop_reads_what_is_in_the_hosts_memory_and_nothing_else(found: list[Any]) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_the_loop_reads_what_is_in_the_hosts_memory_and_nothing_else(found: list[Any], mode: str) -> None:
     """The flags of a stop, and the verdict on the step before, whose copy is there by then."""
     for each in found:
-        places = {place for place in each["run"] if not place[0].startswith(OF_THE_MODEL)}
+        places = {place for place in each[f"run {mode}"] if not place[0].startswith(OF_THE_MODEL)}
         assert places == {*STOP, *VERDICT}
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,10 +18,23 @@ import pytest
 import yaml
 
 from bertsmith.cli import main
+from bertsmith.training.run_folder import Run
+from made_ranks import BERTSMITH, arguments, ended, environment, started, wait_for_step
+from made_runs import figures, small_corpus, small_recipe, weights
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SCRIPTS = sorted((DOCS / "slurm").glob("*.sbatch"))
 MANIFESTS = sorted((DOCS / "kubernetes").glob("*.yaml"))
+# What a reader of the manifest of pre-training puts their own values for.
+WRITTEN = {
+    "run": "/data/run",
+    "corpus": "/data/corpus",
+    "recipe": "bert-large-nvlamb",
+    "nodes": "--nnodes 4",
+    "ranks": "--nproc-per-node 8",
+    "first": "bertsmith-pretrain-0.bertsmith-pretrain",
+    "port": "29500",
+}
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -83,17 +97,20 @@ def test_every_pod_mounts_the_volume_it_works_in(path: Path) -> None:
         assert volumes == set(mounts)
 
 
-def pod(tmp_path: Path, torchrun: str) -> subprocess.Popen[bytes]:
-    """The container of the manifest of pre-training, with a run folder in tmp_path, and another torchrun."""
+def pod(tmp_path: Path, torchrun: str, index: int = 1, **instead: str) -> subprocess.Popen[bytes]:
+    """The container of the manifest of pre-training, with a run folder in tmp_path, and another torchrun. instead: what
+    stands for each of `WRITTEN`."""
     (_, job) = yaml.safe_load_all((DOCS / "kubernetes" / "pretrain.yaml").read_text())
     (container,) = job["spec"]["template"]["spec"]["containers"]
     (text,) = container["args"]
     assert container["command"] == ["bash", "-c"]
-    (tmp_path / "run").mkdir()
+    for name, value in {"run": str(tmp_path / "run"), **instead}.items():
+        assert WRITTEN[name] in text
+        text = text.replace(WRITTEN[name], value)
     (tmp_path / "torchrun").write_text(f"#!/bin/bash\ncd {tmp_path}\n{torchrun}\n")
     (tmp_path / "torchrun").chmod(0o755)
-    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "JOB_COMPLETION_INDEX": "1"}
-    return subprocess.Popen(["bash", "-c", text.replace("/data/run", str(tmp_path / "run"))], env=path)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "JOB_COMPLETION_INDEX": str(index)}
+    return subprocess.Popen(["bash", "-c", text], env=environment(**path))
 
 
 @pytest.mark.parametrize(
@@ -108,15 +125,42 @@ def pod(tmp_path: Path, torchrun: str) -> subprocess.Popen[bytes]:
 def test_a_pod_of_a_stopped_run_starts_again_and_that_of_a_finished_one_does_not(
     torchrun: str, status: int, tmp_path: Path
 ) -> None:
+    (tmp_path / "run").mkdir()
     assert pod(tmp_path, torchrun).wait(60) == status
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 def test_the_signal_to_a_pod_reaches_torchrun_which_may_save(tmp_path: Path) -> None:
     stop = "trap 'sleep 0.5; touch run/stopped saved; exit 0' TERM; touch ready; while :; do sleep 0.1; done"
+    (tmp_path / "run").mkdir()
     process = pod(tmp_path, stop)
     while not (tmp_path / "ready").exists():
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 75
     assert (tmp_path / "saved").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # three runs of two ranks
+@pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
+def test_a_pod_that_is_drained_and_started_again_has_the_figures_of_ranks(tmp_path: Path) -> None:
+    """One node of two processes on a CPU; the real torchrun, and all of the manifest's command."""
+    recipe = small_recipe(phase1__steps=60, phase1__global_batch=16, phase2__steps=2, save_every=100_000)
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    call = [*BERTSMITH, *arguments(recipe, whole, "--ranks", "2")]
+    assert ended(started(call, tmp_path / "log")) == 0, (tmp_path / "log").read_text()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    torchrun = f'exec {sys.executable} -m torch.distributed.run "$@"'
+    here = {"recipe": str(whole / "recipe.yaml"), "corpus": str(small_corpus()), "nodes": "--nnodes 1"}
+    here |= {"ranks": "--nproc-per-node 2", "first": "127.0.0.1", "port": port}
+    first = pod(tmp_path, torchrun, index=0, **here)
+    wait_for_step(run, 3, first)
+    first.send_signal(signal.SIGTERM)
+    assert ended(first) == 1, "so that Kubernetes starts the pod again"
+    assert (run / "stopped").exists()
+    assert ended(pod(tmp_path, torchrun, index=0, **here)) == 0
+    assert not (run / "stopped").exists()
+    assert figures(Run(run)) == figures(Run(whole / "run"))
+    assert weights(Run(run)) == weights(Run(whole / "run"))

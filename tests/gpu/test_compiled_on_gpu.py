@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,18 +16,17 @@ from bertsmith.batches.shapes import FixedShapes
 from bertsmith.batches.steps import StepBuilder, held_out_batches
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
-from bertsmith.recipes.schema import ModelShape, Phase, Recipe
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
 from bertsmith.training.pretraining.evaluate import evaluate
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
+from made_gpu_runs import RECIPE, ran_without_waits, stored_corpus
 from made_pretraining import fresh_model
 from made_runs import figures
 from made_shards import SPECIAL, make_source
 
 MASKING = MaskingSettings()
-CORPUS = Path(__file__).resolve().parents[1] / "fixtures" / "runs" / "corpus"
 LETTERS = np.arange(SPECIAL.vocabulary_size) % 2 == 0
 
 
@@ -126,26 +123,16 @@ def test_the_same_step_twice_gives_the_same_bits(cuda):
     assert all(map(torch.equal, *found))
 
 
-# Without a preset and flags, whose parser a machine with a GPU may lack.
-RECIPE = Recipe(
-    model=ModelShape(layers=1, hidden=32, heads=2, intermediate=48),
-    phase1=Phase(sequence_length=32, steps=30, global_batch=32, learning_rate=4e-3, warmup=0.3),
-    phase2=Phase(sequence_length=48, steps=3, global_batch=8, learning_rate=2e-3, warmup=0.3),
-    device="cuda",
-    micro_batch_tokens=1024,
-    log_every=1,
-    evaluate_every=1000,
-    evaluate_instances=16,
-    save_every=10,
-)
-
-
 def test_a_whole_run_learns_and_goes_on(tmp_path):
-    """On a corpus that is stored, because preparing one takes libraries that a machine with a GPU may lack."""
-    shutil.copytree(CORPUS, tmp_path / "corpus")
-    run = pretrain(RECIPE, tmp_path / "corpus", tmp_path / "run")
+    corpus = stored_corpus(tmp_path)
+    run = pretrain(RECIPE, corpus, tmp_path / "run")
     losses = [record["masked_loss"] for record in run.metrics("train")]
     assert losses[29] < losses[0]
     assert json.loads((run.model / "config.json").read_text())["hidden_size"] == 32
-    eager = pretrain(replace(RECIPE, compile="false"), tmp_path / "corpus", tmp_path / "eager")
+    eager = pretrain(replace(RECIPE, compile="false"), corpus, tmp_path / "eager")
     assert figures(eager)[0] == pytest.approx(figures(run)[0], rel=2e-2)
+
+
+@pytest.mark.parametrize("compiled", ["true", "false"])
+def test_a_whole_run_waits_for_nothing_between_two_lines_of_the_log(tmp_path, compiled):
+    assert ran_without_waits(stored_corpus(tmp_path), tmp_path / "run", compile=compiled).is_finished()

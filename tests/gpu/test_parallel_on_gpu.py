@@ -19,12 +19,13 @@ from bertsmith.training.parallel.shard import _Sums
 from bertsmith.training.pretraining.compiled import CompiledStep
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
+from made_gpu_runs import ran_without_waits, stored_corpus
 from made_pretraining import fresh_model
 
-VOCABULARY, STEPS = 1000, 3
+VOCABULARY, STEPS, MODES = 1000, 3, ("replicate", "shard")
 CASES = [
     (mode, compute, sums)
-    for mode in ("replicate", "shard")
+    for mode in MODES
     for compute in (None, torch.bfloat16)
     for sums in (torch.float32, torch.bfloat16)
 ]
@@ -35,7 +36,7 @@ def key(case: tuple) -> str:
 
 
 def trained(device: torch.device, case: tuple, micro_batches: range, compiled: bool = False) -> dict[str, torch.Tensor]:
-    """The weights after some updates; in the last compiled one nothing may wait for the device."""
+    """The weights after some updates; in the last one the host may not wait for the device."""
     mode, compute, sums = case
     shape = {"vocab_size": VOCABULARY, "hidden_size": 128, "num_hidden_layers": 3, "intermediate_size": 512}
     model: PretrainingModel = fresh_model(compute, **shape).to(device)
@@ -47,12 +48,13 @@ def trained(device: torch.device, case: tuple, micro_batches: range, compiled: b
     step_of = CompiledStep(model, device) if compiled else None
     batch = pretrain_batch(lengths_of("ragged", 16, 64), VOCABULARY)
     counts = {"masked": 8 * len(batch.masked_positions), "next_sentence": 8 * batch.layout.sequences}
-    for number in range(STEPS):
-        if compiled and number == STEPS - 1:
-            torch.cuda.set_sync_debug_mode("error")
-        optimizer.set_learning_rate(1e-2)
-        train_step(Pretraining(model, device), optimizer, [batch for _ in micro_batches], counts, device, step_of)
-    torch.cuda.set_sync_debug_mode("default")
+    try:
+        for number in range(STEPS):
+            torch.cuda.set_sync_debug_mode("error" if number == STEPS - 1 else "default")
+            optimizer.set_learning_rate(1e-2)
+            train_step(Pretraining(model, device), optimizer, [batch for _ in micro_batches], counts, device, step_of)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
     return {name: whole(each.detach()).cpu() for name, each in model.named_parameters()}
 
 
@@ -88,6 +90,9 @@ def work_of_a_rank(rank: int, ranks: int, folder: Path) -> None:
     found = {key(case): trained(device, case, mine) for case in CASES}
     found["compiled"] = trained(device, CASES[0], mine, compiled=True)
     found["sums"] = sums_by_the_device(device)
+    if ranks > 1:  # a run of one rank shares nothing
+        runs = {mode: ran_without_waits(folder / "corpus", folder / mode, parallel=mode) for mode in MODES}
+        found["runs"] = {mode: run.is_finished() for mode, run in runs.items()}
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
@@ -97,6 +102,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, 
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device was found")
     ranks, folder = min(torch.cuda.device_count(), 8), tmp_path_factory.mktemp("ranks")
+    stored_corpus(folder)
     mp.spawn(work_of_a_rank, (ranks, folder), nprocs=ranks)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(ranks)]
 
@@ -122,3 +128,12 @@ def test_weights_are_those_of_one_process(
             assert float((each[case][name] - value).norm()) <= close * max(float(value.norm()), 1e-2), name
     for other in found[1:]:
         assert all(torch.equal(value, other[case][name]) for name, value in found[0][case].items())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_whole_runs_wait_for_nothing_between_two_lines_of_the_log(
+    cuda: torch.device, found: list[dict[str, dict[str, torch.Tensor]]], mode: str
+) -> None:
+    if len(found) == 1:
+        pytest.skip("one GPU: a run of one rank shares nothing; its steps are in the tests above")
+    assert all(each["runs"][mode] for each in found)

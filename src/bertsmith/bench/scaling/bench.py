@@ -27,8 +27,10 @@ MICRO_BATCHES = (1, 4)
 """Of each rank and step, with two ranks."""
 _ROUNDS, _QUICK_ROUNDS = 5, 3
 _SEQUENCES, _QUICK_SEQUENCES = 8, 2
-# What an all-reduce, or a reduce-scatter and the gathers after it, is given.
-_GRADIENT_BYTES = 4
+
+
+KINDS = ("sums", "gathers")
+"""What ranks exchange in a step."""
 
 
 def loopback() -> str:
@@ -78,6 +80,10 @@ class Ranks:
         answers = self._pool.map(lambda child: child.ask(do, **arguments), self._children)
         return max(float(each["seconds"]) for each in answers)
 
+    def sent(self, kind: str) -> int:
+        """The bytes that a rank sends in the collectives of this kind of the last step that was seen."""
+        return int(self._children[0].ask("sent", kind=kind)["bytes"])
+
     def tokens(self, micro_batches: int) -> int:
         """Of a step."""
         own: Sequence[int] = self.first[0]["tokens"]
@@ -96,18 +102,16 @@ def bench_scaling(options: BenchOptions, folder: Path, command: str) -> Report:
         for micro_batches in MICRO_BATCHES:
             say(f"measuring steps of {micro_batches} micro-batches a rank")
             rows += _rows(sides, micro_batches, _QUICK_ROUNDS if options.quick else _ROUNDS)
-        sums = _reductions(sides[1], _QUICK_ROUNDS if options.quick else _ROUNDS)
         precision = sides[0].first[0]["precision"]
     about = [
         f"model: {model}, {parameters:,} parameters, {precision}, LAMB; micro-batches of {spec['sequences']} sequences "
         "of 40 to 128 tokens; each rank one thread, ranks joined by gloo on one machine",
         "strong: the step of two ranks beside one rank that does all of it; weak: beside one that does half of it",
         "sides step in turns, after one turn that is not counted; ratios are medians over rounds",
-        f"gradients: {_GRADIENT_BYTES * parameters / 1e6:,.1f} MB of fp32 a rank and step; their sum alone, "
-        f"replicated: {1e3 * sums:,.0f} ms",
+        "sums, gathers: of gradients and of sharded weights; MB that a rank sends in a step, and the time that they "
+        "take alone; exposed: what a step is longer than one whose sums and gathers carry a number each",
     ]
-    rows.append({"case": "sum of gradients alone, replicated", "seconds": sums, "bytes": _GRADIENT_BYTES * parameters})
-    return Report(command, before, about, rows, [_table(rows)])
+    return Report(command, before, about, rows, [_table(rows), _exchanged(rows)])
 
 
 def _parameters(model: Mapping[str, Any]) -> int:
@@ -120,13 +124,18 @@ def _parameters(model: Mapping[str, Any]) -> int:
 def _rows(sides: Sequence[Ranks], micro_batches: int, rounds: int) -> list[dict[str, Any]]:
     """A row for each side of several ranks. The first side is one rank."""
     alone, *others = sides
-    found: list[list[float]] = []
+    found, pairs = [], []
     for number in range(rounds + 1):
         same = alone.seconds("step", micro_batches=micro_batches)
         all_of_it = alone.seconds("step", micro_batches=RANKS * micro_batches)
         times = [same, all_of_it, *(each.seconds("step", micro_batches=micro_batches) for each in others)]
+        pair = [
+            [each.seconds("step", micro_batches=micro_batches, collectives=how) for each in others]
+            for how in ("tiny", "seen")
+        ]
         if number:
             found.append(times)
+            pairs.append([seen - tiny for tiny, seen in zip(*pair, strict=True)])
     return [
         {
             "case": each.side.label,
@@ -136,13 +145,15 @@ def _rows(sides: Sequence[Ranks], micro_batches: int, rounds: int) -> list[dict[
             "strong": median(times[1] / times[place] for times in found),
             "weak": median(times[0] / times[place] for times in found),
             "one_rank_seconds": median(times[1] for times in found),
+            "exposed_seconds": median(differences[place - 2] for differences in pairs),
+            **{kind: {"bytes": each.sent(kind), "seconds": _alone(each, kind, rounds)} for kind in KINDS},
         }
         for place, each in enumerate(others, start=2)
     ]
 
 
-def _reductions(side: Ranks, rounds: int) -> float:
-    return median([side.seconds("reduction") for _ in range(rounds + 1)][1:])
+def _alone(side: Ranks, kind: str, rounds: int) -> float:
+    return median([side.seconds("alone", kind=kind) for _ in range(rounds + 1)][1:])
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -161,6 +172,27 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
                 f"{row['weak']:.0%}",
             ]
             for row in rows
-            if "micro_batches" in row
+        ],
+    )
+
+
+def _exchanged(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What the sums and gathers of a step cost; a side without gathers has none in the table."""
+    head = ["", "micro-batches a rank", *(f"{kind}{what}" for kind in KINDS for what in (", MB", " alone")), "exposed"]
+
+    def cells(of: Mapping[str, Any]) -> list[str]:
+        return [f"{of['bytes'] / 1e6:,.1f}", f"{1e3 * of['seconds']:,.0f} ms"] if of["bytes"] else ["-", "-"]
+
+    return Table(
+        "What ranks exchange in a step",
+        head,
+        [
+            [
+                row["case"],
+                str(row["micro_batches"]),
+                *(cell for kind in KINDS for cell in cells(row[kind])),
+                f"{1e3 * row['exposed_seconds']:,.0f} ms",
+            ]
+            for row in rows
         ],
     )
