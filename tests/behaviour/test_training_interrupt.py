@@ -37,6 +37,34 @@ def command(recipe: Recipe, folder: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "bertsmith", *call, *more]
 
 
+# The command line, where one micro-batch of the first step is made to receive these signals while it is computed.
+SIGNALLED = """
+import signal, sys
+from bertsmith.cli import main
+from bertsmith.training.pretraining.objective import Pretraining
+
+numbers, forward, taken = [int(each) for each in sys.argv.pop(1).split(",")], Pretraining.forward, 0
+
+def signalled(self, batch, device):
+    global taken
+    taken += 1
+    for number in numbers if taken == 3 else ():
+        signal.raise_signal(number)
+    return forward(self, batch, device)
+
+Pretraining.forward = signalled
+sys.exit(main())
+"""
+
+
+def signalled_in_a_step(folder: Path, recipe: Recipe, *numbers: int) -> tuple[int, str]:
+    """The exit status of a run, and what it said, when these signals came in the middle of its first step."""
+    flags = command(recipe, folder)[3:]
+    call = [sys.executable, "-c", SIGNALLED, ",".join(str(int(number)) for number in numbers), *flags]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stderr
+
+
 def started(call: list[str], run: Path, after_step: int) -> subprocess.Popen[str]:
     """The process, once its metrics tell of this step."""
     process = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
@@ -68,14 +96,11 @@ def test_ctrl_c_saves_and_the_resumed_run_is_unbroken(tmp_path: Path) -> None:
 
 
 def test_a_signal_in_the_middle_of_a_long_step_drops_it_and_nothing_is_lost(tmp_path: Path) -> None:
-    long = small_recipe(phase1__steps=2, phase1__global_batch=1000, phase2__steps=0)
-    process = started(command(long, tmp_path), tmp_path / "run", after_step=0)
-    time.sleep(0.3)
-    process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=120)[1]
-    assert process.returncode == 143, said
+    long = small_recipe(phase1__steps=2, phase1__global_batch=64, phase2__steps=0)
+    status, said = signalled_in_a_step(tmp_path, long, signal.SIGTERM)
+    assert status == 143, said
     assert "the unfinished step is dropped" in said
-    assert step_folders(tmp_path / "run")
+    assert [each.name for each in step_folders(tmp_path / "run")] == ["step-00000000"]
     resumed = pretrain(long, corpus(), tmp_path / "run", resume=True)
     unbroken = pretrain(long, corpus(), tmp_path / "unbroken")
     assert figures(resumed) == figures(unbroken)
@@ -184,15 +209,10 @@ def test_a_signal_ends_the_wait_for_an_index(
 
 
 def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:
-    """A micro-batch of many sequences is long enough that the second press falls into it."""
-    long = small_recipe(phase1__steps=3, phase1__global_batch=6000, model__layers=4, micro_batch_tokens=10**6)
-    call = command(long, tmp_path)
-    process = started(call, tmp_path / "run", after_step=0)
-    for _ in range(2):
-        time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130, said
+    """The second press falls into the micro-batch of the first, after which the run would be saved."""
+    long = small_recipe(phase1__steps=2, phase1__global_batch=64, phase2__steps=0)
+    status, said = signalled_in_a_step(tmp_path, long, signal.SIGINT, signal.SIGINT)
+    assert status == 130, said
     assert "then the run is saved and stops" in said
     assert "interrupted" in said
     assert "Traceback" not in said

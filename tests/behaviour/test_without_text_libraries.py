@@ -45,14 +45,13 @@ sys.meta_path[:] = [Without(list(sys.meta_path))]
 """
 WHOLE_RUN = """
 from pathlib import Path
-import shutil, sys
-import test_compiled_on_gpu as on_gpu
+import sys
 from dataclasses import replace
 from bertsmith.training.pretrain import pretrain
+from made_gpu_runs import RECIPE, stored_corpus
 
 folder = Path(sys.argv[1])
-shutil.copytree(on_gpu.CORPUS, folder / "corpus")
-run = pretrain(replace(on_gpu.RECIPE, device="cpu", precision="fp32"), folder / "corpus", folder / "run")
+run = pretrain(replace(RECIPE, device="cpu", precision="fp32"), stored_corpus(folder), folder / "run")
 losses = [record["masked_loss"] for record in run.metrics("train")]
 assert losses[29] < losses[0], losses
 """
