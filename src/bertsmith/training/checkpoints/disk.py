@@ -34,7 +34,8 @@ def tell_disk_need(run: Path, model: nn.Module, kept: Kept, steps: int, keeps_be
     # One more than are kept is there while it is being written; there are never more than steps.
     checkpoints = kept.keep + (steps // kept.keep_every if kept.keep_every else 0) + 1
     checkpoints = min(checkpoints, steps) if steps else checkpoints
-    parts = [f"{checkpoints} checkpoints of {size(weights + moments)} (the one being written included)"]
+    plural = "s" if checkpoints != 1 else ""
+    parts = [f"{checkpoints} checkpoint{plural} of {size(weights + moments)} (the one being written included)"]
     total = checkpoints * (weights + moments)
     if keeps_best:
         parts.append(f"as many best weights of {size(weights)}")
