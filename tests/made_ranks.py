@@ -33,7 +33,7 @@ def arguments(recipe: Recipe, folder: Path, *more: str) -> list[str]:
 
 def environment(**more: str) -> dict[str, str]:
     """This process's, without what a scheduler or an earlier test may have left there."""
-    names = ("SLURM", "OMPI", "TORCHELASTIC", "MASTER", "RANK", "WORLD", "LOCAL")
+    names = ("SLURM", "OMPI", "PMI", "TORCHELASTIC", "MASTER", "RANK", "WORLD", "LOCAL")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(names)}
     return {**kept, "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0", **more}
 

@@ -139,6 +139,17 @@ def test_an_error_of_all_ranks_is_printed_once(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_more_ranks_than_a_step_has_sequences_leave_no_run_folder(tmp_path: Path) -> None:
+    """Of the second phase too, which would else be found out when the first one ends."""
+    call = arguments(small_recipe(phase2__global_batch=2), tmp_path, "--ranks", "3")
+    process = started([*BERTSMITH, *call], tmp_path / "log")
+    assert ended(process) == 2
+    said = (tmp_path / "log").read_text()
+    assert said.count("a global batch of 2 sequences leaves some of 3 ranks without work") == 1, said
+    assert "where: phase2.global_batch" in said
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("unbroken")

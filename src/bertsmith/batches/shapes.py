@@ -58,13 +58,7 @@ class FixedShapes:
         mean = float(weights @ lengths)
         deviation = math.sqrt(float(weights @ (lengths - mean) ** 2) * global_batch)
         expected = mean * global_batch
-        least = _tiles(longest)
-        if least > budget_tokens:
-            raise BertsmithError(
-                f"micro_batch_tokens {budget_tokens} has no room for a sequence of {longest} in multiples of {_TILE}",
-                "micro_batch_tokens",
-                f"use at least {least}, or compile: false",
-            )
+        least = check_budget(budget_tokens, longest)
         for micro_batches in range(1, _MOST_MICRO_BATCHES):
             bins = ranks * micro_batches
             tokens = max(_tiles((_MARGIN * expected + _DEVIATIONS * deviation) / bins), least)
@@ -129,6 +123,15 @@ def deal_fixed(lengths: Ints, masked: Ints, ranks: int, shapes: FixedShapes) -> 
 
 def _filling_sequences(missing: Count, longest: int) -> Count:
     return -(-missing // longest)
+
+
+def check_budget(budget_tokens: int, longest: int) -> int:
+    """The fewest slots of a micro-batch with the longest sequence. Raises BertsmithError if the budget is smaller."""
+    least = _tiles(longest)
+    if least > budget_tokens:
+        what = f"micro_batch_tokens {budget_tokens} has no room for a sequence of {longest} in multiples of {_TILE}"
+        raise BertsmithError(what, "micro_batch_tokens", f"use at least {least}, or compile: false")
+    return least
 
 
 def _tiles(count: float) -> int:

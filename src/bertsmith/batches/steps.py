@@ -87,12 +87,7 @@ class StepBuilder:
         for name in ("global_batch", "micro_batch_tokens"):
             if getattr(self, name) < 1:
                 raise BertsmithError(f"{name} is {getattr(self, name)}", "batches", "use a whole number from 1")
-        if self.global_batch < self.ranks:
-            raise BertsmithError(
-                f"a global batch of {self.global_batch} sequences leaves some of {self.ranks} ranks without work",
-                "global_batch",
-                "use a larger global batch or fewer ranks",
-            )
+        check_global_batch(self.global_batch, self.ranks)
         if self.masking.whole_words:
             _ = self.order.source.is_continuation  # read here, once for all that build steps
 
@@ -125,6 +120,13 @@ class StepBuilder:
     def _started_epochs(self, references: References, first: int) -> tuple[tuple[int, Account], ...]:
         epochs = range(references.epochs[0], references.epochs[-1] + 1)
         return tuple((epoch, self.order.account(epoch)) for epoch in epochs if self.order.epoch_start(epoch) >= first)
+
+
+def check_global_batch(global_batch: int, ranks: int, where: str = "global_batch") -> None:
+    """Raises BertsmithError for more ranks than a step has sequences."""
+    if global_batch < ranks:
+        what = f"a global batch of {global_batch} sequences leaves some of {ranks} ranks without work"
+        raise BertsmithError(what, where, "use a larger global batch or fewer ranks")
 
 
 def totals(references: References, masking: MaskingSettings, pairs: PairSettings) -> StepTotals:

@@ -19,6 +19,11 @@ from bertsmith.base.errors import BertsmithError, nearest
 T = TypeVar("T")
 U = TypeVar("U")
 _HELP = ("-h", "--help")
+# How Python's errors about numbers end, of which tyro lists one for each type that a flag may have.
+_NO_NUMBERS = {
+    "invalid literal for int() with base 10: ": "a whole number",
+    "could not convert string to float: ": "a number",
+}
 
 
 def leaves(kind: Any, prefix: str = "", extras: bool = False) -> Iterator[tuple[str, Any]]:
@@ -150,4 +155,9 @@ def _plain(box: str) -> str:
         named = [line.strip() for line in body[1:] if len(line) - len(line.lstrip()) == 4]
         return f"missing: {', '.join(named)}"
     text = " ".join(line.strip() for line in body).rstrip(".")
+    wrong, _, rest = text.removeprefix("Error parsing ").partition(": ")
+    for words, kind in _NO_NUMBERS.items():
+        value = rest.rpartition(words)[2]
+        if words in rest and "choices" not in rest.replace("choices ('None',)", ""):
+            return f"{wrong} is {value}, which is not {kind}"
     return re.sub(r"'None', |, 'None'", "", text)  # a flag that may be left out is one to tyro that may be None

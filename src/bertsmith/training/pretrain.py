@@ -28,7 +28,7 @@ from bertsmith.training.pretraining.continued import (
 )
 from bertsmith.training.pretraining.distil import DistilledPretraining
 from bertsmith.training.pretraining.objective import Pretraining
-from bertsmith.training.pretraining.phases import run_phases
+from bertsmith.training.pretraining.phases import check_steps, run_phases
 from bertsmith.training.records.events import Events
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import (
@@ -116,6 +116,8 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
         lambda: choose_compiled(recipe.compile, device.torch_device, is_sharded(model))
     )
     compiled = CompiledStep(model, device.torch_device) if is_compiled else None
+    sized = replace(recipe, micro_batch_tokens=most)
+    check_steps(sized, position, is_compiled)
     cadence = Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep, recipe.keep_every)
     steps = 0 if recipe.hours else recipe.phase1.steps + recipe.phase2.steps
     tables = (tokenizer.is_alphabetic, unigrams, tokenizer.piece_bytes)
@@ -129,7 +131,6 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
         optimizer,
         TrainerSettings(device, cadence, position, resume, steps, _keeps_best(work), compiled, work.outputs),
     ) as trainer:
-        sized = replace(recipe, micro_batch_tokens=most)
         own = None if starts_from(work) is None else work.own
         run_phases(sized, corpus, trainer, objective, own=own, old=work.old)
         best = trainer.position.best

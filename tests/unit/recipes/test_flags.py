@@ -58,7 +58,7 @@ def test_flags_reach_their_fields():
         (["x", "--out", "y", "z"], "Unrecognized options: z", "verb --help"),
         (
             ["x", "--out", "y", "--inner.learning-rate", "fast"],
-            "could not convert string to float: 'fast'",
+            "--inner.learning-rate is 'fast', which is not a number",
             "verb --help",
         ),
     ],
@@ -69,6 +69,21 @@ def test_a_wrong_flag_is_one_message(args, what, fix, capsys):
     assert what in raised.value.what
     assert fix in raised.value.fix
     assert capsys.readouterr() == ("", ""), "the message is the error's; nothing else is printed"
+
+
+@dataclass
+class Counted:
+    """Flags that may be left out."""
+
+    ranks: int | None = None
+    size: int = 1
+
+
+@pytest.mark.parametrize("name", ["--ranks", "--size"])
+def test_a_flag_that_is_no_whole_number_is_named_without_the_parser_s_types(name):
+    with pytest.raises(BertsmithError) as raised:
+        parse_flags(Counted, [name, "two"], prog="verb")
+    assert raised.value.what == f"{name} is 'two', which is not a whole number"
 
 
 def test_help_shows_every_field_with_its_words(capsys):

@@ -88,11 +88,11 @@ def by_first(work: Callable[[], T]) -> T:
 
 def check_joined() -> None:
     """Raises BertsmithError in one of several processes not joined by torch.distributed: each would be the first."""
-    together = started_together()
-    if together > 1 and world_size() == 1:
+    together = started_together() if world_size() == 1 else 1
+    if together > 1:
         raise BertsmithError(
             f"this is one of {together} processes not joined by torch.distributed: each would write to the same folder",
-            "environment: WORLD_SIZE, or SLURM_NTASKS",
+            "environment: WORLD_SIZE, SLURM_NTASKS, OMPI_COMM_WORLD_SIZE or PMI_SIZE",
             "start one process, or call torch.distributed.init_process_group in each before bertsmith.pretrain",
         )
 

@@ -23,7 +23,7 @@ from bertsmith.base.log import warn
 from bertsmith.base.ranks.gpus import identity, own_gpu
 from bertsmith.base.ranks.meeting import AllLeave, Arrival, Patience, meet
 from bertsmith.base.ranks.places import LAUNCHER, Place
-from bertsmith.base.ranks.store import STOPPED, apart, asked, connect, settled, this_host
+from bertsmith.base.ranks.store import STOPPED, RankTaken, apart, asked, connect, settled, this_host
 from bertsmith.base.ranks.verdict import Verdict, failed, speaks
 from bertsmith.base.ranks.watch import Watch, named
 from bertsmith.base.stopping import StoppedAfterSaving, stop_requested
@@ -91,6 +91,8 @@ def take_part(joining: Joining, work: Callable[[], None]) -> NoReturn:
         spoken = speaks(place.rank, news.hosts, news.verdict)
         ranks.leave(news.verdict.status, f"{named(place.rank)}{news.verdict.line()}" if spoken else "", _outlive(place))
     except BaseException as error:
+        if isinstance(error, RankTaken) and error.all_met:
+            store = None  # no verdict for those that train
         _fail(error, joining, store, watch)
     ranks.leave(EXIT_DONE)
 

@@ -12,7 +12,7 @@ from typing import Any
 from bertsmith.base.errors import BertsmithError, RankLost
 from bertsmith.base.log import duration
 from bertsmith.base.ranks.places import Place
-from bertsmith.base.ranks.store import VERDICT, asked
+from bertsmith.base.ranks.store import VERDICT, RankTaken, asked, here
 from bertsmith.base.ranks.together import named
 from bertsmith.base.ranks.verdict import Verdict
 
@@ -49,16 +49,19 @@ class AllLeave(Exception):
 def meet(store: Any, place: Place, mine: Arrival, patience: Patience) -> list[str]:
     """The host of each rank, once all have come to the store.
 
-    Raises BertsmithError where they do not fit together, RankLost for ranks that do not come in time, a store that does
-    not answer, and a launcher that is gone, and AllLeave for a verdict.
+    Raises BertsmithError where they do not fit together, RankTaken where another process has our number, RankLost for
+    ranks that do not come in time, a store that does not answer, and a launcher that is gone, AllLeave for a verdict.
     """
     keys = [f"host/{each}" for each in range(place.world_size)]
     end = time.monotonic() + patience.join_seconds
 
-    def arrive() -> None:
+    def arrive() -> bool:
+        if store.add(here(place.rank), 1) > 1:
+            return False
         store.set(f"beat/{place.rank}", "0")
         store.set(keys[place.rank], json.dumps(asdict(mine)))
         store.add("arrived", 1)
+        return True
 
     def look() -> tuple[Verdict | None, bool]:
         verdict, count = store.multi_get([VERDICT, "arrived"])
@@ -69,14 +72,17 @@ def meet(store: Any, place: Place, mine: Arrival, patience: Patience) -> list[st
         found = iter(store.multi_get([key for key, is_there in zip(keys, there, strict=True) if is_there]))
         return [Arrival(**json.loads(next(found))) if is_there else None for is_there in there]
 
-    asked(arrive, patience.answer_seconds)
+    only = asked(arrive, patience.answer_seconds)
     while True:
         verdict, complete = asked(look, patience.answer_seconds)
         late = time.monotonic() > end
-        if verdict is not None or complete or late:
+        if verdict is not None or complete or late or not only:
             arrivals = asked(known, patience.answer_seconds)
             if verdict is not None:
                 raise AllLeave(verdict, [each.host if each else "" for each in arrivals])
+            if not only:
+                twin = arrivals[place.rank]
+                raise RankTaken(place, twin.host if twin else "", complete)
             if complete:
                 break
             raise _not_there([rank for rank, each in enumerate(arrivals) if each is None], place, patience)

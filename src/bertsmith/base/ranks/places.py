@@ -13,9 +13,12 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.ranks.host_lists import hosts
 from bertsmith.base.stopping import LAUNCHER as LAUNCHER
 
+# Open MPI's; that of MPICH and Intel MPI.
+_MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Unprivileged ports outside of what Linux gives to outgoing connections by default (from 32768).
 _FIRST_PORT, _PORTS = 20000, 12000
+_LAST_PORT = 65535
 _START = "start it with torchrun or srun, or once with --gpus or --ranks"
 
 
@@ -54,23 +57,23 @@ def place(environ: Mapping[str, str] = os.environ) -> Place | None:
     """
     if any(name in environ for name in ("RANK", "WORLD_SIZE")):
         return _by_torchrun(environ)
-    others = _number(environ, "OMPI_COMM_WORLD_SIZE") or 1
-    if others > 1:
-        raise BertsmithError(
-            f"mpirun started {others} processes, and does not say where they meet", "OMPI_COMM_WORLD_SIZE", _START
-        )
+    for name in _MPI_SIZES:
+        others = _number(environ, name) or 1
+        # srun sets those of PMI beside its own, for as many tasks.
+        if others > 1 and (name != "PMI_SIZE" or others != _slurm_tasks(environ)):
+            raise BertsmithError(f"mpirun started {others} processes, and does not say where they meet", name, _START)
     return _by_slurm(environ)
 
 
 def started_together(environ: Mapping[str, str] = os.environ) -> int:
     """How many processes were started together with this one, by the variables of what started it; 1 if none."""
-    return _number(environ, "WORLD_SIZE") or _number(environ, "OMPI_COMM_WORLD_SIZE") or _slurm_tasks(environ)
+    told = (_number(environ, name) for name in ("WORLD_SIZE", *_MPI_SIZES))
+    return next((number for number in told if number), 0) or _slurm_tasks(environ)
 
 
 def _by_torchrun(environ: Mapping[str, str]) -> Place | None:
-    numbers = [_number(environ, name) for name in ("RANK", "WORLD_SIZE")]
     missing = [name for name in _TORCHRUN if not environ.get(name)]
-    if numbers[1] == 1 and missing:
+    if missing and _number(environ, "WORLD_SIZE") == 1 and not _number(environ, "RANK"):
         return None
     if missing:
         raise BertsmithError(
@@ -79,7 +82,8 @@ def _by_torchrun(environ: Mapping[str, str]) -> Place | None:
             "environment",
             _START,
         )
-    rank, size, port = (_needed(environ, name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    size = _needed(environ, "WORLD_SIZE", least=1)
+    rank = _needed(environ, "RANK", most=size - 1)
     agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return Place(
         rank=rank,
@@ -87,7 +91,7 @@ def _by_torchrun(environ: Mapping[str, str]) -> Place | None:
         local_rank=_number(environ, "LOCAL_RANK") or 0,
         local_world_size=_number(environ, "LOCAL_WORLD_SIZE") or 1,
         address=environ["MASTER_ADDR"],
-        port=port,
+        port=_needed(environ, "MASTER_PORT", least=1, most=_LAST_PORT),
         started_by="bertsmith" if LAUNCHER in environ else "torchrun",
         hosts_store=rank == 0 and not agent,
         attempt=environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
@@ -97,6 +101,7 @@ def _by_torchrun(environ: Mapping[str, str]) -> Place | None:
 
 def _by_slurm(environ: Mapping[str, str]) -> Place | None:
     tasks = _slurm_tasks(environ)
+    rank = _needed(environ, "SLURM_PROCID", most=tasks - 1) if _in_step(environ) else 0
     if tasks == 1:
         return None
     nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST") or environ.get("SLURM_JOB_NODELIST")
@@ -104,14 +109,13 @@ def _by_slurm(environ: Mapping[str, str]) -> Place | None:
     if not address:
         what = f"this is one of {tasks} Slurm tasks, and Slurm does not say on which hosts they are"
         raise BertsmithError(what, "SLURM_STEP_NODELIST", _START)
-    rank = _needed(environ, "SLURM_PROCID")
     return Place(
         rank=rank,
         world_size=tasks,
         local_rank=_needed(environ, "SLURM_LOCALID"),
         local_world_size=_tasks_here(environ),
         address=address,
-        port=_number(environ, "MASTER_PORT") or _port(environ),
+        port=_needed(environ, "MASTER_PORT", 1, _LAST_PORT) if environ.get("MASTER_PORT") else _port(environ),
         started_by="srun",
         hosts_store=rank == 0,
         attempt=environ.get("SLURM_RESTART_COUNT", "0"),
@@ -122,10 +126,20 @@ def _by_slurm(environ: Mapping[str, str]) -> Place | None:
 def _slurm_tasks(environ: Mapping[str, str]) -> int:
     """Tasks of the Slurm step that this process belongs to. A batch script is one process, however many tasks its job
     has: Slurm gives it a rank too, and no number of its step."""
-    in_step = "SLURM_STEP_ID" in environ or "SLURM_STEP_NUM_TASKS" in environ
-    if "SLURM_PROCID" not in environ or (not in_step and environ.get("ENVIRONMENT") == "BATCH"):
+    if not _in_step(environ):
         return 1
-    return _number(environ, "SLURM_STEP_NUM_TASKS") or _number(environ, "SLURM_NTASKS") or 1
+    return _number(environ, "SLURM_STEP_NUM_TASKS") or _needed(environ, "SLURM_NTASKS", least=1)
+
+
+def _in_step(environ: Mapping[str, str]) -> bool:
+    """Whether this process is a task of a step, by older versions of Slurm too, which do not number it."""
+    if "SLURM_STEP_ID" in environ or "SLURM_STEP_NUM_TASKS" in environ:
+        return True
+    number = environ.get("SLURM_PROCID")
+    if number is None or environ.get("ENVIRONMENT") == "BATCH":
+        return False
+    # 0 without a number of tasks may be that of a batch script that has set ENVIRONMENT itself.
+    return number != "0" or "SLURM_NTASKS" in environ
 
 
 def _tasks_here(environ: Mapping[str, str]) -> int:
@@ -174,9 +188,11 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _needed(environ: Mapping[str, str], name: str) -> int:
+def _needed(environ: Mapping[str, str], name: str, least: int = 0, most: int | None = None) -> int:
     found = _number(environ, name)
-    if found is None:
-        what = f"{name} is '{environ.get(name, '')}' and should be a number, so this process cannot join the others"
+    if found is None or found < least or (most is not None and found > most):
+        told = f"is '{environ[name]}'" if name in environ else "is missing"
+        range_ = f"from {least} to {most}" if most is not None else f"from {least}"
+        what = f"{name} {told} and should be a number {range_}, so this process cannot join the others"
         raise BertsmithError(what, "environment", _START)
     return found

@@ -1,5 +1,6 @@
 """The store at which the ranks of a run meet, and what they leave there for one another.
 
+here/R      how many processes have come as rank R: one, unless two were given the same number
 host/R      on which host rank R is, and what it trains on (`Arrival`); written as it arrives
 arrived     how many ranks have
 beat/R, verdict     see `watch`
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import platform
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from bertsmith.base.errors import RankLost
+from bertsmith.base.errors import BertsmithError, RankLost
 from bertsmith.base.ranks.places import Place
 from bertsmith.base.ranks.verdict import Verdict
 
@@ -29,6 +31,21 @@ VERDICT, STOPPED = "verdict", "stopped"
 _TRY_SECONDS = 5.0
 _POLL_SECONDS = 0.2
 _FIX = "set MASTER_PORT to a port that is free on that host, and can be reached from the others"
+
+
+class RankTaken(BertsmithError):
+    """Another process has come as the same rank. all_met: whether all ranks have, which then go on without this one."""
+
+    def __init__(self, place: Place, host: str = "", all_met: bool = False) -> None:
+        what = f"another process has come as rank {place.rank} already{f', on {host}' if host else ''}"
+        fix = "give each process a number of its own (RANK, SLURM_PROCID), and each run its own MASTER_PORT"
+        super().__init__(what, f"{place.address}:{place.port}", fix)
+        self.all_met = all_met
+
+
+def here(rank: int) -> str:
+    """The key under which processes that come as a rank are counted."""
+    return f"here/{rank}"
 
 
 def this_host() -> str:
@@ -48,12 +65,15 @@ def connect(place: Place, timeout_seconds: float, orphaned: Callable[[], bool]) 
     orphaned: whether what started this rank is gone. Raises RankLost where the store cannot be reached or made.
     """
     end = time.monotonic() + timeout_seconds
+    seconds = min(_TRY_SECONDS, timeout_seconds)
     while True:
         try:
-            store = _opened(place, min(_TRY_SECONDS, timeout_seconds), place.hosts_store)
+            if not place.hosts_store:  # each failed attempt of torch's own would write a C++ stack trace
+                socket.create_connection((place.address, place.port), seconds).close()
+            store = _opened(place, seconds, place.hosts_store)
             store.set_timeout(timedelta(seconds=timeout_seconds))
             return store
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             reason = str(error).splitlines()[0]
             lost = RankLost(f"the ranks could not meet ({reason})", f"{place.address}:{place.port}", _FIX)
             if place.hosts_store:
@@ -79,12 +99,12 @@ def settled(store: Any, verdict: Verdict, after_seconds: float) -> Verdict | Non
 
 def asked(work: Callable[[], T], seconds: float) -> T:
     """What `work` gets from the store; RankLost where it has no answer in time, as of a host that was cut off."""
-    answers: queue.SimpleQueue[tuple[list[T], RuntimeError | None]] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[tuple[list[T], Exception | None]] = queue.SimpleQueue()
 
     def ask() -> None:
         try:
             answers.put(([work()], None))
-        except RuntimeError as error:
+        except Exception as error:  # any error: it is raised again by who waits
             answers.put(([], error))
 
     threading.Thread(target=ask, daemon=True).start()
@@ -92,8 +112,10 @@ def asked(work: Callable[[], T], seconds: float) -> T:
         found, error = answers.get(timeout=seconds)
     except queue.Empty:
         raise RankLost(f"the store of the ranks has not answered for {seconds:.0f} s") from None
-    if error is not None:
+    if isinstance(error, RuntimeError):
         raise RankLost(f"the connection to the store of the ranks was lost ({str(error).splitlines()[0]})") from error
+    if error is not None:
+        raise error
     return found[0]
 
 
@@ -112,10 +134,19 @@ def _opened(place: Place, seconds: float, hold: bool) -> Any:
 
 
 def _tell_ours(place: Place, reason: str) -> None:
-    """Where another run's store is at our port, our other ranks wait there: gives them the reason, if that can be."""
+    """Where another run's store is at our port, our other ranks wait there: gives them the reason, if that can be.
+
+    Raises RankTaken where it is our own run's."""
     found = Verdict(place.rank, this_host(), f"could not open {place.address}:{place.port}: {reason}", told=True)
+
+    def tell() -> None:
+        store = _opened(place, _TRY_SECONDS, hold=False)
+        if store.check([here(place.rank)]):
+            raise RankTaken(place)
+        settled(store, found, 0.0)
+
     with suppress(RankLost):
-        asked(lambda: settled(_opened(place, _TRY_SECONDS, hold=False), found, 0.0), 2 * _TRY_SECONDS)
+        asked(tell, 2 * _TRY_SECONDS)
 
 
 def _part(server: Any, run: str, attempt: str) -> Any:

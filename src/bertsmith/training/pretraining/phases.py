@@ -13,13 +13,14 @@ from bertsmith.batches.loader import Loader, WaitFor, await_index
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
-from bertsmith.batches.shapes import FixedShapes
+from bertsmith.batches.shapes import FixedShapes, check_budget
 from bertsmith.batches.shares import Share, agree
-from bertsmith.batches.steps import held_out_batches
+from bertsmith.batches.steps import check_global_batch, held_out_batches
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.initial import CUT_NORMAL_DEVIATION
 from bertsmith.optim import schedules
 from bertsmith.recipes.schema import Phase, Recipe
+from bertsmith.training.checkpoints import Position
 from bertsmith.training.loop import Stage, Trainer, run_stages
 from bertsmith.training.pace import Pace
 from bertsmith.training.pretraining.continued import BEFORE, Figures, TwoTexts
@@ -31,6 +32,16 @@ from bertsmith.training.shape import masking_of, pairs_of
 # More than any run takes; far fewer than the positions of instances that can be counted.
 _UNKNOWN_STEPS = 1 << 40
 _SELECT = "masked_loss"
+
+
+def check_steps(recipe: Recipe, position: Position | None, compiled: bool) -> None:
+    """Raises BertsmithError for a phase that is still to come and whose steps this run's ranks or shapes cannot take:
+    before the run folder is claimed, and not when the phase is reached."""
+    for number, phase in ((1, recipe.phase1), (2, recipe.phase2)):
+        if phase.steps and (position is None or number >= position.stage):
+            check_global_batch(phase.global_batch, ranks.world_size(), f"phase{number}.global_batch")
+            if compiled:
+                check_budget(budget_of(recipe), phase.sequence_length)
 
 
 def run_phases(

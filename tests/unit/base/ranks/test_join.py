@@ -11,6 +11,7 @@ from bertsmith.base.errors import EXIT_OUR_BUG, EXIT_RANK_LOST
 from bertsmith.base.ranks import join
 from bertsmith.base.ranks.join import Joining, of_connections
 from bertsmith.base.ranks.places import Place
+from bertsmith.base.ranks.store import RankTaken
 from bertsmith.base.ranks.verdict import Verdict
 from bertsmith.cli.ending import tell
 
@@ -100,6 +101,29 @@ def test_a_bug_in_a_collective_is_reported_at_once(monkeypatch: pytest.MonkeyPat
     watch, status, words = failed_with(RuntimeError("unsupported type for gloo"), monkeypatch)
     assert not watch.waited
     assert (status, "unsupported type" in words) == (EXIT_OUR_BUG, True)
+
+
+@pytest.mark.parametrize("all_met", [False, True])
+def test_ranks_that_train_hear_nothing_of_a_process_with_the_number_of_one(
+    all_met: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(1, 2, 1, 2, "127.0.0.1", 1, "torchrun", hosts_store=False)
+    ours, told = object(), list[object]()
+
+    def meet(*_: object) -> None:
+        raise RankTaken(place, "node", all_met)
+
+    def fail(error: BaseException, joining: Joining, store: object, watch: object) -> None:
+        told.append(store)
+        raise Left
+
+    monkeypatch.setattr(join, "connect", lambda *_: ours)
+    monkeypatch.setattr(join, "meet", meet)
+    monkeypatch.setattr(join, "_fail", fail)
+    monkeypatch.setattr(join.log, "only_warnings", lambda _: None)
+    with pytest.raises(Left):
+        join.take_part(Joining(place, "cpu", 300.0, tell), lambda: None)
+    assert told == [None if all_met else ours]
 
 
 def test_a_stop_that_a_dead_rank_has_caused_is_no_saved_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from bertsmith.base.errors import EXIT_RANK_LOST, BertsmithError, RankLost
 from bertsmith.base.ranks import store as stores
 from bertsmith.base.ranks.meeting import AllLeave, Arrival, Patience, check_alike, meet
 from bertsmith.base.ranks.places import Place
-from bertsmith.base.ranks.store import VERDICT, connect
+from bertsmith.base.ranks.store import VERDICT, RankTaken, connect
 from bertsmith.base.ranks.verdict import failed
 from bertsmith.cli.ending import tell
 
@@ -69,6 +69,66 @@ def test_ranks_of_one_run_meet(place: Place) -> None:
     first = waiting(lambda: meet(ours, place, replace(CPU, host="a"), Patience(PATIENCE, PATIENCE, never)))
     assert come(second(place), mine=replace(CPU, host="b")) == ["a", "b"]
     assert first.get(timeout=PATIENCE) == ["a", "b"]
+
+
+def test_a_second_process_with_a_rank_s_number_is_refused(place: Place) -> None:
+    """Before all have met, those that wait are to hear of it; afterwards they go on."""
+    three = replace(place, world_size=3)
+    ours = connect(three, PATIENCE, never)
+    one = waiting(lambda: meet(ours, three, CPU, Patience(PATIENCE, PATIENCE, never)))
+    two = waiting(lambda: come(second(three)))
+    while not ours.clone().check(["host/0", "host/1"]):
+        time.sleep(0.05)
+    with pytest.raises(RankTaken, match="another process has come as rank 1 already, on node") as early:
+        come(second(three), mine=replace(CPU, host="other"))
+    assert not early.value.all_met
+    assert tell(early.value)[0] == 2
+    assert come(replace(second(three), rank=2)) == ["node"] * 3
+    assert one.get(timeout=PATIENCE) == two.get(timeout=PATIENCE) == ["node"] * 3
+    with pytest.raises(RankTaken) as late:
+        come(second(three))
+    assert late.value.all_met
+
+
+def test_a_second_first_rank_leaves_the_run_alone(place: Place) -> None:
+    """In a process of its own, because a process shares its stores."""
+    ours = connect(place, PATIENCE, never)
+    first = waiting(lambda: meet(ours, place, CPU, Patience(PATIENCE, PATIENCE, never)))
+    while not ours.clone().check(["host/0"]):
+        time.sleep(0.05)
+    text = f"""
+from bertsmith.base.ranks.places import Place
+from bertsmith.base.ranks.store import RankTaken, connect
+try:
+    connect({place!r}, 60, lambda: False)
+except RankTaken as error:
+    print(error.what)
+"""
+    twin = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert twin.stdout == "another process has come as rank 0 already\n", twin.stderr
+    assert come(second(place)) == ["node", "node"]
+    assert first.get(timeout=PATIENCE) == ["node", "node"]
+
+
+def test_a_rank_writes_nothing_while_it_waits_for_a_late_first_one(place: Place) -> None:
+    text = f"""
+from bertsmith.base.ranks import store
+from bertsmith.base.ranks.places import Place
+store._TRY_SECONDS = 0.5  # after which PyTorch's own attempt would give up, and say so
+print("waits", flush=True)
+store.connect({second(place)!r}, 60, lambda: False)
+print("there", flush=True)
+"""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", text], **pipes) as rank:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "waits\n"
+        time.sleep(4)
+        assert rank.poll() is None
+        ours = connect(place, PATIENCE, never)
+        said, errors = rank.communicate(timeout=PATIENCE)
+    assert (said, errors, rank.returncode) == ("there\n", "", 0)
+    del ours
 
 
 def test_ranks_of_two_jobs_at_one_port_stay_apart(place: Place) -> None:
@@ -134,6 +194,12 @@ time.sleep(600)
 def test_a_store_that_does_not_answer_is_given_up() -> None:
     with pytest.raises(RankLost, match="has not answered for"):
         stores.asked(threading.Event().wait, 0.2)
+
+
+def test_an_error_of_our_own_is_not_taken_for_a_silent_store() -> None:
+    nothing: list[int] = []
+    with pytest.raises(IndexError):
+        stores.asked(lambda: nothing[5], PATIENCE)
 
 
 def test_a_rank_without_its_launcher_waits_for_nobody(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

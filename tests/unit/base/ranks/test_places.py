@@ -73,6 +73,27 @@ def test_a_variable_that_is_no_number_is_refused(value: str) -> None:
         place({**TORCHRUN, "RANK": value})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "of", "range_"),
+    [
+        ("RANK", "8", TORCHRUN, "from 0 to 7"),
+        ("WORLD_SIZE", "0", TORCHRUN, "from 1"),
+        ("MASTER_PORT", "99999", TORCHRUN, "from 1 to 65535"),
+        ("MASTER_PORT", "0", TORCHRUN, "from 1 to 65535"),
+        ("SLURM_PROCID", "9", SRUN, "from 0 to 7"),
+        ("MASTER_PORT", "99999", SRUN, "from 1 to 65535"),
+    ],
+)
+def test_a_number_that_does_not_fit_is_refused(name: str, value: str, of: dict[str, str], range_: str) -> None:
+    with pytest.raises(BertsmithError, match=f"{name} is '{value}' and should be a number {range_}, "):
+        place({**of, name: value})
+
+
+def test_rank_3_of_a_world_of_one_is_no_process_of_its_own() -> None:
+    with pytest.raises(BertsmithError, match="cannot join"):
+        place({"RANK": "3", "WORLD_SIZE": "1"})
+
+
 def test_srun() -> None:
     found = place(SRUN)
     assert found is not None
@@ -158,6 +179,37 @@ def test_a_slurm_task_that_cannot_join_is_refused(missing: str) -> None:
     gone = lists if missing == "hosts" else (missing,)
     with pytest.raises(BertsmithError, match=r"Slurm does not say|cannot join"):
         place({name: value for name, value in SRUN.items() if name not in gone})
+
+
+@pytest.mark.parametrize("gone", [("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"), ("SLURM_PROCID",)])
+def test_a_slurm_task_that_lacks_its_number_or_that_of_all_is_refused(gone: tuple[str, ...]) -> None:
+    left = {name: value for name, value in SRUN.items() if name not in gone}
+    with pytest.raises(BertsmithError, match=f"{gone[0]} is missing"):
+        place(left)
+    if "SLURM_PROCID" in left:
+        with pytest.raises(BertsmithError, match=f"{gone[0]} is missing"):
+            place({"SLURM_PROCID": "3"})
+
+
+def test_a_task_beyond_a_step_of_one_is_refused() -> None:
+    with pytest.raises(BertsmithError, match="SLURM_PROCID is '5' and should be a number from 0 to 0"):
+        place({**SRUN, "SLURM_STEP_NUM_TASKS": "1"})
+
+
+def test_a_batch_script_that_sets_environment_itself_is_a_single_process() -> None:
+    assert place({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "ENVIRONMENT": "production"}) is None
+
+
+def test_mpirun_by_pmi_is_refused_and_srun_with_pmi_is_srun() -> None:
+    alone = {"PMI_RANK": "1", "PMI_SIZE": "2"}
+    with pytest.raises(BertsmithError, match="mpirun started 2 processes"):
+        place(alone)
+    assert started_together(alone) == 2
+    with_pmi = place({**SRUN, "PMI_RANK": "5", "PMI_SIZE": "8"})
+    assert with_pmi == place(SRUN) is not None
+    # mpirun starts a task on each node, which starts the processes there: they have one SLURM_PROCID.
+    with pytest.raises(BertsmithError, match="mpirun started 16 processes"):
+        place({**SRUN, "PMI_RANK": "9", "PMI_SIZE": "16"})
 
 
 def test_mpirun_is_refused() -> None:
