@@ -38,10 +38,9 @@ GLOO = Links(inside=1.3e9, across=0.6e9)
 of 10 Gb/s Ethernet, which is assumed."""
 ACCUMULATED_BYTES = 12
 """Read and written for a parameter to add a micro-batch's gradient to those before it."""
-# FLOP of a pass, forward and backward, at which tokens are cut.
+_LAYERS = 3
 _FLOP = 5e10
-_LAYERS, _LAYERS_OF_WIDE = 3, 2
-_LEAST_TOKENS, _MOST_TOKENS = 256, 4096
+_LEAST_TOKENS, _MOST_TOKENS = 512, 4096
 _SECONDS, _MOST_REPEATS = 0.5, 4
 
 
@@ -151,7 +150,7 @@ def _trial(measuring: Measuring, clock: Clock) -> tuple[dict[str, Timed], float]
     """One rank's share of the measurement, and the seconds that it takes to update a parameter."""
     config, device = measuring.config, measuring.device
     compute = None if device.compute == torch.float32 else device.compute
-    layers = _layers(config)
+    layers = min(_LAYERS, config.num_hidden_layers)
     model = PretrainingModel(replace(config, num_hidden_layers=layers), compute)
 
     def a_token(lengths: Lengths) -> float:
@@ -169,16 +168,6 @@ def _trial(measuring: Measuring, clock: Clock) -> tuple[dict[str, Timed], float]
         one = a_token(measuring.lengths[name])
         rest = max(one - (first - one) / (layers - 1), 0.0)
     return {name: Timed(max(each - rest, 0.0) / layers, rest) for name, each in whole.items()}, update
-
-
-def _layers(config: BertConfig) -> int:
-    """How many are tried: fewer of a wide model, of which a plan on a busy machine would take half a minute else."""
-    is_wide = _FLOP / _flop_of_a_token(config, _LAYERS) < 2 * _LEAST_TOKENS
-    return min(_LAYERS_OF_WIDE if is_wide else _LAYERS, config.num_hidden_layers)
-
-
-def _flop_of_a_token(config: BertConfig, layers: int) -> float:
-    return Batch(1, 0, 0, 0).flop(replace(config, num_hidden_layers=layers))
 
 
 def _best(work: Callable[[], object], clock: Clock) -> float:
@@ -206,7 +195,8 @@ def _pass(model: PretrainingModel, inputs: PretrainInputs, masking: MaskingSetti
 def _inputs(config: BertConfig, lengths: Lengths, masking: MaskingSettings | None) -> PretrainInputs:
     """A micro-batch of random pieces with the stretch's lengths: few for a second, many enough for full speed."""
     draw = np.random.default_rng(0)
-    wanted = int(min(_MOST_TOKENS, max(_LEAST_TOKENS, _FLOP / _flop_of_a_token(config, _LAYERS))))
+    of_a_token = Batch(1, 0, 0, 0).flop(replace(config, num_hidden_layers=_LAYERS))
+    wanted = int(min(_MOST_TOKENS, max(_LEAST_TOKENS, _FLOP / of_a_token)))
     mean = float(lengths.values.mean())
     count = max(2, round(wanted / mean))
     chosen: Ints = np.quantile(lengths.values, (np.arange(count) + 0.5) / count).astype(np.int64)
