@@ -1,13 +1,18 @@
 """What a small budget learns best with: rungs of 4 million token slots, then the chosen recipe for ten times as many.
 
-    python benchmarks/ladder.py run --corpus corpus --blimp blimp --runs runs --out benchmarks/results/ladder.json
-    python benchmarks/ladder.py table benchmarks/results/ladder.json --png docs/runs/learning.png
+    python benchmarks/ladder.py run --corpus corpus --blimp blimp --runs runs --out ladder.json --rungs base NVLAMB
+    python benchmarks/ladder.py run --corpus corpus --blimp blimp --runs runs --out ladder.json --chosen NVLAMB
+    python benchmarks/ladder.py table ladder.json --png learning.png
 
 The model has 8 layers of 256, 8,192 pieces and the objective mlm; docs/runs/README.md has the commands that make its
 corpus of 25 MB of Wikipedia.
 
-A rung is compared with the first by its held-out loss, then by BLiMP on 200 pairs of each file. Every run is resumed
-where it was stopped, and none that the file has is run again.
+A rung is compared with the first by its held-out loss, then by BLiMP on 200 pairs of each file; what a second seed of
+the first changes is the least difference that counts. The rungs take some twelve core hours, and may be run in pieces
+and by several processes into one file: each is resumed where it was stopped, and none that the file has is run again.
+
+The fields of rungs that are chosen together are set together, so no two may set the same one; "twice the rate" doubles
+what the others leave it at.
 """
 
 from __future__ import annotations
@@ -17,18 +22,35 @@ import hashlib
 import itertools
 import sys
 import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runs_file import flags, identity, once
 
 from bertsmith.base import files
+from bertsmith.base.device import choose_device
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.figures import new_figure, save_figure
+from bertsmith.base.log import Progress, as_details, configure
+from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
 from bertsmith.base.tables import aligned
-from bertsmith.inference.minimal_pairs import evaluate_minimal_pairs
+from bertsmith.inference.minimal_pairs import by_phenomenon, evaluate_minimal_pairs
+from bertsmith.inference.predictor import load_predictor
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.recipes.schema import Recipe
 from bertsmith.training.pretrain import pretrain
+
+
+@dataclass(frozen=True)
+class Times:
+    """So many times what the base has, or a rung that is chosen too."""
+
+    factor: float
+
 
 PAIRS = 200
 BASE: dict[str, Any] = {
@@ -67,61 +89,122 @@ RUNGS: dict[str, dict[str, Any]] = {
         "phase1.learning_rate": 0.004,
     },
     "batch 16": {"phase1.global_batch": 16, "phase1.steps": 2000},
-    "twice the rate": {"phase1.learning_rate": 0.002},
+    "twice the rate": {"phase1.learning_rate": Times(2)},
+    "second seed": {"seed": 43},
 }
+SEEDS = ("base", "second seed")
 CHOSEN = "chosen"
 TIMES = 10
 
 
-def trained(recipe: Recipe, corpus: Path, folder: Path, blimp: Path) -> dict[str, Any]:
-    """A run to its end, from where it was, and what its model knows."""
-    run = pretrain(recipe, corpus, folder, resume=folder.is_dir())
+def fields_of(rungs: Sequence[str]) -> dict[str, Any]:
+    """The base with the fields of these rungs, set first and multiplied then. Ends the script where two set the same
+    one, or multiply it."""
+    changes = [(field, value) for rung in rungs for field, value in RUNGS[rung].items()]
+    kinds = [(field, type(value) is Times) for field, value in changes]
+    if len(kinds) > len(set(kinds)):
+        sys.exit(f"--chosen: {', '.join(rungs)} set the same field twice; leave one out")
+    fields = BASE | {field: value for field, value in changes if not isinstance(value, Times)}
+    for field, value in changes:
+        if isinstance(value, Times):
+            fields[field] *= value.factor
+    return fields
+
+
+@contextmanager
+def timed(path: Path, kept: dict[str, Any]) -> Iterator[None]:
+    """Adds the seconds of the block to those of `kept`, and writes it, however the block ends."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        files.write_json(path, kept | {"seconds": kept["seconds"] + time.perf_counter() - start})
+
+
+def trained(recipe: Recipe, corpus: Path, folder: Path, blimp: Path, pairs: int) -> dict[str, Any]:
+    """A run to its end, from where it was, and what its model knows. seconds: of all calls that it took."""
+    path = folder.with_name(f"{folder.name}-seconds.json")
+    with timed(path, files.read_json(path) if path.is_file() else {"seconds": 0.0}):
+        run = pretrain(recipe, corpus, folder, resume=folder.is_dir())
     (final,) = run.metrics("final")
-    with tempfile.TemporaryDirectory() as few:
-        for path in sorted(blimp.glob("*.jsonl")):
-            with path.open(encoding="utf-8") as lines:
-                Path(few, path.name).write_text("".join(itertools.islice(lines, PAIRS)), encoding="utf-8")
-        found = evaluate_minimal_pairs(run.model, Path(few))
+    figures, seconds = scored(run.model, blimp, pairs, folder.with_name(f"{folder.name}-blimp-{pairs}.json"))
     slots = recipe.phase1.steps * recipe.phase1.global_batch * recipe.phase1.sequence_length
     return {
+        "seconds": files.read_json(path)["seconds"] + seconds,
         "score": final["masked_loss"],
         "bits_per_byte": final["masked_bits_per_byte"],
         "accuracy": final["masked_accuracy"],
-        "blimp": found.figures,
+        "blimp": figures,
         "slots": slots,
         "curve": [[each["step"], round(each["masked_loss"], 4)] for each in run.metrics("evaluation")],
     }
 
 
+def scored(model: Path, blimp: Path, pairs: int, path: Path) -> tuple[dict[str, float], float]:
+    """What a model knows of so many pairs of each file of BLiMP, and the seconds of all calls that it took. path: where
+    each file's score is kept when it is made. Raises StoppedAfterSaving behind the file in which a signal came."""
+    texts = sorted(blimp.glob("*.jsonl"))
+    key = {"model": files.sha256(model / "model.safetensors"), "blimp": identity_of(texts)}
+    kept = files.read_json(path) if path.is_file() else {}
+    if kept.get("key") != key:
+        kept = {"key": key, "seconds": 0.0, "files": {}}
+    with stop_on_signals("BLiMP stops behind the file under way") as stop:
+        predictor = load_predictor(model)
+        with Progress("BLiMP", len(texts), "file") as progress:
+            progress.skip(len(kept["files"]))
+            for text in texts:
+                if text.stem in kept["files"]:
+                    continue
+                with timed(path, kept), tempfile.TemporaryDirectory() as few, text.open(encoding="utf-8") as lines:
+                    Path(few, text.name).write_text("".join(itertools.islice(lines, pairs)), encoding="utf-8")
+                    with as_details():
+                        kept["files"] |= evaluate_minimal_pairs(predictor, Path(few)).files
+                kept = files.read_json(path)
+                progress.advance(1, text.stem)
+                if stop.requested:
+                    raise StoppedAfterSaving(f"{len(kept['files'])} of {len(texts)} files of BLiMP are scored")
+    return by_phenomenon(kept["files"]), kept["seconds"]
+
+
+def identity_of(texts: Sequence[Path]) -> str:
+    """A hash of these files."""
+    return hashlib.sha256("".join(map(files.sha256, texts)).encode()).hexdigest()
+
+
 def run(given: argparse.Namespace) -> None:
     """The rungs, or the chosen recipe for ten times as long."""
-    named = [name for rung in given.chosen or () for name in RUNGS[rung]]
-    if len(named) > len(set(named)):
-        sys.exit(f"--chosen: these rungs set the same field twice ({', '.join(named)}); leave one out")
-    chosen = {name: value for rung in given.chosen or () for name, value in RUNGS[rung].items()}
-    changes = {CHOSEN: chosen | {"phase1.steps": TIMES * (BASE | chosen)["phase1.steps"]}} if given.chosen else RUNGS
-    pairs = hashlib.sha256("".join(map(files.sha256, sorted(given.blimp.glob("*.jsonl")))).encode()).hexdigest()
-    for name, each in changes.items():
-        fields = BASE | each
+    changes = {rung: fields_of([rung]) for rung in given.rungs or RUNGS}
+    if given.chosen:
+        fields = fields_of(given.chosen)
+        changes = {CHOSEN: fields | {"phase1.steps": TIMES * fields["phase1.steps"]}}
+    of_pairs = {"pairs": given.pairs, "pairs_sha256": identity_of(sorted(given.blimp.glob("*.jsonl")))}
+    for name, fields in changes.items():
         folder = given.runs / name.replace(" ", "-").replace("%", "")
         recipe = load_recipe("bert-base-mlm", [f"--{field}={value}" for field, value in fields.items()])
-        key = {"rung": name, "fields": fields, "recipe": identity(recipe), "pairs": PAIRS, "pairs_sha256": pairs}
-        key["corpus"] = files.sha256(given.corpus / "corpus.json")
+        key = {"rung": name, "fields": fields, "recipe": identity(recipe), **of_pairs}
+        key |= {"precision": choose_device(recipe.device, recipe.precision).precision}
+        key |= {"corpus": files.sha256(given.corpus / "corpus.json")}
 
         def rung(recipe: Recipe = recipe, folder: Path = folder) -> dict[str, Any]:
-            return trained(recipe, given.corpus, folder, given.blimp)
+            return trained(recipe, given.corpus, folder, given.blimp, given.pairs)
 
-        once(given.out, key, ("rung",), rung)
+        once(given.out, key, ("rung", "pairs"), rung)
 
 
 def table(path: Path, png: Path | None) -> None:
     """Prints what was found, and draws it."""
     rows = files.read_json(path)
-    lines = [["rung", "slots", "held-out loss", "bits per byte", "accuracy", "BLiMP"]]
+    lines = [["rung", "slots", "held-out loss", "bits per byte", "accuracy", "BLiMP", "pairs a file"]]
     for row in rows:
         figures = [f"{row['score']:.3f}", f"{row['bits_per_byte']:.3f}", f"{row['accuracy']:.1%}"]
-        lines.append([row["rung"], f"{row['slots'] / 1e6:.1f} M", *figures, f"{row['blimp']['mean']:.1%}"])
+        blimp = f"{row['blimp']['mean']:.1%}", f"{row['pairs']:,}"
+        lines.append([row["rung"], f"{row['slots'] / 1e6:.1f} M", *figures, *blimp])
     print("\n".join(aligned(lines)))
+    seeds = [row for name in SEEDS for row in rows if (row["rung"], row["pairs"]) == (name, PAIRS)]
+    if len(seeds) == len(SEEDS):
+        losses, blimps = ([row["score"] for row in seeds], [row["blimp"]["mean"] for row in seeds])
+        apart = f"{abs(losses[0] - losses[1]):.3f} in loss and {abs(blimps[0] - blimps[1]):.1%} in BLiMP"
+        print(f"two seeds of the base differ by {apart}: smaller differences between rungs do not count")
     if png is not None:
         figure = new_figure(9, 3.6)
         assert figure is not None, "pip install matplotlib"
@@ -137,9 +220,21 @@ def table(path: Path, png: Path | None) -> None:
 
 def main() -> None:
     parser, runs = flags(__doc__, "corpus", "blimp", "runs")
-    runs.add_argument("--chosen", nargs="+", choices=RUNGS, help="run these rungs together, for ten times as long")
+    which = runs.add_mutually_exclusive_group()
+    which.add_argument("--rungs", nargs="+", choices=RUNGS, metavar="NAME", help=f"only these: {', '.join(RUNGS)}")
+    which.add_argument("--chosen", nargs="+", choices=RUNGS, metavar="NAME", help="these together, ten times as long")
+    runs.add_argument("--pairs", type=int, default=PAIRS, help="of each file of BLiMP; all are 1,000")
     given = parser.parse_args()
-    table(given.scores, given.png) if given.verb == "table" else run(given)
+    if given.verb == "table":
+        return table(given.scores, given.png)
+    configure()
+    try:
+        run(given)
+    except StoppedAfterSaving as stopped:
+        print(f"stopped, and what was done is kept ({stopped}): the same command continues", file=sys.stderr)
+    except BertsmithError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.status)
 
 
 if __name__ == "__main__":

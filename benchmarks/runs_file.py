@@ -1,7 +1,7 @@
 """What the scripts that compare scores share: their flags, and a file of runs of which none is done twice.
 
 Every run is written to the JSON file when it ends, and one that is there is not run again, so a killed script continues
-where it was.
+where it was. Several processes may write to one file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,6 +23,7 @@ import numpy as np
 
 from bertsmith.base import files
 from bertsmith.base.device import choose_device
+from bertsmith.base.locks import alone_in
 from bertsmith.base.versions import git_state
 from bertsmith.recipes.loader import as_yaml
 from bertsmith.recipes.schema import Recipe
@@ -49,19 +51,45 @@ def flags(text: str | None, *folders: str) -> tuple[argparse.ArgumentParser, arg
 def once(out: Path, key: dict[str, Any], names: Sequence[str], run: Callable[[], dict[str, Any]]) -> None:
     """A run, unless the file has it. key: all that decides what it comes to, of which `names` tell runs apart. run:
     gives the rest of its row, the "score" among it. Ends the script where the run was done with another key."""
-    rows = files.read_json(out) if out.is_file() else []
     name = ", ".join(f"{part} {key[part]}" for part in names)
-    for row in rows:
-        if all(row[part] == key[part] for part in names):
-            if any(row.get(part) != value for part, value in key.items()):
-                sys.exit(f"{out}: {name} was run with other settings or rows; write to another file")
-            return
+    if _has(out, _rows(out), key, names):
+        return
     start = time.perf_counter()
     found = {"seconds": 0.0, **run()}
     found["seconds"] = round(found["seconds"] or time.perf_counter() - start, 1)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    files.write_json(out, [*rows, {**key, **found, **machine()}])
+    with _alone(out.parent):
+        # Again, for another process may have written to the file meanwhile.
+        rows = _rows(out)
+        if not _has(out, rows, key, names):
+            files.write_json(out, [*rows, {**key, **found, **machine()}])
     print(f"{name}: {found['score']:.4f} in {found['seconds']:.0f} s", flush=True)
+
+
+def _rows(out: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = files.read_json(out) if out.is_file() else []
+    return rows
+
+
+def _has(out: Path, rows: Sequence[dict[str, Any]], key: dict[str, Any], names: Sequence[str]) -> bool:
+    """Whether a run is among the rows. Ends the script where it is, with another key."""
+    for row in rows:
+        if all(row[part] == key[part] for part in names):
+            if any(row.get(part) != value for part, value in key.items()):
+                name = ", ".join(f"{part} {key[part]}" for part in names)
+                sys.exit(f"{out}: {name} was run with other settings or rows; write to another file")
+            return True
+    return False
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Waits for others that write a row into this folder, then keeps them waiting."""
+    while True:
+        with alone_in(folder) as alone:
+            if alone:
+                yield
+                return
+        time.sleep(0.05)
 
 
 def identity(recipe: Recipe) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import Progress
 from bertsmith.cli import main
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.training import check
@@ -37,17 +39,33 @@ def test_a_sound_recipe_learns_a_batch_by_heart(
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "words", "fix"),
     [
-        (["--phase1.learning_rate=0.4"], "this does not learn"),
-        (["--phase1.learning_rate=1e-9"], "this does not learn"),
-        (["--masking.mask_share=0", "--masking.random_share=0"], "100% of the words to predict stand in the input"),
+        (["--phase1.learning_rate=0.4"], "this does not learn", "try a tenth of the learning rate"),
+        (["--phase1.learning_rate=1e-9"], "this does not learn.* in 60 updates", "try ten times the learning rate"),
+        (
+            ["--masking.mask_share=0", "--masking.random_share=0"],
+            "100% of the words to predict stand in the input",
+            "use BERT's",
+        ),
     ],
 )
-def test_what_would_not_learn_is_refused(tmp_path: Path, more: list[str], words: str) -> None:
-    with pytest.raises(BertsmithError, match=words):
+def test_what_would_not_learn_is_refused(tmp_path: Path, more: list[str], words: str, fix: str) -> None:
+    with pytest.raises(BertsmithError, match=words) as refused:
         check_pretraining(load_recipe("bert-tiny", [*TINY, *more]), corpus(), tmp_path / "run")
+    assert refused.value.fix.startswith(fix)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_batch_that_is_not_learned_in_time_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "bertsmith")
+    monkeypatch.setattr(check, "_MOST_SECONDS", 0.0)
+    monkeypatch.setattr(check, "Progress", partial(Progress, every_seconds=0.0))
+    with pytest.raises(BertsmithError, match=r"in 25 updates, which took the 0\.0 s that there are for it"):
+        check_pretraining(load_recipe("bert-tiny", [*TINY, "--phase1.learning_rate=1e-6"]), corpus(), tmp_path / "run")
+    assert re.search(r"by heart: 1 update, .*; loss \d", caplog.text)
 
 
 def test_a_rate_that_is_too_low_for_this_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -81,3 +99,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main([*call, "--phase1.learning_rate=0.4"]) == 2
     assert "this does not learn" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_an_out_that_cannot_be_made_is_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    out = str(tmp_path / "file" / "run")
+    assert main(["pretrain", "bert-tiny", "--corpus", str(tmp_path / "none"), "--out", out, "--check", *TINY]) == 2
+    assert "a file is in the way" in capsys.readouterr().err

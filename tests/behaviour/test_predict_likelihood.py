@@ -175,6 +175,33 @@ def test_minimal_pairs_are_told_by_likelihood(
     assert "no column 'sentence_bad'" in capsys.readouterr().err
 
 
+def test_a_bare_name_is_looked_up_in_the_data_folder(
+    syllables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data" / "blimp"
+    folder.mkdir(parents=True)
+    write_pairs(folder / "own.jsonl", [("word1 word2", "word2 word1")])
+    monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    call = ["evaluate", str(syllables), "--device", "cpu", "--precision", "fp32", "--minimal-pairs"]
+    assert main([*call, "blimp"]) == 0
+    assert "own" in capsys.readouterr().out
+    assert main([*call, "others"]) == 2
+    assert f"no such folder here, nor in {tmp_path / 'data'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--json", "--submission", "--skip-bad-rows"])
+def test_what_cannot_be_written_is_refused_before_any_scoring(
+    tmp_path: Path, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    call = ["evaluate", str(tmp_path / "no-model"), "--data", str(tmp_path / "file"), flag]
+    assert main([*call, str(tmp_path / "file" / "x")]) == 2
+    assert "a file is in the way of this folder" in capsys.readouterr().err
+    assert main([*call, str(tmp_path)]) == 2
+    assert "a file is to be written here" in capsys.readouterr().err
+
+
 def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> None:
     lines = [json.dumps({"sentence_good": good, "sentence_bad": bad}) + "\n" for good, bad in pairs]
     path.write_text("".join(lines), encoding="utf-8")

@@ -6,14 +6,20 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import signal
 import sys
+import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from made_runs import small_corpus
+from bertsmith.base.device import choose_device
+from bertsmith.base.locks import alone_in
+from made_runs import signalled_after, small_corpus
 
 # One layer of 32, so that a run takes a second.
 SHAPE = {"model.layers": 1, "model.hidden": 32, "model.heads": 2, "model.intermediate": 48}
@@ -91,38 +97,112 @@ def test_seeds_are_compared_with_mean_and_deviation(
     assert not drawn(png) or png.stat().st_size > 10_000
 
 
-def test_rungs_and_the_chosen_recipe_end_in_one_table(
-    script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def ladder(script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script with runs of three steps; two files of BLiMP lie in `blimp`."""
     ladder = script("ladder")
     small = {**SHAPE, "phase1.steps": 3, "phase1.global_batch": 8, "evaluate_every": 2, "evaluate_instances": 8}
     monkeypatch.setattr(ladder, "BASE", ladder.BASE | small)
-    monkeypatch.setattr(ladder, "RUNGS", {name: ladder.RUNGS[name] for name in ("base", "30% to 15%", "NVLAMB")})
+    names = ("base", "30% to 15%", "NVLAMB", "twice the rate", "second seed")
+    monkeypatch.setattr(ladder, "RUNGS", {name: ladder.RUNGS[name] for name in names})
     monkeypatch.setattr(ladder, "TIMES", 2)
     blimp = tmp_path / "blimp"
     blimp.mkdir()
     pair = json.dumps({"sentence_good": "the object is callable", "sentence_bad": "the object are callable"})
     for name in ("adjunct_island", "causative"):
         (blimp / f"{name}.jsonl").write_text(f"{pair}\n" * 3)
+    return ladder
+
+
+def test_rungs_and_the_chosen_recipe_end_in_one_table(
+    ladder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, png = tmp_path / "ladder.json", tmp_path / "ladder.png"
-    flags = ["--corpus", small_corpus(), "--blimp", blimp, "--runs", tmp_path / "runs", "--out", out]
+    flags = ["--corpus", small_corpus(), "--blimp", tmp_path / "blimp", "--runs", tmp_path / "runs", "--out", out]
+    called(ladder, monkeypatch, "run", *flags, "--rungs", "second seed")
+    assert [row["rung"] for row in json.loads(out.read_text())] == ["second seed"]
     called(ladder, monkeypatch, "run", *flags)
-    called(ladder, monkeypatch, "run", *flags, "--chosen", "30% to 15%", "NVLAMB")
+    together = [*flags, "--chosen", "30% to 15%", "twice the rate", "NVLAMB"]
+    called(ladder, monkeypatch, "run", *together)
+    called(ladder, monkeypatch, "run", *together, "--pairs", 2)
     with pytest.raises(SystemExit, match="set the same field twice"):
         called(ladder, monkeypatch, "run", *flags, "--chosen", "NVLAMB", "NVLAMB")
     rows = json.loads(out.read_text())
-    assert [row["rung"] for row in rows] == ["base", "30% to 15%", "NVLAMB", "chosen"]
-    assert [row["slots"] for row in rows] == [3 * 8 * 128] * 3 + [6 * 8 * 128]
-    chosen = rows[-1]["fields"]
+    others = ["base", "30% to 15%", "NVLAMB", "twice the rate"]
+    assert [row["rung"] for row in rows] == ["second seed", *others, "chosen", "chosen"]
+    assert [row["slots"] for row in rows] == [3 * 8 * 128] * 5 + [6 * 8 * 128] * 2
+    assert {row["precision"] for row in rows} == {choose_device("auto", "auto").precision}
+    chosen, of_two = (row["fields"] for row in rows[-2:])
+    assert chosen == of_two
+    rates = [fields["phase1.learning_rate"] for fields in (rows[4]["fields"], chosen)]
+    assert rates == [2 * 0.001, 2 * 0.004], "twice that of what it is joined with"
     assert (chosen["masking.final_rate"], chosen["optimizer.name"], chosen["phase1.steps"]) == (0.15, "lamb", 6)
     assert [step for step, _ in rows[0]["curve"]] == [2, 3]
-    assert len({row["score"] for row in rows}) == 4
+    assert len({row["score"] for row in rows}) == 6
+    assert [row["pairs"] for row in rows[-2:]] == [200, 2]
     capsys.readouterr()
     called(ladder, monkeypatch, "run", *flags)
     assert json.loads(out.read_text()) == rows
     called(ladder, monkeypatch, "table", out, *drawn(png))
-    assert len(capsys.readouterr().out.splitlines()) == 5
+    *lines, apart = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(rows)
+    assert f"differ by {abs(rows[0]['score'] - rows[1]['score']):.3f} in loss" in apart
     assert not drawn(png) or png.stat().st_size > 10_000
+    monkeypatch.setattr(ladder, "choose_device", lambda *_: Namespace(precision="another"))
+    with pytest.raises(SystemExit, match="run with other settings"):
+        called(ladder, monkeypatch, "run", *flags)
+
+
+def test_a_rung_that_is_stopped_continues_with_the_same_command(
+    ladder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, kept = tmp_path / "ladder.json", tmp_path / "runs" / "base-blimp-200.json"
+    flags = ["--corpus", small_corpus(), "--blimp", tmp_path / "blimp", "--runs", tmp_path / "runs", "--out", out]
+    flags += ["--rungs", "base"]
+    with monkeypatch.context() as patch:
+        signalled_after(1, patch)
+        called(ladder, monkeypatch, "run", *flags)
+    assert "stopped at step 1" in capsys.readouterr().err
+    measure, measured = ladder.evaluate_minimal_pairs, []
+
+    def signalled(model: Any, folder: Path) -> Any:
+        measured.extend(path.stem for path in folder.iterdir())
+        if len(measured) == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return measure(model, folder)
+
+    monkeypatch.setattr(ladder, "evaluate_minimal_pairs", signalled)
+    called(ladder, monkeypatch, "run", *flags)
+    assert "1 of 2 files of BLiMP are scored): the same command continues" in capsys.readouterr().err
+    assert list(json.loads(kept.read_text())["files"]) == ["adjunct_island"]
+    assert not out.exists()
+    called(ladder, monkeypatch, "run", *flags)
+    assert measured == ["adjunct_island", "causative"], "what was scored is not scored again"
+    (row,) = json.loads(out.read_text())
+    seconds = [json.loads((tmp_path / "runs" / name).read_text())["seconds"] for name in ("base-seconds.json", kept)]
+    assert row["seconds"] == pytest.approx(sum(seconds), abs=0.06)
+    assert set(row["blimp"]) == {"argument structure", "island effects", "mean"}
+
+
+def test_two_processes_write_rows_into_one_file(script: Callable[[str], Any], tmp_path: Path) -> None:
+    runs = script("runs_file")
+    out = tmp_path / "rows.json"
+
+    def first() -> dict[str, Any]:
+        # While it runs, another one writes its row.
+        runs.once(out, {"who": "second"}, ("who",), lambda: {"score": 2.0})
+        return {"score": 1.0}
+
+    runs.once(out, {"who": "first"}, ("who",), first)
+    assert {row["who"]: row["score"] for row in json.loads(out.read_text())} == {"first": 1.0, "second": 2.0}
+    with ThreadPoolExecutor(1) as pool:
+        with alone_in(tmp_path) as alone:
+            assert alone
+            third = pool.submit(runs.once, out, {"who": "third"}, ("who",), lambda: {"score": 3.0})
+            time.sleep(0.3)
+            assert len(json.loads(out.read_text())) == 2, "it waits for the lock"
+        third.result()
+    assert [row["who"] for row in json.loads(out.read_text())] == ["second", "first", "third"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes where Linux lists them")

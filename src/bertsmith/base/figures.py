@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base.files import write_whole
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import check_file, write_whole
 
 INSTALL = "pip install 'bertsmith[plots]'"
 
@@ -20,6 +21,13 @@ def new_figure(width: float, height: float) -> Any:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def check_figure(path: Path) -> None:
+    """Raises BertsmithError for another kind of picture, and where it cannot be written."""
+    if path.suffix.lower() != ".png":
+        raise BertsmithError(f"'{path.suffix}' is not a kind of picture that is written here", path, "use .png")
+    check_file(path)
 
 
 def save_figure(figure: Any, path: Path) -> None:

@@ -81,6 +81,33 @@ def check_name(path: Path) -> None:
         os.lstat(_beside(path, "part"))
 
 
+def check_file(path: Path) -> None:
+    """Raises BertsmithError where this file cannot be written, as far as that shows before any work."""
+    check_place(path)
+    if path.is_dir():
+        raise BertsmithError("this is a folder, and a file is to be written here", path, "give the name of a file")
+
+
+def check_place(path: Path) -> None:
+    """Raises BertsmithError where no file or folder of this name can be made, as far as that shows before any work."""
+    check_name(path)
+    folder = next(each for each in path.absolute().parents if each.exists())
+    if not folder.is_dir():
+        raise BertsmithError("a file is in the way of this folder", folder, "give another folder")
+    aside = folder / _beside(path, "part").name
+    with disk_errors(path):
+        _opened(aside, path).close()
+        aside.unlink()
+
+
+def _opened(aside: Path, path: Path) -> BinaryIO:
+    """What stands beside `path` until it is whole, open."""
+    try:
+        return open(aside, "wb")
+    except FileNotFoundError as error:  # as in /proc, where the system alone makes files
+        raise BertsmithError("no file can be made here", path, "choose a folder on a disk") from error
+
+
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Calls `write` on a file beside `path`, syncs it and renames it into place: readers see the old or the new file.
 
@@ -90,7 +117,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     with disk_errors(path):
         make_folder(path.parent)
         try:
-            with open(aside, "wb") as file:
+            with _opened(aside, path) as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import write_text
+from bertsmith.base.figures import check_figure
+from bertsmith.base.files import check_file, write_text
 from bertsmith.base.log import say
 from bertsmith.cli.train import recipe_flags, task_flags
 from bertsmith.cli.verb import Call, Verb
@@ -109,7 +110,11 @@ def _finetuning(call: Call) -> tuple[WhereFlags, Plan]:
 
 
 def where_of(flags: WhereFlags) -> Where:
-    """Raises BertsmithError for what is not one."""
+    """Raises BertsmithError for what is not one, and for files that cannot be written."""
+    if flags.json is not None:
+        check_file(flags.json)
+    if flags.png is not None:
+        check_figure(flags.png)
     from bertsmith.training.planning.where import Where
 
     return Where(flags.gpu, flags.gpus, flags.price)

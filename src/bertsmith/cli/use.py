@@ -255,7 +255,8 @@ class EvaluateFlags(DeviceFlags):
     data: Path | None = None
     """Labelled rows as .csv, .tsv, .jsonl or .parquet, compressed or not; or the folder of a benchmark."""
     minimal_pairs: Path | None = None
-    """A folder of .jsonl files with pairs of sentences, as BLiMP: how often the better one is the likelier one."""
+    """A folder of .jsonl files with pairs of sentences, as BLiMP: how often the better one is the likelier one. A name
+    that is no folder here is looked up in $BERTSMITH_DATA (~/.cache/bertsmith-data)."""
     benchmark: str | None = None
     """With a folder: the benchmark's name, if not the one that the model was fine-tuned on."""
     submission: Path | None = None
@@ -290,6 +291,8 @@ def _evaluate(call: Call) -> None:
     from bertsmith.inference.minimal_pairs import MinimalPairsScore, evaluate_minimal_pairs
     from bertsmith.inference.predictor import Predictor
 
+    for out in filter(None, (flags.json, flags.submission, flags.skip_bad_rows)):
+        files.check_file(out)
     columns = flags.columns.given(call.prog)
     found: Evaluated | BenchmarkScore | MinimalPairsScore
     if flags.data is None:
@@ -309,13 +312,16 @@ def _evaluate(call: Call) -> None:
 
 
 def _pairs_folder(flags: EvaluateFlags, prog: str, has_columns: bool) -> Path:
-    """The folder of --minimal-pairs. Raises BertsmithError where it is not given, and for flags of labelled rows."""
+    """The folder of --minimal-pairs, here or in the data folder. Raises BertsmithError where it is not given or not
+    there, and for flags of labelled rows."""
     if flags.minimal_pairs is None:
         raise BertsmithError("one of --data and --minimal-pairs is wanted", prog, f"see {prog} --help")
     if flags.benchmark or flags.submission or flags.fold or flags.report or flags.skip_bad_rows or has_columns:
         what = "--benchmark, --submission, --fold, --report, --skip-bad-rows and --columns are for labelled rows"
         raise BertsmithError(what, flags.minimal_pairs, "leave them out, or give --data")
-    return flags.minimal_pairs
+    from bertsmith.bench.text import find_folder
+
+    return find_folder(flags.minimal_pairs)
 
 
 def _data_options(flags: EvaluateFlags, data: Path, has_columns: bool) -> dict[str, Any]:

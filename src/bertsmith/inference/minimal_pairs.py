@@ -34,18 +34,19 @@ class MinimalPairsScore:
     truncated_tokens: int = 0
 
 
-def evaluate_minimal_pairs(model: str | Path, folder: Path, **loading: Any) -> MinimalPairsScore:
+def evaluate_minimal_pairs(model: str | Path | Predictor, folder: Path, **loading: Any) -> MinimalPairsScore:
     """Scores every pair of the .jsonl files of a folder, by the pseudo-log-likelihood of its two sentences, computed
     left to right within words.
 
     A row has a "sentence_good" and a "sentence_bad". Which of two that are equally likely counts is drawn, the same at
-    every call. loading: of `Predictor`, such as `device`. Raises BertsmithError for a folder without such files, for a
-    bad row, and for a model that was not pre-trained.
+    every call. loading: of `Predictor`, such as `device`, where `model` is none yet. Raises BertsmithError for a folder
+    without such files, for a bad row, and for a model that was not pre-trained.
     """
     paths = sorted(folder.glob("*.jsonl"))
     if not paths:
         raise BertsmithError("there is no .jsonl file with pairs of sentences here", folder, "name BLiMP's folder")
-    predictor = load_predictor(model, **loading).for_likelihood(left_to_right=True)
+    predictor = model if isinstance(model, Predictor) else load_predictor(model, **loading)
+    predictor = predictor.for_likelihood(left_to_right=True)
     score = MinimalPairsScore()
     with Progress("minimal pairs", None, "pair") as progress:
         for path in paths:
@@ -53,14 +54,15 @@ def evaluate_minimal_pairs(model: str | Path, folder: Path, **loading: Any) -> M
             score.rows[path.stem] = len(told)
             score.files[path.stem] = float(np.mean(told))
             progress.advance(len(told), path.stem)
-    score.figures = _by_phenomenon(score.files)
+    score.figures = by_phenomenon(score.files)
     cut = f", {score.truncated_tokens:,} tokens not read" if score.truncated_tokens else ""
     drawn = f", {score.ties:,} of equally likely sentences (drawn)" if score.ties else ""
     say(f"{sum(score.rows.values()):,} pairs in {len(paths):,} files{drawn}{cut}")
     return score
 
 
-def _by_phenomenon(files: Mapping[str, float]) -> dict[str, float]:
+def by_phenomenon(files: Mapping[str, float]) -> dict[str, float]:
+    """`MinimalPairsScore.figures` of its `files`."""
     groups: dict[str, list[float]] = {}
     for name, accuracy in files.items():
         groups.setdefault(PHENOMENON.get(name, name), []).append(accuracy)

@@ -45,8 +45,7 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
 
 
 def _check_out(out: Path) -> None:
-    if out.is_dir():
-        raise BertsmithError("this is a folder, and a report is a file", out, f"write --out {out / 'report.html'}")
+    files.check_file(out)
     if not out.exists():
         return
     with files.read_errors(out), open(out, "rb") as file:

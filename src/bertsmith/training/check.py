@@ -19,8 +19,9 @@ import torch
 from bertsmith.base import log
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import check_place
 from bertsmith.base.layout import IGNORED_LABEL
-from bertsmith.base.log import duration, say, warn
+from bertsmith.base.log import Progress, duration, say, warn
 from bertsmith.base.processor import this_processor
 from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch
@@ -50,6 +51,12 @@ _TOKENS = 256
 _UPDATES, _LEAST_UPDATES, _WARM_UP = 400, 25, 10
 # The loss is then below this share of what the batch's own frequencies give.
 _BY_HEART = 0.5
+# A loss that after so many updates is no lower, in nats, than at first does not fall later.
+_FLAT_UPDATES, _FLAT = 60, 0.02
+# On one batch without dropout no rate that fits raises the loss so far, in nats.
+_RISEN = 0.5
+_MOST_SECONDS = 120.0
+_TOO_LOW = "try ten times the learning rate: it is too low; if the loss then stays too, something does not train"
 _LONG_SECONDS = 90.0
 
 
@@ -75,6 +82,18 @@ class Checked:
     load_seconds: float
 
 
+@dataclass(frozen=True)
+class _Learned:
+    """Losses of masked words on the batch that was learned, in nats, at first, at last and at most; the updates; and
+    whether the time was up before it was learned."""
+
+    before: float
+    after: float
+    highest: float
+    updates: int
+    timed_out: bool
+
+
 def check_pretraining(
     recipe: Recipe | str | Path,
     corpus: Corpus | str | Path,
@@ -84,8 +103,10 @@ def check_pretraining(
 ) -> Checked:
     """Checks a run on one device, says what it finds, and leaves nothing in `out`; arguments as of `pretrain`.
 
-    Raises BertsmithError for what does not fit together, and where the batch is not learned.
+    Raises BertsmithError for what does not fit together, where the batch is not learned, and where `out` cannot be
+    made.
     """
+    check_place(Path(out))
     work = work_of(recipe, corpus, init_from, outputs=Outputs(also_evaluate=also_evaluate))
     recipe = work.recipe
     device, _ = start_device(recipe.device, recipe.precision, recipe.compile != "false", {}, Path(out))
@@ -105,15 +126,16 @@ def _checked(work: Work, device: Device, out: Path) -> Checked:
     _refuse_visible(many)
     optimizer = optimizer_of(recipe, model, device)
     objective = Pretraining(model, device.torch_device)
-    before, after, updates = _learn_by_heart(objective, optimizer, few, phase)
     frequencies = _entropy(few)
-    _judge(before, after, frequencies, updates, phase)
+    learned = _learn_by_heart(objective, optimizer, few, phase)
+    _judge(learned, frequencies, phase)
     micro_batch, update = _timed(objective, optimizer, many)
     step, run = _times(recipe, micro_batch, update, many)
     memory = memory_bytes(device.torch_device)
     say(f"memory: {log.size(memory)} at most, with micro-batches of {many.tokens:,} tokens")
     save, load = _saved_and_read(objective, optimizer, out)
-    return Checked(before, after, frequencies, updates, micro_batch, update, step, run, memory, save, load)
+    losses = learned.before, learned.after, frequencies, learned.updates
+    return Checked(*losses, micro_batch, update, step, run, memory, save, load)
 
 
 def _batch(recipe: Recipe, corpus: Corpus, tokens: int) -> PretrainBatch:
@@ -148,19 +170,27 @@ def _tell_time(flop: float, device: Device) -> None:
 
 def _learn_by_heart(
     objective: Pretraining, optimizer: ClippedOptimizer, batch: PretrainBatch, phase: Phase
-) -> tuple[float, float, int]:
-    """The masked-word loss before and after, and the updates between, by the recipe's optimizer and its highest rate,
-    without dropout."""
+) -> _Learned:
+    """By the recipe's optimizer and its highest rate, without dropout, until the batch is learned, its loss does not
+    fall, or the time is up."""
     objective.model.eval()
-    first, loss, goal = math.nan, math.nan, _BY_HEART * _entropy(batch)
-    for update in range(_UPDATES + 1):
-        optimizer.set_learning_rate(phase.learning_rate * min(1.0, (update + 1) / _WARM_UP))
-        loss = _step(objective, optimizer, [batch])
-        first = loss if update == 0 else first
-        # At the highest rate it must be so as well.
-        if (loss <= goal and update >= _LEAST_UPDATES) or not math.isfinite(loss):
-            break
-    return first, loss, update
+    losses, timed_out, goal = list[float](), False, _BY_HEART * _entropy(batch)
+    end = time.perf_counter() + _MOST_SECONDS
+    with Progress("by heart", None, "update") as progress:
+        while len(losses) <= _UPDATES and not timed_out:
+            optimizer.set_learning_rate(phase.learning_rate * min(1.0, (len(losses) + 1) / _WARM_UP))
+            losses.append(_step(objective, optimizer, [batch]))
+            progress.advance(1, f"loss {losses[-1]:.2f}")
+            # At the highest rate it must be so as well.
+            late = len(losses) > _LEAST_UPDATES
+            if (late and losses[-1] <= goal) or not math.isfinite(losses[-1]) or _is_flat(losses):
+                break
+            timed_out = late and time.perf_counter() > end
+    return _Learned(losses[0], losses[-1], max(losses), len(losses) - 1, timed_out)
+
+
+def _is_flat(losses: Sequence[float]) -> bool:
+    return len(losses) > _FLAT_UPDATES and float(np.mean(losses[-_WARM_UP:])) > losses[0] - _FLAT
 
 
 def _step(objective: Pretraining, optimizer: ClippedOptimizer, batches: Sequence[PretrainBatch]) -> float:
@@ -191,20 +221,23 @@ def _entropy(batch: PretrainBatch) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-def _judge(before: float, after: float, frequencies: float, updates: int, phase: Phase) -> None:
+def _judge(learned: _Learned, frequencies: float, phase: Phase) -> None:
     """Says whether the batch was learned by heart. Raises BertsmithError where nothing was learned."""
-    path = f"the loss of one small batch went from {before:.2f} to {after:.2f} in {updates} updates"
+    before, after, count = learned.before, learned.after, learned.updates
+    path = f"the loss of one small batch went from {before:.2f} to {after:.2f} in {count} updates"
+    path += f", which took the {duration(_MOST_SECONDS)} that there are for it" if learned.timed_out else ""
+    rate = f"at a learning rate of {phase.learning_rate:g}"
     if after <= _BY_HEART * frequencies:
         say(f"by heart: {path}; its frequencies alone would give {frequencies:.2f}: as it should be")
     elif math.isfinite(after) and after < before - 1.0:
-        rate = f"at a learning rate of {phase.learning_rate:g}"
         warn(f"by heart: {path} {rate}, and is still far from 0: the rate may be too low or too high")
     else:
-        raise BertsmithError(
-            f"this does not learn: {path}, at a learning rate of {phase.learning_rate:g}",
-            "learning_rate, optimizer",
-            "try a tenth of the learning rate",
-        )
+        is_finite = math.isfinite(after)
+        risen = not is_finite or learned.highest > before + _RISEN
+        most = f", {learned.highest:.2f} at most" if is_finite and risen else ""
+        fix = "try a tenth of the learning rate: it is too high" if risen else _TOO_LOW
+        what = f"this does not learn: {path}{most}, {rate}"
+        raise BertsmithError(what, "learning_rate, optimizer", fix)
 
 
 def _timed(objective: Pretraining, optimizer: ClippedOptimizer, batch: PretrainBatch) -> tuple[float, float]:

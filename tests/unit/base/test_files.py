@@ -244,3 +244,24 @@ def test_what_another_host_has_written_is_waited_for(tmp_path):
     threading.Timer(0.5, path.mkdir).start()
     assert files.wait_for(path, seconds=240)
     assert files.wait_for(path, seconds=0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="writes where the system alone makes files")
+def test_where_the_system_alone_makes_files_it_is_said(tmp_path: Path) -> None:
+    for path in (Path("/proc/x.json"), Path("/proc/made/x.json")):
+        with pytest.raises(BertsmithError, match=r"no (file|folder) can be made here|could not write"):
+            files.write_text(path, "")
+        with pytest.raises(BertsmithError, match=r"no file can be made here|could not write"):
+            files.check_file(path)
+
+
+def test_a_file_is_checked_before_it_is_written(tmp_path: Path) -> None:
+    files.check_file(tmp_path / "new" / "x.json")
+    (tmp_path / "x.json").write_text("old")
+    files.check_file(tmp_path / "x.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"], "nothing is left, and no folder is made"
+    assert (tmp_path / "x.json").read_text() == "old"
+    with pytest.raises(BertsmithError, match="this is a folder"):
+        files.check_file(tmp_path)
+    with pytest.raises(BertsmithError, match="too long"):
+        files.check_file(tmp_path / ("x" * 300))

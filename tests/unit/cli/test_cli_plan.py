@@ -47,6 +47,17 @@ def test_a_plan_of_pre_training(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_what_cannot_be_written_is_refused_before_planning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = (*TINY, str(tmp_path / "no-corpus"))
+    (tmp_path / "file").touch()
+    assert main([*call, "--json", str(tmp_path / "file" / "x.json")]) == 2
+    assert "a file is in the way" in capsys.readouterr().err
+    assert main([*call, "--png", str(tmp_path / "file" / "x.png")]) == 2
+    assert "a file is in the way" in capsys.readouterr().err
+    assert main([*call, "--png", str(tmp_path / "x.jpg")]) == 2
+    assert "'.jpg' is not a kind of picture that is written here" in capsys.readouterr().err
+
+
 def test_without_a_price_no_money_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert planned(tmp_path, "plan", "bert-base-nvlamb", "--corpus", str(small_corpus()))["money"] == 0
     said = capsys.readouterr().out

@@ -164,6 +164,7 @@ def test_only_a_report_is_replaced(tmp_path: Path) -> None:
         (run / "metrics.jsonl", "not a report"),
         (script, "not a report"),
         (tmp_path, "this is a folder"),
+        (script / "page.html", "a file is in the way"),
     ):
         with pytest.raises(BertsmithError, match=text):
             write_report([run], path)

@@ -40,10 +40,8 @@ class PartsFolder:
 
     def check(self) -> None:
         """Raises BertsmithError where this file cannot be written, as far as that shows before any work."""
-        files.check_name(self.bad)
         for path in (self.out, self.bad):
-            if path.is_dir():
-                raise BertsmithError("this is a folder, and a file is to be written here", path, "choose another --out")
+            files.check_file(path)
         if self.out.is_symlink():
             raise BertsmithError("this link leads to itself", self.out, "remove it, or choose another --out")
 

@@ -1,0 +1,75 @@
+"""The tables of docs/plan.md, docs/runs/parity.md and docs/runs/seeds.md are those of the stored rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bertsmith.base.files import read_json
+from made_pages import ROOT, page
+
+NAMES = {"bert-mini": "bert-mini", "bert-base-nvlamb": "BERT-base"}
+FIGURES = {
+    "masked_loss": ("loss of masked words", "{:.4f}"),
+    "masked_accuracy": ("masked words right", "{:.2%}"),
+    "next_sentence_accuracy": ("next sentences right", "{:.2%}"),
+}
+
+
+def stored(name: str) -> Any:
+    return read_json(ROOT / "benchmarks" / "results" / name)
+
+
+def line(*cells: object) -> str:
+    """Of a table in Markdown."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def deviated(found: list[float]) -> tuple[float, ...]:
+    """These, then their mean and deviation."""
+    return (*found, float(np.mean(found)), float(np.std(found, ddof=1)))
+
+
+def percent(error: float) -> str:
+    return "0%" if round(100 * error) == 0 else f"{error:+.0%}"
+
+
+def test_plans_beside_runs() -> None:
+    lines = page("plan.md").splitlines()
+    for row in stored("plan-runs.json")["rows"]:
+        planned, found, errors = row["planned"], row["found"], row["errors"]
+        head = NAMES[row["run"]], row["ranks"]
+        memory = (f"{side['memory'] / 1e9:.2f} GB" for side in (planned, found))
+        assert line(*head, *memory, percent(errors["memory"])) in lines
+        phases = [
+            cell
+            for name in ("phase 1", "phase 2")
+            for cell in (f"{planned[name]:.2f}", f"{found[name]:.2f}", percent(errors[name]))
+        ]
+        assert line(*head, *phases) in lines
+
+
+def test_runs_beside_transformers() -> None:
+    text = page("runs/parity.md")
+    losses = {(row["who"], row["dropout"], row["seed"]): row["losses"] for row in stored("parity-runs.json")}
+    means = []
+    for who in ("bertsmith", "transformers"):
+        cells = deviated([float(np.mean(losses[who, 0.1, seed][-50:])) for seed in (1, 2, 3)])
+        means.append(cells[3])
+        assert line(who, *(f"{each:.4f}" for each in cells)) in text.splitlines()
+    assert f"The means differ by {abs(means[0] / means[1] - 1):.2%}." in text
+    ours, theirs = (np.array(losses[who, 0.0, 1]) for who in ("bertsmith", "transformers"))
+    assert f"{len(ours)} steps: the losses of every step are equal to {np.abs(ours - theirs).max():.0e}" in (
+        text.replace("e-6", "e-06")
+    )
+
+
+def test_seeds() -> None:
+    lines = page("runs/seeds.md").splitlines()
+    held_out = {(row["seed"], row["precision"]): row["held_out"] for row in stored("seed-runs.json")}
+    for length in ("128", "512"):
+        for name, (words, form) in FIGURES.items():
+            found = deviated([held_out[seed, "fp32"][length][name] for seed in range(1, 6)])
+            cells = (*found, held_out[1, "bf16"][length][name])
+            assert line(f"{words} at {length}", *map(form.format, cells)) in lines
