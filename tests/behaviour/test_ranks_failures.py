@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from made_runs import figures, small_recipe, weights
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes where Linux lists them")
 LONG = small_recipe(phase1__steps=4000, phase2__steps=2, save_every=100_000, loader_workers=1)
 TIMEOUT = 20
+SILENT = "was not heard from"
 HOST = this_host()
 FLAGS = ("--ranks", "2", "--rank-timeout", str(TIMEOUT))
 
@@ -57,6 +59,7 @@ step.train_step = broken
     status, said = ended(process), (tmp_path / "log").read_text()
     assert status == 1, said
     assert "rank 1: Traceback" in said
+    assert SILENT not in said, "the others are told, and do not wait until the rank is taken for lost"
     assert said.count("ValueError: planted in step 3") == 1, "the first rank is on the same host, and says no more"
     assert "this is a bug in Bertsmith" in said
     assert all_gone(tmp_path)
@@ -71,6 +74,7 @@ def test_a_loader_killed_on_one_rank_ends_all(tmp_path: Path) -> None:
     status, said = ended(process), (tmp_path / "log").read_text()
     assert status == 2, said
     assert "rank 1: a process that builds batches was killed" in said
+    assert SILENT not in said
     assert all_gone(tmp_path)
 
 
@@ -81,6 +85,7 @@ def test_a_rank_that_is_killed_ends_all(tmp_path: Path) -> None:
     status, said = ended(process), (tmp_path / "log").read_text()
     assert status == 75, said
     assert f"rank 1 on {HOST} was killed by SIGKILL, as the system does when memory runs out; all ranks leave" in said
+    assert SILENT not in said
     assert "Traceback" not in said
     assert all_gone(tmp_path)
 
@@ -92,7 +97,9 @@ def test_a_rank_that_is_stopped_is_named_and_all_end(rank: int, tmp_path: Path) 
     os.kill(rank_of(tmp_path, rank), signal.SIGSTOP)
     status, said = ended(process, "the stop of a rank", TIMEOUT + MARGIN), (tmp_path / "log").read_text()
     assert status == 75, said
-    assert said.count(f"rank {rank} on {HOST} was not heard from for ") == 1
+    silent = re.findall(rf"rank {rank} on {HOST} was not heard from for (\d+) s", said)
+    assert len(silent) == 1
+    assert int(silent[0]) <= TIMEOUT, "what was waited for, whatever else ran on the machine"
     assert "Traceback" not in said
     assert all_gone(tmp_path), "the stopped one too"
 
@@ -136,6 +143,7 @@ step.train_step = broken
     assert status == 2, said
     assert said.count("the gradient is not finite (NaN or infinity), so its update was skipped") == 1
     assert "phase 1, step 4, rank 1, instances " in said
+    assert SILENT not in said
     assert "Traceback" not in said
     assert [each.name for each in step_folders(tmp_path / "run")] == ["step-00000002"], "nothing is saved after it"
     assert all_gone(tmp_path)
