@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import shutil
 import signal
@@ -23,7 +22,6 @@ from safetensors.torch import load_file, save_file
 
 from bertsmith.cli import main
 from bertsmith.cli.serve import named_folders
-from bertsmith.inference.export.export import ExportOptions, export
 from made_served import Served, in_threads, serving
 
 PATH = "/models/labels/predict"
@@ -232,45 +230,6 @@ def test_bodies_that_are_no_json_or_no_text_leave_their_neighbours_answers_alone
         assert status == wanted, (path, body[:80], answer)
         assert answer.keys() == ({"error"} if path.startswith("/v1") else {"error", "error_type"})
     assert not [line for line in served.lines if "an error of the server's own" in line]
-
-
-def test_a_model_folder_may_vanish_under_a_server(served_models: dict[str, Path], tmp_path: Path) -> None:
-    folders = {name: tmp_path / name for name in ("labels", "vectors", "answers")}
-    for name, folder in folders.items():
-        shutil.copytree(served_models[name], folder)
-    with serving(folders, "--precision", "fp32") as served:
-        row = {"rows": [{"question": "what is word1", "context": "word2 lovely"}]}
-        asked = ((PATH, ONE), ("/embed", {"inputs": "word9 word3"}), ("/models/answers/answers", row))
-        before = [served.ask(*each) for each in asked]
-        for folder in folders.values():
-            shutil.rmtree(folder)
-        assert [served.ask(*each)[:2] for each in asked] == [each[:2] for each in before]
-        assert {each[0] for each in before} == {200}
-
-
-@pytest.mark.parametrize("how", ["deleted", "truncated"])
-@pytest.mark.parametrize("backend", ["torch", "onnx", "openvino"])
-def test_the_files_of_a_model_may_go_under_a_server(
-    served_models: dict[str, Path], tmp_path: Path, backend: str, how: str
-) -> None:
-    folder = tmp_path / "labels"
-    if backend == "torch":
-        shutil.copytree(served_models["labels"], folder)
-    else:
-        pytest.importorskip("onnx")
-        pytest.importorskip({"onnx": "onnxruntime"}.get(backend, backend))
-        export(served_models["labels"], folder, ExportOptions(to=backend, few_lengths=True))
-    with serving({"labels": folder}, "--precision", "fp32", "--backend", backend) as served:
-        before = served.ask(PATH, ONE)[:2]
-        for file in [each for each in folder.rglob("*") if each.is_file()]:
-            if how == "deleted":
-                file.unlink()
-            else:
-                os.truncate(file, 0)
-        texts = [f"lovely {'word1 ' * number}" for number in range(1, 20)]
-        assert {served.ask(PATH, {"inputs": text})[0] for text in texts} == {200}
-        assert served.ask(PATH, ONE)[:2] == before
-        assert before[0] == 200
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -177,7 +177,7 @@ def _as_rows(model: RowModel, rows: Sequence[Sequence[str]]) -> list[dict[str, s
     for number, texts in enumerate(rows, 1):
         if model.pairs is not None and model.pairs != (len(texts) == 2):
             wanted = "two texts" if model.pairs else "one text"
-            raise Refusal(422, f"{model.name} takes rows of {wanted}, and row {number} has {len(texts)}")
+            raise Refusal(422, f"{model.name} takes rows of {wanted}, and this one has {len(texts)} (row {number})")
         if len(texts) == 2 and not all(text.strip() for text in texts):
             raise Refusal(422, f"a text of the pair is empty (row {number}); give two texts, or leave the row out")
     columns = model.columns.text, model.columns.text_b
