@@ -129,10 +129,14 @@ class Page:
 
 @contextmanager
 def browsing(folder: Path) -> Iterator[Page]:
-    """A tab of a fresh Chromium with its profile in `folder`; skips where there is no Chromium."""
+    """A tab of a fresh Chromium with its profile in `folder`; skips where there is no Chromium, and fails
+    there if BERTSMITH_NEEDS_BROWSER is set."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
-        pytest.skip("there is no Chromium here (Debian: apt-get install chromium)")
+        missing = "there is no Chromium here (Debian: apt-get install chromium)"
+        if os.environ.get("BERTSMITH_NEEDS_BROWSER"):
+            pytest.fail(missing)
+        pytest.skip(missing)
     command = [program, *_FLAGS, f"--user-data-dir={folder}", "about:blank"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     assert process.stderr is not None

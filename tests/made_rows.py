@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from bertsmith.model.config import BertConfig
@@ -23,9 +24,9 @@ QUICK = FinetuneSettings(
 )
 
 
-def made_model(folder: Path, config: BertConfig = CONFIG) -> Path:
+def made_model(folder: Path, config: BertConfig = CONFIG, pieces: Sequence[str] = PIECES) -> Path:
     """A small encoder, as pre-training leaves it but for the training; `folder` also gets a tokenizer."""
-    Tokenizer.from_vocabulary(PIECES, lowercase=True).save(folder / "tokenizer")
+    Tokenizer.from_vocabulary(pieces, lowercase=True).save(folder / "tokenizer")
     encoder = PretrainingModel(config)
     initialise(encoder, 0.05, seed=0)
     save_pretraining_model(encoder, folder / "tokenizer", folder / "model")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -45,6 +45,40 @@ def test_neighbours_change_no_answer(served_models: dict[str, Path], precision: 
         assert {each["label"]: each["score"] for each in ours} == pytest.approx(theirs, rel=0, abs=bound)
         assert ours[0]["label"] == max(theirs, key=theirs.__getitem__) or abs(np.diff([*theirs.values()])[0]) < bound
     assert np.linalg.norm(np.array(near) - np.array(vectors), axis=1).max() <= bound
+
+
+def row_of(kind: str, text: str) -> dict[str, Any]:
+    """A row for a model of this name, as `made_models` names them."""
+    if kind == "answers":
+        return {"question": "what is word1", "context": text}
+    more = {"ranks": {"text_b": "word1 word2"}, "choices": {"choices": ["lovely", "awful word3"]}}
+    return {"text": f"{text} [MASK]" if kind == "masks" else text, **more.get(kind, {})}
+
+
+def assert_near(found: Any, expected: Any) -> None:
+    """Numbers within the bound for fp32; all else, labels and places among it, equal."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_near(found[key], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert_near(ours, theirs)
+    else:
+        assert found == (pytest.approx(expected, rel=0, abs=FP32) if isinstance(expected, float) else expected)
+
+
+@pytest.mark.parametrize("kind", ["several", "number", "ranks", "tags", "answers", "choices", "masks"])
+def test_neighbours_change_no_answer_of_any_kind(served_models: dict[str, Path], kind: str) -> None:
+    bodies = [{"rows": [row_of(kind, text)]} for text in texts(64) if len(text.split()) < 20]
+    with serving({kind: served_models[kind]}, "--precision", "fp32") as served:
+        alone = [served.ask("/answers", body)[:2] for body in bodies]
+        batches = float(value(served, f'bertsmith_batch_sequences_count{{model="{kind}"}}'))
+        together = in_threads(32, lambda body: served.ask("/answers", body)[:2], bodies)
+        assert float(value(served, f'bertsmith_batch_sequences_count{{model="{kind}"}}')) < 2 * batches
+    assert {status for status, _ in alone} == {200}
+    assert_near([list(each) for each in together], [list(each) for each in alone])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -104,15 +138,15 @@ def ask_many(served: Served, numbers: range, body_of: Callable[[int], bytes], th
     in_threads(threads, some, range(threads))
 
 
-def grown(folder: Path, warm: int, count: int) -> float:
+def grown(folder: Path, inputs: Sequence[Any], warm: int, count: int) -> float:
     """By how much of itself a server grows over so many requests, some of them refused, after `warm` ones. Prints its
     memory at the beginning, in the middle and at the end."""
-    inputs: list[Any] = [*texts(300), "word1 " * 40, 5]
 
     def body_of(number: int) -> bytes:
         """Two of its words are in no other text: a server may not remember all of them."""
         row = inputs[number % len(inputs)]
-        return json.dumps({"inputs": f"{row} new{number} other{number}" if isinstance(row, str) else row}).encode()
+        text = f"{row} new{number} other{number}" if isinstance(row, str) else row
+        return json.dumps({"inputs": text, "truncate": number % 10 > 0}).encode()
 
     with serving({"labels": folder}, "--precision", "fp32") as served:
         found = []
@@ -124,14 +158,31 @@ def grown(folder: Path, warm: int, count: int) -> float:
 
 
 def test_a_server_does_not_grow_over_thousands_of_requests(served_models: dict[str, Path]) -> None:
-    assert grown(served_models["labels"], 1_000, 1_500) <= 0.05
+    assert grown(served_models["labels"], [*texts(300), "word1 " * 40, 5], 1_000, 1_500) <= 0.05
+
+
+def real_texts(real_data: Callable[[str], Path]) -> list[str]:
+    """Sentences of SST-2, and the questions and contexts of SQuAD's dev set, mixed."""
+    found = []
+    for part in ("train", "dev"):
+        lines = real_data(f"glue/SST-2/{part}.tsv").read_text(encoding="utf-8").splitlines()
+        found += [line.split("\t")[0] for line in lines[1:]]
+    squad = json.loads(real_data("squad/v1.1/dev-v1.1.json").read_text(encoding="utf-8"))
+    for paragraph in (each for article in squad["data"] for each in article["paragraphs"]):
+        found += [paragraph["context"], *(each["question"] for each in paragraph["qas"])]
+    random.Random(0).shuffle(found)
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_server_of_bert_tiny_does_not_grow_over_100_000_requests(tmp_path: Path) -> None:
-    tiny = replace(CONFIG, hidden_size=128, intermediate_size=512)
-    encoder = made_model(tmp_path / "encoder", tiny)
-    settings = replace(QUICK, epochs=1)
+def test_a_server_of_bert_tiny_does_not_grow_over_100_000_requests(
+    tmp_path: Path, real_data: Callable[[str], Path]
+) -> None:
+    pieces = (real_data("vocab/bert-base-uncased") / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    inputs = [*real_texts(real_data), 5]
+    tiny = replace(CONFIG, vocab_size=len(pieces), hidden_size=128, intermediate_size=512, max_position_embeddings=512)
+    encoder = made_model(tmp_path / "encoder", tiny, pieces)
+    settings = replace(QUICK, epochs=1, max_length=512)
     bertsmith.finetune("classify", encoder, rows(32, 1), rows(16, 2), tmp_path / "run", settings=settings)
-    assert grown(tmp_path / "run", 5_000, 100_000) <= 0.05
+    assert grown(tmp_path / "run", inputs, 13_000, 100_000) <= 0.05

@@ -125,6 +125,44 @@ def test_a_flood_of_connections_does_not_use_up_the_files_that_a_process_may_ope
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.parametrize(
+    "announced", [b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n", b"Content-Length: 4000000\r\n\r\n{"]
+)
+def test_slow_bodies_shut_nobody_out(served_models: dict[str, Path], announced: bytes) -> None:
+    with serving_here({"labels": served_models["labels"]}, body_seconds=600.0) as served:
+        served.until(200)
+        with idle_clients(served, 100, JSON + announced) as clients:
+            assert {served.ask(PATH, ONE)[0] for _ in range(5)} == {200}
+            assert not any(is_cut(client) for client in clients)
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_where_bodies_have_too_many_bytes_the_slowest_are_cut(served_models: dict[str, Path], chunked: bool) -> None:
+    part = b"x" * 900
+    body = b"384\r\n" + part + b"\r\n" if chunked else part
+    how = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 1000"
+    with serving_here({"labels": served_models["labels"]}, body_seconds=600.0, body_bytes=1000) as served:
+        served.until(200)
+        with idle_clients(served, 100, JSON + how + b"\r\n\r\n" + body) as clients:
+            assert {served.ask(PATH, ONE)[0] for _ in range(5)} == {200}
+            cut = [client for client in clients if is_cut_with_429(client)]
+            assert 100 - 64_000 // 900 <= len(cut) <= 100 - 64_000 // 900 + 5
+            assert {served.ask(PATH, ONE)[0] for _ in range(5)} == {200}
+
+
+def is_cut_with_429(client: socket.socket) -> bool:
+    """Whether a body was refused because there were too many."""
+    client.setblocking(False)
+    try:
+        answer = client.recv(65536)
+    except BlockingIOError:
+        return False
+    assert answer.startswith(b"HTTP/1.1 429 ")
+    assert b"64,000 bytes together" in answer
+    assert b"queue" not in answer
+    return True
+
+
 def test_where_no_connection_waits_for_its_client_a_new_one_is_answered_with_503(
     served_models: dict[str, Path],
 ) -> None:

@@ -232,20 +232,6 @@ def test_bodies_that_are_no_json_or_no_text_leave_their_neighbours_answers_alone
     assert not [line for line in served.lines if "an error of the server's own" in line]
 
 
-def test_a_model_folder_may_vanish_under_a_server(served_models: dict[str, Path], tmp_path: Path) -> None:
-    folders = {name: tmp_path / name for name in ("labels", "vectors", "answers")}
-    for name, folder in folders.items():
-        shutil.copytree(served_models[name], folder)
-    with serving(folders, "--precision", "fp32") as served:
-        row = {"rows": [{"question": "what is word1", "context": "word2 lovely"}]}
-        asked = ((PATH, ONE), ("/embed", {"inputs": "word9 word3"}), ("/models/answers/answers", row))
-        before = [served.ask(*each) for each in asked]
-        for folder in folders.values():
-            shutil.rmtree(folder)
-        assert [served.ask(*each)[:2] for each in asked] == [each[:2] for each in before]
-        assert {each[0] for each in before} == {200}
-
-
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_lets_requests_finish(served_models: dict[str, Path], number: int, status: int) -> None:
     flags = ("--limits.batch-tokens", "64", "--precision", "fp32")

@@ -94,6 +94,22 @@ def test_a_wait_that_would_be_too_long_is_refused(served_models: dict[str, Path]
     run(served_models, work, queue_seconds=10)
 
 
+def test_a_long_request_leaves_room_for_short_ones(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        lane = service.models["labels"].lane
+        held = await first_held(gate, client)
+        lane.rate = 1000.0
+        long = asyncio.create_task(client.post(PATH, json={"inputs": [["word1 " * 25]] * 1000}))
+        await until(lambda: len(lane.waiting) == 1)
+        assert lane.tokens / lane.rate > 10 * service.limits.queue_seconds
+        short = [asyncio.create_task(client.post(PATH, json=ONE)) for _ in range(8)]
+        await until(lambda: len(lane.waiting) == 9 or any(task.done() for task in short))
+        gate.open()
+        assert {(await task).status_code for task in (*short, held, long)} == {200}
+
+    run(served_models, work)
+
+
 def test_a_full_queue_of_one_model_leaves_the_others_alone(served_models: dict[str, Path]) -> None:
     async def work(service: Service, gate: Gate, client: Any) -> None:
         held = await first_held(gate, client)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from bertsmith.inference.embed import Embedder
 from bertsmith.inference.export.export import ExportOptions, export
 from bertsmith.inference.interactive import converse
 from bertsmith.inference.predictor import Predictor
+from made_rows import WORDS
 from made_served import Served, made_cross_encoder, serving
 
 TEXTS = ["lovely word1 word2", "awful", "word3 word4 awful word5 word6"]
@@ -354,3 +356,27 @@ def numbers_in(found: Any) -> list[float]:
         inner = found.values() if isinstance(found, dict) else found
         return [number for each in inner for number in numbers_in(each)]
     return [found] if isinstance(found, float) else []
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_text_of_a_pair_is_refused(served_models: dict[str, Path], tmp_path: Path, empty: str) -> None:
+    unsaid = tmp_path / "unsaid"  # nothing says whether it reads pairs
+    shutil.copytree(served_models["labels"], unsaid, ignore=shutil.ignore_patterns("task.json"))
+    cross = made_cross_encoder(served_models["ranks"], tmp_path / "cross")
+    with serving({"cross": cross, "unsaid": unsaid, "ranks": served_models["ranks"]}) as served:
+        for name in ("cross", "unsaid", "ranks"):
+            for inputs in (["word1", empty], [["a", "b"], ["word1", empty]], [empty, "word1"]):
+                status, found, _ = served.ask(f"/models/{name}/predict", {"inputs": inputs})
+                assert (status, "is empty (row " in found["error"]) == (422, True)
+                assert "--columns" not in found["error"]
+        for name in ("cross", "ranks"):
+            status, found, _ = served.ask(f"/models/{name}/rerank", {"query": "word1", "texts": ["a", empty]})
+            assert (status, "is empty (row 2)" in found["error"]) == (422, True)
+
+
+def test_no_similarity_is_beyond_1(served: Served) -> None:
+    texts = [" ".join((WORDS * 3)[number : number + 1 + number % 20]) for number in range(2 * len(WORDS))]
+    for text in texts:
+        (found,) = asked(served, "/similarity", {"inputs": {"source_sentence": text, "sentences": [text]}})
+        assert found == pytest.approx(1, abs=1e-6)
+        assert found <= 1

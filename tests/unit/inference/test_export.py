@@ -350,3 +350,13 @@ def parsed(text: str) -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return text_format.Parse(text, message_factory.GetMessageClass(pool.FindMessageTypeByName("Config"))())
+
+
+def test_a_task_file_that_describes_no_task_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    encoder = made_model(tmp_path / "mini")
+    (encoder / "task.json").write_text("[]")
+    assert main(["export", str(encoder), "--to", "onnx", "--out", str(tmp_path / "out")]) == 2
+    message = capsys.readouterr().err
+    assert "this file does not describe a task" in message
+    assert "Traceback" not in message
+    assert not (tmp_path / "out").exists()

@@ -75,7 +75,9 @@ def openvino() -> Any:
 def openvino_core() -> Any:
     """The one core of this process, which is never freed. Each core installs a signal stack; two that are freed in the
     order of their creation leave the process on a freed stack, and the next signal, such as Ctrl-C, kills it."""
-    return openvino().Core()
+    core = openvino().Core()
+    core.set_property({"ENABLE_MMAP": False})  # a file of weights that is truncated would kill the process
+    return core
 
 
 def _open_openvino(graph: Graph) -> Run:

@@ -36,7 +36,8 @@ class ModelFailed(Exception):
 
 @dataclass(eq=False)
 class Job:
-    """The sequences of a request. taken: how many of them are computed or in a batch. outputs: of those, in order."""
+    """The sequences of a request. taken: how many of them are computed or in a batch. tokens: of the others. outputs:
+    of those that are computed, in order."""
 
     sequences: Sequences
     done: asyncio.Future[list[Any]]
@@ -45,6 +46,10 @@ class Job:
     outputs: list[Any] = field(default_factory=list)
     error: ModelFailed | None = None
     since: float = field(default_factory=time.monotonic)
+    tokens: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = sum(self.lengths)
 
 
 @dataclass(frozen=True)
@@ -84,19 +89,32 @@ class Lane:
 
     def add(self, job: Job) -> None:
         self.waiting.append(job)
-        self.tokens += sum(job.lengths)
+        self.tokens += job.tokens
 
     def remove(self, job: Job) -> None:
         """Takes a job out of the queue, if it is still there."""
         if job in self.waiting:
             self.waiting.remove(job)
-            self.tokens -= sum(job.lengths[job.taken :])
+            self.tokens -= job.tokens
+
+    @property
+    def room(self) -> int:
+        """The most tokens of the next batch."""
+        return min(self.budget_tokens, max(self._least_tokens, int(_BATCH_SECONDS * self.rate)))
+
+    def tokens_before_another(self) -> int:
+        """How many tokens will be computed, about, before the first of a job that comes now: as `take` gives a job half
+        of a batch at most, it waits until one of two halves is free."""
+        sooner = later = 0
+        for job in self.waiting:
+            sooner, later = sorted((sooner + job.tokens, later))
+        return 2 * sooner + min(later - sooner, self.room // 2)
 
     def take(self) -> list[Part]:
         """The next batch, the oldest jobs first: as many tokens as the budget has, or a second computes. While others
         wait, no job fills more than half of it, so that a long request holds nobody up; a sequence that is longer than
         the batch may be goes alone."""
-        room = min(self.budget_tokens, max(self._least_tokens, int(_BATCH_SECONDS * self.rate)))
+        room = self.room
         starts: dict[Job, int] = {}
         used: dict[Job, int] = {}
         for share in (room // 2 if len(self.waiting) > 1 else room, room):
@@ -109,6 +127,7 @@ class Lane:
                     used[job] = mine + length
                     room -= length
                     job.taken += 1
+                    job.tokens -= length
         self.tokens -= sum(used.values())
         self.waiting = deque(job for job in self.waiting if job.taken < len(job.lengths))
         return [Part(job, start, job.taken) for job, start in starts.items()]
@@ -158,6 +177,16 @@ class Batcher:
         """How long what waits will take, as far as the speed is known."""
         return sum(lane.tokens / lane.rate for lane in self.lanes if lane.rate)
 
+    def _turn_seconds(self, lane: Lane) -> float:
+        """How long a job that comes to a lane now will wait for its turn, as far as the speed is known: the lanes
+        compute a batch each in turn."""
+        tokens = lane.tokens_before_another()
+        batches = 1 + tokens // lane.room
+        others = (
+            min(each.tokens, batches * each.room) / each.rate for each in self.lanes if each is not lane and each.rate
+        )
+        return (tokens / lane.rate if lane.rate else 0.0) + sum(others)
+
     def check_room(self, lane: Lane, tokens: int) -> None:
         """Raises Refusal where so many more tokens may not wait: 429, or 413 for what never could."""
         limits = self._limits
@@ -166,9 +195,11 @@ class Batcher:
             raise Refusal(413, f"{what}; send fewer rows at a time")
         if not lane.waiting:
             return
-        wait = self.wait_seconds()
-        too_many = len(lane.waiting) >= limits.queue_requests or lane.tokens + tokens > limits.queue_tokens
-        if too_many or wait > limits.queue_seconds:
+        if len(lane.waiting) >= limits.queue_requests or lane.tokens + tokens > limits.queue_tokens:
+            raise overloaded(self.wait_seconds())
+        with self._changed:
+            wait = self._turn_seconds(lane)
+        if wait > limits.queue_seconds:
             raise overloaded(wait)
 
     async def outputs(self, lane: Lane, sequences: Sequences) -> list[Any]:

@@ -13,9 +13,9 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from bertsmith.base.log import say, warn
-from bertsmith.inference.server.limits import Limits
+from bertsmith.inference.server.bodies import Bodies, too_long
 from bertsmith.inference.server.metrics import Account
-from bertsmith.inference.server.refusals import Refusal, overloaded, server_failed
+from bertsmith.inference.server.refusals import Refusal, server_failed
 from bertsmith.inference.server.service import Service, raised_in
 
 Message = dict[str, Any]
@@ -28,7 +28,7 @@ class Guard:
 
     def __init__(self, app: Any, service: Service) -> None:
         self._app, self._service = app, service
-        self._bytes = 0  # of bodies that are read or answered
+        self._bodies = Bodies(service.limits)
 
     async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -71,16 +71,10 @@ class Guard:
             return
         service.check_ready()
         length = _check_head(headers, service)
-        service.check_room(path, length if b"content-length" in headers else 0)
-        if self._bytes + length > service.limits.bodies_bytes:
-            raise overloaded(service.batcher.wait_seconds())
-        self._bytes += length
-        try:
-            body = await _body_in_time(receive, service.limits)
+        service.check_room(path, length)
+        async with self._bodies.read(receive) as body:
             if body is not None:
                 await self._answer(scope, body, receive, send)
-        finally:
-            self._bytes -= length
 
     async def _answer(self, scope: Message, body: bytes, receive: Any, send: Any) -> None:
         """Runs the route, unless the client goes away before it has an answer."""
@@ -102,37 +96,8 @@ class Guard:
                 await asyncio.gather(answering, leaving, return_exceptions=True)
 
 
-async def _body_in_time(receive: Any, limits: Limits) -> bytes | None:
-    """As `_body`. Raises Refusal (408) after `body_seconds`."""
-    try:
-        async with asyncio.timeout(limits.body_seconds):
-            return await _body(receive, limits.body_bytes)
-    except TimeoutError:
-        what = f"the body did not arrive within {limits.body_seconds:g} s"
-        raise Refusal(408, what, {"Connection": "close"}) from None
-
-
-async def _body(receive: Any, most: int) -> bytes | None:
-    """The whole body; None where the client went away. Raises Refusal (413) as soon as it is too long."""
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > most:
-            raise _too_long(most)
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-def _too_long(most: int) -> Refusal:
-    return Refusal(413, f"the body is longer than {most:,} bytes; send fewer rows at a time")
-
-
 def _check_head(headers: dict[bytes, bytes], service: Service) -> int:
-    """The length that a body says it has, the most there may be where it does not.
+    """The length that a body says it has, 0 where it does not.
 
     Raises Refusal for one that is too long (413), for one that is compressed (415), and for one that is not JSON (415):
     a browser sends nothing else to another site without asking first.
@@ -144,9 +109,9 @@ def _check_head(headers: dict[bytes, bytes], service: Service) -> int:
     if packed not in (b"", b"identity"):
         raise Refusal(415, "the body is compressed (Content-Encoding); send it as it is, without that header")
     said = headers.get(b"content-length", b"")
-    length = int(said) if said.isdigit() else service.limits.body_bytes
+    length = int(said) if said.isdigit() else 0
     if length > service.limits.body_bytes:
-        raise _too_long(service.limits.body_bytes)
+        raise too_long(service.limits.body_bytes)
     return length
 
 

@@ -25,7 +25,7 @@ class Limits:
     queue_tokens: int = 262_144
     """The most tokens that wait for a model (429); a request with more by itself is refused (413)."""
     queue_seconds: float = 2.0
-    """The longest wait, as foretold from the measured speed, at which another request is let in (429)."""
+    """The longest wait for its turn, as foretold from the measured speed, at which a request is let in (429)."""
     request_seconds: float = 60.0
     """How long a request may wait for its answer (504)."""
     body_seconds: float = 20.0
@@ -55,8 +55,7 @@ class Limits:
 
     @property
     def bodies_bytes(self) -> int:
-        """The most bytes of all bodies that are read or answered at a time; one without a length counts as
-        `body_bytes`."""
+        """The most bytes that have come of all bodies that are read or answered at a time."""
         return 64 * self.body_bytes
 
     @property

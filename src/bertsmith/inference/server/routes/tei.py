@@ -69,7 +69,7 @@ def tei_routes(service: Service) -> APIRouter:
         assert isinstance(model, RowModel)
         letters = len(body.texts) * len(body.query) + sum(map(len, body.texts))
         check_size("letters in the pairs of this request", letters, service.limits.encoded_bytes, "send fewer texts")
-        rows = [pair_row(model, body.query, text) for text in body.texts]
+        rows = _as_rows(model, [(body.query, text) for text in body.texts])
         encoded, outputs = await service.outputs(request, model, rows, body.cut)
         scores = _fits(model, encoded, outputs, body.raw_scores)
         order = np.argsort(-scores, kind="stable").tolist()
@@ -117,7 +117,7 @@ async def predictions(
     """{"label", "score"} of every label for each row of one or two texts, the highest first."""
     model = service.model(request, classifies, CLASSES)
     assert isinstance(model, RowModel)
-    encoded, outputs = await service.outputs(request, model, [pair_row(model, *row) for row in rows], cut)
+    encoded, outputs = await service.outputs(request, model, _as_rows(model, rows), cut)
 
     def scored() -> list[Mapping[str, float]]:
         if raw or model.kind == "regress":
@@ -168,15 +168,20 @@ async def similarities(
         raise Refusal(422, "there are no sentences; give at least one")
     encoded, outputs = await service.outputs(request, model, [inputs.source_sentence, *inputs.sentences], cut)
     source, *others = model.vectors(outputs, normalize=True).astype(np.float64)
-    return encoded, [float(each @ source) for each in others]
+    return encoded, [float(np.clip(each @ source, -1, 1)) for each in others]
 
 
-def pair_row(model: RowModel, *texts: str) -> dict[str, str]:
-    """One or two texts as a row. Raises Refusal (422) for one where the model takes two, and the reverse."""
-    if model.pairs is not None and model.pairs != (len(texts) == 2):
-        wanted = "two texts" if model.pairs else "one text"
-        raise Refusal(422, f"{model.name} takes rows of {wanted}, and this one has {len(texts)}")
-    return dict(zip((model.columns.text, model.columns.text_b)[: len(texts)], texts, strict=True))
+def _as_rows(model: RowModel, rows: Sequence[Sequence[str]]) -> list[dict[str, str]]:
+    """One or two texts a row by their columns. Raises Refusal (422) for one where the model takes two, and the reverse,
+    and for an empty text of a pair: in a file that stands for no second text."""
+    for number, texts in enumerate(rows, 1):
+        if model.pairs is not None and model.pairs != (len(texts) == 2):
+            wanted = "two texts" if model.pairs else "one text"
+            raise Refusal(422, f"{model.name} takes rows of {wanted}, and this one has {len(texts)} (row {number})")
+        if len(texts) == 2 and not all(text.strip() for text in texts):
+            raise Refusal(422, f"a text of the pair is empty (row {number}); give two texts, or leave the row out")
+    columns = model.columns.text, model.columns.text_b
+    return [dict(zip(columns, texts, strict=False)) for texts in rows]
 
 
 def _rows(inputs: str | list[str] | list[list[str]]) -> tuple[list[list[str]], bool]:
