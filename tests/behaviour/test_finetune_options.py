@@ -18,12 +18,14 @@ from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.finetuning.trials import trials
+from bertsmith.tasks.nvidia_results import summary
 from bertsmith.tasks.results import kept_seed
 from bertsmith.training.run_folder import Run
 from made_rows import QUICK, made_model, rows
 from made_runs import signalled_after
 
 TRAIN, DEV, TEST = rows(160, 1), rows(60, 2), rows(60, 3)
+LATENCY = "infer:latency(ms):"
 
 
 @pytest.fixture(scope="module")
@@ -256,9 +258,17 @@ def test_results_come_under_nvidias_names_where_asked(model: Path, tmp_path: Pat
     assert written["exact_match"] == result.tuned["dev"]["accuracy"]
     assert written["F1"] == result.tuned["dev"]["binary_f1"]
     assert written["training_sequences_per_second"] > 160 / written["e2e_train_time"], "measuring is not training"
-    latencies = written["infer:latency(ms)"]
-    assert list(latencies) == ["50%", "90%", "95%", "99%", "100%", "avg", "std"]
-    assert 0 < latencies["50%"] <= latencies["100%"]
+    latencies = {name.removeprefix(LATENCY): value for name, value in written.items() if name.startswith(LATENCY)}
+    assert list(latencies) == ["50%", "90%", "95%", "99%", "100%", "avg", "std", "sum"]
+    assert 0 < latencies["50%"] <= latencies["100%"] <= latencies["sum"]
+
+
+def test_nvidias_percentiles_are_latencies_that_were_measured() -> None:
+    """As run_glue.py takes them: of ten sorted ones the fifth, the ninth, the ninth, the ninth and the last."""
+    found = summary([10.0, *map(float, range(1, 10))])
+    assert list(found.values())[:5] == [5.0, 9.0, 9.0, 9.0, 10.0]
+    assert (found["avg"], found["sum"]) == (5.5, 55.0)
+    assert summary([3.0])["50%"] == 3.0
 
 
 def test_nvidias_rate_is_of_all_calls_of_a_run(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
