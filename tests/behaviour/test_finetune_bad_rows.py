@@ -154,3 +154,41 @@ def test_evaluate_leaves_bad_rows_out(model: Path, tmp_path: Path, capsys: pytes
     assert f"1 bad rows left out: {bad}" in capsys.readouterr().err
     assert json.loads(bad.read_text())["where"] == f"{data}:101"
     assert main([*call[:2], "--data", str(tmp_path), "--skip-bad-rows", str(bad)]) == 2
+
+
+@pytest.mark.parametrize("kind", ["classify", "classify, several labels", "regress", "choice"])
+def test_the_most_rows_decide_whether_rows_are_pairs_and_the_others_are_bad_ones(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    made = [{**row, "text_b": f"word{number % 9}"} for number, row in enumerate(ROWS[:60])]
+    if kind != "classify":
+        labels = {"classify, several labels": lambda row: [row["label"]], "regress": lambda row: len(row["text"]) / 7}
+        right = labels.get(kind, lambda row: int(row["label"] == "blame"))
+        choices = {"choices": ["lovely", "awful"]} if kind == "choice" else {}
+        made = [{**row, **choices, "label": right(row)} for row in made]
+    single = {name: value for name, value in made[0].items() if name != "text_b"}
+    train = lines(tmp_path / "train.jsonl", [single, *made])
+    dev = lines(tmp_path / "dev.jsonl", [*made[:20], single])
+    run, bad = tmp_path / "run", tmp_path / "bad.jsonl"
+    task = kind.partition(",")[0]
+    call = ["finetune", task, "--model", str(model), "--train", str(train), "--dev", str(dev), *CALL]
+    assert main([*call, "--out", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert "1 of 61 rows cannot be used" in said
+    assert f"{train}:1: this row has one text, and the training rows have two" in said
+    assert main([*call, "--out", str(run), "--skip-bad-rows", str(bad)]) == 0
+    where = [json.loads(line)["where"] for line in bad.read_text().splitlines()]
+    assert where == [f"{train}:1", f"{dev}:21"]
+    assert json.loads((run / "finetune.json").read_text())["rows"] == {"train": 60, "dev": 20}
+
+    measure = ["evaluate", str(run), "--data", str(dev), "--device=cpu"]
+    assert main(measure) == 2
+    assert f"{dev}:21: this row has one text, and the training rows have two" in capsys.readouterr().err
+    assert main([*measure, "--skip-bad-rows", str(bad)]) == 0
+    assert [json.loads(line)["where"] for line in bad.read_text().splitlines()] == [f"{dev}:21"]
+
+
+def test_a_second_text_among_single_ones_is_named(model: Path, tmp_path: Path) -> None:
+    own = [{**ROWS[0], "text_b": "word1"}, *ROWS[1:]]
+    with pytest.raises(BertsmithError, match="row 1: this row has two texts, and the training rows have one"):
+        bertsmith.finetune("classify", model, own, rows(40, 2), tmp_path / "run", settings=FAST)

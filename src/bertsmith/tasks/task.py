@@ -23,6 +23,7 @@ from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.model.config import BertConfig
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.reading.bad_rows import Report, pass_over
+from bertsmith.tasks.reading.pairs import check_pairs
 from bertsmith.tasks.reading.records import Record, RowReader
 from bertsmith.tasks.sampling import rows_of_epoch
 from bertsmith.tasks.sequences import Inputs, Sequences, Targets, by_length, encode, pack, slots_of
@@ -378,12 +379,3 @@ class Task(Answering):
     def has_report(self) -> bool:
         """Whether `write` writes anything."""
         return type(self).write is not Task.write
-
-
-def check_pairs(records: Sequence[Record], pairs: bool) -> None:
-    """Raises BertsmithError at the first record that has one text where two are wanted, or two where one is."""
-    for record in records:
-        if (record.text_b is not None) != pairs:
-            found, wanted = ("two texts", "one") if record.text_b is not None else ("one text", "two")
-            fix = "name the column of the second text with --columns.text-b" if pairs else "remove the second text"
-            raise BertsmithError(f"this row has {found}, and the training rows have {wanted}", record.where, fix)
