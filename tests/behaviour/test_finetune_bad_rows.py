@@ -13,6 +13,7 @@ import pytest
 import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
+from bertsmith.inference.evaluate import evaluate
 from made_rows import QUICK, made_model, rows
 
 ROWS = rows(100, 1)
@@ -192,3 +193,18 @@ def test_a_second_text_among_single_ones_is_named(model: Path, tmp_path: Path) -
     own = [{**ROWS[0], "text_b": "word1"}, *ROWS[1:]]
     with pytest.raises(BertsmithError, match="row 1: this row has two texts, and the training rows have one"):
         bertsmith.finetune("classify", model, own, rows(40, 2), tmp_path / "run", settings=FAST)
+
+
+def test_a_model_that_learned_from_lists_is_measured_on_cells_of_joined_labels(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [{"text": row["text"], "label": [row["label"], "some"]} for row in ROWS[:60]]
+    bertsmith.finetune("classify", model, made, made[:30], tmp_path / "run", settings=FAST)
+    data = tmp_path / "test.csv"
+    data.write_text("text,label\n" + "".join(f"{row['text']},{';'.join(row['label'])}\n" for row in made))
+    call = ["evaluate", str(tmp_path / "run"), f"--data={data}", "--device=cpu", "--precision=fp32"]
+    assert main(call) == 2
+    assert "the training rows have no label" in capsys.readouterr().err
+    assert main([*call, "--columns.label-separator=;", f"--json={tmp_path / 'scores.json'}"]) == 0
+    figures = json.loads((tmp_path / "scores.json").read_text())["figures"]
+    assert figures == pytest.approx(evaluate(tmp_path / "run", made, device="cpu", precision="fp32").figures)

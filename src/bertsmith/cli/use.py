@@ -92,6 +92,8 @@ class PredictColumns(TextColumns):
     """The column of the second text."""
     label: str | None = None
     """The column of the label (evaluate)."""
+    label_separator: str | None = None
+    """What separates the labels of a row that has several in one cell, such as ";" (classify, evaluate)."""
     question: str | None = None
     """The column of the question (qa)."""
     context: str | None = None
