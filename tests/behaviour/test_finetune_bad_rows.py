@@ -14,6 +14,7 @@ import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.evaluate import evaluate
+from made_questions import questions, squad
 from made_rows import QUICK, made_model, rows
 
 ROWS = rows(100, 1)
@@ -208,3 +209,24 @@ def test_a_model_that_learned_from_lists_is_measured_on_cells_of_joined_labels(
     assert main([*call, "--columns.label-separator=;", f"--json={tmp_path / 'scores.json'}"]) == 0
     figures = json.loads((tmp_path / "scores.json").read_text())["figures"]
     assert figures == pytest.approx(evaluate(tmp_path / "run", made, device="cpu", precision="fp32").figures)
+
+
+def test_questions_that_lack_the_key_of_answers_are_bad_rows_and_can_be_answered(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value = squad(questions(40, 1))
+    train, dev, bad, run = (tmp_path / name for name in ("train.json", "dev.json", "bad.jsonl", "run"))
+    dev.write_text(json.dumps(value))
+    value["data"][0]["paragraphs"][2]["qas"][0] = {"id": "unlabelled", "question": "what is word1"}
+    train.write_text(json.dumps(value))
+    place = f"{train}, data[0].paragraphs[2].qas[0]"
+    call = ["finetune", "qa", f"--model={model}", f"--train={train}", f"--dev={dev}", f"--out={run}", *CALL]
+    assert main(call) == 2
+    assert f"{place}: no answers in column 'answers'" in capsys.readouterr().err
+    assert main([*call, f"--skip-bad-rows={bad}"]) == 0
+    assert "39 with an answer\n" in capsys.readouterr().err, "none is taken for a question without an answer"
+    assert [json.loads(line)["where"] for line in bad.read_text().splitlines()] == [place]
+    assert main(["evaluate", str(run), f"--data={train}", "--device=cpu"]) == 2
+    assert f"{place}: no answers in column 'answers'" in capsys.readouterr().err
+    assert main(["predict", str(run), str(train), f"--out={tmp_path / 'answers.jsonl'}", "--device=cpu"]) == 0
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 40
