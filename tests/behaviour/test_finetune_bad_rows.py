@@ -230,3 +230,28 @@ def test_questions_that_lack_the_key_of_answers_are_bad_rows_and_can_be_answered
     assert f"{place}: no answers in column 'answers'" in capsys.readouterr().err
     assert main(["predict", str(run), str(train), f"--out={tmp_path / 'answers.jsonl'}", "--device=cpu"]) == 0
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 40
+
+
+@pytest.mark.parametrize("kind", ["classify", "classify, pairs", "regress", "choice", "tag", "qa", "embed"])
+def test_texts_of_which_the_normaliser_leaves_nothing_are_warned_of(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    pairs = [{"text": row["text"], "text_b": f"word{number % 29} lovely"} for number, row in enumerate(ROWS[:40])]
+    made, column, nothing = {
+        **{kind: (rows, "text", "\u200b") for kind, (rows, _, _) in kinds_of_rows().items()},
+        "classify": (ROWS[:40], "text", "\u200b"),
+        "classify, pairs": ([{**pair, **row} for pair, row in zip(pairs, ROWS, strict=False)], "text_b", "\u0001"),
+        "embed": (pairs, "text_b", "\u200b"),
+    }[kind]
+    if kind == "qa":
+        column, nothing = "question", "\u0001\u200b"
+    change = {"tokens": ["\u200b"], "tags": ["O"]} if kind == "tag" else {column: nothing}
+    train = lines(tmp_path / "train.jsonl", [*made[:5], {**made[5], **change}, *made[6:]])
+    dev = lines(tmp_path / "dev.jsonl", made[:10])
+    files = [f"--train={train}", f"--dev={dev}", f"--out={tmp_path / 'run'}"]
+    assert main(["finetune", kind.partition(",")[0], f"--model={model}", *files, *CALL]) == 0
+    said = capsys.readouterr().err
+    assert f"1 of 40 train rows have a text without any token, such as {train}:6" in said
+    assert "dev rows have a text without" not in said
+    assert main(["evaluate", str(tmp_path / "run"), f"--data={train}", "--device=cpu"]) == 0
+    assert f"1 of 40 rows have a text without any token, such as {train}:6" in capsys.readouterr().err

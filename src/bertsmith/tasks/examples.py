@@ -59,6 +59,7 @@ def encode_sources(
         several = f" in {len(sequences.ids):,} sequences" if len(sequences.ids) > len(those) else ""
         tokens = int(sequences.lengths.sum())
         say(f"{part}: {len(those):,} rows{several}, {tokens:,} tokens, {sequences.truncation()}")
+        parts[part].warn_of_empty()
     for line in task.description():
         say(line)
     _show(parts["train"], task, tokenizer)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from bertsmith.base import ranks
 from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.log import warn
 from bertsmith.model.config import BertConfig
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.reading.bad_rows import Report, pass_over
@@ -203,6 +204,15 @@ class Examples:
         """How many records are the user's; those behind them were made."""
         all_original = self.originals is None or self.originals == len(self.units) - 1
         return len(self.records) if all_original else int(self.sequences.rows[self.units[self.originals]])
+
+    def warn_of_empty(self) -> None:
+        """Counts and names rows with a text of which the normaliser leaves nothing, such as one of control characters
+        alone."""
+        found = self.sequences.empty_rows
+        if len(found):
+            counted = f"{len(found):,} of {len(self.records):,} {f'{self.part} rows'.strip()}"
+            where = self.records[found[0]].where
+            warn(f"{counted} have a text without any token, such as {where}", of_all_ranks=True)
 
     def where(self, unit: int) -> str:
         """ "file:line" of the record of a unit."""
