@@ -42,8 +42,7 @@ class TextColumns:
                 what = f"--columns.{name} and --columns.no-{name} exclude each other"
                 raise BertsmithError(what, prog, "give one of them")
             found |= {name: yes} if yes or no else {}
-        named = {name: value for name, value in vars(self).items() if isinstance(value, str)}
-        return found | named
+        return found | {name: value for name, value in vars(self).items() if isinstance(value, str)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,9 +242,8 @@ def _layers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(each) for each in text.split(",")) if text else ()
     except ValueError as error:
-        raise BertsmithError(
-            f"--layers is '{text}'", "layers", "write numbers with commas, as --layers=-1,-2"
-        ) from error
+        fix = "write numbers with commas, as --layers=-1,-2"
+        raise BertsmithError(f"--layers is '{text}'", "layers", fix) from error
 
 
 @dataclass(frozen=True)
