@@ -87,7 +87,9 @@ def test_a_bad_row_is_named_by_the_task_that_the_others_show(
     said = capsys.readouterr().err
     assert f"task: {kind} (" in said
     assert f"1 bad rows left out: {bad}" in said
-    assert "dev has 3 rows, so that a single one moves the score by up to 33.3%" in said
+    means = {"choice": "accuracy", "qa": "f1"}
+    moved = f"so that a single one moves {means[kind]} by up to 33.3%" if kind in means else "which are few"
+    assert f"dev has 3 rows, {moved}; use more, or --folds 5" in said, "one row may move other metrics by more"
     (row,) = map(json.loads, bad.read_text().splitlines())
     assert row["where"] == f"{train}:6"
     assert what in row["why"]
@@ -255,3 +257,17 @@ def test_texts_of_which_the_normaliser_leaves_nothing_are_warned_of(
     assert "dev rows have a text without" not in said
     assert main(["evaluate", str(tmp_path / "run"), f"--data={train}", "--device=cpu"]) == 0
     assert f"1 of 40 rows have a text without any token, such as {train}:6" in capsys.readouterr().err
+
+
+def test_few_rows_to_measure_the_f1_of_several_labels_or_vectors_on_are_only_called_few(
+    model: Path, said: pytest.LogCaptureFixture
+) -> None:
+    several = [{"text": row["text"], "label": [row["label"]]} for row in ROWS[:20]]
+    pairs = [{"text": row["text"], "text_b": f"word{number} lovely"} for number, row in enumerate(ROWS[:20])]
+    for kind, made in (("classify", several), ("embed", pairs)):
+        said.clear()
+        bertsmith.finetune(kind, model, made, made[:10], None, settings=FAST)
+        assert "dev has 10 rows, which are few; use more" in said.text
+    said.clear()
+    bertsmith.finetune("classify", model, several, several[:10], None, settings=replace(FAST, metric="subset_accuracy"))
+    assert "dev has 10 rows, so that a single one moves subset_accuracy by up to 10.0%" in said.text
