@@ -13,6 +13,8 @@ import pytest
 import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
+from bertsmith.inference.evaluate import evaluate
+from made_questions import questions, squad
 from made_rows import QUICK, made_model, rows
 
 ROWS = rows(100, 1)
@@ -85,7 +87,9 @@ def test_a_bad_row_is_named_by_the_task_that_the_others_show(
     said = capsys.readouterr().err
     assert f"task: {kind} (" in said
     assert f"1 bad rows left out: {bad}" in said
-    assert "dev has 3 rows, so that a single one moves the score by up to 33.3%" in said
+    means = {"choice": "accuracy", "qa": "f1"}
+    moved = f"so that a single one moves {means[kind]} by up to 33.3%" if kind in means else "which are few"
+    assert f"dev has 3 rows, {moved}; use more, or --folds 5" in said, "one row may move other metrics by more"
     (row,) = map(json.loads, bad.read_text().splitlines())
     assert row["where"] == f"{train}:6"
     assert what in row["why"]
@@ -154,3 +158,116 @@ def test_evaluate_leaves_bad_rows_out(model: Path, tmp_path: Path, capsys: pytes
     assert f"1 bad rows left out: {bad}" in capsys.readouterr().err
     assert json.loads(bad.read_text())["where"] == f"{data}:101"
     assert main([*call[:2], "--data", str(tmp_path), "--skip-bad-rows", str(bad)]) == 2
+
+
+@pytest.mark.parametrize("kind", ["classify", "classify, several labels", "regress", "choice"])
+def test_the_most_rows_decide_whether_rows_are_pairs_and_the_others_are_bad_ones(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    made = [{**row, "text_b": f"word{number % 9}"} for number, row in enumerate(ROWS[:60])]
+    if kind != "classify":
+        labels = {"classify, several labels": lambda row: [row["label"]], "regress": lambda row: len(row["text"]) / 7}
+        right = labels.get(kind, lambda row: int(row["label"] == "blame"))
+        choices = {"choices": ["lovely", "awful"]} if kind == "choice" else {}
+        made = [{**row, **choices, "label": right(row)} for row in made]
+    single = {name: value for name, value in made[0].items() if name != "text_b"}
+    train = lines(tmp_path / "train.jsonl", [single, *made])
+    dev = lines(tmp_path / "dev.jsonl", [*made[:20], single])
+    run, bad = tmp_path / "run", tmp_path / "bad.jsonl"
+    task = kind.partition(",")[0]
+    call = ["finetune", task, "--model", str(model), "--train", str(train), "--dev", str(dev), *CALL]
+    assert main([*call, "--out", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert "1 of 61 rows cannot be used" in said
+    assert f"{train}:1: this row has one text, and the training rows have two" in said
+    assert main([*call, "--out", str(run), "--skip-bad-rows", str(bad)]) == 0
+    where = [json.loads(line)["where"] for line in bad.read_text().splitlines()]
+    assert where == [f"{train}:1", f"{dev}:21"]
+    assert json.loads((run / "finetune.json").read_text())["rows"] == {"train": 60, "dev": 20}
+
+    measure = ["evaluate", str(run), "--data", str(dev), "--device=cpu"]
+    assert main(measure) == 2
+    assert f"{dev}:21: this row has one text, and the training rows have two" in capsys.readouterr().err
+    assert main([*measure, "--skip-bad-rows", str(bad)]) == 0
+    assert [json.loads(line)["where"] for line in bad.read_text().splitlines()] == [f"{dev}:21"]
+
+
+def test_a_second_text_among_single_ones_is_named(model: Path, tmp_path: Path) -> None:
+    own = [{**ROWS[0], "text_b": "word1"}, *ROWS[1:]]
+    with pytest.raises(BertsmithError, match="row 1: this row has two texts, and the training rows have one"):
+        bertsmith.finetune("classify", model, own, rows(40, 2), tmp_path / "run", settings=FAST)
+
+
+def test_a_model_that_learned_from_lists_is_measured_on_cells_of_joined_labels(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [{"text": row["text"], "label": [row["label"], "some"]} for row in ROWS[:60]]
+    bertsmith.finetune("classify", model, made, made[:30], tmp_path / "run", settings=FAST)
+    data = tmp_path / "test.csv"
+    data.write_text("text,label\n" + "".join(f"{row['text']},{';'.join(row['label'])}\n" for row in made))
+    call = ["evaluate", str(tmp_path / "run"), f"--data={data}", "--device=cpu", "--precision=fp32"]
+    assert main(call) == 2
+    assert "the training rows have no label" in capsys.readouterr().err
+    assert main([*call, "--columns.label-separator=;", f"--json={tmp_path / 'scores.json'}"]) == 0
+    figures = json.loads((tmp_path / "scores.json").read_text())["figures"]
+    assert figures == pytest.approx(evaluate(tmp_path / "run", made, device="cpu", precision="fp32").figures)
+
+
+def test_questions_that_lack_the_key_of_answers_are_bad_rows_and_can_be_answered(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value = squad(questions(40, 1))
+    train, dev, bad, run = (tmp_path / name for name in ("train.json", "dev.json", "bad.jsonl", "run"))
+    dev.write_text(json.dumps(value))
+    value["data"][0]["paragraphs"][2]["qas"][0] = {"id": "unlabelled", "question": "what is word1"}
+    train.write_text(json.dumps(value))
+    place = f"{train}, data[0].paragraphs[2].qas[0]"
+    call = ["finetune", "qa", f"--model={model}", f"--train={train}", f"--dev={dev}", f"--out={run}", *CALL]
+    assert main(call) == 2
+    assert f"{place}: no answers in column 'answers'" in capsys.readouterr().err
+    assert main([*call, f"--skip-bad-rows={bad}"]) == 0
+    assert "39 with an answer\n" in capsys.readouterr().err, "none is taken for a question without an answer"
+    assert [json.loads(line)["where"] for line in bad.read_text().splitlines()] == [place]
+    assert main(["evaluate", str(run), f"--data={train}", "--device=cpu"]) == 2
+    assert f"{place}: no answers in column 'answers'" in capsys.readouterr().err
+    assert main(["predict", str(run), str(train), f"--out={tmp_path / 'answers.jsonl'}", "--device=cpu"]) == 0
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 40
+
+
+@pytest.mark.parametrize("kind", ["classify", "classify, pairs", "regress", "choice", "tag", "qa", "embed"])
+def test_texts_of_which_the_normaliser_leaves_nothing_are_warned_of(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    pairs = [{"text": row["text"], "text_b": f"word{number % 29} lovely"} for number, row in enumerate(ROWS[:40])]
+    made, column, nothing = {
+        **{kind: (rows, "text", "\u200b") for kind, (rows, _, _) in kinds_of_rows().items()},
+        "classify": (ROWS[:40], "text", "\u200b"),
+        "classify, pairs": ([{**pair, **row} for pair, row in zip(pairs, ROWS, strict=False)], "text_b", "\u0001"),
+        "embed": (pairs, "text_b", "\u200b"),
+    }[kind]
+    if kind == "qa":
+        column, nothing = "question", "\u0001\u200b"
+    change = {"tokens": ["\u200b"], "tags": ["O"]} if kind == "tag" else {column: nothing}
+    train = lines(tmp_path / "train.jsonl", [*made[:5], {**made[5], **change}, *made[6:]])
+    dev = lines(tmp_path / "dev.jsonl", made[:10])
+    files = [f"--train={train}", f"--dev={dev}", f"--out={tmp_path / 'run'}"]
+    assert main(["finetune", kind.partition(",")[0], f"--model={model}", *files, *CALL]) == 0
+    said = capsys.readouterr().err
+    assert f"1 of 40 train rows have a text without any token, such as {train}:6" in said
+    assert "dev rows have a text without" not in said
+    assert main(["evaluate", str(tmp_path / "run"), f"--data={train}", "--device=cpu"]) == 0
+    assert f"1 of 40 rows have a text without any token, such as {train}:6" in capsys.readouterr().err
+
+
+def test_few_rows_to_measure_the_f1_of_several_labels_or_vectors_on_are_only_called_few(
+    model: Path, said: pytest.LogCaptureFixture
+) -> None:
+    several = [{"text": row["text"], "label": [row["label"]]} for row in ROWS[:20]]
+    pairs = [{"text": row["text"], "text_b": f"word{number} lovely"} for number, row in enumerate(ROWS[:20])]
+    for kind, made in (("classify", several), ("embed", pairs)):
+        said.clear()
+        bertsmith.finetune(kind, model, made, made[:10], None, settings=FAST)
+        assert "dev has 10 rows, which are few; use more" in said.text
+    said.clear()
+    bertsmith.finetune("classify", model, several, several[:10], None, settings=replace(FAST, metric="subset_accuracy"))
+    assert "dev has 10 rows, so that a single one moves subset_accuracy by up to 10.0%" in said.text

@@ -42,8 +42,7 @@ class TextColumns:
                 what = f"--columns.{name} and --columns.no-{name} exclude each other"
                 raise BertsmithError(what, prog, "give one of them")
             found |= {name: yes} if yes or no else {}
-        named = {name: value for name, value in vars(self).items() if isinstance(value, str)}
-        return found | named
+        return found | {name: value for name, value in vars(self).items() if isinstance(value, str)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +91,8 @@ class PredictColumns(TextColumns):
     """The column of the second text."""
     label: str | None = None
     """The column of the label (evaluate)."""
+    label_separator: str | None = None
+    """What separates the labels of a row that has several in one cell, such as ";" (classify, evaluate)."""
     question: str | None = None
     """The column of the question (qa)."""
     context: str | None = None
@@ -241,9 +242,8 @@ def _layers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(each) for each in text.split(",")) if text else ()
     except ValueError as error:
-        raise BertsmithError(
-            f"--layers is '{text}'", "layers", "write numbers with commas, as --layers=-1,-2"
-        ) from error
+        fix = "write numbers with commas, as --layers=-1,-2"
+        raise BertsmithError(f"--layers is '{text}'", "layers", fix) from error
 
 
 @dataclass(frozen=True)

@@ -46,4 +46,5 @@ def evaluate(
     examples = predictor.examples(data, skipped)
     sequences = examples.sequences
     say(f"{len(examples.records):,} rows, {sequences.truncation()}")
+    examples.warn_of_empty()
     return Evaluated(predictor.kind, len(examples.records), sequences.truncated, predictor.evaluate(examples, report))

@@ -19,10 +19,12 @@ from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_con
 from bertsmith.tasks.kinds.likelihood import Likelihood
 from bertsmith.tasks.kinds.masked_words import MaskedWords
 from bertsmith.tasks.reading.bad_rows import SkippedRows
+from bertsmith.tasks.reading.files import name_of
+from bertsmith.tasks.reading.pairs import check_pairs, with_as_many_texts
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer, row_means
-from bertsmith.tasks.task import Answer, Answering, Examples, Floats, FolderFacts, NotFiniteError, Task, check_pairs
+from bertsmith.tasks.task import Answer, Answering, Examples, Floats, FolderFacts, NotFiniteError, Task
 from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, model_folder, read_config
 
 Prediction = Answer
@@ -146,6 +148,9 @@ class Predictor:
             what = "this model was not fine-tuned on labels that its answers could be compared with"
             raise BertsmithError(what, self.folder, "name a fine-tuned model")
         records = read_records(source, self.columns, reader=self.reader, skipped=skipped)
+        if self._task.pairs is not None:
+            name = name_of(source) if isinstance(source, str | Path) else "the rows"
+            records = with_as_many_texts(records, self._task.pairs, skipped, name)
         return self._task.examples(records, self.tokenizer, self.max_length)
 
     def evaluate(self, examples: Examples, report: Path | None = None) -> dict[str, float]:

@@ -12,12 +12,12 @@ from bertsmith.base.errors import BertsmithError
 
 @dataclass(frozen=True)
 class Question:
-    """answers: (text, its first character in the paragraph), none where the paragraph does not answer it.
-    is_impossible: whether the file says so, or lists no answer."""
+    """answers: (text, its first character in the paragraph), none where the paragraph does not answer it; None where
+    the file does not say. is_impossible: whether it says so, or has an empty list of answers."""
 
     id: str
     text: str
-    answers: tuple[tuple[str, int], ...]
+    answers: tuple[tuple[str, int], ...] | None
     is_impossible: bool
 
 
@@ -74,8 +74,13 @@ def paragraphs(value: Any) -> Iterator[Paragraph]:
 
 def _question(value: Any) -> Question:
     # Of SQuAD 2.0, `plausible_answers` are those that a question without an answer only seems to have.
-    answers = tuple((_text(answer, "text"), int(answer["answer_start"])) for answer in value.get("answers", ()))
-    impossible = bool(value.get("is_impossible", not answers))
+    listed = value.get("answers")
+    if listed is None and value.get("is_impossible"):
+        listed = ()
+    answers = None
+    if listed is not None:
+        answers = tuple((_text(answer, "text"), int(answer["answer_start"])) for answer in listed)
+    impossible = bool(value.get("is_impossible", answers == ()))
     return Question(str(value.get("id", "")), _text(value, "question"), answers, impossible)
 
 

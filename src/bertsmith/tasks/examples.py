@@ -24,6 +24,8 @@ from bertsmith.tokens.tokenizer import Tokenizer
 _SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 160
 # Of dev, under which a score says little: the standard error of a share of 30 rows is up to 9%.
 _FEW_ROWS = 30
+# Metrics that are means of a figure from 0 to 1 of each row.
+_MEANS = ("accuracy", "subset_accuracy", "exact_match", "f1", "best_exact", "best_f1")
 
 
 def check_sources(sources: Mapping[str, Any]) -> None:
@@ -52,6 +54,7 @@ def encode_sources(
     """
     records = read_records(kind, sources, settings)
     task = kind.of_records(records["train"], settings)
+    warn_of_few_rows(records, task.metric_of(settings))
     parts = {}
     for part, those in records.items():
         parts[part] = replace(task.examples(those, tokenizer, max_length), part=part)
@@ -59,6 +62,7 @@ def encode_sources(
         several = f" in {len(sequences.ids):,} sequences" if len(sequences.ids) > len(those) else ""
         tokens = int(sequences.lengths.sum())
         say(f"{part}: {len(those):,} rows{several}, {tokens:,} tokens, {sequences.truncation()}")
+        parts[part].warn_of_empty()
     for line in task.description():
         say(line)
     _show(parts["train"], task, tokenizer)
@@ -81,14 +85,19 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
         records = hold_out(records, settings.columns, kind, settings.dev_share, settings.seed)
     warn_of_copies(records, kind)
     warn_of_groups(records, settings.columns.group)
-    if 0 < len(records.get("dev", ())) < _FEW_ROWS:
-        count = len(records["dev"])
-        what = f"dev has {count:,} rows, so that a single one moves the score by up to {1 / count:.1%}"
-        warn(f"{what}; use more, or --folds 5, which measures on all training rows", of_all_ranks=True)
     records["train"] = _learnable(records["train"], kind, skipped)
     if skipped is not None and settings.skip_bad_rows is not None:
         skipped.say(Path(settings.skip_bad_rows))
     return records
+
+
+def warn_of_few_rows(records: Parts, metric: str) -> None:
+    """Where dev has few rows. metric: that selects the best weights."""
+    count = len(records.get("dev", ()))
+    if 0 < count < _FEW_ROWS:
+        moved = f"so that a single one moves {metric} by up to {1 / count:.1%}" if metric in _MEANS else "which are few"
+        what = f"dev has {count:,} rows, {moved}; use more, or --folds 5, which measures on all training rows"
+        warn(what, of_all_ranks=True)
 
 
 def _learnable(rows: Sequence[Record], kind: type[Task], skipped: SkippedRows | None) -> list[Record]:

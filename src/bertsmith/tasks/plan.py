@@ -16,7 +16,7 @@ from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs
 from bertsmith.tasks.chosen import chosen
-from bertsmith.tasks.examples import check_sources, read_records
+from bertsmith.tasks.examples import check_sources, read_records, warn_of_few_rows
 from bertsmith.tasks.reading.records import Record, Source
 from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.settings import FinetuneSettings
@@ -132,6 +132,7 @@ def _read(task: str, folder: Path, config: BertConfig, rows: RowsOfRun, settings
     wanted = chosen_settings.max_length or kind.usual_length
     longest = min(wanted, config.max_position_embeddings)
     made = kind.of_records(records["train"], chosen_settings)
+    warn_of_few_rows(records, made.metric_of(chosen_settings))
     examples = made.examples(_sample(records["train"]), load_tokenizer(folder, config), longest)
     return _Read(made, chosen_settings, examples, longest, {part: len(those) for part, those in records.items()})
 

@@ -69,6 +69,12 @@ class Sequences:
         return np.bincount(self.rows, self.lost_tokens).astype(np.int64)
 
     @property
+    def empty_rows(self) -> Ints:
+        """The records with a text that has no token, ascending."""
+        empty = (self.first_segments == 2) | (self.lengths == self.first_segments + 1)
+        return np.unique(self.rows[empty])
+
+    @property
     def truncated(self) -> Truncated:
         """How much was cut."""
         return self.truncated_of(slice(None))

@@ -20,9 +20,11 @@ from torch import Tensor, nn
 
 from bertsmith.base import ranks
 from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.log import warn
 from bertsmith.model.config import BertConfig
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.reading.bad_rows import Report, pass_over
+from bertsmith.tasks.reading.pairs import check_pairs
 from bertsmith.tasks.reading.records import Record, RowReader
 from bertsmith.tasks.sampling import rows_of_epoch
 from bertsmith.tasks.sequences import Inputs, Sequences, Targets, by_length, encode, pack, slots_of
@@ -203,6 +205,15 @@ class Examples:
         all_original = self.originals is None or self.originals == len(self.units) - 1
         return len(self.records) if all_original else int(self.sequences.rows[self.units[self.originals]])
 
+    def warn_of_empty(self) -> None:
+        """Counts and names rows with a text of which the normaliser leaves nothing, such as one of control characters
+        alone."""
+        found = self.sequences.empty_rows
+        if len(found):
+            counted = f"{len(found):,} of {len(self.records):,} {f'{self.part} rows'.strip()}"
+            where = self.records[found[0]].where
+            warn(f"{counted} have a text without any token, such as {where}", of_all_ranks=True)
+
     def where(self, unit: int) -> str:
         """ "file:line" of the record of a unit."""
         record: Record = self.records[self.sequences.rows[self.units[unit]]]
@@ -378,12 +389,3 @@ class Task(Answering):
     def has_report(self) -> bool:
         """Whether `write` writes anything."""
         return type(self).write is not Task.write
-
-
-def check_pairs(records: Sequence[Record], pairs: bool) -> None:
-    """Raises BertsmithError at the first record that has one text where two are wanted, or two where one is."""
-    for record in records:
-        if (record.text_b is not None) != pairs:
-            found, wanted = ("two texts", "one") if record.text_b is not None else ("one text", "two")
-            fix = "name the column of the second text with --columns.text-b" if pairs else "remove the second text"
-            raise BertsmithError(f"this row has {found}, and the training rows have {wanted}", record.where, fix)

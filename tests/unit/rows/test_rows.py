@@ -74,14 +74,21 @@ def test_sentences_of_columns() -> None:
 
 def test_paragraphs_of_squad_and_what_is_wrong_with_them() -> None:
     question = {"id": "5a", "question": "What runs?", "answers": [{"text": "A river", "answer_start": 0}]}
-    good = {"context": "A river runs here.", "qas": [question, {"question": "Why?", "plausible_answers": [{}]}]}
+    unanswered = [
+        {"question": "Why?", "plausible_answers": [{}], "is_impossible": True},
+        {"question": "When?", "answers": []},
+        {"question": "Where?"},
+    ]
+    good = {"context": "A river runs here.", "qas": [question, *unanswered]}
     value = {"data": [{"title": "Rivers", "paragraphs": [good, {"context": 3}, {"context": "c", "qas": [{}]}]}, 7]}
     assert is_squad(value)
     first, second, third, fourth = paragraphs(value)
     assert (first.title, first.context, first.fault) == ("Rivers", "A river runs here.", "")
-    assert [(each.id, each.text, each.answers) for each in first.questions] == [
-        ("5a", "What runs?", (("A river", 0),)),
-        ("", "Why?", ()),
+    assert [(each.id, each.text, each.answers, each.is_impossible) for each in first.questions] == [
+        ("5a", "What runs?", (("A river", 0),), False),
+        ("", "Why?", (), True),
+        ("", "When?", (), True),
+        ("", "Where?", None, False),
     ]
     assert (second.where, "'context' holds no text" in second.fault) == ("data[0].paragraphs[1]", True)
     assert (third.where, "question" in third.fault) == ("data[0].paragraphs[2]", True)

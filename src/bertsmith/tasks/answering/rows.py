@@ -27,17 +27,20 @@ def question_of(row: Row | str, columns: Columns, labelled: bool, where: str) ->
     """
     if not isinstance(row, Mapping):
         raise ValueError("this row is no mapping; give one with the columns of the question and of its context")
+    question, context = text_of(row, columns.question), text_of(row, columns.context)
     golds = None
     if labelled:
         golds = tuple(_gold(text, start) for text, start in _answers(row, columns.answers))
         if golds and row.get(IMPOSSIBLE):
             raise ValueError(f"column '{IMPOSSIBLE}' is true, and column '{columns.answers}' has an answer")
-    return Record(text_of(row, columns.question), text_of(row, columns.context), golds, where, id_of(row, columns))
+    return Record(question, context, golds, where, id_of(row, columns))
 
 
 def _answers(row: Row, column: str) -> list[tuple[Any, Any]]:
     """(text, start) of each answer as the row has them."""
     value = row.get(column)
+    if value is None and not row.get(IMPOSSIBLE):
+        raise ValueError(f"no answers in column '{column}'; a question without an answer has an empty list")
     if value is None or value == "":
         return []
     if isinstance(value, str):

@@ -26,6 +26,7 @@ from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.tasks.kinds.classify import Classifier
 from bertsmith.tasks.reading.labels import class_name, place_of_letter
+from bertsmith.tasks.reading.pairs import are_pairs, check_pairs
 from bertsmith.tasks.reading.records import (
     NUMBERED_CHOICES,
     Columns,
@@ -40,7 +41,7 @@ from bertsmith.tasks.reading.records import (
 from bertsmith.tasks.scoring.classes import accuracy
 from bertsmith.tasks.sequences import Inputs, Sequences, encode
 from bertsmith.tasks.settings import FinetuneSettings
-from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task, check_pairs
+from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 from bertsmith.tokens.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
@@ -117,7 +118,7 @@ class Choice(Task):
         _warn_of_numbers(rows)
         counts = Counter(str(record.label) for record in rows)
         most = max(len(record.choices) for record in rows)
-        return cls(most, records[0].text_b is not None, dict(counts.most_common()))
+        return cls(most, are_pairs(records), dict(counts.most_common()))
 
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:

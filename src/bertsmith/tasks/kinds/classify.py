@@ -28,6 +28,7 @@ from bertsmith.tasks.kinds.pooled import config_labels as config_labels
 from bertsmith.tasks.kinds.pooled import names_of_config as names_of_config
 from bertsmith.tasks.losses import PLAIN, Rarity, balanced_weights, single_label_sum
 from bertsmith.tasks.reading.labels import class_name, class_names
+from bertsmith.tasks.reading.pairs import are_pairs
 from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.parts import about_records, groups_of
 from bertsmith.tasks.report.report import Classified, report_classes
@@ -106,7 +107,7 @@ class Classify(Task):
             weights = balanced_weights(np.array([counts[name] for name in names]))
         return cls(
             tuple(names),
-            records[0].text_b is not None,
+            are_pairs(records),
             positive,
             dict(counts.most_common()),
             settings.window_overlap if settings.windows else None,

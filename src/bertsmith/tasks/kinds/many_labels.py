@@ -34,6 +34,7 @@ from bertsmith.tasks.kinds.pooled import (
 )
 from bertsmith.tasks.losses import PLAIN, Rarity, balanced_label_weights, multi_label_sum
 from bertsmith.tasks.reading.labels import class_name, class_names, marked_labels, several_labels
+from bertsmith.tasks.reading.pairs import are_pairs
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, columns_of, label_of
 from bertsmith.tasks.report.parts import about_records, groups_of
 from bertsmith.tasks.report.report import Labelled, report_labels
@@ -116,7 +117,7 @@ class ManyLabels(Task):
             weights = balanced_label_weights(np.array([counts[name] for name in names]), len(records))
         return cls(
             tuple(names),
-            records[0].text_b is not None,
+            are_pairs(records),
             dict(counts.most_common()),
             len(records),
             settings.window_overlap if settings.windows else None,

@@ -21,6 +21,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import squared_sum
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.kinds.pooled import Classifier
+from bertsmith.tasks.reading.pairs import are_pairs
 from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.parts import about_records
 from bertsmith.tasks.report.report import report_numbers
@@ -65,7 +66,7 @@ class Regress(Task):
             raise BertsmithError(what, records[0].where, "check --columns.label")
         low, high = float(numbers.min()), float(numbers.max())
         overlap = settings.window_overlap if settings.windows else None
-        return cls(records[0].text_b is not None, float(numbers.mean()), low, high, overlap)
+        return cls(are_pairs(records), float(numbers.mean()), low, high, overlap)
 
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:

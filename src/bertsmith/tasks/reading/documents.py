@@ -97,7 +97,7 @@ def _questions(value: Any, name: str, report: Report) -> Iterator[DocumentRow]:
                 BertsmithError(f"this is {paragraph.fault}", where, "correct it, or copy the file again"), paragraph.raw
             )
         for place, question in enumerate(paragraph.questions):
-            answers = [{"text": text, "answer_start": start} for text, start in question.answers]
+            answers = [{"text": text, "answer_start": start} for text, start in question.answers or ()]
             yield (
                 f"{where}.qas[{place}]",
                 {
@@ -105,7 +105,7 @@ def _questions(value: Any, name: str, report: Report) -> Iterator[DocumentRow]:
                     "title": paragraph.title,
                     "question": question.text,
                     "context": paragraph.context,
-                    "answers": answers,
+                    "answers": None if question.answers is None else answers,
                     "is_impossible": question.is_impossible,
                 },
             )

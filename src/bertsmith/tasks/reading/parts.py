@@ -11,6 +11,7 @@ from bertsmith.tasks.reading.bad_rows import SkippedRows, listed, pass_over, rai
 from bertsmith.tasks.reading.files import Form, Source, rows_of
 from bertsmith.tasks.reading.labels import class_name
 from bertsmith.tasks.reading.overlap import Item, Overlap, contradictions, rows_in_both, text_key
+from bertsmith.tasks.reading.pairs import are_pairs, with_as_many_texts
 from bertsmith.tasks.reading.records import Columns, Record, RowReader, read_records
 from bertsmith.tasks.reading.split import split, strata
 
@@ -21,8 +22,8 @@ _SHOWN = 5
 def read_parts(
     sources: Mapping[str, Source], columns: Columns, reader: type[RowReader], skipped: SkippedRows | None
 ) -> Parts:
-    """The records of "train" and of what else there is. Raises BertsmithError as `read_records` does, and for a file
-    without the line of names that the training rows have."""
+    """The records of "train" and of what else there is. Raises BertsmithError as `read_records` does, for a file
+    without the line of names that the training rows have, and as `with_as_many_texts` does, by most training rows."""
     first = _names(sources["train"], columns, skipped)
     for part, source in sources.items():
         names = _names(source, columns, skipped)
@@ -31,7 +32,9 @@ def read_parts(
                 f"the {part} rows have no column of the training rows; their first line is: {' | '.join(names)[:200]}"
             )
             raise BertsmithError(what, _name(source, part), f"begin it with the names: {', '.join(first)}")
-    return {part: read_records(source, columns, True, reader, skipped) for part, source in sources.items()}
+    parts = {part: read_records(source, columns, True, reader, skipped) for part, source in sources.items()}
+    pairs = are_pairs(parts["train"])
+    return {part: with_as_many_texts(rows, pairs, skipped, _name(sources[part], part)) for part, rows in parts.items()}
 
 
 def _names(source: Source, columns: Columns, skipped: SkippedRows | None) -> list[str]:

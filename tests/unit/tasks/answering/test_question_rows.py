@@ -49,6 +49,8 @@ def test_without_labels_answers_are_not_looked_at():
     [
         ({"question": ""}, "column 'question' is empty"),
         ({"context": None}, "column 'context' holds no text"),
+        ({}, "no answers in column 'answers'; a question without an answer has an empty list"),
+        ({"answers": None, "is_impossible": False}, "no answers in column 'answers'"),
         ({"answers": 5}, "holds no answers"),
         ({"answers": {"text": ["a", "b"], "answer_start": [1]}}, "2 texts and 1 starts"),
         ({"answers": [{"answer_start": 1}]}, "an answer is of type NoneType"),
