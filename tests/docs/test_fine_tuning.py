@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from made_pages import blocks, page, read_lines, typed, write_table
+from made_pages import ROOT, blocks, page, read_lines, typed, write_table
 from made_rows import made_model, rows
 
 PAGE = page("finetuning.md")
@@ -26,6 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     numbers = {"praise": "1", "blame": "0"}
     phrases = [f"{row['text']}\t{numbers[row['label']]}" for row in rows(400, 5)]
     (folder / "phrases.tsv").write_text("\n".join(["sentence\tlabel", *phrases]) + "\n", encoding="utf-8")
+    (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
     assert "this run is finished already" in typed(folder, "\n".join(blocks(PAGE))).stderr
     return folder
 

@@ -1,13 +1,14 @@
-"""The tables of docs/plan.md, docs/runs/parity.md and docs/runs/seeds.md are those of the stored rows."""
+"""The tables of docs/plan.md, docs/finetuning.md and docs/runs are those of the stored rows."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bertsmith.base.files import read_json
-from made_pages import ROOT, page
+from made_pages import ROOT, page, ran
 
 NAMES = {"bert-mini": "bert-mini", "bert-base-nvlamb": "BERT-base"}
 FIGURES = {
@@ -73,3 +74,10 @@ def test_seeds() -> None:
             found = deviated([held_out[seed, "fp32"][length][name] for seed in range(1, 6)])
             cells = (*found, held_out[1, "bf16"][length][name])
             assert line(f"{words} at {length}", *map(form.format, cells)) in lines
+
+
+def test_scores_beside_transformers(tmp_path: Path) -> None:
+    results = ROOT / "benchmarks" / "results" / "finetune-peer.json"
+    printed = ran(tmp_path, "python", str(ROOT / "benchmarks" / "finetune_peer.py"), "table", str(results)).stdout
+    assert "mrpc" in printed
+    assert "\n".join(line.rstrip() for line in printed.splitlines()) in page("finetuning.md")
