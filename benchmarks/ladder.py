@@ -8,8 +8,8 @@ The model has 8 layers of 256, 8,192 pieces and the objective mlm; docs/runs/REA
 corpus of 25 MB of Wikipedia.
 
 A rung is compared with the first by its held-out loss, then by BLiMP on 200 pairs of each file; what a second seed of
-the first changes is the least difference that counts. The rungs take some twelve core hours, and may be run in pieces
-and by several processes into one file: each is resumed where it was stopped, and none that the file has is run again.
+the first changes is the least difference that counts. The rungs take hours, and may be run in pieces and by several
+processes into one file: each is resumed where it was stopped, and none that the file has is run again.
 
 The fields of rungs that are chosen together are set together, so no two may set the same one; "twice the rate" doubles
 what the others leave it at.

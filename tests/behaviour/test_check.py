@@ -68,6 +68,17 @@ def test_a_batch_that_is_not_learned_in_time_is_told(
     assert re.search(r"by heart: 1 update, .*; loss \d", caplog.text)
 
 
+def test_a_loss_that_still_falls_when_the_time_is_up_is_told_and_not_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow or busy machine is no fault of the recipe's."""
+    monkeypatch.setattr(check, "_MOST_SECONDS", 0.0)
+    monkeypatch.setattr(check, "_LEAST_UPDATES", 15)
+    check_pretraining(load_recipe("bert-tiny", [*TINY, "--phase1.learning_rate=0.0004"]), corpus(), tmp_path / "run")
+    assert "in 15 updates, which took the 0.0 s that there are for it" in caplog.text
+    assert "is still far from 0" in caplog.text
+
+
 def test_a_rate_that_is_too_low_for_this_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     check_pretraining(load_recipe("bert-tiny", [*TINY, "--phase1.learning_rate=0.0004"]), corpus(), tmp_path / "run")
     assert "is still far from 0" in caplog.text

@@ -181,7 +181,7 @@ def _as_rows(model: RowModel, rows: Sequence[Sequence[str]]) -> list[dict[str, s
         if len(texts) == 2 and not all(text.strip() for text in texts):
             raise Refusal(422, f"a text of the pair is empty (row {number}); give two texts, or leave the row out")
     columns = model.columns.text, model.columns.text_b
-    return [dict(zip(columns, texts, strict=False)) for texts in rows]
+    return [dict(zip(columns[: len(texts)], texts, strict=True)) for texts in rows]
 
 
 def _rows(inputs: str | list[str] | list[list[str]]) -> tuple[list[list[str]], bool]:
