@@ -1,4 +1,4 @@
-"""The tables of docs/plan.md, docs/finetuning.md and docs/runs are those of the stored rows."""
+"""Tables of measurements in docs are those of the stored rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.base.files import read_json
+from bertsmith.bench.scaling.bench import tables
 from made_pages import ROOT, page, ran
 
 NAMES = {"bert-mini": "bert-mini", "bert-base-nvlamb": "BERT-base"}
@@ -81,3 +82,13 @@ def test_scores_beside_transformers(tmp_path: Path) -> None:
     printed = ran(tmp_path, "python", str(ROOT / "benchmarks" / "finetune_peer.py"), "table", str(results)).stdout
     assert "mrpc" in printed
     assert "\n".join(line.rstrip() for line in printed.splitlines()) in page("finetuning.md")
+
+
+def test_scaling() -> None:
+    for table in tables(stored("scaling-amd.json")["rows"]):
+        assert table.as_markdown() in page("scaling.md")
+
+
+def test_no_page_waits_for_a_table() -> None:
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        assert "<!-- table" not in path.read_text(encoding="utf-8"), path

@@ -111,7 +111,7 @@ def bench_scaling(options: BenchOptions, folder: Path, command: str) -> Report:
         "sums, gathers: of gradients and of sharded weights; MB that a rank sends in a step, and the time that they "
         "take alone; exposed: what a step is longer than one whose sums and gathers carry a number each",
     ]
-    return Report(command, before, about, rows, [_table(rows), _exchanged(rows)])
+    return Report(command, before, about, rows, tables(rows))
 
 
 def _parameters(model: Mapping[str, Any]) -> int:
@@ -156,7 +156,12 @@ def _alone(side: Ranks, kind: str, rounds: int) -> float:
     return median([side.seconds("alone", kind=kind) for _ in range(rounds + 1)][1:])
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """Of the rows of a report."""
+    return [_scaled(rows), _exchanged(rows)]
+
+
+def _scaled(rows: Sequence[Mapping[str, Any]]) -> Table:
     head = ["", "micro-batches a rank", "a step", "one rank takes", "tokens/s", "strong scaling", "weak scaling"]
     return Table(
         f"{RANKS} ranks beside one",
