@@ -4,8 +4,8 @@
     python benchmarks/export_parity.py table parity.json
 
 The encoder is all-MiniLM-L6-v2, the heads are drawn, and so are the tokens: a sequence of every length from 1 to the
-longest that the model reads (with --few-lengths 70 of 512), in padded batches of about as many tokens as `predict` gives an engine. Every head is
-written to the JSON file when it ends, and one that is there is not run again.
+longest that the model reads (with --few-lengths 70 of 512), in padded batches of as many tokens as `predict` gives an
+engine. Every head is written to the JSON file when it ends, and one that is there is not run again.
 """
 
 from __future__ import annotations
