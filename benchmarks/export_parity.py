@@ -37,7 +37,7 @@ from bertsmith.weights.huggingface import read_config
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "classes": ("BertForSequenceClassification", {"num_labels": 3}),
     "number": ("BertForSequenceClassification", {"num_labels": 1, "problem_type": "regression"}),
-    "entities": ("BertForTokenClassification", {"num_labels": 9}),
+    "entities": ("BertForTokenClassification", {"id2label": dict(enumerate(("O", "B-person", "I-person")))}),
     "answers": ("BertForQuestionAnswering", {}),
     "choices": ("BertForMultipleChoice", {}),
     "vectors": ("BertModel", {}),

@@ -23,16 +23,15 @@ from made_browser import Page, browsing  # noqa: E402
 from made_served import serving  # noqa: E402
 
 WIDTH, LEAST_HEIGHT = 640, 600
-CHICAGO = "Just landed in Chicago, off to see Taylor Swift tonight"
 ASKED: dict[str, tuple[str, ...]] = {
     "reviews": ("a gripping, beautifully acted film",),
-    "kinds": (CHICAGO,),
+    "kinds": ("CVS selling their own version of epipen at 1 / 6 th price .",),
     "reports": (
         "The airline will cut 600 jobs this year, it said on Tuesday.",
         "On Tuesday the airline said that 600 jobs would be cut this year.",
     ),
     "similar": ("A man plays a flute.", "Someone is playing an instrument."),
-    "entities": (CHICAGO,),
+    "entities": ("Just landed in Chicago, off to see Taylor Swift tonight",),
     "questions": ("Who built the tower?", "The tower was built by John Smith in 1432."),
     "endings": ("The man was very hungry. He", "ate a sandwich.\npainted the moon.\nbecame a chair."),
     "alike": (
