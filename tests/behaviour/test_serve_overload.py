@@ -94,20 +94,40 @@ def test_a_wait_that_would_be_too_long_is_refused(served_models: dict[str, Path]
     run(served_models, work, queue_seconds=10)
 
 
-def test_a_long_request_leaves_room_for_short_ones(served_models: dict[str, Path]) -> None:
+@pytest.mark.parametrize("count", [1, 2, 16])
+def test_long_requests_leave_room_for_short_ones(served_models: dict[str, Path], count: int) -> None:
     async def work(service: Service, gate: Gate, client: Any) -> None:
         lane = service.models["labels"].lane
         held = await first_held(gate, client)
         lane.rate = 1000.0
-        long = asyncio.create_task(client.post(PATH, json={"inputs": [["word1 " * 25]] * 1000}))
-        await until(lambda: len(lane.waiting) == 1)
+        rows = [["word1 " * 25]] * (1000 // count)
+        long = [asyncio.create_task(client.post(PATH, json={"inputs": rows})) for _ in range(count)]
+        await until(lambda: len(lane.waiting) == count or any(task.done() for task in long))
         assert lane.tokens / lane.rate > 10 * service.limits.queue_seconds
         short = [asyncio.create_task(client.post(PATH, json=ONE)) for _ in range(8)]
-        await until(lambda: len(lane.waiting) == 9 or any(task.done() for task in short))
+        await until(lambda: len(lane.waiting) == count + 8 or any(task.done() for task in short))
         gate.open()
-        assert {(await task).status_code for task in (*short, held, long)} == {200}
+        assert {(await task).status_code for task in (*short, held, *long)} == {200}
 
     run(served_models, work)
+
+
+def test_a_request_that_could_not_be_answered_in_time_is_refused(served_models: dict[str, Path]) -> None:
+    async def work(service: Service, gate: Gate, client: Any) -> None:
+        lane = service.models["labels"].lane
+        held = await first_held(gate, client)
+        lane.rate = 1000.0
+        rows = {"inputs": [["word1 " * 25]] * 450}  # 12 s each
+        long = [asyncio.create_task(client.post(PATH, json=rows)) for _ in range(2)]
+        await until(lambda: len(lane.waiting) == 2)
+        refused = await client.post(PATH, json=rows)  # the third would share the batches with both, and end after 36 s
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "6")
+        short = asyncio.create_task(client.post(PATH, json=ONE))
+        await until(lambda: len(lane.waiting) == 3)
+        gate.open()
+        assert {(await task).status_code for task in (held, *long, short)} == {200}
+
+    run(served_models, work, request_seconds=30)
 
 
 def test_a_full_queue_of_one_model_leaves_the_others_alone(served_models: dict[str, Path]) -> None:

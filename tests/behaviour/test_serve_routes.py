@@ -21,6 +21,7 @@ from made_rows import WORDS
 from made_served import Served, made_cross_encoder, serving
 
 TEXTS = ["lovely word1 word2", "awful", "word3 word4 awful word5 word6"]
+PAIR = {"text": "a", "text_b": "b"}
 LONG = "lovely " + "word1 " * 40
 CLOSE = {"rel": 0, "abs": 1e-5}
 
@@ -216,6 +217,11 @@ def test_info_says_what_each_model_is(served: Served, served_models: dict[str, P
         ("/models/lables/predict", {"inputs": "a"}, 404, "did you mean 'labels'"),
         ("/models/labels/predict", {"inputs": ["a", "b"]}, 422, "takes rows of one text, and this one has 2"),
         ("/models/ranks/predict", {"inputs": "a"}, 422, "takes rows of two texts, and this one has 1"),
+        *(
+            ("/models/ranks/answers", {"rows": [PAIR, row]}, 422, "no 'text_b', or an empty one (row 2); give the")
+            for row in ({"text": "a", "text_b": ""}, {"text": "a", "text_b": None}, {"text": "a"}, "a")
+        ),
+        ("/models/answers/answers", {"rows": [{"question": "a", "context": ""}]}, 422, "column 'context' is empty"),
         ("/models/labels/predict", {"inputs": []}, 422, "there are no rows"),
         ("/models/labels/predict", {"inputs": " "}, 422, "is empty"),
         ("/models/labels/predict", {"inputs": 5}, 422, "inputs: give a text"),
@@ -257,6 +263,7 @@ def test_a_request_that_cannot_be_answered_says_why(
         assert found[1]["error"]["code"] == status
     else:
         assert says in found[1]["error"]
+        assert "--" not in found[1]["error"], "who asks a server has no flags"
         assert found[1].keys() == {"error", "error_type"}
 
 

@@ -26,6 +26,17 @@ def encoding_of(head: bytes) -> str:
     return next((encoding for encoding, mark in _MARKS.items() if head.startswith(mark)), "")
 
 
+def unmarked_encoding(head: bytes) -> str:
+    """UTF-16 or UTF-32 without a byte order mark, or "" for anything else: by the zero bytes of the letters, separators
+    and line ends that any table or JSON has, in UTF-16 at least one in eight characters."""
+    zeros = [head[place::2].count(0) for place in (0, 1)]
+    for encoding, high in (("utf-16-le", 1), ("utf-16-be", 0)):
+        if 16 * zeros[high] >= len(head) > 1 and not zeros[1 - high]:
+            return encoding
+    ends = {"utf-32-le": head[3::4], "utf-32-be": head[:-3:4]}
+    return next((encoding for encoding, highest in ends.items() if highest and not any(highest)), "")
+
+
 class _Transcoded(io.RawIOBase):
     def __init__(self, file: IO[bytes], encoding: str) -> None:
         self._file, self._encoding = file, encoding

@@ -95,6 +95,14 @@ def test_what_the_others_leave_free_goes_to_the_first() -> None:
     assert taken(lane, long, short) == [(0, 0, 3), (1, 0, 1)]
 
 
+def test_long_jobs_take_turns_however_many_there_are() -> None:
+    jobs = [job(*[4] * 10) for _ in range(20)] + [job(4)]
+    lane = lane_of(*jobs)
+    assert lane.tokens_before_another() == 21 * 4
+    assert taken(lane, *jobs) == [(number, 0, 1) for number in range(16)]
+    assert taken(lane, *jobs) == [*((number, 0, 1) for number in range(16, 21)), *((n, 1, 2) for n in range(11))]
+
+
 def test_a_sequence_longer_than_the_budget_goes_alone() -> None:
     large, small = job(100), job(5)
     lane = lane_of(large, small)

@@ -280,6 +280,29 @@ def test_large_weights_lie_in_a_file_beside_the_graph(tmp_path: Path, monkeypatc
     assert (tmp_path / "onnx" / "model.onnx").stat().st_size < (tmp_path / "onnx" / "model.onnx.data").stat().st_size
 
 
+@pytest.mark.parametrize(("to", "int8"), [("onnx", False), ("triton", False), ("triton", True)])
+def test_a_graph_with_weights_beside_it_runs_wherever_it_is_moved(
+    to: str, int8: bool, encoder: tuple[Any, Any], tmp_path: Path, monkeypatch: Any
+) -> None:
+    """By ONNX Runtime itself, as users of the folder run it."""
+    import onnxruntime
+
+    monkeypatch.setattr("bertsmith.inference.export.files.EXTERNAL_FROM_BYTES", 1)
+    export(made_head("encoder", tmp_path / "drawn"), tmp_path / "out", ExportOptions(to, int8, measure=False))
+    (tmp_path / "out").rename(tmp_path / "moved")
+    (path,) = (tmp_path / "moved").rglob("model.onnx")
+    assert path.stat().st_size < sum(each.stat().st_size for each in path.parent.glob("*.onnx.data"))
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    ids = np.arange(40).reshape(4, 10) % CONFIG.vocab_size
+    mask = (np.arange(10) < np.array([[1], [4], [9], [10]])).astype(np.int64)
+    feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    (hidden,) = session.run(["last_hidden_state"], feed)
+    with torch.no_grad():
+        expected = encoder[1].encode_padded(*(torch.from_numpy(feed[name]) for name in feed)).numpy()
+    apart = np.abs(hidden - expected)[mask > 0].max()
+    assert apart < (0.05 if int8 else 1e-4)
+
+
 def test_a_repository_for_triton_is_read_and_its_model_runs(tmp_path: Path) -> None:
     import onnxruntime
 

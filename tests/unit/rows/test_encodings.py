@@ -16,7 +16,7 @@ from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.sources.find import find_files
 from bertsmith.corpus.sources.formats import read_documents
 from bertsmith.rows import encodings
-from bertsmith.rows.encodings import TranscodedFile, encoding_of
+from bertsmith.rows.encodings import TranscodedFile, encoding_of, unmarked_encoding
 
 MARKS = {
     "utf-16-le": codecs.BOM_UTF16_LE,
@@ -36,6 +36,17 @@ def test_any_text_in_blocks_of_any_size(encoding: str, text: str, block: int) ->
         file = TranscodedFile(io.BytesIO(raw), encoding)
         assert file.read().decode() == text
         assert (file.bad_bytes, file.first_bad) == (0, -1)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", *sorted(MARKS)])
+@pytest.mark.parametrize("text", ["a", "text", "text,label\n", "текст,метка\nодин два три,да\n", '{"text": "é"}\n'])
+def test_an_encoding_without_a_mark_is_told_by_its_zero_bytes(encoding: str, text: str) -> None:
+    assert unmarked_encoding(text.encode(encoding)) == ("" if encoding == "utf-8" else encoding)
+
+
+@pytest.mark.parametrize("text", [b"", b"\0", b"text\0more of the text,label\n", b"a\0\0b", b"text,label\nword1\0\0,a\n"])
+def test_a_stray_zero_byte_is_no_encoding(text: bytes) -> None:
+    assert unmarked_encoding(text) == ""
 
 
 @pytest.mark.parametrize("block", [1, 3, 1000])

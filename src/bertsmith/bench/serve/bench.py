@@ -31,6 +31,7 @@ from bertsmith.bench.predict.texts import (
 )
 from bertsmith.bench.process import Child, OutOfTime, SideFailed
 from bertsmith.bench.serve.client import HOST, Address, ask_once
+from bertsmith.bench.serve.faults import KINDS
 from bertsmith.bench.serve.load import MOST_A_SECOND, MOST_IN_FLIGHT
 from bertsmith.bench.serve.phases import QUICK, SHARES, Phase, Phases, Plan
 from bertsmith.bench.serve.results import row_of, tables_of
@@ -86,8 +87,8 @@ def _rules(plan: Plan) -> list[str]:
         "texts with the same threads, before and after",
         f"{shares}: requests come independently of each other (Poisson, from a fixed seed), at that share of the "
         "server's own saturated rate; latencies count from when a request was due, late or not",
-        f"beside faults: {SHARES[0]:.0%} again, with the same arrivals, while others send bodies byte by byte (20 at a "
-        "time), close their side or go after a request, send what is no JSON, or 100 MB",
+        f"beside faults: {SHARES[0]:.0%} again, with the same arrivals, while others send bodies byte by byte "
+        f"({KINDS[0].clients} at a time), close their side or go after a request, send what is no JSON, or 100 MB",
         f"ten times the load: for {plan.overload_seconds:g} s; an answer counts if it came while the load lasted and "
         f"within {plan.overload_limit_seconds:g} s, after which clients give up; recovered: when the first of "
         "five answers in a row that took no longer than the p99 of unloaded ones was asked for",

@@ -30,7 +30,7 @@ class Kind:
 
 
 KINDS = (
-    Kind("slow", 20, 0.0),
+    Kind("slow", 100, 0.0),
     Kind("half-closed", 1, 0.5),
     Kind("gone", 1, 0.5),
     Kind("no JSON", 1, 0.1),

@@ -27,7 +27,8 @@ from bertsmith.tasks.sequences import Inputs, Sequences, by_length, pack
 TOLERANCE = 1e-4
 """How far a number may be from PyTorch's; where an output has numbers above 1, in units of the largest of them."""
 _EVERY_LENGTH_TO, _STEP = 32, 16
-_BATCH_TOKENS, _SEED = 1024, 0
+BATCH_TOKENS = 1024  # of a batch of drawn tokens
+_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,13 @@ def check(run: Run, model: nn.Module, lengths: Sequence[int]) -> Checked:
     """
     config = model.config
     assert isinstance(config, BertConfig)
-    sequences = _drawn(config, lengths)
+    sequences = drawn(config, lengths)
     differences: dict[str, float] = {}
-    for members in by_length(sequences, _BATCH_TOKENS):
+    for members in by_length(sequences, BATCH_TOKENS):
         inputs = pack(sequences, members, torch.device("cpu"))
         feed = padded(inputs)
         real, found = feed["attention_mask"] > 0, run(feed)
-        for name, wanted in _reference(model, inputs, found).items():
+        for name, wanted in numbers_of(model, inputs, found).items():
             per_token = is_per_token(model, name)
             given = found[name][real] if per_token else found[name]
             unit = max(1.0, float(np.abs(wanted).max()))
@@ -78,7 +79,7 @@ def check(run: Run, model: nn.Module, lengths: Sequence[int]) -> Checked:
     return Checked(list(lengths), differences)
 
 
-def _drawn(config: BertConfig, lengths: Sequence[int]) -> Sequences:
+def drawn(config: BertConfig, lengths: Sequence[int]) -> Sequences:
     """Sequences of drawn tokens. Types are 0 up to a drawn place and 1 behind it, as in pairs of texts."""
     generator = np.random.default_rng(_SEED)
     ids = [generator.integers(0, config.vocab_size, length) for length in lengths]
@@ -88,7 +89,7 @@ def _drawn(config: BertConfig, lengths: Sequence[int]) -> Sequences:
 
 
 @torch.no_grad()
-def _reference(model: nn.Module, inputs: Inputs, names: Collection[str]) -> dict[str, NDArray[np.float32]]:
+def numbers_of(model: nn.Module, inputs: Inputs, names: Collection[str]) -> dict[str, NDArray[np.float32]]:
     """PyTorch's numbers by the names of the graph's outputs: of tokens [T, ...], or of sequences [S, ...]."""
     found: dict[str, Tensor] = {}
     if isinstance(model, WordModel):

@@ -139,7 +139,7 @@ def _write_graphs(source: Path, aside: Path, backend: str, options: ExportOption
     from bertsmith.inference.export.files import write_graph
 
     choose_device("cpu", "fp32")
-    model, shape = _model(source, options), read_config(source)
+    model, shape = exported_model(source, options), read_config(source)
     pretrained = architecture_of(files.read_json(source / CONFIG_FILE)) == "BertForPreTraining"
     names = GRAPH_FILES[backend]
     count = {"fp32": write_graph(graph_of(model, next_sentence=pretrained), aside / names["fp32"])}
@@ -163,7 +163,7 @@ def _write_graphs(source: Path, aside: Path, backend: str, options: ExportOption
     return facts
 
 
-def _model(source: Path, options: ExportOptions) -> nn.Module:
+def exported_model(source: Path, options: ExportOptions) -> nn.Module:
     """The model of a folder in fp32: its task's; one that has none gives vectors. Raises BertsmithError for rows that
     int8 cannot be measured on, before any time is spent."""
     config = files.read_json(source / CONFIG_FILE)

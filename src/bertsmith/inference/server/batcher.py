@@ -27,6 +27,9 @@ _BATCH_SECONDS = 1.0
 for all of it."""
 _LEAST_TOKENS, _LEAST_SHARE = 256, 4
 """But a batch may have so many tokens, or the budget divided by this: smaller ones would not be much faster."""
+_SHARES = 16, 8, 4, 2, 1
+"""No job has more than a sixteenth of a batch while others have less, then an eighth, and so on: so many long requests,
+the most that are let in, keep a new one from its turn for a batch."""
 _MEMORY = 0.8  # share of the earlier speed in the running mean
 
 
@@ -102,26 +105,24 @@ class Lane:
         """The most tokens of the next batch."""
         return min(self.budget_tokens, max(self._least_tokens, int(_BATCH_SECONDS * self.rate)))
 
-    def tokens_before_another(self) -> int:
-        """How many tokens will be computed, about, before the first of a job that comes now: as `take` gives a job half
-        of a batch at most, it waits until one of two halves is free."""
-        sooner = later = 0
-        for job in self.waiting:
-            sooner, later = sorted((sooner + job.tokens, later))
-        return 2 * sooner + min(later - sooner, self.room // 2)
+    def tokens_before_another(self, tokens: int = 0) -> int:
+        """How many tokens will be computed, about, before a job that comes now has its turn, or has had so many: each
+        that waits gets as many meanwhile as `take` gives it at least, or as the new one gets."""
+        share = max(self.room // _SHARES[0], tokens)
+        return sum(min(job.tokens, max(share, job.lengths[job.taken])) for job in self.waiting)
 
     def take(self) -> list[Part]:
-        """The next batch, the oldest jobs first: as many tokens as the budget has, or a second computes. While others
-        wait, no job fills more than half of it, so that a long request holds nobody up; a sequence that is longer than
-        the batch may be goes alone."""
+        """The next batch: as many tokens as the budget has, or a second computes. The jobs share it, the oldest first,
+        and those that it does not finish go behind the others, so that long requests hold nobody up. A sequence that is
+        longer than the batch may be goes alone."""
         room = self.room
         starts: dict[Job, int] = {}
         used: dict[Job, int] = {}
-        for share in (room // 2 if len(self.waiting) > 1 else room, room):
+        for share in [room // shares for shares in _SHARES]:
             for job in self.waiting:
                 while job.taken < len(job.lengths):
                     length, mine = job.lengths[job.taken], used.get(job, 0)
-                    if starts and (length > room or mine + length > share):
+                    if starts and (length > room or (mine and mine + length > share)):
                         break
                     starts.setdefault(job, job.taken)
                     used[job] = mine + length
@@ -129,7 +130,8 @@ class Lane:
                     job.taken += 1
                     job.tokens -= length
         self.tokens -= sum(used.values())
-        self.waiting = deque(job for job in self.waiting if job.taken < len(job.lengths))
+        unfinished = [job for job in self.waiting if job.taken < len(job.lengths)]
+        self.waiting = deque(sorted(unfinished, key=lambda job: job in starts))  # else in the order they had
         return [Part(job, start, job.taken) for job, start in starts.items()]
 
     def measured(self, tokens: int, seconds: float) -> None:
@@ -177,10 +179,10 @@ class Batcher:
         """How long what waits will take, as far as the speed is known."""
         return sum(lane.tokens / lane.rate for lane in self.lanes if lane.rate)
 
-    def _turn_seconds(self, lane: Lane) -> float:
-        """How long a job that comes to a lane now will wait for its turn, as far as the speed is known: the lanes
-        compute a batch each in turn."""
-        tokens = lane.tokens_before_another()
+    def _seconds_until(self, lane: Lane, tokens: int) -> float:
+        """How long a job that comes to a lane now will wait for its turn, or until so many of its tokens are computed,
+        as far as the speed is known: the lanes compute a batch each in turn."""
+        tokens += lane.tokens_before_another(tokens)
         batches = 1 + tokens // lane.room
         others = (
             min(each.tokens, batches * each.room) / each.rate for each in self.lanes if each is not lane and each.rate
@@ -198,9 +200,11 @@ class Batcher:
         if len(lane.waiting) >= limits.queue_requests or lane.tokens + tokens > limits.queue_tokens:
             raise overloaded(self.wait_seconds())
         with self._changed:
-            wait = self._turn_seconds(lane)
-        if wait > limits.queue_seconds:
-            raise overloaded(wait)
+            turn, end = self._seconds_until(lane, 0), self._seconds_until(lane, tokens)
+        if turn > limits.queue_seconds:
+            raise overloaded(turn)
+        if end > limits.request_seconds:  # all that share the batches with it would come too late, too
+            raise overloaded(end - limits.request_seconds)
 
     async def outputs(self, lane: Lane, sequences: Sequences) -> list[Any]:
         """What the lane gives for each of the sequences: [S].

@@ -77,12 +77,22 @@ class RowModel:
 
     def encode(self, rows: Sequence[Row | str], cut: Cut) -> Encoded:
         """Raises Refusal for rows that cannot be used (422), and for one that is too long (413)."""
+        if self.pairs and self.columns.text_b in self.prompts:
+            self._check_second_texts(rows)
         try:
             records, sequences = self._predictor.encoded(_named(rows), cut.keep_end)
         except BertsmithError as error:
             raise refused(error) from error
         _check_length(sequences, cut, self.max_length)
         return Encoded(records, sequences)
+
+    def _check_second_texts(self, rows: Sequence[Row | str]) -> None:
+        """Raises Refusal (422) for a row with one text: an empty second one is none."""
+        column = self.columns.text_b
+        for where, row in _named(rows):
+            if not isinstance(row, Mapping) or row.get(column) in (None, ""):
+                what = f"{self.name} takes rows of two texts, and this one has no '{column}', or an empty one ({where})"
+                raise Refusal(422, f"{what}; give the second text there")
 
     def answers(self, encoded: Encoded, outputs: Sequence[Any]) -> list[Prediction]:
         return self._predictor.answered(outputs, encoded.records, encoded.sequences)

@@ -19,7 +19,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_errors
 from bertsmith.base.log import log_choice
 from bertsmith.rows.compressed import CompressedFile, check_readable, codec_of, damage_of, packing, peek
-from bertsmith.rows.encodings import UTF8_MARK, encoding_of
+from bertsmith.rows.encodings import UTF8_MARK, encoding_of, unmarked_encoding
 from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, json_rows
 from bertsmith.rows.lines import Lines, Slice, open_text, raise_fault, split_at_returns
 from bertsmith.rows.parquet import MAGIC as PARQUET_MAGIC
@@ -90,6 +90,8 @@ def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Ro
     codec, name = codec_of(path), str(path)
     inner = Path(path.name.removesuffix(f".{codec}") if codec else path.name)
     kind = inner.suffix.lstrip(".").lower()
+    if kind != "parquet":
+        _check_encoding(peek(path, codec, _HEAD), name)
     if document := document_kind(path, codec, kind):
         yield from document_rows(path, codec, document, report)
         return
@@ -118,6 +120,7 @@ def _piped_rows(source: str | Path, form: Form, report: Report) -> Iterator[tupl
             stream, head = CompressedFile(stream, codec, head), b""
         lines = _lines_of(stream, head, name)
         first = next(lines, b"").removeprefix(UTF8_MARK)
+        _check_encoding(first, name)
         if first.startswith(PARQUET_MAGIC):
             raise BertsmithError("parquet cannot be read from a pipe", name, "write it to a file, and name that")
         kind = Path(str(source).removesuffix(f".{codec}")).suffix.lstrip(".").lower()
@@ -126,6 +129,13 @@ def _piped_rows(source: str | Path, form: Form, report: Report) -> Iterator[tupl
             kind = "jsonl" if first.lstrip().startswith(b"{") else "csv"
         every = itertools.chain([first] if first else [], lines)
         yield from _parse(((0, line) for line in every), _File(kind, name, form, first), report)
+
+
+def _check_encoding(head: bytes, name: str) -> None:
+    """Raises BertsmithError for text of which only a byte order mark would tell how to read it."""
+    if not encoding_of(head) and (encoding := unmarked_encoding(head).upper()):
+        fix = f"save it as UTF-8, as in: iconv -f {encoding} -t UTF-8"
+        raise BertsmithError(f"this looks like {encoding} without a byte order mark", name, fix)
 
 
 def _lines_of(stream: IO[bytes], head: bytes, name: str) -> Iterator[bytes]:

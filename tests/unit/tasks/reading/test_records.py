@@ -296,6 +296,10 @@ def test_one_column_with_commas_is_an_error_as_before(tmp_path):
 def test_text_in_utf16_and_line_ends_of_old_programs(tmp_path):
     path = write(tmp_path / "rows.csv", "\ufefftext,label\né,a\n".encode("utf-16-le"))
     assert parts(read_records(path)) == [("é", None, "a")]
+    path = write(tmp_path / "short.csv", "text,label\n".encode("utf-16-le"))
+    error = failing(path)
+    assert (error.what, error.where) == ("this looks like UTF-16-LE without a byte order mark", str(path))
+    assert "iconv -f UTF-16-LE" in error.fix
     path = write(tmp_path / "mac.csv", "text,label\rone,a\rtwo\r")
     error = failing(path)
     assert "has 1 fields" in error.what
