@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 from pathlib import Path
@@ -173,3 +174,22 @@ def test_a_model_that_answers_no_single_texts_is_refused(tmp_path: Path) -> None
     model = made_head("qa", tmp_path / "qa")
     with pytest.raises(BertsmithError, match="this model is of qa, and reads question, context"):
         bench_predict(BenchOptions(model=model, against=(), quick=True), tmp_path / "bench", "bertsmith bench predict")
+
+
+def test_the_profile_shares_out_all_of_the_time(
+    repository: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    sentences, questions = (tmp_path / "data" / name for name in ("glue/SST-2/dev.tsv", "squad/v1.1/dev-v1.1.json"))
+    for each in (sentences, questions):
+        each.parent.mkdir(parents=True)
+    sentences.write_text("sentence\tlabel\na good film\t1\nnot one that i would see\t0\n")
+    paragraphs = [{"context": "word " * count, "qas": []} for count in (30, 90)]
+    questions.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
+    monkeypatch.setattr("sys.argv", ["predict_profile.py", "fp32", "--quick"])
+    importlib.import_module("predict_profile").main()
+    lines = capsys.readouterr().out.splitlines()
+    operators = lines[next(place for place, line in enumerate(lines) if line.startswith("operator")) + 1 :]
+    assert any(line.startswith("aten::addmm ") for line in operators)
+    shares = [float(word.removesuffix("%")) for line in operators for word in line.split() if word.endswith("%")]
+    assert sum(shares) == pytest.approx(100, abs=0.1 * len(shares))

@@ -89,6 +89,16 @@ def test_scaling() -> None:
         assert table.as_markdown() in page("scaling.md")
 
 
+def test_prediction_of_real_texts() -> None:
+    lines = page("speed.md").splitlines()
+    for row in stored("predict-amd.json")["rows"]:
+        rates = f"{row['texts_per_second']:.1f}", f"{row['tokens_per_second']:,.0f}"
+        if row["case"].endswith("one by one"):
+            rates = rates[0], *(f"{row[f'p{share}_ms']:,.0f}" for share in (50, 90, 95, 99))
+        side = row["side"].removesuffix(", 1 at once")
+        assert line(side, *rates, f"{row['beside_pipeline']:.2f}x") in lines
+
+
 def test_no_page_waits_for_a_table() -> None:
     for path in sorted((ROOT / "docs").rglob("*.md")):
         assert "<!-- table" not in path.read_text(encoding="utf-8"), path
