@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from bertsmith.base.files import read_json
-from bertsmith.bench.scaling.bench import tables
+from bertsmith.bench.scaling.bench import tables as tables_of_scaling
+from bertsmith.bench.serve.results import tables_of
 from made_pages import ROOT, page, ran
 
 NAMES = {"bert-mini": "bert-mini", "bert-base-nvlamb": "BERT-base"}
@@ -85,7 +86,7 @@ def test_scores_beside_transformers(tmp_path: Path) -> None:
 
 
 def test_scaling() -> None:
-    for table in tables(stored("scaling-amd.json")["rows"]):
+    for table in tables_of_scaling(stored("scaling-amd.json")["rows"]):
         assert table.as_markdown() in page("scaling.md")
 
 
@@ -97,6 +98,13 @@ def test_prediction_of_real_texts() -> None:
             rates = rates[0], *(f"{row[f'p{share}_ms']:,.0f}" for share in (50, 90, 95, 99))
         side = row["side"].removesuffix(", 1 at once")
         assert line(side, *rates, f"{row['beside_pipeline']:.2f}x") in lines
+
+
+def test_serving() -> None:
+    *tables, generator = tables_of(stored("serve-amd.json")["rows"])
+    assert generator.title.startswith("The generator")
+    for table in tables:
+        assert table.as_markdown() in page("serving.md")
 
 
 def test_no_page_waits_for_a_table() -> None:
