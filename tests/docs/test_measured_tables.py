@@ -1,4 +1,4 @@
-"""The tables of docs/plan.md, docs/finetuning.md and docs/runs are those of the stored rows."""
+"""The tables of docs/plan.md, docs/finetuning.md, docs/export.md and docs/runs are those of the stored rows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from bertsmith.base.files import read_json
 from made_pages import ROOT, page, ran
@@ -76,8 +77,15 @@ def test_seeds() -> None:
             assert line(f"{words} at {length}", *map(form.format, cells)) in lines
 
 
-def test_scores_beside_transformers(tmp_path: Path) -> None:
-    results = ROOT / "benchmarks" / "results" / "finetune-peer.json"
-    printed = ran(tmp_path, "python", str(ROOT / "benchmarks" / "finetune_peer.py"), "table", str(results)).stdout
-    assert "mrpc" in printed
-    assert "\n".join(line.rstrip() for line in printed.splitlines()) in page("finetuning.md")
+@pytest.mark.parametrize(
+    ("script", "results", "last", "shown"),
+    [
+        ("finetune_peer.py", "finetune-peer.json", "mrpc", "finetuning.md"),
+        ("export_parity.py", "export-parity.json", "masked words", "export.md"),
+    ],
+)
+def test_a_table_is_what_its_script_prints(tmp_path: Path, script: str, results: str, last: str, shown: str) -> None:
+    benchmarks = ROOT / "benchmarks"
+    printed = ran(tmp_path, "python", str(benchmarks / script), "table", str(benchmarks / "results" / results)).stdout
+    assert last in printed
+    assert "\n".join(line.rstrip() for line in printed.splitlines()) in page(shown)

@@ -44,7 +44,9 @@ def test_an_encoding_without_a_mark_is_told_by_its_zero_bytes(encoding: str, tex
     assert unmarked_encoding(text.encode(encoding)) == ("" if encoding == "utf-8" else encoding)
 
 
-@pytest.mark.parametrize("text", [b"", b"\0", b"text\0more of the text,label\n", b"a\0\0b", b"text,label\nword1\0\0,a\n"])
+@pytest.mark.parametrize(
+    "text", [b"", b"\0", b"text\0more of the text,label\n", b"a\0\0b", b"text,label\nword1\0\0,a\n"]
+)
 def test_a_stray_zero_byte_is_no_encoding(text: bytes) -> None:
     assert unmarked_encoding(text) == ""
 
