@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from numpy.typing import NDArray
 from peer_tasks import MODEL
 from runs_file import flags, once
@@ -28,8 +27,6 @@ from bertsmith.base.tables import aligned
 from bertsmith.inference.backends.engines import Feed, open_graph
 from bertsmith.inference.backends.exported import graph_in
 from bertsmith.inference.backends.model import padded
-from bertsmith.inference.export.check import BATCH_TOKENS, checked_lengths, drawn, numbers_of
-from bertsmith.inference.export.export import ExportOptions, export, exported_model
 from bertsmith.tasks.sequences import Inputs, by_length, pack
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.weights.huggingface import read_config
@@ -66,6 +63,8 @@ def main() -> None:
 @torch.no_grad()
 def compared(head: str, encoder: Path, few_lengths: bool) -> dict[str, Any]:
     """The largest difference from transformers by each engine, and the largest logit."""
+    from bertsmith.inference.export.check import BATCH_TOKENS, checked_lengths, drawn  # it imports onnx
+
     with tempfile.TemporaryDirectory() as made:
         folder, peer = with_head(head, encoder, Path(made) / "model")
         sides = sides_of(folder, Path(made))
@@ -85,6 +84,8 @@ def compared(head: str, encoder: Path, few_lengths: bool) -> dict[str, Any]:
 
 def with_head(head: str, encoder: Path, folder: Path) -> tuple[Path, Any]:
     """The encoder with a drawn head, as transformers writes its folder, and that model."""
+    import transformers
+
     kind, settings = HEADS[head]
     torch.manual_seed(_SEED)
     model = getattr(transformers, kind).from_pretrained(encoder, **settings, attn_implementation="eager").eval().float()
@@ -99,6 +100,9 @@ def with_head(head: str, encoder: Path, folder: Path) -> tuple[Path, Any]:
 
 def sides_of(folder: Path, made: Path) -> dict[str, Side]:
     """What gives the numbers of each of `ENGINES`."""
+    from bertsmith.inference.export.check import numbers_of
+    from bertsmith.inference.export.export import ExportOptions, export, exported_model
+
     for backend in ("onnx", "openvino"):
         options = ExportOptions(backend, int8=True, measure=False, few_lengths=True)
         export(folder, made / backend, options)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from bertsmith.base.files import read_json
 from bertsmith.bench.scaling.bench import tables as tables_of_scaling
@@ -78,13 +79,6 @@ def test_seeds() -> None:
             assert line(f"{words} at {length}", *map(form.format, cells)) in lines
 
 
-def test_scores_beside_transformers(tmp_path: Path) -> None:
-    results = ROOT / "benchmarks" / "results" / "finetune-peer.json"
-    printed = ran(tmp_path, "python", str(ROOT / "benchmarks" / "finetune_peer.py"), "table", str(results)).stdout
-    assert "mrpc" in printed
-    assert "\n".join(line.rstrip() for line in printed.splitlines()) in page("finetuning.md")
-
-
 def test_scaling() -> None:
     for table in tables_of_scaling(stored("scaling-amd.json")["rows"]):
         assert table.as_markdown() in page("scaling.md")
@@ -110,3 +104,17 @@ def test_serving() -> None:
 def test_no_page_waits_for_a_table() -> None:
     for path in sorted((ROOT / "docs").rglob("*.md")):
         assert "<!-- table" not in path.read_text(encoding="utf-8"), path
+
+
+@pytest.mark.parametrize(
+    ("script", "results", "last", "shown"),
+    [
+        ("finetune_peer.py", "finetune-peer.json", "mrpc", "finetuning.md"),
+        ("export_parity.py", "export-parity.json", "masked words", "export.md"),
+    ],
+)
+def test_a_table_is_what_its_script_prints(tmp_path: Path, script: str, results: str, last: str, shown: str) -> None:
+    benchmarks = ROOT / "benchmarks"
+    printed = ran(tmp_path, "python", str(benchmarks / script), "table", str(benchmarks / "results" / results)).stdout
+    assert last in printed
+    assert "\n".join(line.rstrip() for line in printed.splitlines()) in page(shown)

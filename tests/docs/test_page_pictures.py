@@ -32,10 +32,8 @@ def test_the_pictures_of_a_run_are_those_that_its_page_shows(tmp_path: Path) -> 
     )  # fmt: skip
     write_table(tmp_path / "test.csv", labelled[48:])
     run = tmp_path / "runs" / "kinds"
-    assert (
-        main(["evaluate", str(run), "--data", str(tmp_path / "test.csv"), "--report", str(run / "report" / "test")])
-        == 0
-    )
+    report = ["--report", str(run / "report" / "test")]
+    assert main(["evaluate", str(run), "--data", str(tmp_path / "test.csv"), *report]) == 0
     command = [sys.executable, SCRIPT, tmp_path / "runs", "--only", "kinds", "words", "--out", tmp_path / "pictures"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert (done.returncode, done.stderr.splitlines()[-1].split(": ")[-1]) == (1, "words"), done.stderr
