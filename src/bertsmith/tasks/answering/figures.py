@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,13 @@ def figures(best: Sequence[Best], records: Sequence[Record], threshold: float) -
     if _has_null(best):
         at_best = scores_2_0(questions, *_spans(best))
         found |= {name: value for name, value in at_best.items() if name.startswith("best_")}
-    found = {name: value for name, value in found.items() if not name.endswith("total")}
-    return {"exact_match": found.pop("exact"), **found}
+    return named_as_1_1(found)
+
+
+def named_as_1_1(found: Mapping[str, float]) -> dict[str, float]:
+    """Figures of 2.0 under the names of those of 1.1, where these have them, without the numbers of questions."""
+    figures = {name: value for name, value in found.items() if not name.endswith("total")}
+    return {"exact_match": figures.pop("exact"), **figures}
 
 
 def all_have_answers(best: Sequence[Best], records: Sequence[Record]) -> bool:
