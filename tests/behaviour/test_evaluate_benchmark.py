@@ -16,6 +16,7 @@ from bertsmith.inference.benchmark import evaluate_benchmark
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.benchmarks.inputs import benchmark_settings
 from made_benchmarks import made_codah, made_mnli, made_mrpc
+from made_questions import squad
 from made_rows import made_model
 
 QUICK = {"learning_rate": 3e-3, "max_length": 40, "device": "cpu", "precision": "fp32"}
@@ -116,3 +117,46 @@ def test_a_model_of_another_task_is_refused(folder, tmp_path):
         evaluate_benchmark(folder / "plain", folder / "glue", device="cpu")
     found = evaluate_benchmark(folder / "plain", folder / "glue", benchmark="mrpc", device="cpu")
     assert found.rows == {"dev": 16}
+
+
+def test_predictions_of_any_program_are_scored_as_the_official_scripts_do(tmp_path, capsys):
+    """The same two questions as a file of SQuAD 1.1, and with one that has no answer."""
+    rows = [
+        {"id": "a", "question": "who", "context": "the cat sat", "answers": [{"text": "the cat", "answer_start": 0}]},
+        {"id": "b", "question": "who", "context": "a dog ran", "answers": [{"text": "dog", "answer_start": 2}]},
+    ]
+    none = {"id": "c", "question": "who", "context": "it rained", "answers": [], "is_impossible": True}
+    (tmp_path / "v1.1.json").write_text(json.dumps(squad([{**row, "is_impossible": False} for row in rows])))
+    (tmp_path / "v2.0.json").write_text(json.dumps(squad([*({**row, "is_impossible": False} for row in rows), none])))
+    predictions, odds = tmp_path / "predictions.json", tmp_path / "odds.json"
+
+    def scored(data, answers, *flags):
+        predictions.write_text(json.dumps(answers))
+        command = ["evaluate", str(predictions), "--data", str(tmp_path / data), "--json", str(tmp_path / "found.json")]
+        status = main([*command, *flags])
+        told = capsys.readouterr().err
+        return json.loads((tmp_path / "found.json").read_text())["figures"] if not status else told
+
+    assert scored("v1.1.json", {"a": "Cat!", "b": "dog ran"}) == {"exact_match": 50.0, "f1": pytest.approx(250 / 3)}
+    assert scored("v1.1.json", {"a": "a cat", "z": "x"}) == {"exact_match": 50.0, "f1": 50.0}, "b is missing: 0"
+    answers = {"a": "cat", "b": "dog ran", "c": "rain"}
+    found = scored("v2.0.json", answers)
+    assert found["exact_match"] == pytest.approx(100 / 3)
+    assert (found["HasAns_f1"], found["NoAns_exact"]) == (pytest.approx(250 / 3), 0.0)
+    assert "best_f1" not in found
+    odds.write_text(json.dumps({"a": -2.0, "b": 0.5, "c": 3.0}))
+    found = scored("v2.0.json", answers, "--null-scores", str(odds))
+    assert (found["NoAns_exact"], found["best_exact"], found["best_exact_thresh"]) == (
+        100.0,
+        pytest.approx(200 / 3),
+        -2.0,
+    )
+    assert (found["best_f1"], found["best_f1_thresh"]) == (pytest.approx(100 * (2 + 2 / 3) / 3), 0.5)
+    odds.write_text(json.dumps({"a": -2.0}))
+    assert "lacks 2 of the questions that are answered, such as b" in scored(
+        "v2.0.json", answers, "--null-scores", str(odds)
+    )
+    assert "answers none of the 2 questions, such as the one with the id a" in scored("v1.1.json", {"z": "x"})
+    assert "the value of question a is 3, not an answer as text" in scored("v1.1.json", {"a": 3})
+    assert "no object of ids and values" in scored("v1.1.json", ["cat"])
+    assert "are for a model" in scored("v1.1.json", {"a": "cat"}, "--report", str(tmp_path))

@@ -13,7 +13,7 @@ import torch
 from bertsmith import Predictor
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
-from bertsmith.inference.evaluate import evaluate
+from bertsmith.inference.evaluate import evaluate, evaluate_predictions
 from bertsmith.inference.interactive import converse
 from bertsmith.tasks.finetune import finetune
 from bertsmith.tasks.kinds.choice import Choice
@@ -361,3 +361,15 @@ def test_dev_rows_held_out_of_training_keep_the_questions_on_a_context_together(
     assert asked == {name.removesuffix(" again") for name in asked} | {
         f"{name.removesuffix(' again')} again" for name in asked
     }
+
+
+def test_the_predictions_of_a_run_score_what_the_run_says(doubtful, answered, tmp_path):
+    result, rows = doubtful
+    (tmp_path / "dev.json").write_text(json.dumps(squad(rows)))
+    report = result.folder / "report" / "dev"
+    found = evaluate_predictions(report / "predictions.json", tmp_path / "dev.json").figures
+    assert found == pytest.approx({name: result.tuned["dev"][name] for name in found})
+    assert "NoAns_f1" in found
+    result, rows, folder = answered
+    found = evaluate_predictions(result.folder / "report" / "dev" / "predictions.json", folder / "dev.json")
+    assert (found.figures, found.rows) == (pytest.approx(result.tuned["dev"]), len(rows))

@@ -14,6 +14,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.reading.records import Columns
+from bertsmith.tasks.results import FinetuneResult
 from bertsmith.tasks.settings import FinetuneSettings
 from made_rows import QUICK as PLAIN
 from made_rows import WORDS, made_model, rows
@@ -173,6 +174,16 @@ def tuned(model, tmp_path_factory):
 
 def test_a_rare_class_is_found_more_often_by_a_tuned_threshold(plain, tuned):
     assert recall(plain) < 0.1 < 0.25 < recall(tuned)
+
+
+def test_the_score_of_the_rows_that_a_threshold_was_tuned_on_is_called_so_beside_an_honest_one(plain, tuned):
+    result = FinetuneResult.from_dict(read(tuned / "finetune.json"), tuned)
+    own, honest = (result.tuned[rows]["binary_f1"] for rows in ("dev", "dev_cross_fitted"))
+    assert own > honest
+    assert honest == read(tuned / "report" / "dev" / "intervals.json")["figures"]["binary_f1"]["value"]
+    told = f"{own:.4f} by the finished model on the dev rows that its thresholds were tuned on"
+    assert f"{told}, {honest:.4f} with thresholds of other dev rows" in result.line()
+    assert "dev_cross_fitted" not in read(plain / "finetune.json")["tuned"]
 
 
 @pytest.mark.parametrize("how", [{"class_weights": "balanced"}, {"sampling": "balanced"}])

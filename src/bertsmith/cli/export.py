@@ -1,4 +1,4 @@
-"""`bertsmith export`."""
+"""The verbs that turn models of other programs into ours, and ours into graphs for others: import, export."""
 
 from __future__ import annotations
 
@@ -8,8 +8,40 @@ from typing import Annotated, Literal
 
 import tyro
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.cli.use import PredictColumns
 from bertsmith.cli.verb import Call, Verb
+
+
+@dataclass(frozen=True)
+class ImportFlags:
+    """Flags of `import`."""
+
+    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
+    """A TensorFlow checkpoint (its folder, its prefix or its .index file) or NVIDIA's .pt file."""
+    out: Path
+    """The model folder."""
+    vocab: Path | None = None
+    """Its vocab.txt, or a tokenizer's folder. Without it, the one beside the checkpoint."""
+    config: Path | None = None
+    """Its bert_config.json. Without it, the one beside the checkpoint."""
+    lowercase: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Text is lower-cased first. Without it and its opposite, the pieces of the vocabulary decide."""
+    no_lowercase: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Text keeps its capital letters and accents."""
+    activation: Literal["gelu", "gelu_pytorch_tanh", "relu"] | None = None
+    """What the model computes: gelu is erf. Without it, the config decides, and its gelu means the tanh form."""
+
+
+def _import(call: Call) -> None:
+    flags = call.read(ImportFlags)
+    if flags.lowercase and flags.no_lowercase:
+        raise BertsmithError("--lowercase and --no-lowercase exclude each other", call.prog, "give one of them")
+    from bertsmith.weights.convert import import_checkpoint
+
+    lowercase = flags.lowercase if flags.lowercase or flags.no_lowercase else None
+    found = import_checkpoint(flags.checkpoint, flags.out, flags.vocab, flags.config, lowercase, flags.activation)
+    print(found)
 
 
 @dataclass(frozen=True)
@@ -47,6 +79,12 @@ def _export(call: Call) -> None:
 
 
 VERBS = {
+    "import": Verb(
+        "Make a model folder of a TensorFlow checkpoint of Google's, or of NVIDIA's .pt file; needs no TensorFlow.",
+        "  bertsmith import uncased_L-12_H-768_A-12 --out bert-base\n"
+        "  bertsmith import ckpt_8601.pt --config bert_config.json --vocab vocab.txt --out bert-large",
+        _import,
+    ),
     "export": Verb(
         "Write a model for ONNX Runtime, OpenVINO or Triton, checked against PyTorch.",
         "  bertsmith export runs/labels --to onnx --out labels-onnx\n"

@@ -1,4 +1,4 @@
-"""The verbs that use a model: predict, embed, evaluate, import."""
+"""The verbs that use a model: predict, embed, evaluate."""
 
 from __future__ import annotations
 
@@ -251,7 +251,8 @@ class EvaluateFlags(DeviceFlags):
     """Flags of `evaluate`."""
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """A run, or the folder of a fine-tuned model; with --minimal-pairs of a pre-trained one."""
+    """A run, or the folder of a fine-tuned model; with --minimal-pairs of a pre-trained one. Or a predictions.json of
+    SQuAD, which is scored as the official scripts do."""
     data: Path | None = None
     """Labelled rows as .csv, .tsv, .jsonl or .parquet, compressed or not; or the folder of a benchmark."""
     minimal_pairs: Path | None = None
@@ -267,6 +268,8 @@ class EvaluateFlags(DeviceFlags):
     """A file for the figures."""
     report: Path | None = None
     """A folder for what the task has to tell of the rows, such as tables and pictures."""
+    null_scores: Path | None = None
+    """With a predictions.json: how little likely it is that each question has an answer, as null_odds.json has it."""
     skip_bad_rows: Path | None = None
     """Leave out rows that cannot be used, and write them to this file as JSON lines, each with the reason."""
     bad_share: float = 0.5
@@ -287,18 +290,23 @@ def _evaluate(call: Call) -> None:
     from bertsmith.base import files
     from bertsmith.base.tables import aligned
     from bertsmith.inference.benchmark import BenchmarkScore, evaluate_benchmark
-    from bertsmith.inference.evaluate import Evaluated, evaluate
+    from bertsmith.inference.evaluate import Evaluated, evaluate, evaluate_predictions
     from bertsmith.inference.minimal_pairs import MinimalPairsScore, evaluate_minimal_pairs
     from bertsmith.inference.predictor import Predictor
 
     for out in filter(None, (flags.json, flags.submission, flags.skip_bad_rows)):
         files.check_file(out)
+    if flags.null_scores is not None and flags.model.suffix != ".json":
+        raise BertsmithError("--null-scores belongs to a predictions.json", flags.model, "leave it out")
     columns = flags.columns.given(call.prog)
     found: Evaluated | BenchmarkScore | MinimalPairsScore
     if flags.data is None:
         found = evaluate_minimal_pairs(flags.model, _pairs_folder(flags, call.prog, bool(columns)), **flags.run_by())
     elif flags.minimal_pairs is not None:
         raise BertsmithError("--data and --minimal-pairs exclude each other", call.prog, "give one of them")
+    elif flags.model.suffix == ".json":
+        _check_predictions(flags)
+        found = evaluate_predictions(flags.model, flags.data, null_scores=flags.null_scores, columns=columns)
     else:
         options = _data_options(flags, flags.data, bool(columns))
         predictor = Predictor(flags.model, **flags.run_by(), columns=columns)
@@ -324,6 +332,15 @@ def _pairs_folder(flags: EvaluateFlags, prog: str, has_columns: bool) -> Path:
     return find_folder(flags.minimal_pairs)
 
 
+def _check_predictions(flags: EvaluateFlags) -> None:
+    """Raises BertsmithError for flags of a model's rows."""
+    if flags.benchmark or flags.submission or flags.fold or flags.report or flags.skip_bad_rows:
+        what = (
+            "--benchmark, --submission, --fold, --report and --skip-bad-rows are for a model, not for a file of answers"
+        )
+        raise BertsmithError(what, flags.model, "leave them out, or name a run or a model folder")
+
+
 def _data_options(flags: EvaluateFlags, data: Path, has_columns: bool) -> dict[str, Any]:
     """The options of a benchmark, or of a file of rows. Raises BertsmithError for flags of the other one."""
     if not data.is_dir():
@@ -335,37 +352,6 @@ def _data_options(flags: EvaluateFlags, data: Path, has_columns: bool) -> dict[s
         what = "--report, --skip-bad-rows and --columns are for a file of rows, and --data is a folder"
         raise BertsmithError(what, data, "leave them out, or name one file")
     return {"benchmark": flags.benchmark, "submission": flags.submission, "fold": flags.fold}
-
-
-@dataclass(frozen=True)
-class ImportFlags:
-    """Flags of `import`."""
-
-    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
-    """A TensorFlow checkpoint (its folder, its prefix or its .index file) or NVIDIA's .pt file."""
-    out: Path
-    """The model folder."""
-    vocab: Path | None = None
-    """Its vocab.txt, or a tokenizer's folder. Without it, the one beside the checkpoint."""
-    config: Path | None = None
-    """Its bert_config.json. Without it, the one beside the checkpoint."""
-    lowercase: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Text is lower-cased first. Without it and its opposite, the pieces of the vocabulary decide."""
-    no_lowercase: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Text keeps its capital letters and accents."""
-    activation: Literal["gelu", "gelu_pytorch_tanh", "relu"] | None = None
-    """What the model computes: gelu is erf. Without it, the config decides, and its gelu means the tanh form."""
-
-
-def _import(call: Call) -> None:
-    flags = call.read(ImportFlags)
-    if flags.lowercase and flags.no_lowercase:
-        raise BertsmithError("--lowercase and --no-lowercase exclude each other", call.prog, "give one of them")
-    from bertsmith.weights.convert import import_checkpoint
-
-    lowercase = flags.lowercase if flags.lowercase or flags.no_lowercase else None
-    found = import_checkpoint(flags.checkpoint, flags.out, flags.vocab, flags.config, lowercase, flags.activation)
-    print(found)
 
 
 VERBS = {
@@ -385,16 +371,11 @@ VERBS = {
         _embed,
     ),
     "evaluate": Verb(
-        "Measure a fine-tuned model on labelled rows, or a pre-trained one on pairs of sentences.",
+        "Measure a fine-tuned model on labelled rows, a pre-trained one on pairs of sentences, or answers to SQuAD.",
         "  bertsmith evaluate runs/labels --data test.csv\n"
         "  bertsmith evaluate runs/mrpc --data glue --submission submission.zip\n"
+        "  bertsmith evaluate predictions.json --data dev-v1.1.json\n"
         "  bertsmith evaluate runs/base --minimal-pairs blimp",
         _evaluate,
-    ),
-    "import": Verb(
-        "Make a model folder of a TensorFlow checkpoint of Google's, or of NVIDIA's .pt file; needs no TensorFlow.",
-        "  bertsmith import uncased_L-12_H-768_A-12 --out bert-base\n"
-        "  bertsmith import ckpt_8601.pt --config bert_config.json --vocab vocab.txt --out bert-large",
-        _import,
     ),
 }

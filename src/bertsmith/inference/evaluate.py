@@ -1,4 +1,4 @@
-"""The metrics of a finished model on labelled rows."""
+"""The metrics of a finished model on labelled rows, and of answers to questions that any program gave."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base.log import say
-from bertsmith.inference.predictor import Predictor
+from bertsmith.base import files
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say, warn
+from bertsmith.inference.predictor import Predictor, changed
+from bertsmith.tasks.answering.figures import named_as_1_1
+from bertsmith.tasks.kinds.qa import Qa
 from bertsmith.tasks.reading.bad_rows import SkippedRows
-from bertsmith.tasks.reading.records import Columns, Source
+from bertsmith.tasks.reading.records import Columns, Source, read_records
+from bertsmith.tasks.scoring.squad import scores_1_1, scores_2_0
 from bertsmith.tasks.sequences import Truncated
 
 
@@ -48,3 +53,49 @@ def evaluate(
     say(f"{len(examples.records):,} rows, {sequences.truncation()}")
     examples.warn_of_empty()
     return Evaluated(predictor.kind, len(examples.records), sequences.truncated, predictor.evaluate(examples, report))
+
+
+def evaluate_predictions(
+    predictions: Path,
+    data: Source,
+    *,
+    null_scores: Path | None = None,
+    columns: Mapping[str, Any] | None = None,
+) -> Evaluated:
+    """What SQuAD's official scripts give for a predictions.json, the answers to questions by their ids: exact_match and
+    f1, by the rules of evaluate-v1.1.py where every question has an answer, else by those of evaluate-v2.0.py.
+
+    data: questions with their answers, each with an id. null_scores: how little likely it is that each has an answer:
+    above 1 it counts as having none, and best_exact and best_f1 are given too (the script's --na-prob-file). Raises
+    BertsmithError for files that are not of these questions.
+    """
+    answers = _by_id(predictions, str, "an answer as text")
+    scores = None if null_scores is None else _by_id(null_scores, (int, float), "a number")
+    records = read_records(data, changed(Columns(), columns or {}), reader=Qa)
+    golds = [(record.id or record.where, [gold.text for gold in record.label]) for record in records]
+    of_1_1 = scores is None and all(texts for _, texts in golds)
+    missing = [name for name, _ in golds if name not in answers]
+    if len(missing) == len(golds):
+        what = f"this file answers none of the {len(golds):,} questions, such as the one with the id {golds[0][0]}"
+        raise BertsmithError(what, predictions, "give the answers to these questions, by their ids")
+    if missing:
+        how = "score 0" if of_1_1 else "are left out"
+        warn(f"{len(missing):,} of {len(golds):,} questions have no prediction and {how}, such as {missing[0]}")
+    if others := len(answers.keys() - {name for name, _ in golds}):
+        say(f"{others:,} of {len(answers):,} predictions are of other questions, and do not count")
+    if scores is not None and (without := [name for name, _ in golds if name in answers and name not in scores]):
+        what = f"this file lacks {len(without):,} of the questions that are answered, such as {without[0]}"
+        raise BertsmithError(what, null_scores or "", "give the file that was written with the answers")
+    figures = scores_1_1(golds, answers) if of_1_1 else named_as_1_1(scores_2_0(golds, answers, scores))
+    return Evaluated(Qa.kind, len(golds), Truncated(0, 0), figures)
+
+
+def _by_id(path: Path, kind: type | tuple[type, ...], named: str) -> dict[str, Any]:
+    """A JSON object with a value of this type for each question."""
+    values = files.read_json(path)
+    if not isinstance(values, dict):
+        raise BertsmithError("this file holds no object of ids and values", path, "see docs/question-answering.md")
+    for name, value in values.items():
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise BertsmithError(f"the value of question {name} is {value!r}, not {named}", path, "write it anew")
+    return values

@@ -13,7 +13,7 @@ from torch import nn
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say, warn
+from bertsmith.base.log import say
 from bertsmith.inference.backends.model import ready_model
 from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_config
 from bertsmith.tasks.kinds.likelihood import Likelihood
@@ -158,11 +158,9 @@ class Predictor:
         them, such as tables and pictures."""
         assert isinstance(self._task, Task)
         scores = self._runner.scores(self._model, examples.sequences, self._task.per_token)
-        if report is not None and self._task.has_report:
+        if report is not None:
             self._task.write(scores, examples, report)
             say(f"report: {report}")
-        elif report is not None:
-            warn(f"there is no report for models of {self._task.kind}; {report} is not written")
         return self._task.evaluate(scores, examples)
 
     def for_likelihood(self, left_to_right: bool = False) -> Self:

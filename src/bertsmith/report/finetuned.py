@@ -25,6 +25,7 @@ _ROWS_OF = {
 }
 _MOST_BINS = 100  # more than a report has
 _TEXTS = ("text", "text_b", "word")
+_DOUBT_FIGURES = ("self_confidence", "margin", "difference", "deviations", "probability", "loss", "cosine", "rank")
 
 
 def finetuned(runs: Runs, limits: Limits) -> list[Markup]:
@@ -219,7 +220,7 @@ def _calibration(found: Mapping[str, Any], name: str) -> Markup:
         used = "used" if found["kept"] else "not used"
         facts += [f"temperature {number(found['fitted'])} ({used})", found["remark"]]
     title = f"Calibration{_note(found)}: share that is right, over the probability of the prediction"
-    chart = Chart(name, title, lines, "probability of the predicted label", True, ends=(0.0, 1.0))
+    chart = Chart(name, title, lines, "probability of the prediction", True, ends=(0.0, 1.0))
     bins = table("Bins of the calibration", ["", "probability", "rows", "mean probability", "share right"], told)
     return _charted(chart, lines, facts, bins)
 
@@ -261,19 +262,18 @@ def _doubts(found: Mapping[str, Any], limits: Limits, part: str) -> Markup:
     doubts = found["likely_label_errors"]
     if not doubts:
         return paragraph("No label is doubtful.")
-    figures = [key for key in ("self_confidence", "margin", "difference", "deviations") if key in doubts[0]]
-    named = any("label" in each for each in doubts)
+    figures = [name for name in _DOUBT_FIGURES if name in doubts[0]]
+    named = [name for name in ("label", "given", "suggested") if name in doubts[0]]
     rows = [
         [
             str(each.get("where", NOTHING)),
-            *([element("bdi", str(each.get("label", "")))] if named else []),
-            *(element("bdi", _label(each[side])) for side in ("given", "suggested")),
+            *(element("bdi", _label(each[name])) for name in named),
             _texts(each, limits, part),
             *(number(each[key]) for key in figures),
         ]
         for each in doubts
     ]
-    head = ["where", *(["label"] if named else []), "given", "suggested", "text", *map(title_for, figures)]
+    head = ["where", *named, "text", *map(title_for, figures)]
     return table(f"Likeliest label errors, by {found['found_by']}", head, rows, left=len(head) - len(figures))
 
 

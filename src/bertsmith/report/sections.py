@@ -72,7 +72,9 @@ def _last(run: RunRead) -> dict[str, str]:
     found = {f"training: {name}": value for name, value in _figures(run.last_line) if _is_score(name)}
     if run.result is not None:
         for part, figures in run.result.tuned.items():
-            found |= {f"kept model, {part}: {title_for(name)}": number(value) for name, value in figures.items()}
+            found |= {
+                f"kept model, {title_for(part)}: {title_for(name)}": number(value) for name, value in figures.items()
+            }
         return found
     last = [each for each in run.measured if each["kind"] == "evaluation"][-1:]
     for record in [each for each in run.measured if each["kind"] == "final"] or last:

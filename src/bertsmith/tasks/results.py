@@ -17,6 +17,9 @@ _SHOWN_CHANGE = 5e-5
 
 BEST, MEDIAN, LAST = "best", "median", "last"
 
+CROSS_FITTED_DEV = "dev_cross_fitted"
+"""Under which `tuned` has the figures of dev rows by thresholds that were tuned on other dev rows."""
+
 TEST = "test_"
 """What stands before the names of the figures on the test rows in a record of metrics."""
 
@@ -55,7 +58,8 @@ class FinetuneResult:
     folder: the run folder, None where none was wanted. keep_seed: whose model is kept: the best seed's, the one's in
     the middle ("median"), or the "last" one's after its last step. folds, shares: every figure after the last step of
     the trainings on folds, and on shares of the training rows, by number and by percentage. tuned: every figure of the
-    kept weights on dev and test, with what was tuned on dev after training. baseline: the metric of the best answer
+    kept weights on dev and test, with what was tuned on dev after training; and where thresholds were, those of dev
+    rows by thresholds that were tuned on others (`CROSS_FITTED_DEV`). baseline: the metric of the best answer
     that does not look at the text, which is `baseline_name`. class_counts: training rows of each label. rows,
     truncated: of train, dev, test and, where rows were made, augmented. seconds: wall time of the call that ended the
     run.
@@ -170,7 +174,7 @@ class FinetuneResult:
             f"kept seed {kept.seed}{why if len(self.seeds) > 1 else ''}, epoch {self.kept_epoch.epoch:g}: {score:.4f}",
         ]
         if abs(self.tuned_score - score) > _SHOWN_CHANGE:
-            found.append(f"{self.tuned_score:.4f} by the finished model")
+            found.append(f"{self.tuned_score:.4f} by the finished model{self._of_tuning()}")
         if self.tuned_score <= self.baseline:
             what = "no better than the best answer that does not look at the text"
             found.append(f"{what}: try another learning rate, more epochs, or an encoder that was trained for longer")
@@ -183,6 +187,13 @@ class FinetuneResult:
             curve = [f"{share}% {figures[self.metric]:.4f}" for share, figures in self.shares.items()]
             found.append(f"after the last step on {', '.join(curve)}, 100% {np.mean(self.last_scores):.4f}")
         return "; ".join(found)
+
+    def _of_tuning(self) -> str:
+        """What a score on the rows that thresholds were tuned on is worth, in words."""
+        by_others = self.tuned.get(CROSS_FITTED_DEV, {}).get(self.metric)
+        if by_others is None:
+            return ""
+        return f" on the dev rows that its thresholds were tuned on, {by_others:.4f} with thresholds of other dev rows"
 
 
 def kept_seed(keep_seed: str, scores: Sequence[float]) -> int:

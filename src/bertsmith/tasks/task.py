@@ -342,6 +342,11 @@ class Task(Answering):
         """The task with what is fitted to the dev rows after training, such as thresholds."""
         return self
 
+    def cross_fitted(self, scores: Floats, examples: Examples) -> dict[str, float]:
+        """The metrics of the dev rows where each is decided by thresholds that were tuned on others, over 5 folds; {}
+        where no threshold is tuned."""
+        return {}
+
     @abstractmethod
     def baseline(self, metric: str, examples: Examples) -> float:
         """A metric of the best answer that does not look at the text (`baseline_name`)."""
@@ -382,10 +387,6 @@ class Task(Answering):
         """The `outputs` of sequences as `Runner.scores` gives them."""
         return np.concatenate(outputs) if self.per_token else np.stack(outputs)
 
+    @abstractmethod
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The report of the dev or the test rows, and files of this kind alone, into a folder that is made."""
-
-    @property
-    def has_report(self) -> bool:
-        """Whether `write` writes anything."""
-        return type(self).write is not Task.write

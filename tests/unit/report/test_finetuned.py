@@ -12,11 +12,15 @@ import pytest
 from bertsmith.report.page import page
 from bertsmith.report.parts import Limits
 from bertsmith.report.reading import read_runs
-from bertsmith.tasks.report.parts import About
+from bertsmith.tasks.answering.figures import figures_of_each
+from bertsmith.tasks.report.parts import About, write_doubts
 from bertsmith.tasks.report.report import (
+    Answered,
     Classified,
     Entities,
     Labelled,
+    report_answers,
+    report_choices,
     report_classes,
     report_labels,
     report_numbers,
@@ -119,6 +123,35 @@ def test_numbers(shown: Callable[..., Parsed]) -> None:
     assert len(found.tables["Parts of the calibration"]) == 11
     doubts = next(name for name in found.tables if name.startswith("Likeliest label errors"))
     assert found.tables[doubts][0] == ["where", "given", "suggested", "text", "difference", "deviations"]
+
+
+def test_choices(shown: Callable[..., Parsed]) -> None:
+    of, texts = classified(3, 60), [[f"{place}: choice {place}" for place in range(3)]] * 60
+    found = shown(lambda folder: report_choices(folder, about(60), of, texts))
+    assert found.column("Figures with 95% intervals").keys() == {"accuracy"}
+    assert [row[0] for row in found.tables["Classes"][1:]] == list(of.names)
+    doubts = next(name for name in found.tables if name.startswith("Likeliest label errors"))
+    assert found.tables[doubts][1][1] in texts[0]
+
+
+def test_questions(shown: Callable[..., Parsed]) -> None:
+    draw = np.random.default_rng(0)
+    exact, answerable = draw.random(40) < 0.5, draw.random(40) < 0.7
+    of = Answered(["gold"] * 40, ["near"] * 40, draw.random(40), exact, draw.random(40), answerable)
+    scores = np.stack([exact, exact], axis=1).astype(np.float64)
+    found = shown(lambda folder: report_answers(folder, about(40), of, figures_of_each(scores, answerable)))
+    figures = found.column("Figures with 95% intervals")
+    assert figures.keys() == {"exact match", "f1", "HasAns exact", "HasAns f1", "NoAns exact", "NoAns f1"}
+    assert [row[0] for row in found.tables["Classes"][1:]] == ["with an answer", "without an answer"]
+    doubts = found.tables[next(name for name in found.tables if name.startswith("Likeliest label errors"))]
+    assert doubts[0] == ["where", "given", "suggested", "text", "probability", "loss"]
+    assert doubts[1][1:3] == ["gold", "near"]
+
+
+def test_pairs_whose_text_comes_late(shown: Callable[..., Parsed]) -> None:
+    """They have no label that another is suggested for."""
+    found = shown(lambda folder: write_doubts(folder, about(3), [{"row": 1, "rank": 7}], "rank"))
+    assert found.tables["Likeliest label errors, by rank"] == [["where", "text", "rank"], ["dev.csv:3", "a text", "7"]]
 
 
 def test_tags(shown: Callable[..., Parsed]) -> None:

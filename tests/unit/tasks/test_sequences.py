@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.tasks.reading.records import Record
-from bertsmith.tasks.sequences import by_length, encode, pack
+from bertsmith.tasks.sequences import by_length, encode, pack, row_means, unit_means
 from bertsmith.tokens.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b"]
 TOKENIZER = Tokenizer.from_vocabulary(PIECES, lowercase=True)
 CLS, SEP, MASK = 2, 3, 4
 text = st.lists(st.sampled_from("abcdefgh"), max_size=20).map(" ".join)
+document = st.lists(st.sampled_from("abcdefgh"), max_size=90).map(" ".join)
 
 
 def record(a, b=None):
@@ -53,6 +54,52 @@ def test_keeping_the_end_cuts_as_much_of_each_text_from_its_beginning(a, b, max_
     firsts, seconds = ([each[1:split] for each in parts], [each[split + 1 : -1] for each in parts])
     assert firsts[0] == firsts[1][::-1]
     assert seconds[0] == seconds[1][::-1]
+
+
+@given(a=text, b=document, pair=st.booleans(), max_length=st.integers(8, 40), overlap=st.integers(0, 60))
+@settings(deadline=None)
+def test_windows_cover_every_token_of_a_document_and_overlap_as_asked(a, b, pair, max_length, overlap):
+    """The document is the second of two texts, or the only one."""
+    sequences = encode([record(a, b) if pair else record(b)], TOKENIZER, max_length, overlap=overlap)
+    asked, whole = ([PIECES.index(piece) for piece in each.split()] for each in (a if pair else "", b))
+    room = max_length - 2 - pair
+    kept = asked if len(asked) + len(whole) <= room else asked[: room // 2]
+    before = [CLS, *kept, SEP] if pair else [CLS]
+    assert all(len(ids) <= max_length for ids in sequences.ids)
+    assert all(ids[: len(before)].tolist() == before and ids[-1] == SEP for ids in sequences.ids)
+    first, *others = [ids[len(before) : -1].tolist() for ids in sequences.ids]
+    shared = min(overlap, (room - len(kept)) // 2)
+    for window in others:
+        assert first[len(first) - shared :] == window[:shared]
+        assert len(window) > shared, "a window that has nothing new"
+        first += window[shared:]
+    assert first == whole
+    assert sequences.lost_tokens.tolist() == [len(asked) - len(kept)] + [0] * len(others)
+    assert sequences.rows.tolist() == [0] * len(sequences.ids)
+
+
+@given(
+    documents=st.lists(document, min_size=1, max_size=5),
+    a=st.none() | text,
+    max_length=st.integers(8, 40),
+    overlap=st.integers(0, 60),
+    seed=st.integers(0, 2**31),
+)
+@settings(deadline=None)
+def test_a_short_document_is_not_changed_by_windows_nor_by_joining_them(documents, a, max_length, overlap, seed):
+    records = [record(each) if a is None else record(a, each) for each in documents]
+    windows, cut = (encode(records, TOKENIZER, max_length, overlap=each) for each in (overlap, None))
+    scores = np.random.default_rng(seed).normal(size=(len(windows.ids), 3)).astype(np.float32)
+    inputs = pack(windows, np.arange(len(windows.ids)), torch.device("cpu"), windows.rows)
+    joined, of_units = row_means(scores, windows), unit_means(torch.from_numpy(scores), inputs).numpy()
+    for row, members in enumerate(map(range, windows.row_offsets, windows.row_offsets[1:])):
+        if len(members) == 1:
+            assert joined[row].tolist() == of_units[row].tolist() == scores[members[0]].tolist()
+        if not cut.lost_tokens[row]:
+            assert [windows.ids[member].tolist() for member in members] == [cut.ids[row].tolist()]
+            assert windows.first_segments[members[0]] == cut.first_segments[row]
+        np.testing.assert_allclose(joined[row], scores[members].mean(0, dtype=np.float64), rtol=1e-6)
+        np.testing.assert_allclose(of_units[row], joined[row], rtol=1e-5, atol=1e-6)
 
 
 def test_a_literal_special_is_text_unless_asked_for():

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bertsmith.tasks.answering.best import Best
 from bertsmith.tasks.reading.records import Record
-from bertsmith.tasks.scoring.squad import Gold, best_threshold, scores_1_1, scores_2_0
+from bertsmith.tasks.scoring.resampling import Figures, mean_figures
+from bertsmith.tasks.scoring.squad import Gold, best_threshold, each_1_1, each_2_0, scores_1_1, scores_2_0
+
+Floats = NDArray[np.float64]
 
 
 def figures(best: Sequence[Best], records: Sequence[Record], threshold: float) -> dict[str, float]:
@@ -20,15 +26,55 @@ def figures(best: Sequence[Best], records: Sequence[Record], threshold: float) -
     """
     questions = _questions(records)
     chosen = {str(number): each.chosen(threshold).text for number, each in enumerate(best)}
-    has_null = any(each.null_score is not None for each in best)
-    if not has_null and all(record.label for record in records):
+    if all_have_answers(best, records):
         return scores_1_1(questions, chosen)
     found = scores_2_0(questions, chosen)
-    if has_null:
+    if _has_null(best):
         at_best = scores_2_0(questions, *_spans(best))
         found |= {name: value for name, value in at_best.items() if name.startswith("best_")}
-    found = {name: value for name, value in found.items() if not name.endswith("total")}
-    return {"exact_match": found.pop("exact"), **found}
+    return named_as_1_1(found)
+
+
+def named_as_1_1(found: Mapping[str, float]) -> dict[str, float]:
+    """Figures of 2.0 under the names of those of 1.1, where these have them, without the numbers of questions."""
+    figures = {name: value for name, value in found.items() if not name.endswith("total")}
+    return {"exact_match": figures.pop("exact"), **figures}
+
+
+def all_have_answers(best: Sequence[Best], records: Sequence[Record]) -> bool:
+    """Whether the rules of 1.1 hold."""
+    return not _has_null(best) and all(record.label for record in records)
+
+
+def _has_null(best: Sequence[Best]) -> bool:
+    return any(each.null_score is not None for each in best)
+
+
+def scores_of_each(best: Sequence[Best], records: Sequence[Record], thresholds: Floats) -> Floats:
+    """exact match and F1 of the answer to each record, from 0 to 1: float64[N, 2]. thresholds: float64[N]."""
+    chosen = {str(number): each.chosen(thresholds[number]).text for number, each in enumerate(best)}
+    each_of = each_1_1 if all_have_answers(best, records) else each_2_0
+    return np.array(each_of(_questions(records), chosen), dtype=np.float64)
+
+
+def figures_of_each(scores: Floats, answerable: NDArray[np.bool_] | None) -> Figures:
+    """Those of `figures` that need no threshold of their own, in percent. answerable: of each question, by the rules of
+    2.0; None by those of 1.1."""
+    found = mean_figures(("exact_match", "f1"), 100.0 * scores)
+    for prefix, among in () if answerable is None else (("HasAns", answerable), ("NoAns", ~answerable)):
+        if among.any():
+            found = found.and_also(mean_figures((f"{prefix}_exact", f"{prefix}_f1"), 100.0 * scores, among))
+    return found
+
+
+def thresholds_of_others(best: Sequence[Best], records: Sequence[Record], fold: NDArray[np.int64]) -> Floats:
+    """For each record the threshold that is tuned on the records of the other folds, or on all where there is one fold:
+    float64[N]."""
+    found = np.empty(len(best))
+    for number in np.unique(fold):
+        others = [row for row in range(len(best)) if fold[row] != number] or range(len(best))
+        found[fold == number], _ = tuned_threshold([best[row] for row in others], [records[row] for row in others])
+    return found
 
 
 def tuned_threshold(best: Sequence[Best], records: Sequence[Record]) -> tuple[float, float]:

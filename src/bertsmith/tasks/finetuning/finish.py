@@ -17,7 +17,7 @@ from bertsmith.tasks.finetuning.trials import FOLD, SHARE, trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.nvidia_results import NVIDIA_FILE, nvidia_results
 from bertsmith.tasks.report.parts import OUT_OF_FOLD, REPORT
-from bertsmith.tasks.results import LAST, FinetuneResult, kept_seed, last_figures, results_of
+from bertsmith.tasks.results import CROSS_FITTED_DEV, LAST, FinetuneResult, kept_seed, last_figures, results_of
 from bertsmith.tasks.task import Examples, Runner
 from bertsmith.training.checkpoints import Best, drop_checkpoints, load_best
 from bertsmith.training.run_folder import Run
@@ -35,7 +35,7 @@ def finish(work: Work, run: Run, model: nn.Module, bests: Sequence[Best], second
     work, tuned = _tuned(work, model.eval(), runner, run.folder / REPORT)
     result = _result(work, run, tuned, seconds)
     say(result.line())
-    if work.settings.report and work.task.has_report:
+    if work.settings.report:
         say(f"report: {run.folder / REPORT}")
     if work.settings.nvidia_results:
         keys = nvidia_results(result, work.parts, model, runner, run.metrics("train"))
@@ -61,6 +61,8 @@ def _tuned(work: Work, model: nn.Module, runner: Runner, report: Path) -> tuple[
         if folds is not None:
             task.write(*folds, report / OUT_OF_FOLD)
     figures = {part: task.evaluate(scores[part], rows) for part, rows in held_out.items()}
+    if by_others := task.cross_fitted(scores["dev"], work.parts["dev"]):
+        figures[CROSS_FITTED_DEV] = by_others
     return replace(work, task=task), figures
 
 

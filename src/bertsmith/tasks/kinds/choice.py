@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, takewhile
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -38,6 +39,8 @@ from bertsmith.tasks.reading.records import (
     row_of,
     text_of,
 )
+from bertsmith.tasks.report.parts import about_records
+from bertsmith.tasks.report.report import Classified, report_choices
 from bertsmith.tasks.scoring.classes import accuracy
 from bertsmith.tasks.sequences import Inputs, Sequences, encode
 from bertsmith.tasks.settings import FinetuneSettings
@@ -160,6 +163,14 @@ class Choice(Task):
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
         return {"accuracy": accuracy(_table(scores, examples.sequences).argmax(1), _truths(examples))}
 
+    def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
+        """The report (`tasks/report`)."""
+        table = _table(scores, examples.sequences)
+        names = tuple(f"choice {place}" for place in range(table.shape[1]))
+        found = Classified(names, table, _truths(examples), table.argmax(1))
+        listed = [_numbered_texts(record) for record in examples.records]
+        report_choices(folder, about_records(examples.part, examples.records), found, listed)
+
     def baseline(self, metric: str, examples: Examples) -> float:
         most_frequent = int(next(iter(self.counts or {"0": 0})))
         truths = _truths(examples)
@@ -177,8 +188,7 @@ class Choice(Task):
         return {"pairs": self.pairs, "most_choices": self.most}
 
     def shown(self, record: Record) -> str:
-        assert isinstance(record, ChoiceRecord)
-        return f"{record.label}: {record.choices[record.label]}"
+        return _numbered_texts(record)[int(record.label)]
 
     def answers_of(self, scores: Floats, records: Sequence[Record], sequences: Sequences) -> list[Answer]:
         """{"label", "choice", "score", "scores"} for each row: the number of the likeliest choice and its text, its
@@ -280,6 +290,12 @@ def _table(scores: Floats, sequences: Sequences) -> Floats:
     table = np.full((len(counts), int(counts.max())), -np.inf, dtype=np.float32)
     table[np.arange(table.shape[1]) < counts[:, None]] = scores[:, 0]
     return table
+
+
+def _numbered_texts(record: Record) -> list[str]:
+    """The choices of a row, each behind its number."""
+    assert isinstance(record, ChoiceRecord)
+    return [f"{place}: {choice}" for place, choice in enumerate(record.choices)]
 
 
 def _truths(examples: Examples) -> Ints:

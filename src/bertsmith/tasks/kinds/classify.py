@@ -22,15 +22,15 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.kinds.many_labels import ManyLabels
-from bertsmith.tasks.kinds.pooled import CROSS_FITTED, fitted_number, places_of, truths_of
 from bertsmith.tasks.kinds.pooled import Classifier as Classifier
 from bertsmith.tasks.kinds.pooled import config_labels as config_labels
+from bertsmith.tasks.kinds.pooled import fitted_number, places_of, truths_of
 from bertsmith.tasks.kinds.pooled import names_of_config as names_of_config
 from bertsmith.tasks.losses import PLAIN, Rarity, balanced_weights, single_label_sum
 from bertsmith.tasks.reading.labels import class_name, class_names
 from bertsmith.tasks.reading.pairs import are_pairs
 from bertsmith.tasks.reading.records import Columns, Record, Row
-from bertsmith.tasks.report.parts import about_records, groups_of
+from bertsmith.tasks.report.parts import CROSS_FITTED, about_records, groups_of
 from bertsmith.tasks.report.report import Classified, report_classes
 from bertsmith.tasks.sampling import Sampling, quotas, rows_of_epoch
 from bertsmith.tasks.scoring.calibration import FOLDS, calibrate, calibrated_elsewhere, probabilities
@@ -195,22 +195,31 @@ class Classify(Task):
             say(f"threshold of '{self.positive}': {best.value:.4g}{why or f' ({what})'}")
         return task
 
+    def cross_fitted(self, scores: Floats, examples: Examples) -> dict[str, float]:
+        predicted = self._predicted_by_others(row_means(scores, examples.sequences), examples)
+        return {} if predicted is None else self._metrics(predicted, truths_of(examples))
+
+    def _predicted_by_others(self, logits: Floats, examples: Examples) -> Ints | None:
+        """The class of each row by the threshold that is tuned on other rows; None where none is tuned."""
+        positive, _ = self._sides
+        if not self.fits_threshold or positive is None:
+            return None
+        true = truths_of(examples)[:, None] == positive
+        fold = folds_of(len(true), FOLDS, groups_of(examples.records))
+        decided = cross_fitted(probabilities(logits, self.temperature)[:, [positive]], true, fold)[:, 0]
+        return np.where(decided, positive, 1 - positive)
+
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The report (`tasks/report`)."""
         logits, true = row_means(scores, examples.sequences), truths_of(examples)
         about = about_records(examples.part, examples.records)
-        predicted, note = self._predicted(logits), ""
-        positive, negative = self._sides
+        by_others = self._predicted_by_others(logits, examples) if about.part == "dev" else None
+        predicted, note = (self._predicted(logits), "") if by_others is None else (by_others, CROSS_FITTED)
         if about.part != "dev" or not self.fits_temperature:
             calibration = calibrated_elsewhere(logits, true, self.temperature)
         else:
             calibration = calibrate(logits, true, about.groups)
-        if about.part == "dev" and self.fits_threshold and positive is not None:
-            fold = folds_of(len(true), FOLDS, about.groups)
-            p = probabilities(logits, self.temperature)[:, [positive]]
-            decided = cross_fitted(p, true[:, None] == positive, fold)[:, 0]
-            predicted, note = np.where(decided, positive, 1 - positive), CROSS_FITTED
-        found = Classified(self.names, logits, true, predicted, positive, negative)
+        found = Classified(self.names, logits, true, predicted, *self._sides)
         report_classes(folder, about, found, calibration, note)
 
     def baseline(self, metric: str, examples: Examples) -> float:

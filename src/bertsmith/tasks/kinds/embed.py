@@ -36,6 +36,8 @@ from bertsmith.tokens.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
 SCORED, RANKED = ("spearman", "pearson"), ("mrr", "accuracy")
+_BY_RANK = "how late text_b comes among the texts of all rows; 'rank' is its place, from 1"
+_BY_ORDER = "the largest differences; 'suggested' is the score at the place of the cosine, both in ascending order"
 
 
 @dataclass(frozen=True)
@@ -174,29 +176,25 @@ class Embed(Task):
         return LossSum(losses.sum(), torch.zeros_like(right.sum()) + len(losses), right.sum())
 
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
-        figures = self._figures(scores, examples)
-        return dict(zip(figures.names, figures.of(np.ones(len(examples.records))).tolist(), strict=True))
+        return self._figures(scores, examples).values(len(examples.records))
 
     def _figures(self, scores: Floats, examples: Examples) -> Figures:
         if not are_scored(examples.records):
             ranks = _ranks(scores, examples)
             return mean_figures(RANKED, np.stack([1 / ranks, ranks == 1], 1))
-        every = number_figures(_cosines(scores, examples.sequences), _scores(examples.records))
-        places = [every.names.index(name) for name in SCORED]
-        return Figures(SCORED, lambda weights: every.of(weights)[places])
+        return number_figures(_cosines(scores, examples.sequences), _scores(examples.records)).only(SCORED)
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The figures with their intervals, and rows that may be wrong."""
         about = about_records(examples.part, examples.records)
         write_intervals(folder, about, self._figures(scores, examples))
         if are_scored(examples.records):
+            doubts = far_off(_cosines(scores, examples.sequences), _scores(examples.records))
+            write_doubts(folder, about, doubts, _BY_ORDER)
             return
         ranks = _ranks(scores, examples)
         worst = np.argsort(-ranks, kind="stable")[: np.count_nonzero(ranks > 1)]
-        doubts = [{"row": int(row), "rank": int(ranks[row])} for row in worst]
-        write_doubts(
-            folder, about, doubts, "text_b comes late among the texts of all rows; 'rank' is its place, from 1"
-        )
+        write_doubts(folder, about, [{"row": int(row), "rank": int(ranks[row])} for row in worst], _BY_RANK)
 
     def baseline(self, metric: str, examples: Examples) -> float:
         """What is expected of cosines at random."""
@@ -268,6 +266,18 @@ def _ranks(scores: Floats, examples: Examples) -> Ints:
     table = np.zeros((*targets.shape, scores.shape[1]), dtype=np.float32)
     table[targets != NO_TEXT] = scores
     return ranks_of_like(table, targets)
+
+
+def far_off(cosines: NDArray[np.float64], scores: NDArray[np.float64]) -> list[dict[str, Any]]:
+    """The pairs whose score is furthest from the one at the place of their cosine, both in ascending order: {"row",
+    "given", "suggested", "difference", "cosine"}. Cosines have another scale than scores, and Spearman's correlation
+    depends on the order alone."""
+    suggested = np.empty_like(scores)
+    suggested[np.argsort(cosines, kind="stable")] = np.sort(scores)
+    missed = scores - suggested
+    worst = np.argsort(-np.abs(missed), kind="stable")[: np.count_nonzero(missed)]
+    columns = {"given": scores, "suggested": suggested, "difference": missed, "cosine": cosines}
+    return [{"row": int(row), **{name: float(values[row]) for name, values in columns.items()}} for row in worst]
 
 
 def _cosines(scores: Floats, sequences: Sequences) -> NDArray[np.float64]:

@@ -23,7 +23,6 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import soft_label_sum
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.kinds.pooled import (
-    CROSS_FITTED,
     SEVERAL,
     Classifier,
     config_labels,
@@ -36,7 +35,7 @@ from bertsmith.tasks.losses import PLAIN, Rarity, balanced_label_weights, multi_
 from bertsmith.tasks.reading.labels import class_name, class_names, marked_labels, several_labels
 from bertsmith.tasks.reading.pairs import are_pairs
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, columns_of, label_of
-from bertsmith.tasks.report.parts import about_records, groups_of
+from bertsmith.tasks.report.parts import CROSS_FITTED, about_records, groups_of
 from bertsmith.tasks.report.report import Labelled, report_labels
 from bertsmith.tasks.sampling import Sampling, rows_of_epoch
 from bertsmith.tasks.scoring.calibration import FOLDS, yes_probabilities
@@ -202,14 +201,23 @@ class ManyLabels(Task):
             say(f"thresholds: 0.5 stays for {len(kept)} of {len(found)} labels ({why}): {', '.join(kept)}")
         return task
 
+    def cross_fitted(self, scores: Floats, examples: Examples) -> dict[str, float]:
+        predicted = self._predicted_by_others(row_means(scores, examples.sequences), examples)
+        return {} if predicted is None else label_metrics(predicted, truths_of(examples) > 0)
+
+    def _predicted_by_others(self, logits: Floats, examples: Examples) -> Bools | None:
+        """The labels of each row by thresholds that are tuned on other rows; None where none is tuned."""
+        if set(self.thresholds) == {HALF}:
+            return None
+        true, fold = truths_of(examples) > 0, folds_of(len(logits), FOLDS, groups_of(examples.records))
+        return cross_fitted(yes_probabilities(logits), true, fold)
+
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The report (`tasks/report`)."""
         logits, true = row_means(scores, examples.sequences), truths_of(examples) > 0
         about = about_records(examples.part, examples.records)
-        p, predicted, note = yes_probabilities(logits), self._predicted(logits), ""
-        if about.part == "dev" and set(self.thresholds) != {HALF}:
-            predicted = cross_fitted(p, true, folds_of(len(true), FOLDS, about.groups))
-            note = CROSS_FITTED
+        by_others = self._predicted_by_others(logits, examples) if about.part == "dev" else None
+        predicted, note = (self._predicted(logits), "") if by_others is None else (by_others, CROSS_FITTED)
         report_labels(folder, about, Labelled(self.names, logits, true, predicted, self.thresholds), note)
 
     def baseline(self, metric: str, examples: Examples) -> float:

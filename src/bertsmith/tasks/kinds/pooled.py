@@ -24,7 +24,6 @@ from bertsmith.tasks.task import Examples
 
 SINGLE, SEVERAL = "single_label_classification", "multi_label_classification"
 _SHOWN = 8
-CROSS_FITTED = "each row is decided by thresholds that were tuned on other rows, over 5 folds"
 
 
 class Classifier(nn.Module):

@@ -25,17 +25,29 @@ from bertsmith.model.encoder import Encoder
 from bertsmith.model.linear import Linear
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.tasks.answering.best import Best, SpanRules, best_of
-from bertsmith.tasks.answering.figures import figures, prediction_files, tuned_threshold
+from bertsmith.tasks.answering.figures import (
+    all_have_answers,
+    figures,
+    figures_of_each,
+    prediction_files,
+    scores_of_each,
+    thresholds_of_others,
+    tuned_threshold,
+)
 from bertsmith.tasks.answering.rows import IMPOSSIBLE, START, doubts, learnable, question_of
 from bertsmith.tasks.answering.windows import WindowRules, Windows, gaps, targets_of, windows_of
 from bertsmith.tasks.reading.bad_rows import Report, pass_over
 from bertsmith.tasks.reading.records import Columns, Record, Row
+from bertsmith.tasks.report.parts import CROSS_FITTED, about_records, groups_of
+from bertsmith.tasks.report.report import Answered, report_answers
+from bertsmith.tasks.scoring.calibration import FOLDS, log_probabilities
+from bertsmith.tasks.scoring.resampling import folds_of
+from bertsmith.tasks.scoring.squad import ANSWERED, UNANSWERABLE
 from bertsmith.tasks.sequences import Inputs, Sequences
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 from bertsmith.tokens.tokenizer import Tokenizer
 
-ANSWERED, UNANSWERABLE = "with an answer", "without an answer"
 # Below every score that a model gives, and above what overflows when it is subtracted from one.
 _NEVER = -1e30
 _WHOLE = ("doc_stride", "max_query_length", "n_best", "max_answer_length")
@@ -187,8 +199,16 @@ class Qa(Task):
         if not self.tunes:
             return self
         threshold, f1 = tuned_threshold(self._best(scores, examples.sequences), examples.records)
-        say(f"no answer is given where its score is {threshold:.4f} above the best span's: dev f1 {f1:.2f}")
+        what = f"no answer is given where its score is {threshold:.4f} above the best span's"
+        say(f"{what}: f1 {f1:.2f} on the dev rows that this was tuned on")
         return replace(self, threshold=threshold)
+
+    def cross_fitted(self, scores: Floats, examples: Examples) -> dict[str, float]:
+        if not self.tunes:
+            return {}
+        best, records = self._best(scores, examples.sequences), examples.records
+        each = scores_of_each(best, records, thresholds_of_others(best, records, _folds(records)))
+        return figures_of_each(each, _answerable(records)).values(len(records))
 
     def baseline(self, metric: str, examples: Examples) -> float:
         """That of answering no question, in percent: the share of those that have no answer."""
@@ -229,10 +249,44 @@ class Qa(Task):
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The files of run_squad.py: the answers, the best answers of each question and, where one may have none, by
-        how much the score of none is above that of the best span."""
-        best = self._best(scores, examples.sequences)
-        for name, value in prediction_files(best, examples.records, self.threshold).items():
+        how much the score of none is above that of the best span; and the report (`tasks/report`)."""
+        best, records = self._best(scores, examples.sequences), examples.records
+        for name, value in prediction_files(best, records, self.threshold).items():
             files.write_json(folder / name, value)
+        thresholds, note = np.full(len(best), self.threshold), ""
+        if examples.part == "dev" and self.tunes:
+            thresholds, note = thresholds_of_others(best, records, _folds(records)), CROSS_FITTED
+        chosen = [each.chosen(threshold) for each, threshold in zip(best, thresholds, strict=True)]
+        each = scores_of_each(best, records, thresholds)
+        answerable = None if all_have_answers(best, records) else _answerable(records)
+        of = Answered(
+            given=[" | ".join(dict.fromkeys(gold.text for gold in record.label)) for record in records],
+            found=[guess.text for guess in chosen],
+            probabilities=np.array([guess.probability for guess in chosen]),
+            exact=each[:, 0] > 0,
+            losses=_losses(scores, examples),
+            answerable=answerable,
+        )
+        report_answers(folder, about_records(examples.part, records), of, figures_of_each(each, answerable), note)
+
+
+def _answerable(records: Sequence[Record]) -> NDArray[np.bool_]:
+    return np.array([bool(record.label) for record in records])
+
+
+def _folds(records: Sequence[Record]) -> NDArray[np.int64]:
+    return folds_of(len(records), FOLDS, groups_of(records))
+
+
+def _losses(scores: Floats, examples: Examples) -> NDArray[np.float64]:
+    """The loss of each question, the mean over its windows: float64[N]."""
+    sequences = examples.sequences
+    targets = np.asarray(examples.targets[np.arange(len(examples.targets))])
+    windows = np.split(scores, np.cumsum(sequences.lengths)[:-1])
+    pairs = zip(windows, targets, strict=True)
+    each = [-log_probabilities(window.T)[[0, 1], places].mean() for window, places in pairs]
+    sums = np.add.reduceat(np.array(each), sequences.row_offsets[:-1])
+    return np.asarray(sums / np.diff(sequences.row_offsets))
 
 
 def _padded(scores: Tensor, inputs: Inputs) -> Tensor:

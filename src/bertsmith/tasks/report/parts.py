@@ -20,6 +20,7 @@ PER_CLASS, CONFUSION, CALIBRATION = "per_class", "confusion", "calibration"
 OUT_OF_FOLD = "folds"
 """The name of the training rows with scores of models that did not train on them."""
 INTERVALS_FILE, DOUBTS_FILE = "intervals.json", "likely_label_errors.json"
+CROSS_FITTED = "each row is decided by thresholds that were tuned on other rows, over 5 folds"
 
 
 @dataclass(frozen=True)

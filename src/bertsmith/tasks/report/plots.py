@@ -106,14 +106,14 @@ def calibration_plot(path: Path, before: Reliability, after: Reliability | None,
         x, y = [one.confidence for one in full], [one.accuracy for one in full]
         upper.plot(x, y, "-", color=colour, linewidth=1.2, label=label)
         sizes = [15 + 100 * one.rows / max(other.rows for other in full) for one in full]
-        upper.scatter(x, y, s=sizes, color=colour, alpha=0.6, edgecolors="none")
+        upper.scatter(x, y, s=sizes, color=colour, alpha=0.6, edgecolors="none", clip_on=False, zorder=3)
         width = (each.bins[0].high - each.bins[0].low) / (len(shown) + 0.5)
         places = [one.low + (number + 0.75) * width for one in full]
         lower.bar(places, [one.rows for one in full], width=width, color=colour, alpha=0.8)
     upper.set(xlim=(0, 1), ylim=(-0.02, 1.02), ylabel="share that is right")
-    upper.legend(fontsize=8, loc="upper left")
+    figure.legend(loc="outside lower center", fontsize=8)
     upper.set_title(title, fontsize=10, parse_math=False)
-    lower.set(xlabel="probability of the predicted label", ylabel="rows")
+    lower.set(xlabel="probability of the prediction", ylabel="rows")
     for axes in (upper, lower):
         axes.grid(color="#e6e6e6")
         axes.set_axisbelow(True)

@@ -1,4 +1,5 @@
-"""The reports of a classifier, of a classifier with any number of labels, of a regressor and of a tagger.
+"""The reports of a classifier, of a classifier with any number of labels, of a regressor, of a tagger, of multiple
+choice and of questions.
 
 Legend: N rows, C classes, L labels.
 """
@@ -31,11 +32,14 @@ from bertsmith.tasks.scoring.calibration import (
     as_two_classes,
     log_probabilities,
     reliability,
+    reliability_of_answers,
 )
-from bertsmith.tasks.scoring.classes import class_figures, class_table, confusion, count_figures, table_of
+from bertsmith.tasks.scoring.classes import class_figures, class_table, confusion, count_figures, f1_of, table_of
 from bertsmith.tasks.scoring.label_errors import MOST, Doubt, confident_doubts, worst_by_loss
 from bertsmith.tasks.scoring.multilabel import label_figures, label_table
 from bertsmith.tasks.scoring.numbers import number_figures
+from bertsmith.tasks.scoring.resampling import Figures
+from bertsmith.tasks.scoring.squad import ANSWERED, UNANSWERABLE
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -44,6 +48,8 @@ AnyFloats = NDArray[np.floating[Any]]
 
 _BY_LOSS = "the highest losses of rows that the model labels otherwise"
 _BY_CONFIDENCE = "confident learning (Northcutt et al., 2021), lowest normalised margin first"
+_BY_ANSWER = "the highest losses of questions whose answer is not exact"
+_NO_ANSWER = "(no answer)"
 _ECE = "the mean over rows of |confidence - accuracy| of their bin, in bins of equal width"
 
 
@@ -64,12 +70,60 @@ def report_classes(folder: Path, about: About, of: Classified, calibration: Cali
     """Writes `per_class`, `confusion` and `calibration` as JSON and PNG, `intervals.json` and
     `likely_label_errors.json` into the folder."""
     figures = class_figures(of.predicted, of.true, of.names, of.positive, of.negative)
-    found = write_intervals(folder, about, figures, note)
-    rows = class_rows(table_of(confusion(of.predicted, of.true, len(of.names))), of.names, found)
-    _write_table(folder, about, rows, note)
-    _write_confusion(folder, about, of, note)
+    _write_classes(folder, about, of, figures, note)
     _write_calibration(folder, about, calibration)
     _write_class_doubts(folder, about, of)
+
+
+def report_choices(folder: Path, about: About, of: Classified, choices: Sequence[Sequence[str]]) -> None:
+    """The same of multiple choice, where a class is the place of a choice, from 0. choices: of each row."""
+    figures = class_figures(of.predicted, of.true, of.names).only(("accuracy", *map(f1_of, of.names)))
+    _write_classes(folder, about, of, figures)
+    _write_measured(folder, about, reliability(of.logits, of.true), "of the choice that is taken")
+    # Places are no classes, so that confident learning, which compares rows of a class, has nothing to compare.
+    doubts = worst_by_loss(log_probabilities(of.logits), of.true)
+    write_doubts(folder, about, [doubt_of(each, choices[each.row]) for each in doubts], _BY_LOSS)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """given, found: the true answers and the model's to N questions, as text, "" for none. probabilities: of the
+    model's, float64[N]. exact: whether these are exact, bool[N]. losses: float64[N]. answerable: bool[N], whether there
+    is a true answer; None where that is not asked, as in SQuAD 1.1."""
+
+    given: Sequence[str]
+    found: Sequence[str]
+    probabilities: Floats
+    exact: Bools
+    losses: Floats
+    answerable: Bools | None = None
+
+
+def report_answers(folder: Path, about: About, of: Answered, figures: Figures, note: str = "") -> None:
+    """Writes `intervals.json`, `calibration` as JSON and PNG and `likely_label_errors.json`; where questions may have
+    no answer also `per_class` and `confusion`, of questions with and without one."""
+    if of.answerable is None:
+        write_intervals(folder, about, figures, note)
+    else:
+        names = (ANSWERED, UNANSWERABLE)
+        none = np.array([not text for text in of.found], dtype=np.int64)
+        sides = Classified(names, np.zeros((len(none), 2)), (~of.answerable).astype(np.int64), none)
+        each = class_figures(sides.predicted, sides.true, names).only(tuple(map(f1_of, names)))
+        _write_classes(folder, about, sides, figures.and_also(each), note)
+    measured = reliability_of_answers(of.probabilities, of.exact)
+    _write_measured(folder, about, measured, "right is an answer that is exact")
+    order = np.argsort(-of.losses, kind="stable")
+    doubts = [
+        {
+            "row": int(row),
+            "given": of.given[row] or _NO_ANSWER,
+            "suggested": of.found[row] or _NO_ANSWER,
+            "probability": float(of.probabilities[row]),
+            "loss": float(of.losses[row]),
+        }
+        for row in order[~of.exact[order]]
+    ]
+    write_doubts(folder, about, doubts, _BY_ANSWER)
 
 
 @dataclass(frozen=True)
@@ -153,6 +207,14 @@ def report_numbers(folder: Path, about: About, predicted: Floats, true: Floats) 
     ]
     how = "the largest differences; 'deviations' of 1.4826 times their median absolute deviation"
     write_doubts(folder, about, doubts, how)
+
+
+def _write_classes(folder: Path, about: About, of: Classified, figures: Figures, note: str = "") -> None:
+    """The intervals of the figures, which have the F1 of each class, the table of classes and their confusion."""
+    found = write_intervals(folder, about, figures, note)
+    rows = class_rows(table_of(confusion(of.predicted, of.true, len(of.names))), of.names, found)
+    _write_table(folder, about, rows, note)
+    _write_confusion(folder, about, of, note)
 
 
 def _write_table(folder: Path, about: About, rows: Sequence[dict[str, Any]], note: str) -> None:

@@ -22,6 +22,8 @@ BINS = 15
 FOLDS = 5
 LOWEST, HIGHEST = 0.05, 20.0
 """The temperatures that are considered. Where every row is right the best one would be 0."""
+# A probability of 1 of an answer that is wrong would be an infinite loss.
+_LEAST_LIKELY = 1e-12
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ class Bin:
 
 @dataclass(frozen=True)
 class Reliability:
-    """nll: mean negative log-likelihood of the true class, in nats. ece: expected calibration error, the mean over rows
-    of the distance between the confidence of a row's bin and its accuracy."""
+    """nll: mean negative log-likelihood of the true class, or of whether an answer is right, in nats. ece: expected
+    calibration error, the mean over rows of the distance between the confidence of a row's bin and its accuracy."""
 
     nll: float
     ece: float
@@ -93,8 +95,16 @@ def yes_probabilities(logits: AnyFloats) -> Floats:
 def reliability(logits: AnyFloats, true: Ints, temperature: float | Floats = 1.0, bins: int = BINS) -> Reliability:
     """NLL and calibration error of the likeliest class, with `bins` bins of equal width from 0 to 1."""
     logs = log_probabilities(logits, temperature)
-    guess = logs.argmax(1)
-    confidence, right = np.exp(logs.max(1)), (guess == true).astype(np.float64)
+    return _binned(np.exp(logs.max(1)), logs.argmax(1) == true, _nll(logs, true), bins)
+
+
+def reliability_of_answers(confidence: Floats, right: NDArray[np.bool_]) -> Reliability:
+    """The same of answers that are right or wrong, by the probability of each: [N]."""
+    p = np.clip(np.where(right, confidence, 1 - confidence), _LEAST_LIKELY, 1.0)
+    return _binned(confidence, right, float(-np.log(p).mean()), BINS)
+
+
+def _binned(confidence: Floats, right: NDArray[np.bool_], nll: float, bins: int) -> Reliability:
     place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
     counts, confident, correct = (np.bincount(place, each, minlength=bins) for each in (None, confidence, right))
     found = [
@@ -107,8 +117,8 @@ def reliability(logits: AnyFloats, true: Ints, temperature: float | Floats = 1.0
         )
         for number, count in enumerate(counts)
     ]
-    gaps = np.abs(confident - correct).sum() / len(true)
-    return Reliability(_nll(logs, true), float(gaps), tuple(found))
+    gaps = np.abs(confident - correct).sum() / len(right)
+    return Reliability(nll, float(gaps), tuple(found))
 
 
 def _nll(logs: Floats, true: Ints) -> float:

@@ -121,8 +121,7 @@ def class_metrics(
     predicted: Ints, true: Ints, classes: int, positive: int | None = None, negative: int | None = None
 ) -> dict[str, float]:
     """Those of `class_figures` that are not of a class, over all rows."""
-    figures = class_figures(predicted, true, tuple(map(str, range(classes))), positive, negative)
-    found = dict(zip(figures.names, figures.of(np.ones(len(true))).tolist(), strict=True))
+    found = class_figures(predicted, true, tuple(map(str, range(classes))), positive, negative).values(len(true))
     return {name: value for name, value in found.items() if not name.startswith(f1_of(""))}
 
 

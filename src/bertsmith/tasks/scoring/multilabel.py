@@ -39,5 +39,4 @@ def label_figures(predicted: Bools, true: Bools, names: tuple[str, ...]) -> Figu
 
 def label_metrics(predicted: Bools, true: Bools) -> dict[str, float]:
     """`METRICS` of all rows."""
-    found = label_figures(predicted, true, ()).of(np.ones(len(true)))
-    return dict(zip(METRICS, found.tolist(), strict=True))
+    return label_figures(predicted, true, ()).values(len(true))

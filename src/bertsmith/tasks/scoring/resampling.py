@@ -31,6 +31,21 @@ class Figures:
     names: tuple[str, ...]
     of: Callable[[Floats], Floats]
 
+    def values(self, rows: int) -> dict[str, float]:
+        """Of all rows, each once."""
+        return dict(zip(self.names, self.of(np.ones(rows)).tolist(), strict=True))
+
+    def only(self, names: Sequence[str]) -> Figures:
+        """Some of them."""
+        places = [self.names.index(name) for name in names]
+        return Figures(tuple(names), lambda weights: self.of(weights)[places])
+
+    def and_also(self, other: Figures) -> Figures:
+        """These and others of the same rows."""
+        return Figures(
+            (*self.names, *other.names), lambda weights: np.concatenate((self.of(weights), other.of(weights)))
+        )
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -93,7 +108,14 @@ def folds_of(rows: int, count: int, groups: Sequence[Any] | NDArray[Any] | None 
     return np.asarray(fold[unit], dtype=np.int64)
 
 
-def mean_figures(names: Sequence[str], values: NDArray[Any]) -> Figures:
-    """Figures that are means over rows, such as the exact match of questions; values: [N, K]."""
+def mean_figures(names: Sequence[str], values: NDArray[Any], among: NDArray[np.bool_] | None = None) -> Figures:
+    """Figures that are means over rows, such as the exact match of questions; values: [N, K]. among: bool[N], the rows
+    that they are means over, if not all."""
     table = np.asarray(values, dtype=np.float64)
-    return Figures(tuple(names), lambda weights: weights @ table / weights.sum())
+
+    def of(weights: Floats) -> Floats:
+        weights = weights if among is None else weights * among
+        count = weights.sum()
+        return weights @ table / count if count else np.full(len(names), np.nan)
+
+    return Figures(tuple(names), of)

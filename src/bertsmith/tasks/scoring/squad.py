@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 Gold = tuple[str, Sequence[str]]
+ANSWERED, UNANSWERABLE = "with an answer", "without an answer"
+"""What questions are called that have one, and that have none."""
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -42,15 +44,22 @@ def word_f1(prediction: str, gold: str, both_empty: float) -> float:
     return (2 * precision * recall) / (precision + recall)
 
 
-def scores_1_1(questions: Iterable[Gold], predictions: Mapping[str, str]) -> dict[str, float]:
-    """exact_match and f1 over all questions; one without a prediction scores 0, as does one without a gold answer."""
-    exact, f1, total = 0, 0.0, 0
+def each_1_1(questions: Iterable[Gold], predictions: Mapping[str, str]) -> list[tuple[float, float]]:
+    """(exact match, F1) of each question, from 0 to 1; one without a prediction scores 0, as does one without a gold
+    answer."""
+    found = []
     for name, golds in questions:
-        total += 1
-        if name in predictions:
-            exact += exact_match(predictions[name], golds)
-            f1 += max((word_f1(predictions[name], gold, 0.0) for gold in golds), default=0.0)
-    return {"exact_match": 100.0 * exact / max(1, total), "f1": 100.0 * f1 / max(1, total)}
+        given = predictions.get(name)
+        f1 = 0.0 if given is None else max((word_f1(given, gold, 0.0) for gold in golds), default=0.0)
+        found.append((0.0 if given is None else float(exact_match(given, golds)), f1))
+    return found
+
+
+def scores_1_1(questions: Iterable[Gold], predictions: Mapping[str, str]) -> dict[str, float]:
+    """exact_match and f1 over all questions."""
+    each = each_1_1(questions, predictions)
+    exact, f1 = (sum(score[side] for score in each) for side in (0, 1))
+    return {"exact_match": 100.0 * exact / max(1, len(each)), "f1": 100.0 * f1 / max(1, len(each))}
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,12 @@ def _scored(questions: Iterable[Gold], predictions: Mapping[str, str]) -> _Score
             scored.exact[name] = exact_match(predictions[name], wanted)
             scored.f1[name] = max(word_f1(predictions[name], gold, 1.0) for gold in wanted)
     return scored
+
+
+def each_2_0(questions: Iterable[Gold], predictions: Mapping[str, str]) -> list[tuple[float, float]]:
+    """(exact match, F1) of each question that has a prediction, from 0 to 1."""
+    scored = _scored(questions, predictions)
+    return [(score, scored.f1[name]) for name, score in scored.exact.items()]
 
 
 def scores_2_0(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -131,6 +133,19 @@ def test_the_loss_is_a_softmax_over_the_choices_of_each_row(counts, draw):
         assert answer["scores"] == pytest.approx(torch.softmax(row, 0).tolist(), abs=1e-6)
         assert answer["score"] == max(answer["scores"])
         assert answer["choice"] == "cdefgh"[answer["label"]]
+
+
+def test_the_report_shows_the_choices_of_rows_with_any_number_of_them(tmp_path):
+    task = Choice.of_records(records([2, 4, 3]), FinetuneSettings())
+    examples = task.examples(records([2, 4, 3]), TOKENIZER, 16)
+    task.write(np.array([0, 1, 2, 0, 0, 1, 3, 0, 0], dtype=np.float32)[:, None], examples, tmp_path)
+    figures = json.loads((tmp_path / "intervals.json").read_text())["figures"]
+    assert figures["accuracy"]["value"] == pytest.approx(1 / 3)
+    found = json.loads((tmp_path / "likely_label_errors.json").read_text())["likely_label_errors"]
+    assert [(each["where"], each["given"], each["suggested"]) for each in found] == [
+        ("row 3", "2: e", "0: c"),
+        ("row 2", "3: f", "0: c"),
+    ]
 
 
 def test_labels_that_count_from_one_are_warned_of(said):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -176,6 +177,24 @@ def test_a_text_gives_its_vector_and_two_their_cosine():
 def test_numbers_are_written_so_that_they_are_the_same_fp32_again():
     numbers = np.random.default_rng(0).normal(size=5000).astype(np.float32) ** 9
     assert np.array_equal(np.float32(short_numbers(numbers)), numbers)
+
+
+def test_the_report_names_the_pairs_that_are_furthest_from_the_order_of_their_scores(tmp_path: Path):
+    rows = [{"text": f"a {'b ' * row}", "text_b": "c", "label": score} for row, score in enumerate([0, 1, 2, 2, 5])]
+    cosines = np.array([0.1, 0.2, 0.9, 0.3, 0.4])
+    vectors = np.zeros((10, 2), dtype=np.float32)
+    vectors[::2, 0], vectors[1::2] = 1, np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1)
+    Embed(scored=True).write(vectors, examples(rows), tmp_path)
+    found = json.loads((tmp_path / "likely_label_errors.json").read_text())["likely_label_errors"]
+    # In the order of the cosines the third would have the highest score, and the last one of the two that are 2.
+    assert [(each["where"], each["given"], each["suggested"]) for each in found] == [
+        ("row 3", 2.0, 5.0),
+        ("row 5", 5.0, 2.0),
+    ]
+    assert [each["cosine"] for each in found] == pytest.approx([0.9, 0.4], abs=1e-6)
+    figures = json.loads((tmp_path / "intervals.json").read_text())["figures"]
+    assert figures.keys() == {"spearman", "pearson"}
+    assert figures["spearman"]["value"] == pytest.approx(spearmanr(cosines, [0, 1, 2, 2, 5]).statistic)
 
 
 def test_the_report_names_pairs_whose_text_comes_late(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.tasks.answering.gold import Gold
 from bertsmith.tasks.answering.windows import Windows
-from bertsmith.tasks.kinds.qa import Qa, SpanModel
+from bertsmith.tasks.kinds.qa import Qa, SpanModel, _losses
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.settings import FinetuneSettings
@@ -95,6 +96,36 @@ def test_figures_threshold_and_answers_agree(model):
     cells = tuned.cells({"answer": "", "score": 0.25, "start": None, "end": None, "nbest": []})
     assert cells == {"predicted_answer": "", "predicted_score": "0.250000", "predicted_start": "", "predicted_end": ""}
     assert replace(task, tunes=False).tuned(scores, found).threshold == 0.0
+
+
+def test_a_report_of_dev_rows_is_by_thresholds_of_other_questions(model, tmp_path):
+    task = Qa(doc_stride=4, unanswerable=True, tunes=True)
+    found = examples(task)
+    scores = Runner(torch.device("cpu"), 64).scores(model, found.sequences, per_token=True)
+    tuned = task.tuned(scores, found)
+    for part in ("dev", "test"):
+        tuned.write(scores, replace(found, part=part), tmp_path / part)
+    dev, test = (json.loads((tmp_path / part / "intervals.json").read_text()) for part in ("dev", "test"))
+    figures, by_others = tuned.evaluate(scores, found), tuned.cross_fitted(scores, found)
+    assert {name: each["value"] for name, each in dev["figures"].items()}.items() >= by_others.items()
+    assert "tuned on other rows" in dev["note"]
+    assert "note" not in test
+    for name in ("exact_match", "f1", "HasAns_f1", "NoAns_exact"):
+        assert test["figures"][name]["value"] == pytest.approx(figures[name])
+    assert by_others["f1"] <= figures["f1"]
+    assert replace(task, tunes=False).cross_fitted(scores, found) == {}
+
+
+def test_the_loss_of_a_question_is_the_mean_over_its_windows(model):
+    found = examples()
+    scores = Runner(torch.device("cpu"), 64).scores(model, found.sequences, per_token=True)
+    targets = torch.from_numpy(found.targets)
+    each = [
+        Qa().loss(model, pack(found.sequences, np.array([window]), torch.device("cpu")), targets[window : window + 1])
+        for window in range(4)
+    ]
+    windows = [float(one.loss.detach()) for one in each]
+    assert _losses(scores, found) == pytest.approx([(windows[0] + windows[1]) / 2, *windows[2:]], rel=1e-5)
 
 
 def test_where_to_answer_nothing_is_best_nothing_is_answered(model):

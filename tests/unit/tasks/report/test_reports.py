@@ -7,13 +7,17 @@ import sys
 import numpy as np
 import pytest
 
+from bertsmith.tasks.answering.figures import figures_of_each
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.report import plots
 from bertsmith.tasks.report.parts import About, about_records
 from bertsmith.tasks.report.report import (
+    Answered,
     Classified,
     Entities,
     Labelled,
+    report_answers,
+    report_choices,
     report_classes,
     report_labels,
     report_numbers,
@@ -173,6 +177,79 @@ def test_the_report_of_a_tagger_draws_sentences_again(tmp_path):
     assert figures["micro_precision"]["value"] == pytest.approx(0.5)
     assert read(tmp_path, "confusion.json")["count"] == 90
     assert sum(each["rows"] for each in read(tmp_path, "calibration.json")["bins"]) == 90
+
+
+def test_the_report_of_choices_names_them_and_counts_their_places(tmp_path):
+    draw = np.random.default_rng(0)
+    counts = draw.integers(2, 5, 90)
+    true = draw.integers(0, counts)
+    logits = draw.normal(size=(90, 4)) + 2 * np.eye(4)[true]
+    logits[np.arange(4) >= counts[:, None]] = -np.inf
+    choices = [[f"{place}: choice {row} {place}" for place in range(count)] for row, count in enumerate(counts)]
+    of = Classified(tuple("0123"), logits.astype(np.float32), true, logits.argmax(1))
+    report_choices(tmp_path, about(90, "folds", out_of_fold=True), of, choices)
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+    figures = read(tmp_path, "intervals.json")["figures"]
+    assert list(figures) == ["accuracy", *(f"f1 of {place}" for place in range(4))]
+    assert figures["accuracy"]["value"] == pytest.approx(np.mean(of.true == of.predicted))
+    assert figures["accuracy"]["low"] < figures["accuracy"]["value"] < figures["accuracy"]["high"]
+    rows = read(tmp_path, "per_class.json")["classes"]
+    assert [row["support"] for row in rows] == np.bincount(true).tolist()
+    assert [row["predicted"] for row in rows] == np.bincount(of.predicted).tolist()
+    bins = read(tmp_path, "calibration.json")["bins"]
+    assert sum(each["rows"] * each["accuracy"] for each in bins if each["rows"]) == pytest.approx(
+        (of.true == of.predicted).sum()
+    )
+    found = read(tmp_path, "likely_label_errors.json")
+    losses = -np.log(probabilities(of.logits)[np.arange(90), true])
+    worst = sorted(np.flatnonzero(true != of.predicted), key=lambda row: -losses[row])[:20]
+    assert [each["given"] for each in found["likely_label_errors"]] == [choices[row][true[row]] for row in worst]
+    assert [each["suggested"] for each in found["likely_label_errors"]] == [
+        choices[row][of.predicted[row]] for row in worst
+    ]
+
+
+def answered(unanswerable):
+    """Answers to 60 questions, of which every third has none if that is asked."""
+    draw = np.random.default_rng(0)
+    given = ["" if unanswerable and row % 3 == 0 else f"gold {row}" for row in range(60)]
+    found = [
+        "" if unanswerable and row % 4 == 0 else text if row % 5 else f"near {row}" for row, text in enumerate(given)
+    ]
+    exact = np.array([ours == theirs for ours, theirs in zip(found, given, strict=True)])
+    answerable = np.array([bool(text) for text in given]) if unanswerable else None
+    return Answered(given, found, draw.random(60), exact, draw.random(60) * 5, answerable)
+
+
+@pytest.mark.parametrize("unanswerable", [False, True])
+def test_the_report_of_questions(tmp_path, unanswerable):
+    of = answered(unanswerable)
+    scores = np.stack([of.exact, np.where(of.exact, 1.0, 0.5)], axis=1)
+    report_answers(tmp_path, about(60), of, figures_of_each(scores, of.answerable), "a note")
+    of_classes = {name for name in FILES if name.startswith(("per_class", "confusion"))}
+    assert {path.name for path in tmp_path.iterdir()} == FILES - (set() if unanswerable else of_classes)
+    found = read(tmp_path, "intervals.json")
+    assert found["note"] == "a note"
+    figures = found["figures"]
+    assert figures["exact_match"]["value"] == pytest.approx(100 * of.exact.mean())
+    assert figures["f1"]["value"] == pytest.approx(100 * scores[:, 1].mean())
+    assert figures["f1"]["low"] < figures["f1"]["value"] < figures["f1"]["high"]
+    if unanswerable:
+        assert figures["NoAns_exact"]["value"] == pytest.approx(100 * of.exact[~of.answerable].mean())
+        assert figures["HasAns_f1"]["value"] == pytest.approx(100 * scores[of.answerable, 1].mean())
+        matrix = read(tmp_path, "confusion.json")["predicted_by_true_label"]
+        silent = sum(not ours and bool(theirs) for ours, theirs in zip(of.found, of.given, strict=True))
+        assert matrix["with an answer"]["without an answer"] == silent
+        assert read(tmp_path, "per_class.json")["classes"][1]["support"] == 20
+    measured = read(tmp_path, "calibration.json")
+    assert is_png(tmp_path / "calibration.png")
+    assert sum(each["rows"] * each["accuracy"] for each in measured["bins"] if each["rows"]) == of.exact.sum()
+    doubts = read(tmp_path, "likely_label_errors.json")["likely_label_errors"]
+    wrong = sorted(np.flatnonzero(~of.exact), key=lambda row: -of.losses[row])[:20]
+    assert [each["text"] for each in doubts] == [f"text {row}" for row in wrong]
+    assert [each["given"] for each in doubts] == [of.given[row] or "(no answer)" for row in wrong]
+    assert [each["suggested"] for each in doubts] == [of.found[row] or "(no answer)" for row in wrong]
+    assert [each["probability"] for each in doubts] == pytest.approx([of.probabilities[row] for row in wrong])
 
 
 @pytest.mark.parametrize("classes", [2, 40, 130])

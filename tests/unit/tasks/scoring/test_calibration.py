@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.tasks.scoring import calibration
-from bertsmith.tasks.scoring.calibration import calibrate, fitted_temperature, probabilities, reliability
+from bertsmith.tasks.scoring.calibration import (
+    calibrate,
+    fitted_temperature,
+    probabilities,
+    reliability,
+    reliability_of_answers,
+)
 
 optimize = pytest.importorskip("scipy.optimize")
 special = pytest.importorskip("scipy.special")
@@ -155,3 +161,18 @@ def test_calibration_error_is_that_of_its_definition(shape):
 def test_single_decisions_are_problems_of_two_classes():
     z = np.array([[0.3, -2.0], [5.0, 0.0]])
     assert probabilities(calibration.as_two_classes(z))[:, 1] == pytest.approx(special.expit(z).ravel())
+
+
+@given(shapes)
+def test_the_reliability_of_answers_is_that_of_the_likeliest_class(shape):
+    """What they were right of is another loss: whether they are, by their own probability."""
+    logits, true = drawn(shape)
+    p, right = probabilities(logits).max(1), logits.argmax(1) == true
+    found, of_classes = reliability_of_answers(p, right), reliability(logits, true)
+    assert [(each.rows, each.confidence, each.accuracy) for each in found.bins] == [
+        (each.rows, each.confidence, each.accuracy) for each in of_classes.bins
+    ]
+    assert found.ece == pytest.approx(of_classes.ece)
+    with np.errstate(divide="ignore"):
+        each = -np.log(np.where(right, p, 1 - p))
+    assert found.nll == pytest.approx(np.minimum(each, -np.log(1e-12)).mean())

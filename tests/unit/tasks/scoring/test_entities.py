@@ -115,6 +115,47 @@ def test_cases_by_hand(true: str, predicted: str, counts: tuple[int, int, int]) 
     assert overall(scored(sentences)) == Agreement(*counts)
 
 
+# The published example of conlleval (clips.uantwerpen.be/conll2000/chunking/output.html): 961 tokens, of which the page
+# shows nine. Of each type the page has the number of phrases that were found, with precision, recall and F1 in percent;
+# those that are correct and true follow, as no others round to these, and six ADJP are in its text.
+PUBLISHED = {
+    "ADJP": (Agreement(0, 1, 6), (0.00, 0.00, 0.00)),
+    "ADVP": (Agreement(5, 11, 8), (45.45, 62.50, 52.63)),
+    "NP": (Agreement(206, 317, 262), (64.98, 78.63, 71.16)),
+    "PP": (Agreement(89, 107, 90), (83.18, 98.89, 90.36)),
+    "SBAR": (Agreement(2, 3, 6), (66.67, 33.33, 44.44)),
+    "VP": (Agreement(69, 100, 87), (69.00, 79.31, 73.80)),
+}
+
+
+def test_figures_are_those_of_conllevals_published_example() -> None:
+    by_type = {name: found for name, (found, _) in PUBLISHED.items()}
+    assert overall(by_type) == Agreement(371, 539, 459)
+    for found, percent in PUBLISHED.values():
+        assert [round(100 * each, 2) for each in (found.precision, found.recall, found.f1)] == list(percent)
+    figures = entity_metrics(by_type)
+    assert [round(100 * figures[name], 2) for name in ("precision", "recall", "entity_f1")] == [68.83, 80.83, 74.35]
+
+
+def test_phrases_of_a_published_sentence_are_those_that_conlleval_counts() -> None:
+    """The first sentence of that example's data, as the README of kaniblu/conlleval shows it with the script's report:
+    15 phrases, 16 found, 14 correct. A phrase that was found begins with I where nothing stands before it."""
+    true = (
+        "B-NP I-NP I-NP B-NP I-NP I-NP B-VP B-NP B-VP B-NP I-NP I-NP B-VP B-NP I-NP B-PP B-NP I-NP B-VP I-VP B-NP I-NP"
+    )
+    found = (
+        "I-NP I-NP I-NP B-NP I-NP I-NP B-VP B-NP B-VP B-NP I-NP I-NP B-VP B-NP I-NP B-PP I-NP I-NP B-PP I-VP I-NP I-NP"
+    )
+    end = "B-PP {}-NP B-NP I-NP I-NP O"
+    sides = (f"{true} {end.format('B')}".split(), f"{found} {end.format('I')}".split())
+    assert len(sides[0]) == len(sides[1]) == 28
+    assert round(100 * sum(map(str.__eq__, *sides)) / 28, 2) == 82.14
+    by_type = agreement_by_type([spans_of(sides[1])], [spans_of(sides[0])])
+    assert by_type == {"NP": Agreement(9, 9, 9), "PP": Agreement(2, 3, 2), "VP": Agreement(3, 4, 4)}
+    figures = entity_metrics(by_type)
+    assert [round(100 * figures[name], 2) for name in ("precision", "recall", "entity_f1")] == [87.50, 93.33, 90.32]
+
+
 def test_metrics_of_all_entities_and_of_the_mean_type() -> None:
     by_type = {"loc": Agreement(3, 4, 5), "per": Agreement(0, 0, 2), "none": Agreement(0, 1, 0)}
     found = entity_metrics(by_type)
