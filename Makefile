@@ -95,7 +95,7 @@ bench-peers: setup
 	done
 
 # At most nine minutes, and without network: where the machine's own Python has torch, its GPU is measured with that one.
-# The rows go to benchmarks/results, or where ARGS="--json FILE" says.
+# The rows go to benchmarks/results, or where ARGS="--json FILE" says; ARGS=--go-on measures what a call had no time for.
 gpu-check:
 	@python=python3; $$python -c 'import torch' 2>/dev/null || { $(MAKE) --no-print-directory setup && python=$(BIN)/python; }; \
 	PYTHONPATH=src $$python benchmarks/gpu_check.py $(ARGS)

@@ -1,7 +1,8 @@
-"""The GPU's tests and measurements, in one command of at most nine minutes; without a GPU it says what they would be.
+"""The GPU's tests and measurements, in calls of nine minutes; without a GPU it says what they would be.
 
-Each row is in the file as soon as it is made; one that fails is named there and passed over. It needs torch, numpy,
-pytest and, for the peer, transformers; what prepares text is not needed, and no network.
+Each row is in the file as soon as it is made; one that fails is named there and passed over, and so is what the time
+was too short for: --go-on measures that. It needs torch, numpy, pytest and, for the peer, transformers; what prepares
+text is not needed, and no network.
 """
 
 from __future__ import annotations
@@ -17,67 +18,138 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from gpu_cost import expectations
 
 from bertsmith.base import log
-from bertsmith.bench.gpu.plan import CheckSizes, check_parts
-from bertsmith.bench.gpu.rows import Rows, measure_parts, tables
+from bertsmith.base.files import read_json
+from bertsmith.bench.gpu.plan import TESTS, CheckSizes, check_parts
+from bertsmith.bench.gpu.rows import Part, Rows, calls_of, measure_parts, tables
 from bertsmith.bench.machine import machine
 from bertsmith.bench.process import last_line
 from bertsmith.bench.step.bench import about_steps
-from bertsmith.bench.table import Report
+from bertsmith.bench.step.run import StepRun
+from bertsmith.bench.table import Report, Table
 
 ROOT = Path(__file__).resolve().parent.parent
 # Of the nine minutes, half of one is for imports before the clock runs, and for the end.
 TOTAL_SECONDS, TEST_SECONDS = 510.0, 200.0
 PASSED = "passed"
-TESTS = ("tests/house/test_torch_names.py", "tests/gpu")
+TEST_PATHS = ("tests/house/test_torch_names.py", "tests/gpu")
+EXPECTED = ROOT / "benchmarks" / "results" / "gpu-expected.json"
+CARDS = {"h100": "H100", "h200": "H200"}
 
 
 def main() -> int:
-    """Runs tests, then measurements with what is left of the time; returns the exit status. The tables come last."""
+    """Measures the rows in their order for as long as there is time; returns the exit status. The tables come last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="a file for the rows; by default one of benchmarks/results")
     parser.add_argument("--only", default="", help="only the rows whose name holds this")
+    parser.add_argument("--go-on", action="store_true", help="keep the rows that the file has, and measure the others")
     parser.add_argument("--tiny", action="store_true", help="every row at a tiny size, on a CPU too, without the tests")
     asked = parser.parse_args()
     has_gpu = torch.cuda.is_available()
     started = time.monotonic()
     command = f'make gpu-check ARGS="{shlex.join(sys.argv[1:])}"' if sys.argv[1:] else "make gpu-check"
-    sizes = CheckSizes.tiny("cuda" if has_gpu else "cpu") if asked.tiny else CheckSizes()
+    sizes = CheckSizes.tiny_on("cuda" if has_gpu else "cpu") if asked.tiny else CheckSizes()
     with tempfile.TemporaryDirectory(prefix="bertsmith-gpu-check-") as made:
-        name = file_name(torch.cuda.get_device_name(0)) if has_gpu else "cpu"
-        rows = Rows(asked.json or ROOT / "benchmarks" / "results" / f"{name}.json", {"command": command}, machine())
-        parts, run = check_parts(sizes, Path(made), rows, asked.only)
-        names = [name for part in parts for name in part.names if asked.only in name]
+        gpu = torch.cuda.get_device_name(0) if has_gpu else "cpu"
+        head = {"command": command, "gpu": gpu, "torch": torch.__version__}
+        rows = Rows(asked.json or ROOT / "benchmarks" / "results" / f"{file_name(gpu)}.json", head, machine())
+        rows.expected = expectations(read_json(EXPECTED)["rows"])
+        parts, run = check_parts(sizes, Path(made), rows, run_tests, asked.only)
+        parts = [part for part in parts if not asked.tiny or TESTS not in part.names]
         if not has_gpu and not asked.tiny:
-            print("gpu-check: no CUDA device was found, so there is nothing to check here. In this order it would test")
-            print("\n".join(f"  {line}" for line in test_files()))
-            print("and measure")
-            print("\n".join(f"  {name}" for name in names))
+            print("\n".join(would_do(parts, rows.expected, asked.only)))
             return 0
-        if not names:
+        if not any(asked.only in name for part in parts for name in part.names):
             print(f"gpu-check: no row's name holds '{asked.only}'", file=sys.stderr)
             return 2
+        if asked.go_on:
+            keep_rows(rows)
         log.configure()
         keep_kernels()
-        rows.head["tests"] = "left out" if asked.tiny else run_tests()
         rows.write()
         measure_parts(parts, rows, started + TOTAL_SECONDS, asked.only)
         rows.head["about"] = about_steps(run, "made-up pieces in pairs as long as those of English Wikipedia")
         rows.write()
-    report = Report(command, rows.machine, rows.head["about"], rows.made, tables(parts, rows))
+    return tell(parts, rows, run, command)
+
+
+def tell(parts: Sequence[Part], rows: Rows, run: StepRun, command: str) -> int:
+    """Prints what was found, and gives the exit status: 1 for tests that failed, a kernel that is not as exact as it
+    has to be, and for no row at all."""
+    found = [
+        *tables(parts, rows),
+        *([beside_expected(rows.made)] if any("expected" in row for row in rows.made) else []),
+    ]
+    report = Report(command, rows.machine, rows.head["about"], rows.made, found)
     failed = [f"  {name}: {last_line(why)}" for name, why in rows.failed.items()]
-    print("\n".join([f"gpu-check: tests {rows.head['tests']}; {len(rows.made)} rows in {rows.to}", *failed]))
+    print("\n".join([f"gpu-check: {len(rows.made)} rows in {rows.to}, {len(failed)} not measured", *failed]))
     print(f"\n{report.as_text()}")
-    return 0 if rows.head["tests"] in (PASSED, "left out") and rows.made else 1
+    wrong = [row["case"] for row in rows.made if not row.get("within", True)]
+    wrong += [TESTS] if rows.figure(TESTS, "ended") not in (PASSED, None) else []
+    for name in wrong:
+        print(f"gpu-check: NOT AS IT MUST BE: {name}")
+    return 0 if rows.made and not wrong else 1
+
+
+def would_do(parts: Sequence[Part], expected: Mapping[str, Any], only: str) -> list[str]:
+    """What is measured where there is a GPU, call by call, with the seconds and the figures that are expected."""
+    lines = ["gpu-check: no CUDA device was found, so there is nothing to check here. It would measure, in this order,"]
+    for number, call in enumerate(calls_of(parts, TOTAL_SECONDS)):
+        seconds = sum(part.seconds for part in call)
+        with_option = ' with ARGS="--go-on"' if number else ""
+        lines.append(f"in call {number + 1}{with_option}, expected to take {seconds:.0f} s:")
+        for part in call:
+            names = [name for name in part.names if only in name]
+            lines += [f"  {part.seconds:.0f} s for"] if names else []
+            lines += [
+                f"    {name}{f' (expected: {figures(expected[name])})' if name in expected else ''}" for name in names
+            ]
+            lines += [f"      {line}" for line in test_files()] if TESTS in names else []
+    return lines
+
+
+def figures(expected: Mapping[str, Any]) -> str:
+    """Such as "215,655 real tokens/s on an H100, ..."."""
+    return ", ".join(f"{expected[key]:{expected['as']}} {expected['what']} on an {name}" for key, name in CARDS.items())
+
+
+def beside_expected(made: Sequence[Mapping[str, Any]]) -> Table:
+    """A line for each row that was counted before: where both differ much, the counts or the shares of
+    `gpu_cost.py` are wrong."""
+    shown = []
+    for row in made:
+        if "expected" in row:
+            expected, measured = row["expected"], float(row[row["expected"]["figure"]])
+            cells = [f"{value:{expected['as']}}" for value in (*(expected[key] for key in CARDS), measured)]
+            ratios = [f"{measured / expected[key]:.2f}x" for key in CARDS]
+            shown.append([row["case"], expected["what"], *cells, *ratios])
+    head = ["", "figure", *(f"expected, {name}" for name in CARDS.values()), "measured"]
+    return Table("Expected and measured", [*head, *(f"of {name}'s" for name in CARDS.values())], shown)
+
+
+def keep_rows(rows: Rows) -> None:
+    """Takes over the rows of the file. SystemExit for rows of another GPU or PyTorch."""
+    if not rows.to.is_file():
+        return
+    stored = read_json(rows.to)
+    for name in ("gpu", "torch"):
+        if stored.get(name) != rows.head[name]:
+            raise SystemExit(
+                f"{rows.to} has rows of {stored.get(name)}, not {rows.head[name]}: name another with --json"
+            )
+    rows.made = stored["rows"]
 
 
 def test_files() -> list[str]:
     """A line for each file of tests with what it says of itself, in the order in which they run."""
-    found = [path for each in TESTS for path in sorted((ROOT / each).glob("test_*.py")) or [ROOT / each]]
+    found = [path for each in TEST_PATHS for path in sorted((ROOT / each).glob("test_*.py")) or [ROOT / each]]
     docs = [ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "" for path in found]
     return [f"{path.relative_to(ROOT)}: {doc.splitlines()[0]}" for path, doc in zip(found, docs, strict=True)]
 
@@ -89,15 +161,17 @@ def keep_kernels() -> None:
         os.environ.setdefault(name, str(ROOT / ".cache" / "gpu-check" / folder))
 
 
-def run_tests() -> str:
-    """How the tests end in their time, such as "passed"; their output comes as it does."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
+def run_tests(deadline: float) -> str:
+    """How the tests end in their time, such as "passed"; their output comes as it does. deadline: of
+    time.monotonic()."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TEST_PATHS]
+    seconds = max(0.0, min(TEST_SECONDS, deadline - time.monotonic()))
     # A group of their own, so that nothing that they started goes on beside the measurements.
     with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
         try:
-            return PASSED if process.wait(TEST_SECONDS) == 0 else "FAILED"
+            return PASSED if process.wait(seconds) == 0 else "FAILED"
         except subprocess.TimeoutExpired:
-            return f"NOT DONE after {TEST_SECONDS:.0f} s"
+            return f"NOT DONE after {seconds:.0f} s"
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -1,16 +1,18 @@
-"""What a counted pass is expected to take on an H100: a few shares of its data sheet, the same for every row.
+"""What a counted pass is expected to take on a GPU: a few shares of its data sheet, the same for every row.
 
-None of these shares has been measured yet. A row is a pass, as `gpu_expected.py` writes it.
+None of these shares has been measured yet. A row is a pass, as `gpu_expected.py` writes it, counted for an H100; an
+H200 is taken to launch the same.
 
 Legend: H hidden width, N heads, T token slots.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertsmith.training.planning.gpus import GPUS
+from bertsmith.training.planning.gpus import GPUS, Gpu
 
 GPU = GPUS["h100"]
 MATRIX_RATE = 0.80
@@ -28,6 +30,9 @@ HOST_SECONDS = 8e-6
 CALL_SECONDS = 1.7e-4
 """What it takes to run a graph beside its launches: checks of inputs, and autograd. Measured (decision 019)."""
 
+GRAPH_SECONDS = 2e-4
+"""What the host takes for a micro-batch that is one CUDA graph."""
+
 OWN_ATTENTION, FLASH_ATTENTION = "bertsmith.varlen_attention", "torch_attn._varlen_attn"
 # Kernels that an operator launches, where it is more than one.
 _OPERATOR_LAUNCHES = {
@@ -35,15 +40,19 @@ _OPERATOR_LAUNCHES = {
     f"{FLASH_ATTENTION}_backward": 3,  # sums of outputs times their gradients; all gradients; those of queries to bf16
     "bertsmith.look_up_backward": 8,  # a sort of the ids by digits, a table of zeros, sums over equal ids
 }
-_PRECISIONS = {"bfloat16": "bf16", "float32": "fp32"}
 _WIDTHS = {"bfloat16": 2, "float32": 4}
 Row = dict[str, Any]
+FORWARD, BACKWARD = "losses forward", "losses backward"
+EAGER, CALL = "step", "call"
+"""Forward and backward of what is not compiled, and a call of inference."""
+SUMMED = ("launches", "bytes", "flop")
 
 
 @dataclass
 class Work:
-    """Of one part of a pass. flop: of matrix products alone."""
+    """Of one part of a pass on a GPU. flop: of matrix products alone."""
 
+    gpu: Gpu = GPU
     launches: float = 0
     bytes: float = 0
     flop: float = 0
@@ -54,37 +63,45 @@ class Work:
         self.launches += launches
         self.bytes += size
         self.flop += flop
-        self.seconds += max(size / (MEMORY * GPU.memory_rate), flop / rate, launches * LAUNCH_SECONDS)
+        self.seconds += max(size / (MEMORY * self.gpu.memory_rate), flop / rate, launches * LAUNCH_SECONDS)
 
 
-def parts(row: Row) -> dict[str, Work]:
+def parts(row: Row, gpu: Gpu = GPU) -> dict[str, Work]:
     """The work of a pass: fused kernels, products, attention, other operators."""
-    found = {"fused": Work(), "products": Work(), "attention": Work(), "others": Work()}
+    found = {name: Work(gpu) for name in ("fused", "products", "attention", "others")}
     for launches, size in row["kernels"].values():
         found["fused"].add(launches, size)
     for m, n, k, dtype, added, count in row["products"]:
         size = _WIDTHS[dtype] * (m * k + k * n + m * n + {"": 0, "vector": n, "matrix": m * n}[added])
-        found["products"].add(count, count * size, count * 2 * m * n * k, PRODUCTS * GPU.peak(_PRECISIONS[dtype]))
+        peak = gpu.peak(_precision(row, dtype))
+        found["products"].add(count, count * size, count * 2 * m * n * k, PRODUCTS * peak)
     for name, (calls, size) in row["operators"].items():
         launches = calls * _OPERATOR_LAUNCHES.get(name, 1)
         if name.startswith((OWN_ATTENTION, FLASH_ATTENTION)):
             size, flop = attention(row, name.endswith("_backward"))
             share = OWN if name.startswith(OWN_ATTENTION) else FLASH
-            found["attention"].add(launches, calls * size, calls * flop, share * GPU.peak("bf16"))
+            peak = gpu.peak(row.get("precision", "bf16"))
+            found["attention"].add(launches, calls * size, calls * flop, share * peak)
         else:
             found["others"].add(launches, calls * look_up(row) if "look_up" in name else size)
     return found
 
 
+def _precision(row: Row, dtype: str) -> str:
+    """Of a product: the row's says which of two fp32 has."""
+    return "bf16" if dtype == "bfloat16" else "tf32" if row.get("precision") == "tf32" else "fp32"
+
+
 def attention(row: Row, backward: bool) -> tuple[float, float]:
     """(bytes, FLOP) of one layer's attention, from shapes: a sequence's keys and values are taken to stay in the cache.
 
-    Forward reads queries, keys and values and writes the output, all bf16 [T, H], and a number a row, fp32 [T, N]; it
-    has 2 products with the square of each length. Backward reads these and the output's gradient twice, and writes 3
-    gradients; it has 5 products, ours 7, because both of its kernels make the probabilities again.
+    Forward reads queries, keys and values and writes the output, all [T, H] in the dtype of products, and a number a
+    row, fp32 [T, N]; it has 2 products with the square of each length. Backward reads these and the output's gradient
+    twice, and writes 3 gradients; it has 5 products, ours 7, because both of its kernels make the probabilities again.
     """
     tokens, hidden, heads = row["tokens"], row["hidden"], row["heads"]
-    wide, narrow = 2 * tokens * hidden, 4 * tokens * heads
+    number = 2 if row.get("precision", "bf16") == "bf16" else 4
+    wide, narrow = number * tokens * hidden, 4 * tokens * heads
     products = (7 if row["attention_dropout"] else 5) if backward else 2
     flop = 2 * products * hidden * row["squared_lengths"]
     return (2 * (4 * wide + 2 * narrow) + 3 * wide if backward else 4 * wide + narrow), flop
@@ -96,9 +113,16 @@ def look_up(row: Row) -> float:
     return 2.0 * 4 * row["tokens"] * row["hidden"]
 
 
-def row_seconds(row: Row) -> float:
+def summed(row: Row) -> Row:
+    """The row with launches, bytes and FLOP by part, for a reader of the file."""
+    work = parts(row)
+    sums = {what: {name: round(getattr(each, what)) for name, each in work.items()} for what in SUMMED}
+    return {**row, **sums}
+
+
+def row_seconds(row: Row, gpu: Gpu = GPU) -> float:
     """Of the GPU."""
-    return sum(work.seconds for work in parts(row).values())
+    return sum(work.seconds for work in parts(row, gpu).values())
 
 
 def host_seconds(row: Row) -> float:
@@ -107,6 +131,73 @@ def host_seconds(row: Row) -> float:
     return launches * HOST_SECONDS + row["calls"] * CALL_SECONDS
 
 
-def matrix_rate() -> float:
+def matrix_rate(gpu: Gpu = GPU) -> float:
     """FLOP/s in bf16 that shares are of."""
-    return MATRIX_RATE * GPU.peak("bf16")
+    return MATRIX_RATE * gpu.peak("bf16")
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one micro-batch and its update. parts: of the GPU, by what it does. gpu, host: of either for all of
+    it; the host runs ahead of the GPU and waits for nothing, so the slower one decides. batch: without the update."""
+
+    parts: dict[str, float]
+    gpu: float
+    host: float
+    batch: float
+
+    @property
+    def step(self) -> float:
+        return max(self.gpu, self.host)
+
+
+def times(passes: Sequence[Row], update: Row | None, gpu: Gpu = GPU, graph: bool = False) -> Times:
+    """Of the passes of a micro-batch. graph: they are one CUDA graph."""
+    each = [parts(row, gpu) for row in passes]
+    found = {name: sum(work[name].seconds for work in each) for name in ("products", "attention", "fused", "others")}
+    host = GRAPH_SECONDS if graph else sum(map(host_seconds, passes))
+    of_batch = sum(found.values())
+    found["update"] = row_seconds(update, gpu) if update else 0.0
+    host_of_all = host + (host_seconds(update) if update else 0.0)
+    return Times(found, sum(found.values()), host_of_all, max(of_batch, host))
+
+
+MEASURED = "AdamW"
+"""The optimizer of the rows of `make gpu-check`."""
+CARDS = ("h100", "h200")
+
+
+def expectations(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """What the rows of `make gpu-check` are expected to show, by name: `figure`, which of their figures, `what` that
+    is, and how it is printed `as`; its value by card, and milliseconds by what they are for."""
+    found: dict[str, dict[str, Any]] = {}
+    updates = {
+        (row["model"], row["graph"].partition(", ")[2]): row for row in rows if row["graph"].startswith("update")
+    }
+    for (model, optimizer), row in updates.items():
+        seconds = {card: max(row_seconds(row, GPUS[card]), host_seconds(row)) for card in CARDS}
+        milliseconds = {card: 1e3 * value for card, value in seconds.items()}
+        about = {"figure": "milliseconds", "what": "ms", "as": ",.2f"}
+        found[f"update alone: {model}, {optimizer}"] = {**about, **milliseconds}
+    passes: dict[str, list[Row]] = {}
+    for row in rows:
+        if "case" in row:
+            passes.setdefault(row["case"], []).append(row)
+    for group in passes.values():
+        for name, graph in group[0]["rows"]:
+            found[name] = _expectation(group, updates.get((group[0]["model"], MEASURED)), graph)
+    return found
+
+
+def _expectation(group: Sequence[Row], update: Row | None, graph: bool) -> dict[str, Any]:
+    is_call = group[0]["graph"] == CALL
+    each = {card: times(group, None if is_call else update, GPUS[card], graph) for card in CARDS}
+    figure = {
+        card: 1e3 * found.step if is_call else group[0]["real_tokens"] / found.step for card, found in each.items()
+    }
+    about = ("p50_ms", "ms", ",.2f") if is_call else ("ours", "real tokens/s", ",.0f")
+    details = {
+        card: {name: 1e3 * value for name, value in {**found.parts, "GPU": found.gpu, "host": found.host}.items()}
+        for card, found in each.items()
+    }
+    return {**dict(zip(("figure", "what", "as"), about, strict=True)), **figure, "milliseconds": details}

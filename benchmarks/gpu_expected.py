@@ -3,8 +3,8 @@
     python benchmarks/gpu_expected.py run --out benchmarks/results/gpu-expected.json
     python benchmarks/gpu_expected.py table benchmarks/results/gpu-expected.json
 
-`run` has PyTorch's Inductor generate the kernels of each graph for an H100 (`cuda_code.py`). `table` draws the expected
-times from them (`gpu_cost.py`).
+`run` has PyTorch's Inductor generate the kernels of each graph for an H100 (`cuda_code.py`), and counts the operators
+of what is not compiled. `table` draws the expected times from them (`gpu_cost.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,15 +21,18 @@ from unittest import mock
 
 import torch
 from cuda_code import Backend, CudaGraph, Product, cuda_graphs
-from gpu_cost import GPU, Row, Work, host_seconds, matrix_rate, parts, row_seconds
+from gpu_cost import BACKWARD, FORWARD, Row, summed
+from gpu_eager import NO_LAUNCH, call_row, ladder_rows
+from gpu_tables import named, table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertsmith.base.files import read_json, write_json
-from bertsmith.base.tables import aligned
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
+from bertsmith.bench.gpu.inference import CASES as CALLS
 from bertsmith.bench.gpu.update import FLOATS
 from bertsmith.bench.step.ours import FILLING_PIECE
-from bertsmith.bench.step.plan import GpuSizes, gpu_plan
+from bertsmith.bench.step.plan import GpuSizes, gpu_plan, small_matches
+from bertsmith.bench.step.run import LADDER
 from bertsmith.bench.step.side import StepSide
 from bertsmith.model import pretraining
 from bertsmith.model.attention import attend
@@ -43,31 +46,22 @@ from bertsmith.training.pretraining import compiled
 from bertsmith.training.pretraining.inputs import flop_of
 from bertsmith.training.step import StepSums
 
-FORWARD, BACKWARD = "losses forward", "losses backward"
-SUMMED = ("launches", "bytes", "flop")
-MEASURED = "AdamW"
-"""The optimizer of the rows of `make gpu-check`."""
 UPDATES: dict[str, type[ClippedOptimizer]] = {"AdamW": AdamW, "LAMB": Lamb}
-COUNTED = "block by block"
+COUNTED = "block by block, for named rows"
 """Which graphs and figures a row has; another name where these change."""
-NO_LAUNCH = ("aten::empty", "aten::new_empty", "profiler::")
-"""Operators that start nothing on a GPU, beside views."""
-AIMS = {(128, 0.0): 0.50, (512, 0.0): 0.45, (128, 0.1): 0.42, (512, 0.1): 0.40}
-"""Shares of the matrix rate by length and attention dropout, for BERT-large on one H100 or H200."""
-AIMED_SLOTS = 16_384
-"""Aims are of micro-batches of at least so many."""
-TOP = 10
 
 
 @dataclass(frozen=True)
 class Case:
-    """Micro-batches of one shape through a model. set: the name of the batches."""
+    """Micro-batches of one shape through a model. set: the name of the batches. rows: of `make gpu-check`, each with
+    whether it runs as a CUDA graph."""
 
     model: str
     set: str
     length: int
     side: StepSide
     batches: tuple[PretrainBatch, ...]
+    rows: list[tuple[str, bool]] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -80,19 +74,23 @@ class Case:
 
 
 def cases(sizes: GpuSizes) -> Iterator[Case]:
-    """What `gpu_plan` measures of ours compiled, and its first model with attention dropout at every length; then the
-    ladder's rung of few sequences, at which launches weigh most."""
+    """What `make gpu-check` measures of ours compiled, and its first model with attention dropout at every length."""
     plan = gpu_plan(sizes, {})
-    known = set()
-    wanted = [(match.model, name, match.ours) for match in plan.matches for name in match.sets]
-    dropped = [(m, name, with_dropout(side)) for m, name, side in wanted if m == plan.model]
-    rungs = [(plan.model, rung.set, rung.side) for rung in plan.ladder if rung.side.compiled]
-    for model, name, side in [*wanted, *dropped, *rungs]:
+    small_sets, small = small_matches(sizes)
+    sets = {**plan.sets, **small_sets}
+    matches = [*plan.alone().matches, *small]
+    wanted = [(each.model, name, each.ours, each.case(name)) for each in matches for name in each.sets]
+    wanted += [(m, name, with_dropout(side), "") for m, name, side, _ in wanted if m == plan.model]
+    wanted += [(plan.model, rung.set, rung.side, f"{LADDER} {rung.what}") for rung in plan.ladder if rung.side.compiled]
+    found: dict[tuple[Any, ...], Case] = {}
+    for model, name, side, row in wanted:
         key = (model, name, side.model["attention_probs_dropout_prob"])
-        if key not in known:
-            known.add(key)
-            batches = tuple(fix_shapes(list(plan.sets[name]), side.longest, FILLING_PIECE))
-            yield Case(model, name, side.longest, side, batches)
+        if key not in found:
+            batches = tuple(fix_shapes(list(sets[name]), side.longest, FILLING_PIECE))
+            found[key] = Case(model, name, side.longest, side, batches)
+        if row:
+            found[key].rows.append((row, side.graphs == "true"))
+    yield from found.values()
 
 
 def with_dropout(side: StepSide) -> StepSide:
@@ -156,7 +154,12 @@ def loss_rows(case: Case) -> Iterator[Row]:
     """A row of a case's forward pass and one of its backward pass. useful_flop: of `FORMULA`, without filling."""
     config, batch = BertConfig(**case.side.model), case.batches[0]
     shape = {"tokens": batch.layout.tokens, "sequences": batch.layout.sequences, "masked": len(batch.masked_positions)}
-    about = {"case": case.name, "model": case.model, "length": case.length, "attention_dropout": case.attention_dropout}
+    about: Row = {
+        "case": case.name,
+        "model": case.model,
+        "length": case.length,
+        "attention_dropout": case.attention_dropout,
+    }
     work = {
         "real_tokens": fmean(each.tokens for each in case.batches),
         "useful_flop": fmean(flop_of(config, each) for each in case.batches),
@@ -164,6 +167,7 @@ def loss_rows(case: Case) -> Iterator[Row]:
         "hidden": config.hidden_size,
         "heads": config.num_attention_heads,
     }
+    about["rows"] = case.rows
     graphs = loss_graphs(case)
     for number, graph in enumerate((FORWARD, BACKWARD)):
         made = joined(graphs[number::2], (1, config.num_hidden_layers, 1))
@@ -226,13 +230,6 @@ def update_rows(model: str, fields: dict[str, Any]) -> Iterator[Row]:
         yield summed({"model": model, "graph": f"update, {name}", **made})
 
 
-def summed(row: Row) -> Row:
-    """The row with launches, bytes and FLOP by part, for a reader of the file."""
-    work = parts(row)
-    sums = {what: {name: round(getattr(each, what)) for name, each in work.items()} for what in SUMMED}
-    return {**row, **sums}
-
-
 def run(out: Path, sizes: GpuSizes) -> None:
     """Counts everything and writes the rows as they come; a case that the file has is not counted again.
 
@@ -259,92 +256,12 @@ def run(out: Path, sizes: GpuSizes) -> None:
         models[case.model] = case.side.model
     for model, fields in models.items():
         keep(model, update_rows(model, fields))
-
-
-def table(rows: list[Row]) -> list[str]:
-    """Counts, expected times, and the kernels that move most, as aligned text."""
-    first = next(row for row in rows if row["graph"] == FORWARD)
-    step = [row for row in rows if named(row) == named(first)] + [update_of(rows, first["model"])]
-    return [
-        *(
-            "Counts of each pass: kernels launched, GB moved and kept for the backward pass, TFLOP of products",
-            "",
-            *count_lines(rows),
-            "",
-        ),
-        *(f"Expected on one {GPU.name}, with {MEASURED}; aims are of BERT-large", "", *expected_lines(rows), ""),
-        *(f"Where the bytes of fused kernels go: {named(first)}, with {MEASURED}", "", *kind_lines(step)),
-    ]
-
-
-def named(row: Row) -> str:
-    """The case of a row; the model's name where it has none."""
-    return str(row.get("case", row["model"]))
-
-
-def update_of(rows: list[Row], model: str) -> Row:
-    """The update that `make gpu-check` measures."""
-    return next(row for row in rows if row["model"] == model and row["graph"] == f"update, {MEASURED}")
-
-
-def count_lines(rows: list[Row]) -> list[str]:
-    """A line a pass."""
-    names = ("fused", "products", "attention", "others")
-    cells = [["", "pass", "launches:", *names, "GB:", *names, "kept", "TFLOP:", *names[1:3]]]
-    for row in rows:
-        work = parts(row)
-        launches = [f"{work[name].launches:,.0f}" for name in names]
-        size = [f"{work[name].bytes / 1e9:,.1f}" for name in names]
-        flop = [f"{work[name].flop / 1e12:,.2f}" for name in names[1:3]]
-        graph = row["graph"].removeprefix("losses ")
-        cells.append([named(row), graph, "", *launches, "", *size, f"{row['kept'] / 1e9:,.1f}", "", *flop])
-    return aligned(cells, "llr")
-
-
-def expected_lines(rows: list[Row]) -> list[str]:
-    """A line a case: milliseconds of a step of one micro-batch and an update, and the share of the matrix rate."""
-    head = ["", "slots", "products", "attention", "fused", "others", "update", "GPU, ms", "host, ms"]
-    cells = [[*head, "real tokens/s", "of the matrix rate", "without update", "aim"]]
-    for forward, backward in zip(*(of(rows, graph) for graph in (FORWARD, BACKWARD)), strict=True):
-        update = update_of(rows, forward["model"])
-        both = [parts(row) for row in (forward, backward)]
-        times = [sum(work[name].seconds for work in both) for name in ("products", "attention", "fused", "others")]
-        of_batch = host_seconds(forward) + host_seconds(backward)
-        # The host runs ahead of the GPU, and waits for nothing: the slower of both decides.
-        batch = max(sum(times), of_batch)
-        gpu, host = sum(times) + row_seconds(update), of_batch + host_seconds(update)
-        shares = [forward["useful_flop"] / seconds / matrix_rate() for seconds in (max(gpu, host), batch)]
-        aimed = forward["model"] == "large" and forward["tokens"] >= AIMED_SLOTS
-        aim = AIMS.get((forward["length"], forward["attention_dropout"])) if aimed else None
-        cells.append(
-            [
-                *(named(forward), f"{forward['tokens']:,}"),
-                *(f"{1e3 * seconds:.1f}" for seconds in (*times, row_seconds(update), gpu, host)),
-                *(f"{forward['real_tokens'] / max(gpu, host):,.0f}", *(f"{share:.0%}" for share in shares)),
-                f"{aim:.0%}" if aim else "",
-            ]
-        )
-    return aligned(cells)
-
-
-def of(rows: list[Row], graph: str) -> list[Row]:
-    """Those of a graph."""
-    return [row for row in rows if row["graph"] == graph]
-
-
-def kind_lines(rows: list[Row]) -> list[str]:
-    """The kinds of fused kernels that move most bytes in a step."""
-    kinds = []
-    for row in rows:
-        for name, (launches, size) in row["kernels"].items():
-            work = Work()
-            work.add(launches, size)
-            kinds.append((size, launches, 1e3 * work.seconds, row["graph"], name))
-    total = sum(kind[0] for kind in kinds)
-    cells = [["GB", "of all", "launches", "ms", "pass", "operators in it"]]
-    for size, launches, ms, graph, name in sorted(kinds, reverse=True)[:TOP]:
-        cells.append([f"{size / 1e9:.1f}", f"{size / total:.0%}", f"{launches}", f"{ms:.1f}", graph, name])
-    return aligned(cells, "rrrrl")
+    for model in sizes.models:
+        for call in CALLS:
+            row = call_row(sizes, model, *call)
+            keep(row["case"], iter([row]))
+    for row in ladder_rows(sizes):
+        keep(row["case"], iter([row]))
 
 
 def main() -> None:

@@ -13,7 +13,12 @@ from bertsmith.model.pretraining import PretrainingModel
 
 
 def fresh_model(
-    compute: torch.dtype | None = None, *, dropout: float = 0.0, deviation: float = 0.02, seed: int = 1, **shape: int
+    compute: torch.dtype | None = None,
+    *,
+    dropout: float = 0.0,
+    deviation: float = 0.02,
+    seed: int = 1,
+    **shape: int | str,
 ) -> PretrainingModel:
     """A model in train mode with two heads and weights of this deviation. shape: fields of a `BertConfig`."""
     dropouts = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}

@@ -19,7 +19,7 @@ import torch
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.gpu import rows as gpu_rows
 from bertsmith.bench.gpu.plan import CheckSizes, check_parts
-from bertsmith.bench.gpu.rows import Part, Rows
+from bertsmith.bench.gpu.rows import Part, Rows, calls_of
 from bertsmith.bench.process import OutOfTime
 from bertsmith.bench.step.run import StepRun
 from bertsmith.bench.table import Table
@@ -28,6 +28,7 @@ from bertsmith.bench.table import Table
 @pytest.fixture
 def check(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, which finds a GPU."""
+    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
     spec = importlib.util.spec_from_file_location("gpu_check", repository / "benchmarks" / "gpu_check.py")
     assert spec is not None
     assert spec.loader is not None
@@ -43,15 +44,21 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
     return Table("Some rows", ["", "figure"], [[row["case"], str(row["figure"])] for row in rows])
 
 
+SECONDS = 40.0
+"""That each of these parts is expected to take."""
+
+
 def made_parts(*measures: Callable[[Rows, str, float], None]) -> Callable[..., Any]:
     """What takes the place of `check_parts`: a part for each measurement, whose row has its name."""
 
-    def parts(sizes: CheckSizes, folder: Path, rows: Rows, only: str) -> tuple[list[Part], StepRun]:
+    def parts(
+        sizes: CheckSizes, folder: Path, rows: Rows, tests: Callable[[float], str], only: str
+    ) -> tuple[list[Part], StepRun]:
         def part(measure: Callable[[Rows, str, float], None]) -> Part:
             name = measure.__name__
-            return Part((name,), lambda names, deadline: measure(rows, name, deadline), table)
+            return Part((name,), lambda names, deadline: measure(rows, name, deadline), table, SECONDS)
 
-        _, run = check_parts(CheckSizes.tiny("cpu"), folder, rows)
+        _, run = check_parts(CheckSizes.tiny_on("cpu"), folder, rows, tests)
         return [part(measure) for measure in measures], run
 
     return parts
@@ -61,29 +68,49 @@ def fine(rows: Rows, name: str, deadline: float) -> None:
     rows.add({"case": name, "figure": 1.0})
 
 
-def test_without_a_gpu_it_lists_the_tests_and_then_every_row_in_order(repository: Path) -> None:
+def test_without_a_gpu_it_lists_every_row_with_its_call_its_seconds_and_what_is_expected(repository: Path) -> None:
     """In a process that sees no GPU."""
     command = [sys.executable, "benchmarks/gpu_check.py"]
     hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(repository / "src")}
     done = subprocess.run(command, cwd=repository, env=hidden, capture_output=True, text=True, check=True)
     head, *lines = done.stdout.splitlines()
     assert "no CUDA device was found" in head
-    assert lines[0].startswith("  tests/house/test_torch_names.py: Every name of torch")
-    assert lines[1].startswith("  tests/gpu/test_attention_on_gpu.py: Every attention back-end on a card")
-    rows = [line.strip() for line in lines[lines.index("and measure") + 1 :]]
+    calls = [line for line in lines if line.startswith("in call")]
+    seconds = [float(line.split()[-2]) for line in calls]
+    assert max(seconds) <= 510, "nine minutes with start and end"
+    assert all('ARGS="--go-on"' in line for line in calls[1:])
+    in_calls = " ".join(lines).split("in call ")
+    named = [line.strip().partition(" (expected")[0] for line in lines if line.startswith("    ") and "::" not in line]
+    rows = [name for name in named if not name.startswith("tests/")]
     assert len(rows) == len(set(rows))
     order = [
-        "large, 256 full at 128",
-        "large, 64 full at 512",
+        "correctness: flash varlen, bf16",
+        "correctness: a compiled step",
+        "large, 256 full at 128: bf16",
+        "large, 64 full at 512: bf16",
         "update alone: large, LAMB",
-        "inference: large, 1 x 128",
+        "inference: large, 32 x 384, tf32",
+        "large, 256 full at 128: transformers",
+        "bert-tiny",
+        "bert-mini",
+        "tests: ",
+        "ladder: fp32",
+        "fine-tuning: sst2",
+        "base, 256 full at 128",
+        "time: ",
     ]
-    order += ["ladder: fp32", "fine-tuning: sst2", "base, 256 full at 128", "time: "]
     places = [next(place for place, row in enumerate(rows) if row.startswith(start)) for start in order]
     assert places == sorted(places)
-    of_large = [row for row in rows if row.startswith("large")]
+    first = in_calls[1]
+    assert all(start in first for start in order[:7]), "the most valuable are in the first call, transformers' too"
+    of_large = [row for row in rows if row.startswith("large") and "transformers" not in row]
     assert sum("of attention 0" not in row for row in of_large) == 2, "with attention dropout"
-    assert all("transformers" in row for row in rows if row.startswith(("large", "base")))
+    expected = [line for line in lines if "(expected:" in line]
+    assert all("on an H100" in line and "on an H200" in line for line in expected)
+    counted = ("large", "base", "bert-", "update", "inference", "ladder")
+    without = [line for line in lines if line.strip().startswith(counted) and "transformers" not in line]
+    assert all("(expected:" in line for line in without)
+    assert any("tests/gpu/test_attention_on_gpu.py: Every attention back-end on a card" in line for line in lines)
 
 
 def test_a_row_that_fails_is_named_and_those_before_it_are_in_the_file_already(
@@ -110,12 +137,11 @@ def test_a_row_that_fails_is_named_and_those_before_it_are_in_the_file_already(
         fine(rows, name, deadline)
 
     monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to)])
-    monkeypatch.setattr(check, "run_tests", lambda: "passed")
     monkeypatch.setattr(check, "check_parts", made_parts(fine, broken, buggy, slow, last))
     assert check.main() == 0
     said = capsys.readouterr().out.splitlines()
     assert said[:4] == [
-        f"gpu-check: tests passed; 2 rows in {to}",
+        f"gpu-check: 2 rows in {to}, 3 not measured",
         "  broken: ValueError: no",
         "  buggy: KeyError: 'a bug'",
         "  slow: no time was left",
@@ -123,26 +149,94 @@ def test_a_row_that_fails_is_named_and_those_before_it_are_in_the_file_already(
     assert [line.split() for line in said[-3:]] == [["figure"], ["fine", "1.0"], ["last", "1.0"]]
     assert kept()["failed"][0]["why"].startswith("a process of the bench ended with status 1")
     assert kept()["command"] == f'make gpu-check ARGS="--json {to}"'
-    assert kept()["tests"] == "passed"
     assert "torch" in kept()["machine"]["versions"]
-    monkeypatch.setattr(check, "run_tests", lambda: "FAILED")
-    assert check.main() == 1
-    assert "tests FAILED" in capsys.readouterr().out
 
 
-def test_rows_get_what_the_tests_left_of_the_time_and_the_rest_is_named(
+def test_a_kernel_that_is_not_exact_and_tests_that_fail_are_told_by_the_exit_status(
     check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By a clock that the tests and the rows move on."""
-    now, deadlines = [1000.0], []
+    def wrong(rows: Rows, name: str, deadline: float) -> None:
+        rows.add({"case": name, "figure": 1.0, "within": False})
 
-    def tests() -> str:
-        now[0] += 200
-        return "NOT DONE after 200 s"
+    def failed(rows: Rows, name: str, deadline: float) -> None:
+        rows.add({"case": check.TESTS, "figure": 0.0, "ended": "FAILED"})
+
+    for measure, named in ((wrong, "wrong"), (failed, check.TESTS)):
+        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(tmp_path / f"{measure.__name__}.json")])
+        monkeypatch.setattr(check, "check_parts", made_parts(fine, measure))
+        assert check.main() == 1
+        assert f"NOT AS IT MUST BE: {named}" in capsys.readouterr().out
+
+
+def test_rows_stand_beside_what_was_expected_of_them(
+    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = {"figure": "figure", "what": "tokens/s", "as": ",.0f", "h100": 2000.0, "h200": 4000.0}
+    monkeypatch.setattr(check, "expectations", lambda rows: {"counted": expected})
+
+    def counted(rows: Rows, name: str, deadline: float) -> None:
+        rows.add({"case": name, "figure": 1000.0})
+
+    to = tmp_path / "rows.json"
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to)])
+    monkeypatch.setattr(check, "check_parts", made_parts(fine, counted))
+    assert check.main() == 0
+    assert capsys.readouterr().out.splitlines()[-1].split() == [
+        "counted",
+        "tokens/s",
+        "2,000",
+        "4,000",
+        "1,000",
+        "0.50x",
+        "0.25x",
+    ]
+    assert json.loads(to.read_text())["rows"][1]["expected"] == expected
+
+
+def test_a_call_goes_on_where_the_one_before_ended(
+    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to, measured = tmp_path / "rows.json", []
+
+    def first(rows: Rows, name: str, deadline: float) -> None:
+        measured.append(name)
+        fine(rows, name, deadline)
+
+    def second(rows: Rows, name: str, deadline: float) -> None:
+        measured.append(name)
+        if len(measured) < 3:
+            raise OutOfTime
+        fine(rows, name, deadline)
+
+    monkeypatch.setattr(check, "check_parts", made_parts(first, second))
+    for more in ([], ["--go-on"]):
+        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), *more])
+        assert check.main() == 0
+    assert measured == ["first", "second", "second"]
+    kept = json.loads(to.read_text())
+    assert [row["case"] for row in kept["rows"]] == ["first", "second"]
+    assert kept["failed"] == []
+    to.write_text(json.dumps({**kept, "gpu": "another"}))
+    with pytest.raises(SystemExit, match="rows of another, not A GPU 80GB"):
+        check.main()
+
+
+def test_parts_are_cut_into_calls_by_the_seconds_that_they_are_expected_to_take() -> None:
+    parts = [
+        Part((str(number),), lambda names, deadline: None, table, seconds) for number, seconds in enumerate([5, 3, 4])
+    ]
+    assert [[part.names for part in call] for call in calls_of(parts, 8)] == [[("0",), ("1",)], [("2",)]]
+
+
+def test_rows_have_the_time_of_their_part_and_what_is_left_is_named(
+    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a clock that the rows move on."""
+    now, deadlines = [1000.0], []
 
     def first(rows: Rows, name: str, deadline: float) -> None:
         deadlines.append(deadline)
-        now[0] += 200
+        now[0] += 450
         fine(rows, name, deadline)
 
     def second(rows: Rows, name: str, deadline: float) -> None:
@@ -156,14 +250,13 @@ def test_rows_get_what_the_tests_left_of_the_time_and_the_rest_is_named(
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr(check, "time", clock)
     monkeypatch.setattr(gpu_rows, "time", clock)
-    monkeypatch.setattr(check, "run_tests", tests)
     monkeypatch.setattr(check, "check_parts", made_parts(first, second, third))
     monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(tmp_path / "rows.json")])
-    assert check.main() == 1
-    assert deadlines == [1200 + gpu_rows.MOST_SECONDS, 1000 + check.TOTAL_SECONDS]
+    assert check.main() == 0
+    assert deadlines == [1000 + 2.5 * SECONDS, 1000 + check.TOTAL_SECONDS]
     assert check.TOTAL_SECONDS <= 9 * 60 - 30
     said = capsys.readouterr().out
-    assert "tests NOT DONE after 200 s; 1 rows" in said
+    assert "1 rows" in said
     assert "second: no time was left\n  third: no time was left" in said
 
 
@@ -176,8 +269,7 @@ def test_tests_that_hang_are_ended_with_all_that_they_started(
     )
     hanging.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(hanging))
-    monkeypatch.setattr(check, "TEST_SECONDS", 5.0)
-    assert check.run_tests() == "NOT DONE after 5 s"
+    assert check.run_tests(time.monotonic() + 5) == "NOT DONE after 5 s"
     started, end = int((tmp_path / "pid").read_text()), time.monotonic() + 120
     while is_alive(started):
         assert time.monotonic() < end, "it outlived the tests"

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(
 )
 SIZES = GpuSizes(models=("tiny",), lengths=(128,), tokens=1024)
 GENERATIONS = (80, 90, 100)
+ENDS = ("compiled, no CUDA graphs", "compiled, CUDA graphs")
 _KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''(.*?)'''", re.DOTALL)
 
 
@@ -28,7 +29,7 @@ _KERNEL = re.compile(r"async_compile\.triton\('(\w+)', '''(.*?)'''", re.DOTALL)
 def expected(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.syspath_prepend(str(repository / "benchmarks"))
     yield importlib.import_module("gpu_expected")
-    for name in ("gpu_expected", "gpu_cost", "cuda_code"):
+    for name in ("gpu_expected", "gpu_eager", "gpu_tables", "gpu_cost", "cuda_code"):
         sys.modules.pop(name, None)
 
 
@@ -72,6 +73,37 @@ def test_the_counts_of_a_block_and_nothing_left_patched(expected: Any) -> None:
     assert not torch.cuda.is_available() or torch.cuda.get_device_properties(0).name
 
 
+def test_what_is_not_compiled_is_counted_operator_by_operator(expected: Any) -> None:
+    """Of a rung of the ladder and of a call of inference: products by their shapes, and one attention a layer."""
+    rows = {row["case"]: row for row in expected.ladder_rows(SIZES)}
+    assert list(rows) == [f"tiny, ladder: {name}" for name in ("fp32, padded", "tf32", "bf16", "no padding")]
+    unpadded, padded = rows["tiny, ladder: no padding"], rows["tiny, ladder: bf16"]
+    assert unpadded["operators"] == {"torch_attn._varlen_attn": [2, 0], "torch_attn._varlen_attn_backward": [2, 0]}
+    assert unpadded["tokens"] < padded["tokens"] == padded["sequences"] * 128
+    wide = {(m, n, k): count for m, n, k, dtype, _, count in padded["products"] if dtype == "bfloat16"}
+    assert wide[padded["tokens"], 3 * 64, 64] == 2, "queries, keys and values of two layers"
+    call = expected.call_row(SIZES, "tiny", 8, 128, "bf16")
+    assert sum(count for *_, count in call["products"]) == 2 * 4 + 1
+    assert call["launches"]["attention"] == 2
+
+
+def test_what_rows_are_expected_to_show(expected: Any, repository: Path) -> None:
+    """By the stored counts: faster on the GPU of more memory rate, and faster where the host launches once."""
+    cost = importlib.import_module("gpu_cost")
+    rows = json.loads((repository / "benchmarks" / "results" / "gpu-expected.json").read_text())["rows"]
+    found = cost.expectations(rows)
+    update = found["update alone: large, LAMB"]
+    assert update["h100"] == pytest.approx(update["h200"] * 4800 / 3350, rel=0.02)
+    for name, each in found.items():
+        assert each["h200"] >= each["h100"] if each["figure"] == "ours" else each["h200"] <= each["h100"], name
+    for model in ("bert-tiny", "bert-mini"):
+        single, graph = (
+            next(each for name, each in found.items() if name.startswith(model) and name.endswith(end)) for end in ENDS
+        )
+        assert graph["h100"] > 2 * single["h100"]
+        assert single["milliseconds"]["h100"]["host"] > single["milliseconds"]["h100"]["GPU"]
+
+
 def test_the_launches_of_an_update(expected: Any) -> None:
     found = {name: expected.update_launches(kind) for name, kind in expected.UPDATES.items()}
     assert {name: launches for name, (launches, _) in found.items()} == {"AdamW": 4, "LAMB": 6}
@@ -89,10 +121,14 @@ def test_rows_of_another_kind_are_not_mixed(expected: Any, tmp_path: Path, field
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_the_generated_kernels_compile(expected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("dropout", [0.0, 0.1], ids=["flash", "attention dropout"])
+def test_the_generated_kernels_compile(
+    expected: Any, dropout: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
-    case = next(iter(expected.cases(GpuSizes(models=("large",), lengths=(128,)))))
+    cases = expected.cases(GpuSizes(models=("large",), lengths=(128,)))
+    case = next(each for each in cases if each.attention_dropout == dropout)
     graphs = expected.loss_graphs(case)
     sources = dict(each for graph in graphs for each in _KERNEL.findall(graph.code))
     assert len(sources) > 40

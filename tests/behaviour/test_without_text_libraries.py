@@ -135,7 +135,9 @@ def checked(repository: Path, to: Path, *flags: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("only", "positive"),
     [
-        ("4 full at 128: bf16", ("ours", "peer", "peak_share", "sequences_per_second", "ours_memory_bytes")),
+        ("4 full at 128: bf16", ("ours", "peak_share", "sequences_per_second", "ours_memory_bytes")),
+        ("4 full at 128: transformers", ("peer", "peak_share", "sequences_per_second", "peer_memory_bytes")),
+        ("correctness: padded rows", ("forward_error", "backward_error", "limit")),
         ("update alone", ("milliseconds", "parameters", "bytes_per_second")),
         ("inference: tiny, 1 x 128", ("sequences_per_second", "p50_ms", "p90_ms", "p95_ms", "p99_ms")),
         ("fine-tuning: squad1", ("seconds", "rows_per_second")),
@@ -145,8 +147,11 @@ def test_measuring_needs_none_of_them(repository: Path, tmp_path: Path, only: st
     found = checked(repository, tmp_path / "rows.json", "--only", only)["rows"]
     assert all(only in row["case"] for row in found)
     assert all(row[name] > 0 for row in found for name in positive)
-    if only.startswith("4 full"):
+    if only == "4 full at 128: bf16":
         assert all(0 <= row["data_wait_share"] <= 1 for row in found)
+    if only.startswith("correctness"):
+        assert all(row["within"] for row in found)
+        assert len(found) == 4, "fp32 and fp16, without dropout and with it"
     if only.startswith("update"):
         lamb, adamw = found
         assert (lamb["bytes"], adamw["bytes"]) == (44 * lamb["parameters"], 32 * lamb["parameters"])
@@ -157,7 +162,8 @@ def test_measuring_needs_none_of_them(repository: Path, tmp_path: Path, only: st
 @pytest.mark.slow
 @pytest.mark.usefixtures("without", "data")
 @pytest.mark.parametrize(
-    ("only", "count"), [("with Wikipedia", 3), ("ladder", 6), ("inference", 4), ("fine-tuning", 2), ("time:", 2)]
+    ("only", "count"),
+    [("with Wikipedia", 7), ("ladder", 6), ("inference", 6), ("fine-tuning", 2), ("time:", 2), ("transformers", 3)],
 )
 def test_every_row_is_measured_without_them(repository: Path, tmp_path: Path, only: str, count: int) -> None:
     cases = [row["case"] for row in checked(repository, tmp_path / "rows.json", "--only", only)["rows"]]

@@ -38,7 +38,8 @@ def compiler(cuda):
 
 def made(device, compute, dropout=0.0):
     shape = {"vocab_size": SPECIAL.vocabulary_size, "hidden_size": 128, "num_hidden_layers": 2}
-    model = fresh_model(compute, dropout=dropout, **shape, intermediate_size=256).to(device)
+    shape |= {"intermediate_size": 256, "hidden_act": "gelu_pytorch_tanh"}
+    model = fresh_model(compute, dropout=dropout, **shape).to(device)
     optimizer = Lamb(parameter_groups(model, 0.01))
     optimizer.set_learning_rate(1e-3)
     return model, optimizer
@@ -71,6 +72,27 @@ def test_it_equals_the_eager_step(cuda, compute, close):
     assert float(optimizer.gradient_norm) == pytest.approx(float(other_optimizer.gradient_norm), rel=close)
     one, two = (torch.cat([each.detach().flatten() for each in of.parameters()]) for of in (model, other))
     assert (one - two).norm() < close * two.norm()
+
+
+@pytest.mark.parametrize(("compute", "close"), [(None, 1e-4), (torch.bfloat16, 1e-2)], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_micro_batches_as_cuda_graphs_are_those_of_single_launches(cuda, compute, close, dropout):
+    """Over steps of several micro-batches, each with another seed of dropout."""
+    builder, _ = phase(64)
+    steps, found = [builder.build(number) for number in range(6)], []
+    assert all(len(step.micro_batches) > 1 for step in steps)
+    for graphs in ("false", "true"):
+        model, optimizer = made(cuda, compute, dropout)
+        step_of = CompiledStep(model, cuda, graphs=graphs)
+        sums = []
+        for step in steps:
+            torch.manual_seed(step.number)
+            sums.append(take(model, optimizer, step, cuda, step_of).figures)
+        found.append((torch.stack(sums), torch.cat([each.detach().flatten() for each in model.parameters()])))
+    assert [each.refused for each in step_of._captured.values()] == [False]
+    (figures, weights), (expected, single) = found[::-1]
+    torch.testing.assert_close(figures, expected, rtol=close, atol=close)
+    assert (weights - single).norm() < close * single.norm()
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])

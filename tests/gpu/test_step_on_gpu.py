@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 def model_of(compute: torch.dtype | None, dropout: float = 0.0) -> PretrainingModel:
     shape = {"vocab_size": VOCABULARY, "hidden_size": 128, "num_hidden_layers": 3}
-    return fresh_model(compute, dropout=dropout, **shape, intermediate_size=512)
+    return fresh_model(compute, dropout=dropout, **shape, intermediate_size=512, hidden_act="gelu_pytorch_tanh")
 
 
 def gradients_on(device: torch.device, compute: torch.dtype | None = None) -> tuple[float, dict[str, torch.Tensor]]:

@@ -149,8 +149,9 @@ class Recipe:
     gradient_checkpointing: bool = False
     """Recompute each block in the backward pass: less memory, a third more work, a result equal to the bit."""
     compile: Literal["auto", "true", "false"] = "auto"
-    """Compile steps, in micro-batches of one fixed shape per phase; auto does so on a GPU, and on a CPU in bf16
-    compiles only kernels; false runs no compiler."""
+    """Compile steps, in micro-batches of one fixed shape per phase; auto does so on a GPU, there as CUDA graphs where
+    micro-batches are small, and on a CPU in bf16 compiles only kernels; true takes no CUDA graphs; false runs no
+    compiler."""
     parallel: Literal["replicate", "shard"] = "replicate"
     """What several ranks hold: replicate, all weights each; shard, a part each, gathered layer by layer (FSDP2), for
     states of the optimizer too large for one device, which must hold the weights. A resumed run may change it."""

@@ -20,7 +20,7 @@ from bertsmith.training.agreement import agree, checksum, code_facts
 from bertsmith.training.checkpoints import Best, load_best
 from bertsmith.training.loop import Cadence
 from bertsmith.training.parallel import is_sharded, replicate, shard, whole
-from bertsmith.training.pretraining.compiled import CompiledStep, choose_compiled
+from bertsmith.training.pretraining.compiled import CompiledStep, Graphs, choose_compiled
 from bertsmith.training.pretraining.continued import (
     SideBySide,
     facts_of,
@@ -115,7 +115,8 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
     is_compiled = teaching is None and ranks.by_first(
         lambda: choose_compiled(recipe.compile, device.torch_device, is_sharded(model))
     )
-    compiled = CompiledStep(model, device.torch_device) if is_compiled else None
+    graphs: Graphs = "auto" if recipe.compile == "auto" else "false"
+    compiled = CompiledStep(model, device.torch_device, graphs=graphs) if is_compiled else None
     sized = replace(recipe, micro_batch_tokens=most)
     check_steps(sized, position, is_compiled)
     cadence = Cadence(recipe.log_every, recipe.evaluate_every, recipe.save_every, recipe.keep, recipe.keep_every)

@@ -54,8 +54,11 @@ class StepSums:
 class Compiled(Protocol):
     """A model, run compiled: `training.pretraining.compiled.CompiledStep`."""
 
-    def add_losses(self, batch: Any, counts: Mapping[str, int], sums: StepSums) -> Tensor:
-        """The micro-batch's share of the step's loss, with its graph; adds its figures to `sums`."""
+    def add_gradients(
+        self, batch: Any, counts: Mapping[str, int], sums: StepSums, scaled: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Runs a micro-batch forward and backward, from its share of the step's loss as `scaled` gives it; adds its
+        figures to `sums`."""
 
 
 def train_step(
@@ -92,9 +95,9 @@ def train_step(
             forward = objective.forward(batch, device)
             sums.add(forward)
             loss = mean_loss([forward.losses[name] for name in counts], list(counts.values()))
+            optimizer.scaled(loss).backward()  # type: ignore[no-untyped-call]
         else:
-            loss = compiled.add_losses(batch, counts, sums)
-        optimizer.scaled(loss).backward()  # type: ignore[no-untyped-call]
+            compiled.add_gradients(batch, counts, sums, optimizer.scaled)
     sums.faulty = gradients.finish()
     optimizer.step()
     return sums

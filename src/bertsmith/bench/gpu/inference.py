@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +12,46 @@ from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.process import Child, SideFailed
 from bertsmith.bench.reference.bench import row_of
 from bertsmith.bench.reference.case import Case
-from bertsmith.bench.step.plan import GpuSizes, shape
+from bertsmith.bench.step.plan import GpuSizes, gpu_shape
 from bertsmith.bench.table import Table
 
-LENGTHS, BATCHES = (128, 384), (1, 8)
+CASES = [(1, 128, "bf16"), (8, 128, "bf16"), (1, 384, "bf16"), (8, 384, "bf16"), (32, 384, "bf16"), (32, 384, "tf32")]
+"""Sequences of a call, their length, and the precision."""
+_START_SECONDS, _CASE_SECONDS = 10.0, 2.5
 _PERCENTILES = (50, 90, 95, 99)
 
 
 def inference_parts(sizes: GpuSizes, folder: Path, rows: Rows, calls: int, seconds: float) -> list[Part]:
-    """The rows of each model, which share a process. calls, seconds: the fewest of a row."""
-    cases = [Case("SQuAD", "inference", batch, length, "bf16") for length in LENGTHS for batch in BATCHES]
+    """The rows of each model, which share a process for each precision. calls, seconds: the fewest of a row."""
+    cases = [Case("SQuAD", "inference", *case) for case in CASES]
+    # A processor has no tf32, which stands for fp32 there.
+    stands_for = {"tf32": "fp32"} if sizes.device == "cpu" else {}
 
     def part(model: str) -> Part:
         named = {f"inference: {model}, {case.batch} x {case.length}, {case.precision}": case for case in cases}
 
-        def measure(names: Sequence[str], deadline: float) -> None:
-            spec = {"case": asdict(named[names[0]]), "model": shape(model, sizes.vocabulary), "device": sizes.device}
-            with Child(
-                "bertsmith.bench.reference.worker", spec, folder / f"inference-{model}", None, deadline
-            ) as child:
+        def one(precision: str, names: Sequence[str], deadline: float) -> None:
+            """Those of a precision, which is a matter of the whole process."""
+            spec = {"model": gpu_shape(model, sizes.vocabulary), "device": sizes.device}
+            own = {name: replace(named[name], precision=stands_for.get(precision, precision)) for name in names}
+            spec["case"] = asdict(own[names[0]])
+            where = folder / f"inference-{model}-{precision}"
+            with Child("bertsmith.bench.reference.worker", spec, where, None, deadline) as child:
                 for name in names:
                     say(f"measuring {name}")
                     how = {"warmup": 3, "steps": calls, "seconds": seconds}
                     try:
-                        found = child.ask("run", **how, case=asdict(named[name]))
+                        found = child.ask("run", **how, case=asdict(own[name]))
                     except SideFailed as why:
                         rows.fail(name, why.what)
                     else:
                         rows.add({**row_of(named[name], found["seconds"], found["bytes"]), "case": name})
 
-        return Part(tuple(named), measure, _table)
+        def measure(names: Sequence[str], deadline: float) -> None:
+            for precision in dict.fromkeys(named[name].precision for name in names):
+                one(precision, [name for name in names if named[name].precision == precision], deadline)
+
+        return Part(tuple(named), measure, _table, 2 * _START_SECONDS + _CASE_SECONDS * len(named))
 
     return [part(model) for model in sizes.models]
 

@@ -1,58 +1,118 @@
-"""The parts of a check of a GPU, the most valuable first."""
+"""The parts of a check of a GPU: correctness, then the most valuable first, ours before the peer's.
+
+The seconds that parts are expected to take are guesses from a CPU's for imports and compilers, and from the expected
+times of steps; none was measured on a GPU.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bertsmith.bench.gpu.correctness import correctness_parts
 from bertsmith.bench.gpu.finetuning import finetuning_parts
 from bertsmith.bench.gpu.inference import inference_parts
+from bertsmith.bench.gpu.peers import peer_parts
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.gpu.update import update_parts
-from bertsmith.bench.step.plan import GpuSizes, Match, Rung, gpu_plan
-from bertsmith.bench.step.results import ladder_table, steps_table, time_table
+from bertsmith.bench.step.plan import GpuSizes, Match, Rung, gpu_plan, small_matches
+from bertsmith.bench.step.results import ladder_table, steps_table, time_table, with_gains
 from bertsmith.bench.step.run import LADDER, TIME, StepRun
 from bertsmith.bench.table import Table
+
+START_SECONDS, COMPILE_SECONDS, SET_SECONDS = 10.0, 20.0, 8.0
+"""Of a process with its model, of the graphs of a shape, and of a set of batches."""
 
 
 @dataclass(frozen=True)
 class CheckSizes:
     """step: of the pre-training steps; its models and device are those of other rows too. calls, seconds: the fewest
-    of inference."""
+    of inference. tiny: whether kernels are checked at sizes for an interpreter."""
 
-    step: GpuSizes = field(default_factory=GpuSizes)
+    step: GpuSizes = field(default_factory=lambda: GpuSizes(seconds=4.0))
     calls: int = 100
     seconds: float = 1.0
+    tiny: bool = False
 
     @classmethod
-    def tiny(cls, device: str) -> CheckSizes:
+    def tiny_on(cls, device: str) -> CheckSizes:
         """Every row in seconds, on a CPU too; the figures say nothing about speed."""
         step = GpuSizes(device, ("tiny",), (128,), 512, passes=1, seconds=0.1, compiled=False, loaded_steps=2)
-        return cls(step, calls=3, seconds=0.0)
+        step = replace(step, small=(("tiny", 256),))
+        return cls(step, calls=3, seconds=0.0, tiny=True)
 
 
-def check_parts(sizes: CheckSizes, folder: Path, rows: Rows, only: str = "") -> tuple[list[Part], StepRun]:
-    """All parts in their order, and what runs the steps among them. folder: for what is made on the way."""
-    run = StepRun(gpu_plan(sizes.step, {}), folder, 0.0, only, ran_on=rows.machine, made=rows.add, failed=rows.fail)
-    of_first = [_steps(run, group) for group in run.groups() if group[0].model == run.plan.model]
-    of_others = [_steps(run, group) for group in run.groups() if group[0].model != run.plan.model]
-    table = partial(ladder_table, model=run.plan.model)
-    ladder = [_rung(run, rung, table) for rung in run.plan.ladder]
-    updates = update_parts(sizes.step, folder, rows)
+def check_parts(
+    sizes: CheckSizes, folder: Path, rows: Rows, tests: Callable[[float], str], only: str = ""
+) -> tuple[list[Part], StepRun]:
+    """All parts in their order, and what runs the steps among them. folder: for what is made on the way. tests: how
+    they end by a deadline of time.monotonic(), such as "passed"."""
+    plan = gpu_plan(sizes.step, {})
+    sets, small = small_matches(sizes.step)
+    run = StepRun(
+        replace(plan.alone(), sets={**plan.sets, **sets}),
+        folder,
+        0.0,
+        only,
+        ran_on=rows.machine,
+        made=rows.add,
+        failed=rows.fail,
+    )
+    of_first = [_steps(run, group) for group in run.groups() if group[0].model == plan.model]
+    of_others = [_steps(run, group) for group in run.groups() if group[0].model != plan.model]
+    table = partial(ladder_table, model=plan.model)
     inference = inference_parts(sizes.step, folder, rows, sizes.calls, sizes.seconds)
-    finetuning = finetuning_parts(sizes.step.device, folder, rows)
-    return [*of_first, *updates, *inference, *ladder, *finetuning, *of_others, _profile(run)], run
+    peers, flash, other_peers = peer_parts(run, plan, rows)
+    parts = [
+        *correctness_parts(sizes.step, folder, rows, sizes.tiny),
+        *of_first,
+        *update_parts(sizes.step, folder, rows),
+        inference[0],
+        *peers,
+        *(_steps(run, [match]) for match in small),
+        _tests(tests, rows),
+        *(_rung(run, rung, table) for rung in plan.ladder),
+        *finetuning_parts(sizes.step.device, folder, rows),
+        *flash,
+        *of_others,
+        *inference[1:],
+        *other_peers,
+        _profile(run),
+    ]
+    return parts, run
+
+
+def _add(rows: Rows, row: dict[str, Any]) -> None:
+    """Keeps a row; that of a rung with what it gives over those of earlier calls too."""
+    before = [each for each in rows.made if each["case"].startswith(LADDER)]
+    rows.add(with_gains([*before, row])[-1] if row["case"].startswith(LADDER) else row)
+
+
+TESTS = "tests: those that need a GPU"
+
+
+def _tests(tests: Callable[[float], str], rows: Rows) -> Part:
+    def measure(names: Sequence[str], deadline: float) -> None:
+        rows.add({"case": TESTS, "ended": tests(deadline)})
+
+    def table(found: Sequence[dict[str, Any]]) -> Table:
+        return Table("Tests", ["", "ended"], [[row["case"].partition(": ")[2], row["ended"]] for row in found])
+
+    return Part((TESTS,), measure, table, 180.0)
 
 
 def _steps(run: StepRun, group: Sequence[Match]) -> Part:
     def measure(names: Sequence[str], deadline: float) -> None:
         run.deadline = deadline
-        run.meet(group)
+        left = [replace(match, sets=tuple(each for each in match.sets if match.case(each) in names)) for match in group]
+        run.meet(left)
 
-    return Part(tuple(match.case(name) for match in group for name in match.sets), measure, steps_table)
+    names = tuple(match.case(name) for match in group for name in match.sets)
+    seconds = START_SECONDS + COMPILE_SECONDS + SET_SECONDS * len(names)
+    return Part(names, measure, steps_table, seconds)
 
 
 def _rung(run: StepRun, rung: Rung, table: Callable[..., Any]) -> Part:
@@ -60,7 +120,8 @@ def _rung(run: StepRun, rung: Rung, table: Callable[..., Any]) -> Part:
         run.deadline = deadline
         run.climb(rung)
 
-    return Part((f"{LADDER} {rung.what}",), measure, table)
+    compiled = COMPILE_SECONDS if rung.side.compiled else 0.0
+    return Part((f"{LADDER} {rung.what}",), measure, table, START_SECONDS + compiled + SET_SECONDS)
 
 
 def _profile(run: StepRun) -> Part:
@@ -74,4 +135,4 @@ def _profile(run: StepRun) -> Part:
         profiles = {row["case"].removeprefix(f"{TIME} "): row for row in rows}
         return time_table(profiles, f"{run.plan.model}, ours, {run.plan.profiled.label}")
 
-    return Part(tuple(f"{TIME} {name}" for name in sets), measure, table)
+    return Part(tuple(f"{TIME} {name}" for name in sets), measure, table, START_SECONDS + SET_SECONDS * len(sets))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,24 +14,30 @@ from bertsmith.base.log import warn
 from bertsmith.bench.process import NO_TIME, OutOfTime
 from bertsmith.bench.table import Table
 
-MOST_SECONDS = 180.0
-"""Of a part, so that one that hangs leaves time for the others."""
+TOTAL_SECONDS = 540.0
+"""Of a call, from its start to its end."""
+_PATIENCE, _LEAST_SECONDS = 2.5, 60.0
+"""Times the seconds that a part is expected to take, and the least, after which it is ended: one that hangs leaves time
+for the others."""
 
 
 @dataclass
 class Rows:
     """What a check found so far, which the file `to` holds at any time. head: what stands before the rows. machine: it
-    grows with what is known of it. failed: why there is no row, by name."""
+    grows with what is known of it. expected: what the row of a name is to show, before it is measured. failed: why
+    there is no row, by name."""
 
     to: Path
     head: dict[str, Any]
     machine: dict[str, str]
+    expected: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     made: list[dict[str, Any]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
     def add(self, row: dict[str, Any]) -> None:
-        """Keeps a row, whose name is its "case"."""
-        self.made.append(row)
+        """Keeps a row, whose name is its "case", with what was expected of it."""
+        case = row["case"]
+        self.made.append({**row, "expected": self.expected[case]} if case in self.expected else row)
         self.write()
 
     def fail(self, name: str, why: str) -> None:
@@ -47,29 +53,40 @@ class Rows:
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """Those that were neither made nor failed."""
-        done = {row["case"] for row in self.made} | self.failed.keys()
+        done = self.names | self.failed.keys()
         return [name for name in names if name not in done]
+
+    @property
+    def names(self) -> set[str]:
+        """Of the rows that were made."""
+        return {row["case"] for row in self.made}
+
+    def figure(self, name: str, what: str) -> Any:
+        """A figure of the row of this name; None where there is none."""
+        return next((row.get(what) for row in self.made if row["case"] == name), None)
 
 
 @dataclass(frozen=True)
 class Part:
     """Rows that share processes. names: theirs, in order. measure: given the names that are wanted and a deadline of
-    time.monotonic(), adds their rows. table: of all rows of the parts that have the same one."""
+    time.monotonic(), adds their rows. table: of all rows of the parts that have the same one. seconds: that all of it
+    is expected to take on an H100, kernels compiled afresh."""
 
     names: tuple[str, ...]
     measure: Callable[[Sequence[str], float], None]
     table: Callable[[Sequence[dict[str, Any]]], Table]
+    seconds: float
 
 
 def measure_parts(parts: Sequence[Part], rows: Rows, deadline: float, only: str = "") -> None:
     """Measures the rows whose name holds `only`, in order. Afterwards each of them is made or failed, whatever a part
-    raises. deadline: of time.monotonic()."""
+    raises; one that is there already is not measured again. deadline: of time.monotonic()."""
     for part in parts:
-        names = [name for name in part.names if only in name]
+        names = rows.missing([name for name in part.names if only in name])
         why, now = NO_TIME, time.monotonic()
         if names and now < deadline:
             try:
-                part.measure(names, min(deadline, now + MOST_SECONDS))
+                part.measure(names, min(deadline, now + max(_PATIENCE * part.seconds, _LEAST_SECONDS)))
                 why = "it was passed over"
             except OutOfTime:
                 why = NO_TIME
@@ -79,6 +96,16 @@ def measure_parts(parts: Sequence[Part], rows: Rows, deadline: float, only: str 
                 why = f"{type(error).__name__}: {error}"
         for name in rows.missing(names):
             rows.fail(name, why)
+
+
+def calls_of(parts: Sequence[Part], total: float = TOTAL_SECONDS) -> list[list[Part]]:
+    """The parts as calls of `total` seconds reach them, by what they are expected to take."""
+    calls: list[list[Part]] = [[]]
+    for part in parts:
+        if calls[-1] and sum(each.seconds for each in calls[-1]) + part.seconds > total:
+            calls.append([])
+        calls[-1].append(part)
+    return calls
 
 
 def tables(parts: Sequence[Part], rows: Rows) -> list[Table]:

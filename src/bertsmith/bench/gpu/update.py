@@ -17,7 +17,7 @@ from bertsmith.bench.machine import running_on
 from bertsmith.bench.process import Child
 from bertsmith.bench.step.matrix_rate import wait
 from bertsmith.bench.step.ours import RATE, WEIGHT_DECAY
-from bertsmith.bench.step.plan import GpuSizes, shape
+from bertsmith.bench.step.plan import GpuSizes, gpu_shape
 from bertsmith.bench.table import Table
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
@@ -32,6 +32,7 @@ FLOATS = {"LAMB": 11, "AdamW": 8}
 norm; then gradient, weight and two moments in, two moments out. AdamW: the weight out. LAMB: once the norms of its
 tensor are known, weight and moments in again, and the weight out."""
 _TURNS, _UPDATES = 9, 10
+_SECONDS = 12.0
 _TITLE = "The optimizer's update alone: fp32 weights, gradients and moments, clipped by their global norm"
 
 
@@ -75,7 +76,7 @@ def _part(sizes: GpuSizes, optimizer: str, folder: Path, rows: Rows) -> Part:
 
     def measure(names: Sequence[str], deadline: float) -> None:
         say(f"measuring {name}")
-        dims = shape(model, sizes.vocabulary)
+        dims = gpu_shape(model, sizes.vocabulary)
         spec = {"model": dims, "optimizer": optimizer, "device": sizes.device}
         with Child("bertsmith.bench.gpu.update", spec, folder, None, deadline) as child:
             parameters = int(child.ready()["parameters"])
@@ -85,7 +86,7 @@ def _part(sizes: GpuSizes, optimizer: str, folder: Path, rows: Rows) -> Part:
         row = {"case": name, "milliseconds": 1e3 * seconds, "parameters": parameters, "bytes": moved}
         rows.add({**row, "bytes_per_second": moved / seconds, "seconds": turns})
 
-    return Part((name,), measure, _table)
+    return Part((name,), measure, _table, _SECONDS)
 
 
 def _table(found: Sequence[dict[str, Any]]) -> Table:

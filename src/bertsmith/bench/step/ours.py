@@ -60,7 +60,7 @@ class OurSteps:
         self._objective = Pretraining(model, self.device)
         self._compiled: CompiledStep | None = None
         if side.compiled:
-            self._compiled = CompiledStep(model, self.device)
+            self._compiled = CompiledStep(model, self.device, graphs=side.graphs)
             # A shape for each set, as each phase has: one for all would fill up the sets of shorter sequences.
             sets = tuple(fix_shapes(batches, side.longest, FILLING_PIECE) for batches in sets)
         self.batches = [batch for batches in sets for batch in batches]

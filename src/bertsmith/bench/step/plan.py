@@ -11,6 +11,8 @@ from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.bench.step.side import TRANSFORMERS, StepSide
 
 SHAPES: dict[str, dict[str, Any]] = {
+    "bert-tiny": {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512},
+    "bert-mini": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024},
     "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 256},
     "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
     "large": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
@@ -32,6 +34,11 @@ class Match:
         """What a row of this match is called."""
         against = f" against transformers, {self.peer.label}" if self.peer else ""
         return f"{self.model}, {name}: {self.ours.label}{against}"
+
+    def peer_case(self, name: str) -> str:
+        """What a row of the peer by itself is called."""
+        assert self.peer is not None
+        return f"{self.model}, {name}: transformers, {self.peer.label}"
 
 
 @dataclass(frozen=True)
@@ -71,9 +78,14 @@ class Plan:
         return replace(self, matches=tuple(replace(match, sets=tuple(names)) for match, names in sets))
 
 
-def shape(model: str, vocabulary: int = VOCABULARY, **changes: float) -> dict[str, Any]:
+def shape(model: str, vocabulary: int = VOCABULARY, **changes: float | str) -> dict[str, Any]:
     """The fields of a `BertConfig`; dropout is 0.1 unless `changes` says otherwise."""
     return {**SHAPES[model], "vocab_size": vocabulary, **changes}
+
+
+def gpu_shape(model: str, vocabulary: int = VOCABULARY, **changes: float | str) -> dict[str, Any]:
+    """The same with GELU by tanh, as Google's and NVIDIA's code and all recipes for GPUs have it."""
+    return shape(model, vocabulary, hidden_act="gelu_pytorch_tanh", **changes)
 
 
 @dataclass(frozen=True)
@@ -122,7 +134,8 @@ def cpu_plan(sizes: CpuSizes, real: Mapping[int, Sequence[PretrainBatch]], vocab
 class GpuSizes:
     """The sizes for a GPU. tokens: slots of an update if all its sequences were full; of twice as many BERT-large would
     keep 63 GB for its backward pass. passes, seconds: of `Plan`. compiled: both sides, by torch.compile. vocabulary:
-    pieces of the models and of made-up batches. loaded_steps: of `Plan`."""
+    pieces of the models and of made-up batches. loaded_steps: of `Plan`. small: models with the slots of their recipes'
+    micro-batches, of which launches take longer than the kernels."""
 
     device: str = "cuda"
     models: tuple[str, ...] = ("large", "base")
@@ -133,6 +146,20 @@ class GpuSizes:
     compiled: bool = True
     vocabulary: int = VOCABULARY
     loaded_steps: int = 8
+    small: tuple[tuple[str, int], ...] = (("bert-tiny", 4096), ("bert-mini", 8192))
+
+
+def small_matches(sizes: GpuSizes) -> tuple[dict[str, Sequence[PretrainBatch]], tuple[Match, ...]]:
+    """Batches by name, and models of which the host takes longer than the GPU, with CUDA graphs and without."""
+    sets: dict[str, Sequence[PretrainBatch]] = {}
+    matches = []
+    for model, slots in sizes.small:
+        length = sizes.lengths[0]
+        name = f"{slots // length:,} with Wikipedia's lengths at {length}, small models"
+        sets[name] = [pretrain_batch(lengths_of("wikipedia", slots // length, length), sizes.vocabulary)]
+        ours, _ = _gpu_sides(sizes, model, length, 0.1)
+        matches += [Match(model, replace(ours, graphs=graphs), None, (name,)) for graphs in ("false", "true")]
+    return sets, tuple(matches)
 
 
 def gpu_plan(sizes: GpuSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> Plan:
@@ -183,14 +210,14 @@ def gpu_plan(sizes: GpuSizes, real: Mapping[int, Sequence[PretrainBatch]]) -> Pl
 
 
 def _gpu_sides(sizes: GpuSizes, model: str, length: int, attention_dropout: float) -> tuple[StepSide, StepSide]:
-    dims = shape(model, sizes.vocabulary, attention_probs_dropout_prob=attention_dropout)
+    dims = gpu_shape(model, sizes.vocabulary, attention_probs_dropout_prob=attention_dropout)
     ours = StepSide(model=dims, device=sizes.device, compiled=sizes.compiled, longest=length)
     return ours, replace(ours, side=TRANSFORMERS)
 
 
 def _gpu_ladder(sizes: GpuSizes, model: str, fewer: str, all_of_them: str) -> tuple[Rung, ...]:
     """From what every setup can do to the fastest here, one change a rung."""
-    bf16 = StepSide(model=shape(model, sizes.vocabulary, attention_probs_dropout_prob=0.0), device=sizes.device)
+    bf16 = StepSide(model=gpu_shape(model, sizes.vocabulary, attention_probs_dropout_prob=0.0), device=sizes.device)
     padded = replace(bf16, padded=True, longest=sizes.lengths[0])
     compiled = replace(bf16, compiled=sizes.compiled, longest=sizes.lengths[0])
     return (

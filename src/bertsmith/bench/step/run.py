@@ -107,6 +107,21 @@ class StepRun:
         peer_held = int(peer.ask("memory")["bytes"]) if peer and found.peer else None
         return Result(case, side.precision, self._work(side, name), found, held, peer_held)
 
+    def meet_peer(self, match: Match, names: Sequence[str], made: Callable[[str, Result], None]) -> None:
+        """The peer of a match by itself, where ours and the peer have no room on one GPU together. made: is given each
+        case as `Match.peer_case` has it, and what was found."""
+        assert match.peer is not None
+        with self._side(match.peer, names, leaves_time=False) as side:
+            for name in names:
+                with self._noting(match.peer_case(name)):
+                    made(match.peer_case(name), self._alone(match.peer_case(name), match.peer, side, name))
+
+    def _alone(self, case: str, side: StepSide, process: Child, name: str) -> Result:
+        say(f"measuring {case}")
+        self._measure_peak(process, side, name)
+        found = race(process, None, name, self.plan.passes, self.plan.seconds / 2)
+        return self._result(case, side, name, found, process)
+
     def profile(self, names: Sequence[str]) -> None:
         """Where the time of the profiled side goes, over these sets."""
         names = [name for name in names if self.only in f"{TIME} {name}"]
@@ -125,10 +140,7 @@ class StepRun:
         if self.only not in case:
             return
         with self._noting(case), self._side(rung.side, [rung.set]) as side:
-            say(f"measuring {case}")
-            self._measure_peak(side, rung.side, rung.set)
-            found = race(side, None, rung.set, self.plan.passes, self.plan.seconds / 2)
-            self.rungs.append(self._result(case, rung.side, rung.set, found, side))
+            self.rungs.append(self._alone(case, rung.side, side, rung.set))
             self.made(with_gains([each.row(self.peaks) for each in self.rungs])[-1])
 
     @contextmanager
@@ -148,11 +160,11 @@ class StepRun:
         if self.failed is not None:
             self.failed(case, why)
 
-    def _side(self, side: StepSide, names: Sequence[str]) -> Child:
-        """Starts a side with these sets; it is ready later."""
+    def _side(self, side: StepSide, names: Sequence[str], leaves_time: bool = True) -> Child:
+        """Starts a side with these sets; it is ready later. leaves_time: a peer ends early enough for ours."""
         self._sides += 1
         sets = {name: self._file(name) for name in names}
-        deadline = self.deadline if side.side == OURS else self.deadline - _OURS_ALONE_SECONDS
+        deadline = self.deadline - _OURS_ALONE_SECONDS if leaves_time and side.side != OURS else self.deadline
         return start_side(side, sets, self.folder / f"side-{self._sides}", deadline)
 
     def _file(self, name: str) -> Path:

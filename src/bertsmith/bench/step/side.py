@@ -16,7 +16,7 @@ class StepSide:
     transformers by autocast. onednn: fp32 products of the peer by oneDNN, a switch of the whole process. compiled: by
     torch.compile; ours in fixed shapes, the peer padded to `longest` and not to the longest of each batch. padded:
     ours, with every sequence padded to `longest`. longest: for these two. flash: the peer's attention by the package
-    flash_attn, which leaves padding out."""
+    flash_attn, which leaves padding out. graphs: ours compiled, as CUDA graphs, "auto" where training takes them."""
 
     side: SideName = OURS
     model: dict[str, Any] = field(default_factory=dict)
@@ -28,6 +28,7 @@ class StepSide:
     padded: bool = False
     longest: int = 0
     flash: bool = False
+    graphs: Literal["auto", "true", "false"] = "auto"
 
     @property
     def label(self) -> str:
@@ -38,6 +39,7 @@ class StepSide:
         if (self.side, self.precision) == (TRANSFORMERS, "fp32"):
             numbers = "fp32 by oneDNN" if self.onednn else "fp32 as shipped"
         more = [name for name in ("padded", "compiled") if getattr(self, name)] + ["flash attention"] * self.flash
+        more += {"auto": [], "true": ["CUDA graphs"], "false": ["no CUDA graphs"]}[self.graphs]
         dropout = [self.model.get(f"{each}_dropout_prob", 0.1) for each in ("hidden", "attention_probs")]
         if dropout != [0.1, 0.1]:
             more.append("no dropout" if not any(dropout) else f"dropout {dropout[0]:g}, of attention {dropout[1]:g}")

@@ -14,9 +14,10 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,17 +26,21 @@ from torch import Tensor, nn
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Ints
 from bertsmith.base.log import log_choice, warn
+from bertsmith.base.ranks import world_size
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.attention.attend import BackEnd, back_end, settle
 from bertsmith.model.attention.packed import Offsets, PaddedRows
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs, PretrainLosses
 from bertsmith.training.objective import figures_of, mean_loss
+from bertsmith.training.planning.cost import Batch
+from bertsmith.training.pretraining.captured import Capture, Captured, cuda_capture, is_small
 from bertsmith.training.pretraining.evaluate import held_out_figures
 from bertsmith.training.pretraining.inputs import flop_of
 from bertsmith.training.step import StepSums
 
 Compiler = str | Callable[[torch.fx.GraphModule, list[Tensor]], Callable[..., Any]]
 """A back-end of torch.compile, or the name of one."""
+Graphs = Literal["auto", "true", "false"]
 COMPILER: Compiler = "inductor"
 """PyTorch's compiler; another back-end can be given where graphs are to be seen and not to be fast."""
 
@@ -129,18 +134,54 @@ class CompiledStep:
     for it costs as long as the first.
     """
 
-    def __init__(self, model: PretrainingModel, device: torch.device, compiler: Compiler = "") -> None:
+    def __init__(
+        self,
+        model: PretrainingModel,
+        device: torch.device,
+        compiler: Compiler = "",
+        graphs: Graphs = "auto",
+        capture: Capture = cuda_capture,
+    ) -> None:
+        """graphs: whether micro-batches run as CUDA graphs; "auto" where they are small. capture: what records them."""
         self._model, self._device = model, device
-        self._compiler = compiler or COMPILER
+        self._compiler, self._graphs, self._capture = compiler or COMPILER, graphs, capture
+        self._captured: dict[Shape, Captured] = {}
         self._programs: dict[tuple[str, Shape, bool], tuple[_Program, _Program, _Program]] = {}
 
     @property
     def compilations(self) -> int:
         return sum(program.graphs for programs in self._programs.values() for program in programs)
 
+    def add_gradients(
+        self, batch: PretrainBatch, counts: Mapping[str, int], sums: StepSums, scaled: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Runs a micro-batch forward and backward; adds its figures to `sums`. scaled: of an optimizer."""
+        shape = Shape.of(batch)
+        if not self._takes_graph(shape):
+            scaled(self.add_losses(batch, counts, sums)).backward()  # type: ignore[no-untyped-call]
+            return
+        if shape not in self._captured:
+            parameters = [each for each in self._model.parameters() if each.requires_grad]
+            run, compute = partial(self._losses, shape), self._dtype
+            self._captured[shape] = Captured(parameters, run, compute, self._device, self._capture)
+        self._count(batch, shape, self._captured[shape](self._pinned(row_of(batch, counts))), sums)
+
     def add_losses(self, batch: PretrainBatch, counts: Mapping[str, int], sums: StepSums) -> Tensor:
         """The micro-batch's share of the step's loss, with its graph; adds its figures to `sums`."""
         shape = Shape.of(batch)
+        loss, figures = self._losses(shape, self._to_device(row_of(batch, counts)))
+        self._count(batch, shape, figures, sums)
+        return loss
+
+    def _count(self, batch: PretrainBatch, shape: Shape, figures: Tensor, sums: StepSums) -> None:
+        sums.figures += figures
+        sums.tokens += batch.tokens
+        sums.slots += shape.tokens
+        sums.attention_places += self._attended(shape)
+        sums.flop += flop_of(self._model.config, batch)
+
+    def _losses(self, shape: Shape, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss and figures of a micro-batch. row: of `row_of`, on the device."""
         model = self._model
 
         def heads(hidden: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,14 +189,20 @@ class CompiledStep:
             losses = model.losses_of(hidden, inputs)
             return mean_loss(losses, counts.unbind()), figures_of(losses)
 
-        loss, figures = self._run("losses", shape, heads, row_of(batch, counts))
-        sums.figures += figures
-        sums.tokens += batch.tokens
-        sums.slots += shape.tokens
-        sums.attention_places += self._attended(shape)
-        sums.flop += flop_of(model.config, batch)
-        result: Tensor = loss
-        return result
+        loss, figures = self._run("losses", shape, heads, row)
+        return loss, figures
+
+    def _takes_graph(self, shape: Shape) -> bool:
+        """Whether micro-batches of a shape run as a CUDA graph. Ranks sum gradients by hooks of the backward pass, and
+        checkpointing keeps the generator's state, on the host; fp16 has a loss scale: none of these is tried."""
+        model = self._model
+        if self._graphs == "false" or world_size() > 1 or model.encoder.gradient_checkpointing:
+            return False
+        if self._graphs == "true" or self._device.type == "cpu" or self._dtype == torch.float16:
+            return self._graphs == "true"
+        squares = shape.tokens * shape.longest
+        batch = Batch(shape.tokens, squares, shape.masked, shape.sequences)
+        return is_small(model.config, batch, self._dtype, torch.cuda.get_device_name(self._device))
 
     def held_out(self, batch: PretrainBatch, letters: Tensor) -> Tensor:
         """`held_out_figures` of a micro-batch. letters: bool[V]."""
@@ -166,12 +213,12 @@ class CompiledStep:
             inputs, _ = _inputs(row, shape)
             return held_out_figures(model.scores_of(hidden, inputs), inputs, letters)
 
-        row = row_of(batch, dict.fromkeys(PretrainLosses._fields, 1))
+        row = self._to_device(row_of(batch, dict.fromkeys(PretrainLosses._fields, 1)))
         figures: Tensor = self._run("held out", shape, heads, row, letters)
         return figures
 
-    def _run(self, kind: str, shape: Shape, heads: Callable[..., Any], row: Ints, *more: Tensor) -> Any:
-        """What `heads` makes of the hidden states of a micro-batch, its row and `more`."""
+    def _run(self, kind: str, shape: Shape, heads: Callable[..., Any], row: Tensor, *more: Tensor) -> Any:
+        """What `heads` makes of the hidden states of a micro-batch, its row on the device and `more`."""
         key = (kind, shape, self._model.training)
         if key not in self._programs:
             settle(self._back_end(shape), self._device)
@@ -181,11 +228,10 @@ class CompiledStep:
                 _Program(f"{kind}: heads", heads, self._compiler),
             )
         first, block, last = self._programs[key]
-        numbers = self._to_device(row)
-        x, narrow, *where = first(numbers)
+        x, narrow, *where = first(row)
         for layer in self._model.encoder.layers:
             x, narrow = block(layer, x, narrow, *where)
-        return last(x, numbers, *more)
+        return last(x, row, *more)
 
     def _embeddings(self, shape: Shape) -> Callable[..., tuple[Tensor, ...]]:
         """From a row to what the first block is given, and where sequences lie."""
@@ -215,18 +261,26 @@ class CompiledStep:
     def _back_end(self, shape: Shape) -> BackEnd:
         """The attention back-end of a shape in the model's present mode."""
         config, model = self._model.config, self._model
-        dtype = model.encoder.compute or model.masked_head.bias.dtype
         dropout = config.attention_probs_dropout_prob if model.training else 0.0
         heads = config.num_attention_heads
-        return back_end(self._device, dtype, heads, config.hidden_size // heads, shape.offsets(), dropout)
+        return back_end(self._device, self._dtype, heads, config.hidden_size // heads, shape.offsets(), dropout)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """Of products."""
+        return self._model.encoder.compute or self._model.masked_head.bias.dtype
 
     def _attended(self, shape: Shape) -> int:
         """The slots that attention works on, padding included."""
         return shape.offsets().padded_places if self._back_end(shape) == "padded rows" else shape.tokens
 
     def _to_device(self, row: Ints) -> Tensor:
+        return self._pinned(row).to(self._device, non_blocking=True)
+
+    def _pinned(self, row: Ints) -> Tensor:
+        """On the host, from where a copy to a GPU waits for nothing."""
         host = torch.from_numpy(row)
-        return host if self._device.type == "cpu" else host.pin_memory().to(self._device, non_blocking=True)
+        return host if self._device.type == "cpu" else host.pin_memory()
 
 
 class _Program:

@@ -1,0 +1,269 @@
+"""Kernels beside float64, run as `python -m bertsmith.bench.gpu.correctness_run SPEC`.
+
+What attention drops is drawn from a seed. It is seen by values that each show one key, and the same is dropped in
+float64.
+
+Legend: T token slots, S sequences, N heads, D head width, H = N * D, L length of a sequence.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bertsmith.base.device import choose_device
+from bertsmith.base.layout import Layout
+from bertsmith.bench.child import Answer, CannotHere, serve_worker
+from bertsmith.bench.machine import running_on
+from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
+from bertsmith.model.attention.attend import attend, back_end
+from bertsmith.model.attention.packed import Packed
+from bertsmith.model.attention.padded import padded_attention
+from bertsmith.model.config import BertConfig
+from bertsmith.model.initial import initialise
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.model.rows import _looked_up
+from bertsmith.model.triton import attention as triton_attention
+from bertsmith.optim.adamw import AdamW
+from bertsmith.optim.lamb import Lamb
+from bertsmith.training.objective import mean_loss
+from bertsmith.training.pretraining.compiled import CompiledStep
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.step import StepSums
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FLASH, TRITON, PADDED = "flash varlen", "Triton varlen", "padded rows"
+UPDATES = {"AdamW's update": AdamW, "LAMB's update": Lamb}
+ROWS, STEP = "rows of a table", "a compiled step"
+_CPU = torch.device("cpu")
+_SEED, _RATE, _DECAY = 1, 1e-2, 0.01
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """lengths: of sequences. heads, width: of attention. table: rows and columns. chunk: elements of an update."""
+
+    lengths: tuple[int, ...] = (3, 70, 0, 512, 128, 1, 0, 97, 384)
+    heads: int = 16
+    width: int = 64
+    table: tuple[int, int] = (30_522, 1024)
+
+    @classmethod
+    def tiny(cls) -> Sizes:
+        """For Triton's interpreter."""
+        return cls((3, 21, 0, 12), 2, 16, (50, 8))
+
+
+def largest_error(found: Tensor, exact: Tensor) -> float:
+    """The largest difference, in parts of the largest number."""
+    found, exact = found.detach().double().cpu(), exact.detach().cpu()
+    return float((found - exact).abs().max() / exact.abs().max())
+
+
+class Worker:
+    """Each public method answers a question."""
+
+    def __init__(self, spec: Answer) -> None:
+        """spec: a device; whether steps are compiled; whether sizes are tiny."""
+        self._device = choose_device(spec["device"], "fp32").torch_device
+        self._compiled, self._sizes = spec["compiled"], Sizes.tiny() if spec["tiny"] else Sizes()
+
+    def ready(self) -> Answer:
+        """What it runs on."""
+        return running_on(self._device)
+
+    def error(self, kernel: str, dtype: str, dropout: float) -> Answer:
+        """The largest errors forward and, where there is one, backward; `kept`: the share of the probabilities."""
+        torch.manual_seed(_SEED)
+        if kernel in UPDATES:
+            return {"forward_error": self._update(kernel), "backward_error": None}
+        if kernel == ROWS:
+            return self._rows(DTYPES[dtype])
+        if kernel == STEP:
+            return self._step(DTYPES[dtype])
+        return self._attention(kernel, DTYPES[dtype], dropout)
+
+    def _attention(self, kernel: str, dtype: torch.dtype, dropout: float) -> Answer:
+        sizes = self._sizes
+        packed = Packed(Layout.from_lengths(sizes.lengths), self._device)
+        heads, hidden = sizes.heads, sizes.heads * sizes.width
+        found = back_end(self._device, dtype, heads, sizes.width, packed, dropout)
+        if kernel == FLASH and found != FLASH:
+            raise CannotHere(f"this GPU takes '{found}' in its place")
+        qkv = _drawn(0, packed.tokens, 3, hidden).to(self._device, dtype).requires_grad_()
+        by_out = _drawn(1, packed.tokens, hidden).to(self._device, dtype)
+
+        def run(qkv: Tensor) -> Tensor:
+            torch.manual_seed(_SEED)
+            if kernel == TRITON:
+                return triton_attention.varlen_attention(qkv, heads, packed.offsets, packed.longest, dropout)
+            return padded_attention(qkv, heads, packed, dropout) if kernel == PADDED else attend(qkv, heads, packed)
+
+        out = run(qkv)
+        out.backward(by_out)  # type: ignore[no-untyped-call]
+        masks = None
+        if dropout:
+            masks = kept_of(lambda qkv: run(qkv.to(dtype)), packed, heads, sizes.width)
+        rate = triton_attention._dropped(dropout) / 65536 if kernel == TRITON else dropout
+        exact_of = qkv.detach().double().requires_grad_()
+        exact = written_out(exact_of, packed, heads, masks, rate)
+        exact.backward(by_out.double())  # type: ignore[no-untyped-call]
+        errors = {"forward_error": largest_error(out, exact), "backward_error": _error(qkv, exact_of)}
+        return errors if masks is None else errors | _kept(masks, rate)
+
+    def _rows(self, dtype: torch.dtype) -> Answer:
+        rows, columns = self._sizes.table
+        table = _drawn(0, rows, columns).to(self._device, dtype).requires_grad_()
+        ids = torch.randint(rows, (4 * rows,), generator=torch.Generator().manual_seed(0)) % max(rows // 2, 1)
+        by_out = _drawn(1, len(ids), columns).to(self._device, dtype)
+        exact_of = table.detach().double().requires_grad_()
+        out, exact = _looked_up(table, ids.to(self._device)), exact_of[ids.to(self._device)]
+        out.backward(by_out)  # type: ignore[no-untyped-call]
+        exact.backward(by_out.double())  # type: ignore[no-untyped-call]
+        return {"forward_error": largest_error(out, exact), "backward_error": _error(table, exact_of)}
+
+    def _update(self, kernel: str) -> float:
+        """Of what three updates change, of weights about as large as BERT's."""
+        shapes = [self._sizes.table, (16_385,), (1,), (7, 5)]
+        starts = [_drawn(number, *shape) / 32 for number, shape in enumerate(shapes)]
+        weights = [torch.nn.Parameter(each.to(self._device, torch.float32)) for each in starts]
+        decays = [_DECAY, _DECAY, 0.0, 0.0]
+        optimizer = UPDATES[kernel](
+            [{"params": weights[:2], "weight_decay": _DECAY}, {"params": weights[2:], "weight_decay": 0.0}]
+        )
+        optimizer.set_learning_rate(_RATE)
+        steps = [[_drawn(10 * step + number, *shape) for number, shape in enumerate(shapes)] for step in (1, 2, 3)]
+        for gradients in steps:
+            for each, gradient in zip(weights, gradients, strict=True):
+                each.grad = gradient.to(self._device, torch.float32)
+            optimizer.step()
+        exact = updated(starts, decays, steps, scaled=kernel != "AdamW's update")
+        moved, wanted = (
+            torch.cat(
+                [(each.detach().double().cpu() - start).flatten() for each, start in zip(ends, starts, strict=True)]
+            )
+            for ends in (weights, exact)
+        )
+        return largest_error(moved, wanted)
+
+    def _step(self, dtype: torch.dtype) -> Answer:
+        """The loss and all gradients of a model of two layers, in fixed shapes as training has them."""
+        config = BertConfig(
+            vocab_size=1000,
+            hidden_size=256,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=1024,
+            hidden_act="gelu_pytorch_tanh",
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+        model = PretrainingModel(config, None if dtype == torch.float32 else dtype)
+        initialise(model, config.initializer_range, seed=0)
+        exact_model = copy.deepcopy(model).double()
+        exact_model.encoder.compute = None
+        model.to(self._device).train()
+        batch = pretrain_batch(lengths_of("ragged", 24, 128), config.vocab_size)
+        counts = {"masked": len(batch.masked_positions), "next_sentence": batch.layout.sequences}
+        if self._compiled:
+            sums = StepSums.zero(len(counts), self._device)
+            loss = CompiledStep(model, self._device).add_losses(batch, counts, sums)
+        else:
+            loss = _loss(model, batch, counts, self._device)
+        loss.backward()  # type: ignore[no-untyped-call]
+        exact = _loss(exact_model, batch, counts, _CPU)
+        exact.backward()  # type: ignore[no-untyped-call]
+        return {"forward_error": largest_error(loss, exact), "backward_error": _error_of_all(model, exact_model)}
+
+
+def _loss(model: PretrainingModel, batch, counts, device) -> Tensor:  # type: ignore[no-untyped-def]
+    losses = Pretraining(model, device).forward(batch, device).losses
+    return mean_loss([losses[name] for name in counts], list(counts.values()))
+
+
+def _drawn(seed: int, *shape: int) -> Tensor:
+    """Normal numbers in float64, that fp32 has too."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def _error(found: Tensor, exact: Tensor) -> float:
+    """Of gradients."""
+    assert found.grad is not None
+    assert exact.grad is not None
+    return largest_error(found.grad, exact.grad)
+
+
+def _error_of_all(model: PretrainingModel, exact: PretrainingModel) -> float:
+    found, wanted = (torch.cat([_gradient(each) for each in of.parameters()]) for of in (model, exact))
+    return largest_error(found, wanted)
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad.double().cpu().flatten()
+
+
+def updated(
+    weights: Sequence[Tensor], decays: Sequence[float], steps: Sequence[Sequence[Tensor]], scaled: bool
+) -> list[Tensor]:
+    """The weights after AdamW's updates, written out; with `scaled` LAMB's. steps: the gradients of each."""
+    weights, means, squares = list(weights), [0 * each for each in weights], [0 * each for each in weights]
+    for step, gradients in enumerate(steps, start=1):
+        norm = torch.cat([each.flatten() for each in gradients]).norm()
+        for number, gradient in enumerate(gradients):
+            gradient, weight = gradient / norm.clamp(min=1), weights[number]
+            means[number] = 0.9 * means[number] + 0.1 * gradient
+            squares[number] = 0.999 * squares[number] + 0.001 * gradient**2
+            corrected = means[number] / (1 - 0.9**step), squares[number] / (1 - 0.999**step)
+            move = corrected[0] / (corrected[1].sqrt() + 1e-6) + decays[number] * weight
+            ratio = weight.norm() / move.norm() if scaled and decays[number] else 1.0
+            weights[number] = weight - _RATE * ratio * move
+    return weights
+
+
+def kept_of(run, packed: Packed, heads: int, width: int) -> list[Tensor]:  # type: ignore[no-untyped-def]
+    """Which probabilities of each sequence `run` keeps, bool[N, L, L]. run: [T, 3, H] to [T, H], with a draw that is
+    always the same."""
+    lengths, starts = packed.layout.lengths.tolist(), packed.layout.offsets.tolist()
+    masks = [torch.zeros(heads, length, length, dtype=torch.bool, device=packed.device) for length in lengths]
+    for first in range(0, max(lengths), width):
+        qkv = torch.zeros(packed.tokens, 3, heads, width, device=packed.device)
+        for start, length in zip(starts, lengths, strict=False):
+            keys = torch.arange(first, max(first, min(first + width, length)), device=packed.device)
+            qkv[start + keys, 2, :, keys - first] = 1
+        with torch.no_grad():
+            shown = run(qkv.view(packed.tokens, 3, heads * width)).view(packed.tokens, heads, width)
+        for start, length, mask in zip(starts, lengths, masks, strict=False):
+            keys_shown = max(min(width, length - first), 0)
+            mask[:, :, first : first + keys_shown] = (shown[start : start + length, :, :keys_shown] > 0).transpose(0, 1)
+    return masks
+
+
+def written_out(qkv: Tensor, packed: Packed, heads: int, masks: Sequence[Tensor] | None, dropout: float) -> Tensor:
+    """Attention sequence by sequence, with these probabilities kept, or all."""
+    lengths, starts = packed.layout.lengths.tolist(), packed.layout.offsets.tolist()
+    width = qkv.shape[-1] // heads
+    outs = []
+    for number, (start, length) in enumerate(zip(starts, lengths, strict=False)):
+        q, k, v = qkv[start : start + length].view(length, 3, heads, width).permute(1, 2, 0, 3)
+        odds = (q @ k.transpose(1, 2) / width**0.5).softmax(-1)
+        if masks is not None:
+            odds = odds * masks[number] / (1 - dropout)
+        outs.append((odds @ v).transpose(0, 1).reshape(length, heads * width))
+    return torch.cat(outs)
+
+
+def _kept(masks: Sequence[Tensor], rate: float) -> Answer:
+    """The share that is kept, and how many standard deviations it is away from what it should be."""
+    count = sum(each.numel() for each in masks)
+    kept = sum(int(each.sum()) for each in masks) / count
+    return {"kept": kept, "kept_deviations": abs(kept - 1 + rate) / math.sqrt(rate * (1 - rate) / count)}
+
+
+if __name__ == "__main__":
+    serve_worker(Worker)

@@ -1,0 +1,77 @@
+"""Rows of transformers' steps, each beside the row of ours over the same batches.
+
+The peer is alone on the GPU: together both would not fit into 80 GB. It goes over the same sets in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bertsmith.base.log import size
+from bertsmith.bench.gpu.rows import Part, Rows
+from bertsmith.bench.step.plan import Match, Plan
+from bertsmith.bench.step.results import Result
+from bertsmith.bench.step.run import StepRun
+from bertsmith.bench.table import Table
+
+_START_SECONDS, _COMPILE_SECONDS, _SET_SECONDS = 15.0, 60.0, 5.0
+"""Its graph is the whole model."""
+
+
+def peer_parts(run: StepRun, plan: Plan, rows: Rows) -> tuple[list[Part], list[Part], list[Part]]:
+    """Of the first model: with SDPA, and with flash attention; then of the other models."""
+    matches = [match for match in plan.matches if match.peer is not None]
+    first = [match for match in matches if match.model == plan.model]
+    groups = (
+        [match for match in first if match.peer and not match.peer.flash],
+        [match for match in first if match.peer and match.peer.flash],
+        [match for match in matches if match.model != plan.model],
+    )
+    without, flash, others = ([_part(run, match, rows) for match in group] for group in groups)
+    return without, flash, others
+
+
+def _part(run: StepRun, match: Match, rows: Rows) -> Part:
+    assert match.peer is not None
+    sets = {match.peer_case(name): name for name in match.sets}
+    ours = {match.peer_case(name): Match(match.model, match.ours, None, ()).case(name) for name in match.sets}
+
+    def made(case: str, result: Result) -> None:
+        theirs = result.row(run.peaks)
+        own = rows.figure(ours[case], "ours")
+        kept = ("peak_share", "sequences_per_second", "flop_per_second", "matrix_flop_per_second")
+        rows.add(
+            {
+                "case": case,
+                "peer": theirs["ours"],
+                "ours": own,
+                "ratio": own / theirs["ours"] if own else None,
+                **{name: theirs[name] for name in kept},
+                "peer_memory_bytes": theirs["ours_memory_bytes"],
+                "peer_seconds": theirs["ours_seconds"],
+            }
+        )
+
+    def measure(names: Sequence[str], deadline: float) -> None:
+        run.deadline = deadline
+        run.meet_peer(match, [sets[name] for name in names], made)
+
+    compiled = _COMPILE_SECONDS if match.peer.compiled else 0.0
+    return Part(tuple(sets), measure, _table, _START_SECONDS + compiled + _SET_SECONDS * len(sets))
+
+
+def _table(found: Sequence[dict[str, Any]]) -> Table:
+    shown = [
+        [
+            row["case"],
+            f"{row['peer']:,.0f}",
+            f"{row['sequences_per_second']:,.1f}",
+            f"{row['peak_share']:.1%}",
+            size(row["peer_memory_bytes"]),
+            f"{row['ratio']:.2f}x as fast" if row["ratio"] else "-",
+        ]
+        for row in found
+    ]
+    head = ["", "real tokens/s", "sequences/s", "of the matrix rate", "memory", "ours is"]
+    return Table("The same steps by transformers", head, shown)

@@ -1,0 +1,188 @@
+"""A micro-batch's forward and backward pass as one CUDA graph, for models whose kernels take less time than the host
+needs to launch them (decision 021).
+
+A compiled step has one shape, so the same kernels run for every micro-batch, on other numbers: these are copied to
+where the kernels read them, and one launch starts all. Gradients are added to tensors that stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bertsmith.base.log import log_choice, warn
+from bertsmith.model.config import BertConfig
+from bertsmith.training.planning.cost import Batch, between_products
+from bertsmith.training.planning.gpus import GPUS
+
+Run = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From a micro-batch as a row on the device to its loss, with its graph, and its figures."""
+Capture = Callable[[Callable[[], None]], Callable[[], None]]
+"""Records what some work launches, without running it, and gives what runs that again."""
+HOST_SECONDS_A_LAYER = 7.5e-4
+"""What the host needs for one more compiled block, forward and backward: 56 launches and two calls of a graph
+(`benchmarks/gpu_expected.py`, decision 019). Embeddings and heads together take as long as two blocks."""
+_PRODUCT_SHARE = 0.65
+_CLOSE = {torch.bfloat16: 1e-2}
+"""What gradients of the same micro-batch may differ by, of their norm: flash attention adds them up in any order."""
+_CLOSE_WIDE = 1e-4
+_NOTHING = 1e-3
+_WARM_UPS = 2
+
+
+def is_small(config: BertConfig, batch: Batch, compute: torch.dtype, gpu: str) -> bool:
+    """Whether a GPU is expected to need less than half of the time for a micro-batch that the host needs for its
+    launches; a matter of shapes and data sheets. gpu: its name; one without a data sheet here counts as an H100."""
+    sheet = next((each for each in GPUS.values() if each.device in gpu), GPUS["h100"])
+    half = compute == torch.bfloat16
+    precision = "bf16" if half and "bf16" in (sheet.precision, *sheet.others) else "fp32"
+    products = batch.flop(config) / (_PRODUCT_SHARE * sheet.peak(precision))
+    host = (config.num_hidden_layers + 2) * HOST_SECONDS_A_LAYER
+    return products + between_products(sheet, config, batch, half) < host / 2
+
+
+def cuda_capture(work: Callable[[], None]) -> Callable[[], None]:
+    """By PyTorch. Other threads, as those that save, may use the GPU meanwhile."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        work()
+    replay: Callable[[], None] = graph.replay
+    return replay
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Of a micro-batch alone. gradients: of each parameter, None where it has none."""
+
+    figures: Tensor
+    gradients: list[Tensor | None]
+
+
+class Captured:
+    """Micro-batches of one shape. At the first one the graph is recorded and compared with the kernels launched one by
+    one, on the same numbers with the same dropout; it is taken only where both give the same.
+
+    compute: the dtype of products. device: of the parameters. capture: `cuda_capture`, but for tests.
+    """
+
+    def __init__(
+        self, parameters: Iterable[Tensor], run: Run, compute: torch.dtype, device: torch.device, capture: Capture
+    ) -> None:
+        self._parameters, self._run = list(parameters), run
+        self._close, self._device, self._capture = _CLOSE.get(compute, _CLOSE_WIDE), device, capture
+        self._row = self._figures = torch.empty(0)
+        self._own: list[tuple[Tensor, Tensor]] = []
+        self._replay: Callable[[], None] | None = None
+        self.refused = False
+
+    def __call__(self, row: Tensor) -> Tensor:
+        """Adds a micro-batch's gradients to those of the parameters. Gives its figures, which the next call overwrites.
+        row: on the host, in pinned memory where the device is a GPU."""
+        if self._replay is None and not self.refused:
+            self._make(row.to(self._device, non_blocking=True))
+        if self._replay is None:
+            return self._plainly(row.to(self._device, non_blocking=True))
+        self._row.copy_(row, non_blocking=True)
+        self._take_gradients()
+        self._replay()
+        return self._figures
+
+    def _plainly(self, row: Tensor) -> Tensor:
+        loss, figures = self._run(row)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return figures
+
+    def _make(self, row: Tensor) -> None:
+        """Records the graph, unless it is refused. Gradients and generators are afterwards what they were before."""
+        before = self._set_aside()
+        try:
+            self._record(row)
+            why = self._difference(self._launched(row))
+        except (RuntimeError, NotImplementedError) as error:  # PyTorch's words for what a graph cannot hold
+            why = f"{type(error).__name__}: {(str(error).splitlines() or ['no reason given'])[0]}"
+        if why:
+            self.refused, self._replay, self._own = True, None, []
+            warn(f"micro-batches run kernel by kernel, not as a CUDA graph: {why}")
+        else:
+            log_choice("micro-batches", "as CUDA graphs", "the host needs more time for launches than the GPU for them")
+        for each, gradient in zip(self._parameters, before, strict=True):
+            each.grad = gradient
+
+    def _launched(self, row: Tensor) -> _Found:
+        """A micro-batch kernel by kernel, on a stream of its own, as PyTorch wants it before a graph is recorded."""
+        with _forked(self._device), _aside(self._device):
+            figures = self._plainly(row)
+        return _Found(figures.clone(), self._set_aside())
+
+    def _record(self, row: Tensor) -> None:
+        # First for all that compilers and libraries make once, during which no graph may be recorded.
+        gradients = [self._launched(row).gradients for _ in range(_WARM_UPS)][-1]
+        self._row = row.clone()
+        pairs = zip(self._parameters, gradients, strict=True)
+        self._own = [(each, torch.zeros_like(each)) for each, gradient in pairs if gradient is not None]
+        self._take_gradients()
+
+        def work() -> None:
+            self._figures = self._plainly(self._row)
+
+        self._replay = self._capture(work)
+        self._set_aside()
+
+    def _difference(self, expected: _Found) -> str:
+        """What the graph gives otherwise than expected in two runs with the same dropout; "" for nothing."""
+        assert self._replay is not None
+        whole = torch.stack([each.norm() for each in expected.gradients if each is not None]).norm()
+        for _ in range(2):
+            self._take_gradients()
+            with _forked(self._device):
+                self._replay()
+            errors = [(self._figures - expected.figures).norm() / expected.figures.norm()]
+            for found, wanted in zip(self._set_aside(), expected.gradients, strict=True):
+                if found is not None and wanted is not None:
+                    # Some gradients, as those of key biases, are nothing but rounding.
+                    errors.append((found - wanted).norm() / (wanted.norm() + _NOTHING * whole))
+            worst = float(torch.stack(errors).max())
+            if not worst <= self._close:
+                return f"it gives other gradients or losses (by {worst:.1e} of their norm)"
+        return ""
+
+    def _set_aside(self) -> list[Tensor | None]:
+        """The gradients so far, which the parameters have no more."""
+        found = [each.grad for each in self._parameters]
+        for each in self._parameters:
+            each.grad = None
+        return found
+
+    def _take_gradients(self) -> None:
+        """Puts the parameters' gradients where the graph adds to them: what there is, or zeros."""
+        fresh = []
+        for each, own in self._own:
+            if each.grad is None:
+                fresh.append(own)
+            elif each.grad is not own:
+                own.copy_(each.grad)
+            each.grad = own
+        if fresh:
+            torch._foreach_zero_(fresh)
+
+
+def _forked(device: torch.device) -> AbstractContextManager[None]:
+    """A block after which the generators are as they were."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
+
+
+@contextmanager
+def _aside(device: torch.device) -> Iterator[None]:
+    """A block whose work is queued on a stream of its own, behind and before that of the present one."""
+    if device.type != "cuda":
+        yield
+        return
+    present, other = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    other.wait_stream(present)
+    with torch.cuda.stream(other):
+        yield
+    present.wait_stream(other)

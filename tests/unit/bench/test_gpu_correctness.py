@@ -1,0 +1,70 @@
+"""Rows of correctness: what is exact is within, what is wrong is not, and a kernel that fails ends no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertsmith.bench.gpu import correctness_run
+from bertsmith.bench.gpu.correctness import LIMITS, _part, _within
+from bertsmith.bench.gpu.correctness_run import FLASH, PADDED, ROWS, UPDATES, Worker
+from bertsmith.bench.gpu.rows import Rows
+from bertsmith.bench.step.plan import GpuSizes
+from bertsmith.model.attention.padded import padded_attention
+from bertsmith.optim.adamw import AdamW
+
+
+@pytest.fixture
+def worker() -> Worker:
+    return Worker({"device": "cpu", "compiled": False, "tiny": True})
+
+
+def is_within(worker: Worker, kernel: str, dropout: float = 0.0, dtype: str = "fp32") -> bool:
+    return _within(worker.error(kernel, dtype, dropout), LIMITS[dtype])
+
+
+def test_what_is_right_is_within(worker: Worker) -> None:
+    for dropout in (0.0, 0.1, 0.5):
+        assert is_within(worker, PADDED, dropout)
+        assert is_within(worker, PADDED, dropout, "bf16")
+    assert all(is_within(worker, kernel) for kernel in (ROWS, *UPDATES))
+
+
+class _HalfTheGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):  # type: ignore[no-untyped-def]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        return gradient / 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda *given: 1.0001 * padded_attention(*given),
+        lambda qkv, *given: padded_attention(_HalfTheGradient.apply(qkv), *given),
+        lambda qkv, heads, packed, dropout: padded_attention(qkv, heads, packed, 2 * dropout),
+        lambda *given: padded_attention(*given) * float("nan"),
+    ],
+    ids=["forward", "backward", "more is dropped", "no number"],
+)
+def test_a_wrong_kernel_is_not(worker: Worker, wrong: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correctness_run, "padded_attention", wrong)
+    assert not is_within(worker, PADDED, 0.3)
+
+
+def test_a_wrong_update_is_not(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(UPDATES, "LAMB's update", AdamW)
+    assert not is_within(worker, "LAMB's update")
+
+
+def test_a_kernel_that_fails_is_named_and_the_next_one_has_its_row(tmp_path: Path) -> None:
+    rows = Rows(tmp_path / "rows.json", {}, {})
+    part = _part([(FLASH, "fp32", 0.0), (ROWS, "fp32", 0.0)], GpuSizes("cpu"), tmp_path, rows, True, 1.0)
+    part.measure(part.names, float("inf"))
+    assert list(rows.failed) == [part.names[0]]
+    assert [(row["case"], row["within"]) for row in rows.made] == [(part.names[1], True)]

@@ -1,0 +1,208 @@
+"""Micro-batches as CUDA graphs: when, and that what is recorded once gives each later micro-batch its own gradients.
+
+There is no CUDA on a CPU: `recorded` does there what a CUDA graph does, on the operators of PyTorch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from test_compiled import COMPILER, CPU, MASKING, Phase, made, take, together
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bertsmith.batches.steps import Step, StepBuilder
+from bertsmith.bench.step.plan import shape
+from bertsmith.model.config import BertConfig
+from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.optim.clipped import ClippedOptimizer
+from bertsmith.training.objective import mean_loss
+from bertsmith.training.planning.cost import Batch
+from bertsmith.training.pretraining import compiled
+from bertsmith.training.pretraining.captured import Capture, is_small
+from bertsmith.training.pretraining.compiled import CompiledStep, Shape
+from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.step import StepSums
+
+Work = Callable[[], None]
+
+
+class Recording(TorchDispatchMode):
+    """All operators that run, with the tensors that they read and write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Under any other mode PyTorch runs no compiled graph."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, out))
+        return out
+
+    def replay(self) -> None:
+        """Runs them again, each result into the memory of the first one: no line of Python's is read again."""
+        with torch.no_grad():
+            for func, args, kwargs, first in self.calls:
+                if func.is_view:
+                    continue
+                again = func(*args, **kwargs)
+                pairs = zip(*([each] if torch.is_tensor(each) else each for each in (first, again)), strict=True)
+                for old, new in pairs if first is not None else ():
+                    if torch.is_tensor(old) and old is not new:
+                        old.copy_(new)
+
+
+def recorded(work: Work) -> Work:
+    """The operators of `work`; what its own run gave is of no concern, as a CUDA graph's gives nothing."""
+    with torch.random.fork_rng([]), Recording() as recording:
+        work()
+    return recording.replay
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def step_of(model: PretrainingModel, capture: Capture | None) -> CompiledStep:
+    if capture is None:
+        return CompiledStep(model, CPU, COMPILER, graphs="false")
+    return CompiledStep(model, CPU, COMPILER, graphs="true", capture=capture)
+
+
+def trained(
+    steps: list[Step], capture: Capture | None, dropout: float
+) -> tuple[PretrainingModel, ClippedOptimizer, list[StepSums], CompiledStep]:
+    """A model after some steps, each with a seed of its own."""
+    model, optimizer = made(dropout)
+    compiled_step, found = step_of(model, capture), []
+    for number, step in enumerate(steps):
+        torch.manual_seed(number)
+        optimizer.set_learning_rate(1e-2)
+        found.append(take(model, optimizer, step, compiled_step))
+    return model, optimizer, found, compiled_step
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_steps_are_those_of_single_launches_to_the_bit(dropout: float) -> None:
+    """Of several micro-batches each, of one shape and as many tokens as come; with dropout of the same places."""
+    builder = Phase.of(32, 10).builder
+    steps = [builder.build(number) for number in range(4)]
+    assert all(len(step.micro_batches) > 1 for step in steps)
+    one, theirs, alone, _ = trained(steps, None, dropout)
+    other, ours, found, captured = trained(steps, recorded, dropout)
+    assert [each.refused for each in captured._captured.values()] == [False]
+    for a, b in zip(found, alone, strict=True):
+        assert torch.equal(a.figures, b.figures)
+        assert (a.tokens, a.slots, a.attention_places, a.flop) == (b.tokens, b.slots, b.attention_places, b.flop)
+    assert torch.equal(ours.gradient_norm, theirs.gradient_norm)
+    assert torch.equal(together(one.parameters()), together(other.parameters()))
+
+
+def test_what_fills_a_micro_batch_changes_no_gradient() -> None:
+    """In float64, beside the same step without any filling: the fixed shape, as a graph, and exact sizes."""
+    phase = Phase.of(64, 5)
+    fixed = phase.builder.build(0)
+    exact = StepBuilder(phase.builder.order, phase.builder.global_batch, MASKING, 256).build(0)
+    assert all(len(batch.input_ids) > batch.tokens for batch in fixed.micro_batches)
+    assert all(len(batch.input_ids) == batch.tokens for batch in exact.micro_batches)
+    (model, _), (other, _), counts = made(0.0), made(0.0), fixed.counts
+    captured, sums = step_of(model.double(), recorded), StepSums.zero(2, CPU)
+    for batch in fixed.micro_batches:
+        captured.add_gradients(batch, counts, sums, lambda loss: loss)
+    assert [each.refused for each in captured._captured.values()] == [False]
+    for batch in exact.micro_batches:
+        losses = Pretraining(other.double(), CPU).forward(batch, CPU).losses
+        mean_loss([losses[name] for name in counts], list(counts.values())).backward()
+    ours, theirs = (together(each.grad for each in of.parameters()) for of in (model, other))
+    assert (ours - theirs).norm() < 1e-12 * theirs.norm()
+
+
+def stale(work: Work) -> Work:
+    """A graph that does nothing when it runs again."""
+    with torch.random.fork_rng([]):
+        work()
+    return lambda: None
+
+
+def impossible(work: Work) -> Work:
+    raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+
+@pytest.mark.parametrize(
+    ("capture", "why"), [(stale, "other gradients or losses"), (impossible, "not permitted when stream is capturing")]
+)
+def test_a_graph_that_is_wrong_or_impossible_is_refused_and_the_step_is_the_same(
+    capture: Capture, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    builder = Phase.of(32, 10).builder
+    steps = [builder.build(number) for number in range(2)]
+    one, _, alone, _ = trained(steps, None, 0.3)
+    other, _, found, captured = trained(steps, capture, 0.3)
+    assert [each.refused for each in captured._captured.values()] == [True]
+    assert why in caplog.text
+    assert "and more" not in caplog.text
+    assert all(torch.equal(a.figures, b.figures) for a, b in zip(found, alone, strict=True))
+    assert torch.equal(together(one.parameters()), together(other.parameters()))
+
+
+def test_gradients_that_were_there_are_kept() -> None:
+    batch = Phase.of(32, 10).builder.build(0).micro_batches[0]
+    counts = dict.fromkeys(("masked", "next_sentence"), 10)
+    model, _ = made(0.0)
+    captured = step_of(model, recorded)
+
+    def add() -> torch.Tensor:
+        captured.add_gradients(batch, counts, StepSums.zero(2, CPU), lambda loss: loss)
+        return together(each.grad for each in model.parameters())
+
+    once = add().clone()
+    assert torch.allclose(add(), 2 * once, rtol=1e-6)
+    for each in model.parameters():
+        each.grad = torch.ones_like(each)
+    assert torch.allclose(add(), once + 1, rtol=1e-6)
+
+
+def test_small_models_take_graphs_and_large_ones_do_not() -> None:
+    def chosen(model: str, slots: int, gpu: str, length: int = 128) -> bool:
+        config = BertConfig(**shape(model))
+        return is_small(config, Batch(slots, slots * length, 0.15 * slots, slots / length), torch.bfloat16, gpu)
+
+    h100 = "NVIDIA H100 80GB HBM3"
+    assert chosen("bert-tiny", 4096, h100)
+    assert chosen("bert-mini", 8192, h100)
+    assert not chosen("base", 32_768, h100)
+    assert not chosen("large", 32_768, h100)
+    assert chosen("base", 1024, h100)
+    assert not chosen("bert-mini", 1 << 18, h100)
+    assert chosen("bert-mini", 8192, "a GPU of next year"), "as an H100"
+    assert not chosen("base", 4096, "Tesla V100-SXM2-32GB"), "which has no bf16, so it computes in fp32"
+
+
+def test_only_one_rank_without_checkpointing_or_a_loss_scale_takes_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    model, _ = made(0.0, torch.bfloat16)
+    card, small = torch.device("cuda", 0), Shape(1024, 32, 256, 128)
+    taken = CompiledStep(model, card)._takes_graph
+    assert taken(small)
+    assert not taken(Shape(1 << 30, 1 << 23, 1 << 27, 128))
+    assert not CompiledStep(model, card, graphs="false")._takes_graph(small)
+    assert not CompiledStep(model, CPU)._takes_graph(small)
+    model.encoder.gradient_checkpointing = True
+    assert not taken(small)
+    model.encoder.gradient_checkpointing = False
+    other = copy.deepcopy(model)
+    other.encoder.compute = torch.float16
+    assert not CompiledStep(other, card)._takes_graph(small)
+    monkeypatch.setattr(compiled, "world_size", lambda: 2)
+    assert not taken(small)
