@@ -32,6 +32,13 @@ class Moment:
     saved: bool = False
 
 
+@dataclass(frozen=True)
+class Rename:
+    """When a rank kills itself: before it gives a file that it has written a name that matches this pattern."""
+
+    pattern: str
+
+
 def drawing() -> random.Random:
     """Random moments; pytest shows the seed of a test that fails."""
     seed = random.randrange(1 << 30)
@@ -39,7 +46,7 @@ def drawing() -> random.Random:
     return random.Random(seed)
 
 
-def ran(work: Callable[..., None], ranks: int, *args: object, kill: Moment | None = None) -> None:
+def ran(work: Callable[..., None], ranks: int, *args: object, kill: Moment | Rename | None = None) -> None:
     """Calls `work` with `args` on so many ranks, joined where they are several, each in a process of its own.
 
     kill: when each rank kills itself; the first one to die takes the others with it. Without it all must succeed.
@@ -82,10 +89,17 @@ def _ended(processes: list[multiprocessing.process.BaseProcess]) -> Iterator[mul
 
 
 def _rank(
-    rank: int, ranks: int, meeting: Path, kill: Moment | None, work: Callable[..., None], args: tuple[object, ...]
+    rank: int,
+    ranks: int,
+    meeting: Path,
+    kill: Moment | Rename | None,
+    work: Callable[..., None],
+    args: tuple[object, ...],
 ) -> None:
-    if kill is not None:
+    if isinstance(kill, Moment):
         _kill_at(kill)
+    elif kill is not None:
+        _kill_before(kill)
     if ranks > 1:
         join_ranks(rank, ranks, meeting)
     work(*args)
@@ -109,3 +123,14 @@ def _kill_at(moment: Moment) -> None:
             timers[0].start()
 
     Trainer._advance = advancing  # type: ignore[method-assign]
+
+
+def _kill_before(rename: Rename) -> None:
+    replace = os.replace
+
+    def replacing(source: Path, target: Path) -> None:
+        if Path(target).match(rename.pattern):
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(source, target)
+
+    os.replace = replacing  # type: ignore[assignment]

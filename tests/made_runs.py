@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import multiprocessing.context
 import os
 import pydoc_data.topics
@@ -20,9 +21,11 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from bertsmith.base import ranks as of_ranks
 from bertsmith.base.ranks.shared_stop import SharedStop
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.batches.order import DrawnShard, Order
+from bertsmith.bench.batches.cases import sequence_hashes
 from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.recipes.schema import Recipe
@@ -143,6 +146,34 @@ def figures(run: Run) -> list[dict[str, Any]]:
 def weights(run: Run) -> bytes:
     """The finished model's weights, to the bit."""
     return (run.model / "model.safetensors").read_bytes()
+
+
+def note_instances(folder: Path) -> None:
+    """Has this process, a rank, add to a file of its own the sequences, masks included, of each step that it takes."""
+    folder.mkdir(exist_ok=True)
+    advance = Trainer._advance
+
+    def advanced(trainer: Trainer, step: Step) -> None:
+        sequences = [sequence_hashes(batch) for batch in step.micro_batches]  # type: ignore[attr-defined]
+        line = json.dumps([trainer.position.step + 1, of_ranks.world_size(), of_ranks.rank(), sequences])
+        with open(folder / f"{os.getpid()}.jsonl", "a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+        advance(trainer, step)
+
+    Trainer._advance = advanced  # type: ignore[method-assign]
+
+
+def noted_instances(folder: Path) -> dict[tuple[int, int, int], list[list[str]]]:
+    """By step, world size and rank: the sequences of each micro-batch, in order. A step that was taken again, because
+    a kill has lost it, must have had the same ones each time."""
+    noted: dict[tuple[int, int, int], list[list[str]]] = {}
+    for path in folder.iterdir():
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line.endswith("\n"):
+                step, world_size, rank, sequences = json.loads(line)
+                known = noted.setdefault((step, world_size, rank), sequences)
+                assert sequences == known, f"rank {rank} of {world_size} took other instances in step {step} at first"
+    return noted
 
 
 def ran_by_ranks(work: Callable[[int, Path, Path], None], ranks: int, folder: Path) -> Path:

@@ -30,7 +30,7 @@ def script(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     monkeypatch.syspath_prepend(str(repository / "benchmarks"))
     monkeypatch.delitem(sys.modules, "matplotlib.backends.backend_agg", raising=False)  # these do draw
     yield importlib.import_module
-    for name in ("parity_runs", "seed_runs", "ladder", "runs_file", "killed_run"):
+    for name in ("parity_runs", "seed_runs", "ladder", "runs_file", "killed_run", "saves"):
         sys.modules.pop(name, None)
 
 
@@ -241,3 +241,27 @@ def test_a_killed_run_is_compared_with_the_unbroken_one(
         file.write(bytes([last ^ 1]))
     differences = {"records": found["records"], "unequal_records": 1, "unequal_files": ["weights"]}
     assert runs.differences(run, unbroken) == differences
+
+
+def test_what_a_save_costs_is_measured_in_turns(
+    script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saves, out = script("saves"), tmp_path / "saves.json"
+    for name in ("save", "_write"):  # which the script replaces
+        monkeypatch.setattr(saves.Saver, name, getattr(saves.Saver, name))
+    fields = {**SHAPE, "device": "cpu", "evaluate_instances": 8, "phase1.global_batch": 8}
+    flags = ["bert-tiny", "--corpus", small_corpus(), "--steps", 3, "--turns", 4, "--json", out]
+    called(saves, monkeypatch, *flags, *(f"--{name}={value}" for name, value in fields.items()))
+    found = json.loads(out.read_text())
+    assert found["machine"]["cores"].isdigit()
+    assert found["arguments"][:1] == ["bert-tiny"]
+    kind = [found[name] for name in ("recipe", "parallel", "ranks", "save_every")]
+    assert kind == ["bert-tiny", "replicate", 1, 100]
+    costs = [saved - plain for saved, plain in found["blocks_seconds"]]
+    assert len(costs) == 4
+    assert found["save_seconds"] == pytest.approx(sum(costs) / 4)
+    assert found["share"] == pytest.approx(found["save_seconds"] / found["step_seconds"] / 100)
+    assert found["waits_seconds"] > 0
+    assert found["thread_cpu_seconds"] > 0
+    assert found["checkpoint_bytes"] > 12 * 32 * 512, "weights and moments"
+    assert "in 4 turns a save costs" in capsys.readouterr().out

@@ -54,6 +54,27 @@ def test_plans_beside_runs() -> None:
         assert line(*head, *phases) in lines
 
 
+def test_saves() -> None:
+    lines = page("checkpoints.md").splitlines()
+    paths = sorted((ROOT / "benchmarks" / "results").glob("saves-*.json"))
+    assert paths
+    for path in paths:
+        row = read_json(path)
+        ranks = f", 2 ranks, `{row['parallel']}`" if row["ranks"] == 2 else ""
+        thread = f"{row['thread_seconds']:.2f} s, {row['thread_cpu_seconds']:.2f} s of CPU time"
+        cells = (
+            f"{row['recipe']}{ranks} (every {row['save_every']} steps)",
+            f"{row['checkpoint_bytes'] / 1e6:.0f} MB",
+            f"{row['step_seconds']:.2f} s",
+            f"{row['waits_seconds'] * 1e3:.0f} ms",
+            thread,
+            len(row["blocks_seconds"]),
+            f"{row['share']:.2%} +- {row['share_error']:.2%}",
+            row["machine"]["load"].split()[0],
+        )
+        assert line(*cells) in lines, line(*cells)
+
+
 def test_runs_beside_transformers() -> None:
     text = page("runs/parity.md")
     losses = {(row["who"], row["dropout"], row["seed"]): row["losses"] for row in stored("parity-runs.json")}

@@ -84,12 +84,15 @@ def _by_torchrun(environ: Mapping[str, str]) -> Place | None:
         )
     size = _needed(environ, "WORLD_SIZE", least=1)
     rank = _needed(environ, "RANK", most=size - 1)
+    # Who sets the variables by hand may leave these two out.
+    here = _needed(environ, "LOCAL_WORLD_SIZE", 1, size) if environ.get("LOCAL_WORLD_SIZE") else None
+    local_rank = _needed(environ, "LOCAL_RANK", most=(here or size) - 1) if environ.get("LOCAL_RANK") else 0
     agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return Place(
         rank=rank,
         world_size=size,
-        local_rank=_number(environ, "LOCAL_RANK") or 0,
-        local_world_size=_number(environ, "LOCAL_WORLD_SIZE") or 1,
+        local_rank=local_rank,
+        local_world_size=here or 1,
         address=environ["MASTER_ADDR"],
         port=_needed(environ, "MASTER_PORT", least=1, most=_LAST_PORT),
         started_by="bertsmith" if LAUNCHER in environ else "torchrun",

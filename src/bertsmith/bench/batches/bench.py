@@ -25,6 +25,8 @@ from bertsmith.bench.table import Report, Table
 from bertsmith.corpus.shards import Corpus
 
 PEERS = ("datasets",)
+# What is timed of large steps, as the tables call it.
+DEALING = {"dealing as it comes": "as it comes", "dealing": "into one shape"}
 # The peer makes a Python object of every row, so it is given the first shards only.
 _PEER_SHARDS = 4
 
@@ -100,6 +102,12 @@ def _tables(cases: Sequence[BatchCase], corpus_tokens: int) -> list[Table]:
             ["length", "references", "dealing", "into one shape", "shards, read", "shards, cut", "all but shards"],
             [_large_row(length, found["large"].result["seconds"]) for length, found in lengths],
         ),
+        Table(
+            f"Milliseconds in which a rank deals a step of {LARGE_BATCH:,} sequences to {LARGE_RANKS} ranks, the index "
+            f"there: the median of {LARGE_STEPS} steps, and the most",
+            ["dealing", "CPU time", "the most", "by the clock", "the most"],
+            [_dealing_row(length, how, found["large"].result) for length, found in lengths for how in DEALING],
+        ),
     ]
 
 
@@ -129,8 +137,14 @@ def _index_row(length: int, built: Measured, corpus_tokens: int) -> list[str]:
 def _large_row(length: int, seconds: dict[str, list[float]]) -> list[str]:
     usual = {name: f"{statistics.median(each) * 1000:,.1f}" for name, each in seconds.items()}
     most = {name: f"{max(each) * 1000:,.1f}" for name, each in seconds.items()}
-    names = ("references", "dealing as it comes", "dealing")
+    names = ("references", *DEALING)
     return [f"{length}", *(usual[each] for each in names), most["shards"], most["shards cut"], usual["all but shards"]]
+
+
+def _dealing_row(length: int, how: str, result: dict[str, Any]) -> list[str]:
+    times = [result[each][how] for each in ("seconds", "wall_seconds")]
+    cells = [f"{figure(each) * 1000:,.1f}" for each in times for figure in (statistics.median, max)]
+    return [f"{DEALING[how]}, at {length}", *cells]
 
 
 def _start_row(length: int, start: dict[str, Any], agree: dict[str, Any]) -> list[str]:

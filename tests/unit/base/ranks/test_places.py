@@ -18,6 +18,7 @@ TORCHRUN = {
     "TORCHELASTIC_RESTART_COUNT": "2",
     "TORCHELASTIC_RUN_ID": "mine",
 }
+BY_HAND = {name: TORCHRUN[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
 # What srun sets for task 5 of `srun -N2 -n8`.
 SRUN = {
     "SLURM_JOB_ID": "77",
@@ -67,10 +68,11 @@ def test_a_world_of_one_without_more_is_a_process_of_its_own() -> None:
     assert place({"WORLD_SIZE": "1"}) is None
 
 
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"])
 @pytest.mark.parametrize("value", ["-1", "one", " "])
-def test_a_variable_that_is_no_number_is_refused(value: str) -> None:
-    with pytest.raises(BertsmithError, match="should be a number"):
-        place({**TORCHRUN, "RANK": value})
+def test_a_variable_that_is_no_number_is_refused(name: str, value: str) -> None:
+    with pytest.raises(BertsmithError, match=f"{name} is '{value}' and should be a number"):
+        place({**TORCHRUN, name: value})
 
 
 @pytest.mark.parametrize(
@@ -78,6 +80,10 @@ def test_a_variable_that_is_no_number_is_refused(value: str) -> None:
     [
         ("RANK", "8", TORCHRUN, "from 0 to 7"),
         ("WORLD_SIZE", "0", TORCHRUN, "from 1"),
+        ("LOCAL_RANK", "4", TORCHRUN, "from 0 to 3"),
+        ("LOCAL_RANK", "8", BY_HAND, "from 0 to 7"),
+        ("LOCAL_WORLD_SIZE", "0", TORCHRUN, "from 1 to 8"),
+        ("LOCAL_WORLD_SIZE", "9", TORCHRUN, "from 1 to 8"),
         ("MASTER_PORT", "99999", TORCHRUN, "from 1 to 65535"),
         ("MASTER_PORT", "0", TORCHRUN, "from 1 to 65535"),
         ("SLURM_PROCID", "9", SRUN, "from 0 to 7"),
@@ -136,12 +142,11 @@ def test_ranks_of_two_runs_know_that_they_are_not_of_one(monkeypatch: pytest.Mon
     assert len(set(jobs)) == 4
     assert run_of(SRUN) != run_of({**SRUN, "SLURM_RESTART_COUNT": "1"})
     assert run_of(TORCHRUN) == ("mine", "2")
-    by_hand = {name: TORCHRUN[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
 
     def named(*flags: str) -> tuple[str, str]:
         monkeypatch.setattr("sys.argv", ["bertsmith", "pretrain", "bert-tiny", *flags])
         unnamed = run_of({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"})
-        assert unnamed == run_of(by_hand)
+        assert unnamed == run_of(BY_HAND)
         return unnamed
 
     assert named("--out", "a") == named("--out=a", "--device", "cuda:1") != named("--out", "b")
