@@ -120,8 +120,8 @@ SUB_ROOMS = {
         "pace",
         "checkpoints",
         "loop",
-        "pretraining",
         "planning",
+        "pretraining",
     ),
 }
 MOST_FILES = 16

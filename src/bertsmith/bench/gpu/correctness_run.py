@@ -123,7 +123,7 @@ class Worker:
         by_out = _drawn(1, len(ids), columns).to(self._device, dtype)
         exact_of = table.detach().double().requires_grad_()
         out, exact = _looked_up(table, ids.to(self._device)), exact_of[ids.to(self._device)]
-        out.backward(by_out)  # type: ignore[no-untyped-call]
+        out.backward(by_out)
         exact.backward(by_out.double())  # type: ignore[no-untyped-call]
         return {"forward_error": largest_error(out, exact), "backward_error": _error(table, exact_of)}
 
@@ -251,10 +251,10 @@ def written_out(qkv: Tensor, packed: Packed, heads: int, masks: Sequence[Tensor]
     outs = []
     for number, (start, length) in enumerate(zip(starts, lengths, strict=False)):
         q, k, v = qkv[start : start + length].view(length, 3, heads, width).permute(1, 2, 0, 3)
-        odds = (q @ k.transpose(1, 2) / width**0.5).softmax(-1)
+        probabilities = (q @ k.transpose(1, 2) / width**0.5).softmax(-1)
         if masks is not None:
-            odds = odds * masks[number] / (1 - dropout)
-        outs.append((odds @ v).transpose(0, 1).reshape(length, heads * width))
+            probabilities = probabilities * masks[number] / (1 - dropout)
+        outs.append((probabilities @ v).transpose(0, 1).reshape(length, heads * width))
     return torch.cat(outs)
 
 
