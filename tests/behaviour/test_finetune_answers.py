@@ -15,12 +15,14 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.evaluate import evaluate, evaluate_predictions
 from bertsmith.inference.interactive import converse
+from bertsmith.tasks.answering.figures import keys_of
 from bertsmith.tasks.finetune import finetune
 from bertsmith.tasks.kinds.choice import Choice
 from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.qa import Qa
 from bertsmith.tasks.kinds.score import Score
 from bertsmith.tasks.kinds.tag import Tag
-from bertsmith.tasks.reading.records import Columns
+from bertsmith.tasks.reading.records import Columns, read_records
 from bertsmith.tasks.scoring.squad import scores_1_1, scores_2_0
 from made_questions import QUICK, questions, squad
 from made_rows import made_model
@@ -373,3 +375,13 @@ def test_the_predictions_of_a_run_score_what_the_run_says(doubtful, answered, tm
     result, rows, folder = answered
     found = evaluate_predictions(result.folder / "report" / "dev" / "predictions.json", folder / "dev.json")
     assert (found.figures, found.rows) == (pytest.approx(result.tuned["dev"]), len(rows))
+
+
+def test_questions_of_one_id_are_scored_each_by_its_own_answer(tmp_path):
+    rows = [{**row, "id": "twice"} for row in questions(2, 3)]
+    (tmp_path / "dev.json").write_text(json.dumps(squad(rows)))
+    records = read_records(tmp_path / "dev.json", reader=Qa)
+    answers = {name: record.label[0].text for name, record in zip(keys_of(records), records, strict=True)}
+    assert len(answers) == 2
+    (tmp_path / "predictions.json").write_text(json.dumps(answers))
+    assert evaluate_predictions(tmp_path / "predictions.json", tmp_path / "dev.json").figures["exact_match"] == 100

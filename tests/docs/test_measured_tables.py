@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,12 @@ def test_seeds() -> None:
 def test_scaling() -> None:
     for table in tables_of_scaling(stored("scaling-amd.json")["rows"]):
         assert table.as_markdown() in page("scaling.md")
+
+
+def test_the_killed_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    table = importlib.import_module("killed_run").table(stored("killed-run.json"))
+    assert "\n".join(line.rstrip() for line in table.splitlines()) in page("scaling.md")
 
 
 def test_prediction_of_real_texts() -> None:

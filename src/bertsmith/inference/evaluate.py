@@ -11,7 +11,7 @@ from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.inference.predictor import Predictor, changed
-from bertsmith.tasks.answering.figures import named_as_1_1
+from bertsmith.tasks.answering.figures import keys_of, named_as_1_1
 from bertsmith.tasks.kinds.qa import Qa
 from bertsmith.tasks.reading.bad_rows import SkippedRows
 from bertsmith.tasks.reading.records import Columns, Source, read_records
@@ -72,7 +72,9 @@ def evaluate_predictions(
     answers = _by_id(predictions, str, "an answer as text")
     scores = None if null_scores is None else _by_id(null_scores, (int, float), "a number")
     records = read_records(data, changed(Columns(), columns or {}), reader=Qa)
-    golds = [(record.id or record.where, [gold.text for gold in record.label]) for record in records]
+    # Files of other programs have an id that stands twice once, and our own once for each place.
+    names = [key if key in answers else record.id or key for key, record in zip(keys_of(records), records, strict=True)]
+    golds = [(name, [gold.text for gold in record.label]) for name, record in zip(names, records, strict=True)]
     of_1_1 = scores is None and all(texts for _, texts in golds)
     missing = [name for name, _ in golds if name not in answers]
     if len(missing) == len(golds):

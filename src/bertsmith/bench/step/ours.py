@@ -8,6 +8,7 @@ import torch
 
 from bertsmith.base.device import Device, choose_device
 from bertsmith.batches.packing import PretrainBatch, fix_shapes
+from bertsmith.bench.child import CannotHere
 from bertsmith.bench.step.made_batches import padded
 from bertsmith.bench.step.side import StepSide
 from bertsmith.model.config import BertConfig
@@ -72,6 +73,8 @@ class OurSteps:
 
     def __call__(self, number: int) -> None:
         self.take([self.batches[number]], self._counts[number])
+        if self._compiled is not None and self._compiled.refused:
+            raise CannotHere("a CUDA graph gave other gradients than single launches, so there is none to measure")
 
     def take(self, micro_batches: Sequence[PretrainBatch], counts: Mapping[str, int]) -> StepSums | None:
         """A step over these micro-batches; counts: as of `train_step`."""

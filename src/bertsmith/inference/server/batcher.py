@@ -28,8 +28,8 @@ for all of it."""
 _LEAST_TOKENS, _LEAST_SHARE = 256, 4
 """But a batch may have so many tokens, or the budget divided by this: smaller ones would not be much faster."""
 _SHARES = 16, 8, 4, 2, 1
-"""No job has more than a sixteenth of a batch while others have less, then an eighth, and so on: so many long requests,
-the most that are let in, keep a new one from its turn for a batch."""
+"""Each job gets at most a sixteenth of a batch at first; what is left is shared by eighths, quarters and halves. So up
+to 16 long requests delay a new one by no more than a batch."""
 _MEMORY = 0.8  # share of the earlier speed in the running mean
 
 
@@ -106,8 +106,9 @@ class Lane:
         return min(self.budget_tokens, max(self._least_tokens, int(_BATCH_SECONDS * self.rate)))
 
     def tokens_before_another(self, tokens: int = 0) -> int:
-        """How many tokens will be computed, about, before a job that comes now has its turn, or has had so many: each
-        that waits gets as many meanwhile as `take` gives it at least, or as the new one gets."""
+        """About how many tokens of the jobs that wait are computed before a new one has had so many of its own (0:
+        before its turn). Jobs share batches, so each counts with its share, or as many tokens as the new one, at most.
+        """
         share = max(self.room // _SHARES[0], tokens)
         return sum(min(job.tokens, max(share, job.lengths[job.taken])) for job in self.waiting)
 
@@ -119,6 +120,8 @@ class Lane:
         starts: dict[Job, int] = {}
         used: dict[Job, int] = {}
         for share in [room // shares for shares in _SHARES]:
+            if room <= 0:
+                break
             for job in self.waiting:
                 while job.taken < len(job.lengths):
                     length, mine = job.lengths[job.taken], used.get(job, 0)

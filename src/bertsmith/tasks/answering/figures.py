@@ -96,12 +96,9 @@ def tuned_threshold(best: Sequence[Best], records: Sequence[Record]) -> tuple[fl
 def prediction_files(best: Sequence[Best], records: Sequence[Record], threshold: float) -> dict[str, dict[str, Any]]:
     """What run_squad.py writes, by the names of its files; each by the ids of the questions.
 
-    The answers; the best answers of each question; and, where there are null scores, these. A record without an id has
-    its place for one, and an id that stands twice is followed by its place.
+    The answers; the best answers of each question; and, where there are null scores, these.
     """
-    ids = [record.id or record.where for record in records]
-    counts = Counter(ids)
-    keys = [f"{name} ({record.where})" if counts[name] > 1 else name for name, record in zip(ids, records, strict=True)]
+    keys = keys_of(records)
     values: dict[str, list[Any]] = {
         "predictions.json": [each.chosen(threshold).text for each in best],
         "nbest_predictions.json": [each.as_json() for each in best],
@@ -109,6 +106,13 @@ def prediction_files(best: Sequence[Best], records: Sequence[Record], threshold:
     if any(each.null_score is not None for each in best):
         values["null_odds.json"] = [each.null_score for each in best]
     return {name: dict(zip(keys, each, strict=True)) for name, each in values.items()}
+
+
+def keys_of(records: Sequence[Record]) -> list[str]:
+    """What the files call each record: its id, its place where it has none, and both where an id stands twice."""
+    ids = [record.id or record.where for record in records]
+    counts = Counter(ids)
+    return [f"{name} ({record.where})" if counts[name] > 1 else name for name, record in zip(ids, records, strict=True)]
 
 
 def _questions(records: Sequence[Record]) -> list[Gold]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice, warn
 from bertsmith.model.config import BertConfig
 from bertsmith.training.planning.cost import Batch, between_products
@@ -97,13 +98,19 @@ class Captured:
         return figures
 
     def _make(self, row: Tensor) -> None:
-        """Records the graph, unless it is refused. Gradients and generators are afterwards what they were before."""
+        """Records the graph, unless it is refused. Gradients and generators are afterwards what they were before.
+        Raises BertsmithError where PyTorch cannot record it."""
         before = self._set_aside()
         try:
             self._record(row)
-            why = self._difference(self._launched(row))
-        except (RuntimeError, NotImplementedError) as error:  # PyTorch's words for what a graph cannot hold
-            why = f"{type(error).__name__}: {(str(error).splitlines() or ['no reason given'])[0]}"
+        except (RuntimeError, NotImplementedError) as error:
+            # What is left behind then, such as a generator that still records, is no state to train from. When the end
+            # of a recording fails too, the first error is the reason.
+            first = error.__context__ or error
+            what = f"no CUDA graph of a micro-batch can be recorded: {(str(first).splitlines() or [repr(first)])[0]}"
+            fix = "resume with --compile true, which launches kernels one by one"
+            raise BertsmithError(what, f"PyTorch {torch.__version__}", fix) from error
+        why = self._difference(self._launched(row))
         if why:
             self.refused, self._replay, self._own = True, None, []
             warn(f"micro-batches run kernel by kernel, not as a CUDA graph: {why}")
@@ -142,6 +149,8 @@ class Captured:
                 self._replay()
             errors = [(self._figures - expected.figures).norm() / expected.figures.norm()]
             for found, wanted in zip(self._set_aside(), expected.gradients, strict=True):
+                if (found is None) != (wanted is None):
+                    return "it gives gradients of other parameters"
                 if found is not None and wanted is not None:
                     # Some gradients, as those of key biases, are nothing but rounding.
                     errors.append((found - wanted).norm() / (wanted.norm() + _NOTHING * whole))

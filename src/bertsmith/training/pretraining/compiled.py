@@ -152,6 +152,11 @@ class CompiledStep:
     def compilations(self) -> int:
         return sum(program.graphs for programs in self._programs.values() for program in programs)
 
+    @property
+    def refused(self) -> bool:
+        """Whether micro-batches of a shape run kernel by kernel because their graph gave something else."""
+        return any(each.refused for each in self._captured.values())
+
     def add_gradients(
         self, batch: PretrainBatch, counts: Mapping[str, int], sums: StepSums, scaled: Callable[[Tensor], Tensor]
     ) -> None:
@@ -198,7 +203,9 @@ class CompiledStep:
         model = self._model
         if self._graphs == "false" or world_size() > 1 or model.encoder.gradient_checkpointing:
             return False
-        if self._graphs == "true" or self._device.type == "cpu" or self._dtype == torch.float16:
+        if self._dtype == torch.float16:
+            return False
+        if self._graphs == "true" or self._device.type == "cpu":
             return self._graphs == "true"
         squares = shape.tokens * shape.longest
         batch = Batch(shape.tokens, squares, shape.masked, shape.sequences)

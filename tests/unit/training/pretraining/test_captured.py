@@ -14,6 +14,7 @@ import torch
 from test_compiled import COMPILER, CPU, MASKING, Phase, made, take, together
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.batches.steps import Step, StepBuilder
 from bertsmith.bench.step.plan import shape
 from bertsmith.model.config import BertConfig
@@ -139,21 +140,24 @@ def impossible(work: Work) -> Work:
     raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
 
-@pytest.mark.parametrize(
-    ("capture", "why"), [(stale, "other gradients or losses"), (impossible, "not permitted when stream is capturing")]
-)
-def test_a_graph_that_is_wrong_or_impossible_is_refused_and_the_step_is_the_same(
-    capture: Capture, why: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_graph_that_is_wrong_is_refused_and_the_step_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
     builder = Phase.of(32, 10).builder
     steps = [builder.build(number) for number in range(2)]
     one, _, alone, _ = trained(steps, None, 0.3)
-    other, _, found, captured = trained(steps, capture, 0.3)
+    other, _, found, captured = trained(steps, stale, 0.3)
+    assert captured.refused
     assert [each.refused for each in captured._captured.values()] == [True]
-    assert why in caplog.text
-    assert "and more" not in caplog.text
+    assert "other gradients or losses" in caplog.text
     assert all(torch.equal(a.figures, b.figures) for a, b in zip(found, alone, strict=True))
     assert torch.equal(together(one.parameters()), together(other.parameters()))
+
+
+def test_a_graph_that_cannot_be_recorded_ends_the_run_with_its_reason() -> None:
+    steps = [Phase.of(32, 10).builder.build(0)]
+    with pytest.raises(BertsmithError, match="not permitted when stream is capturing") as raised:
+        trained(steps, impossible, 0.3)
+    assert "and more" not in str(raised.value)
+    assert "--compile true" in raised.value.fix
 
 
 def test_gradients_that_were_there_are_kept() -> None:
