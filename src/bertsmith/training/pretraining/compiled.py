@@ -146,6 +146,7 @@ class CompiledStep:
         self._model, self._device = model, device
         self._compiler, self._graphs, self._capture = compiler or COMPILER, graphs, capture
         self._captured: dict[Shape, Captured] = {}
+        self._reasons: dict[Shape, str] = {}
         self._programs: dict[tuple[str, Shape, bool], tuple[_Program, _Program, _Program]] = {}
 
     @property
@@ -162,7 +163,11 @@ class CompiledStep:
     ) -> None:
         """Runs a micro-batch forward and backward; adds its figures to `sums`. scaled: of an optimizer."""
         shape = Shape.of(batch)
-        if not self._takes_graph(shape):
+        if shape not in self._reasons:
+            self._reasons[shape] = self._against_graph(shape)
+            if self._reasons[shape] and self._device.type != "cpu":
+                log_choice("micro-batches", "kernel by kernel, not as CUDA graphs", self._reasons[shape])
+        if self._reasons[shape]:
             scaled(self.add_losses(batch, counts, sums)).backward()  # type: ignore[no-untyped-call]
             return
         if shape not in self._captured:
@@ -197,19 +202,25 @@ class CompiledStep:
         loss, figures = self._run("losses", shape, heads, row)
         return loss, figures
 
-    def _takes_graph(self, shape: Shape) -> bool:
-        """Whether micro-batches of a shape run as a CUDA graph. Ranks sum gradients by hooks of the backward pass, and
-        checkpointing keeps the generator's state, on the host; fp16 has a loss scale: none of these is tried."""
+    def _against_graph(self, shape: Shape) -> str:
+        """Why micro-batches of a shape run kernel by kernel; "" where they run as a CUDA graph. Ranks sum gradients by
+        hooks of the backward pass, and checkpointing keeps the generator's state, on the host."""
         model = self._model
-        if self._graphs == "false" or world_size() > 1 or model.encoder.gradient_checkpointing:
-            return False
-        if self._dtype == torch.float16:
-            return False
-        if self._graphs == "true" or self._device.type == "cpu":
-            return self._graphs == "true"
+        if self._graphs == "false":
+            return "no CUDA graphs are asked for"
+        if world_size() > 1:
+            return "several ranks, which sum gradients while the backward pass runs"
+        if model.encoder.gradient_checkpointing or self._dtype == torch.float16:
+            return "fp16, for its loss scale" if self._dtype == torch.float16 else "gradient checkpointing"
+        if self._graphs == "true":
+            return ""
+        if self._device.type == "cpu":
+            return "a CPU"
         squares = shape.tokens * shape.longest
         batch = Batch(shape.tokens, squares, shape.masked, shape.sequences)
-        return is_small(model.config, batch, self._dtype, torch.cuda.get_device_name(self._device))
+        if is_small(model.config, batch, self._dtype, torch.cuda.get_device_name(self._device)):
+            return ""
+        return "the GPU is expected to need longer for them than the host for its launches"
 
     def held_out(self, batch: PretrainBatch, letters: Tensor) -> Tensor:
         """`held_out_figures` of a micro-batch. letters: bool[V]."""

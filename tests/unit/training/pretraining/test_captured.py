@@ -197,16 +197,17 @@ def test_only_one_rank_without_checkpointing_or_a_loss_scale_takes_graphs(monkey
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     model, _ = made(0.0, torch.bfloat16)
     card, small = torch.device("cuda", 0), Shape(1024, 32, 256, 128)
-    taken = CompiledStep(model, card)._takes_graph
-    assert taken(small)
-    assert not taken(Shape(1 << 30, 1 << 23, 1 << 27, 128))
-    assert not CompiledStep(model, card, graphs="false")._takes_graph(small)
-    assert not CompiledStep(model, CPU)._takes_graph(small)
+    why = CompiledStep(model, card)._against_graph
+    assert not why(small)
+    assert "longer" in why(Shape(1 << 30, 1 << 23, 1 << 27, 128))
+    assert "asked for" in CompiledStep(model, card, graphs="false")._against_graph(small)
+    assert CompiledStep(model, CPU)._against_graph(small) == "a CPU"
     model.encoder.gradient_checkpointing = True
-    assert not taken(small)
+    assert why(small) == "gradient checkpointing"
     model.encoder.gradient_checkpointing = False
     other = copy.deepcopy(model)
     other.encoder.compute = torch.float16
-    assert not CompiledStep(other, card)._takes_graph(small)
+    for graphs in ("auto", "true"):
+        assert "fp16" in CompiledStep(other, card, graphs=graphs)._against_graph(small)
     monkeypatch.setattr(compiled, "world_size", lambda: 2)
-    assert not taken(small)
+    assert "several ranks" in why(small)
