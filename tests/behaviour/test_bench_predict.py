@@ -55,6 +55,13 @@ def test_quick_times_every_backend_and_says_what_is_missing(tmp_path: Path, caps
 
 
 @needs_engines
+def test_one_precision_can_be_measured_alone(tmp_path: Path) -> None:
+    options = BenchOptions(quick=True, only="8 x 9 in int8", lengths=(9,), against=())
+    report = bench_predict(options, tmp_path, "bertsmith bench predict")
+    assert [row["side"] for row in report.rows] == [label for label in LABELS if label.endswith("int8")]
+
+
+@needs_engines
 @pytest.mark.slow
 def test_the_peers_are_timed_on_the_same_texts(tmp_path: Path) -> None:
     pytest.importorskip("transformers")

@@ -53,7 +53,8 @@ class BenchOptions:
     device: str = "auto"
     """For pretrain-step, finetune and reference: auto, cpu, cuda or cuda:N."""
     only: str = ""
-    """For all but prepare, batches and scaling: only cases (of serve servers) whose name contains this."""
+    """For all but prepare, batches and scaling: only cases (of serve servers) whose name contains this; of predict
+    a precision can be named too, as in "32 x 128 in int8"."""
     minutes: float | None = None
     """For all but prepare, batches and scaling: cases that are not done by then are left out, and named."""
     quick: bool = False

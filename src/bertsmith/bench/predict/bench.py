@@ -64,21 +64,28 @@ def bench_predict(options: BenchOptions, folder: Path, command: str) -> Report:
     model = options.model or folder / "model"
     open_classifier(model)
     sets, left_out = _sets(options, Tokenizer.load(model))
+    groups = groups_of(sides)
+    cases = {precision: [each for each in sets if options.only in _case(each, precision)] for precision in groups}
+    if not any(cases.values()):
+        fix = f"cases are: {'; '.join(each.name for each in sets)}; each in {', '.join(groups)}"
+        raise BertsmithError(f"no case contains '{options.only}'", "bench predict", fix)
     folders = Folders(model, folder / "exports", folder / "padded")
     _write_graphs(folders, folder, any(side.who != OURS for side in sides), left_out)
     rows: list[dict[str, Any]] = []
-    for precision, group in groups_of(sides).items():
+    for precision, group in groups.items():
+        if not cases[precision]:
+            continue
         with ExitStack() as ends:
             children = {
                 side: ends.enter_context(side.start(folders, folder / f"{precision}-{number}", deadline))
                 for number, side in enumerate(group)
             }
-            for each in sets:
-                say(f"measuring {each.name} in {precision}")
+            for each in cases[precision]:
+                say(f"measuring {_case(each, precision)}")
                 try:
                     rows += _measured(each, children, options.quick, left_out)
                 except OutOfTime:
-                    left_out.append(f"{each.name} in {precision}: no time was left")
+                    left_out.append(f"{_case(each, precision)}: no time was left")
     rows = _in_order(rows, [each.name for each in sets], [side.label for side in sides])
     if not rows:
         raise BertsmithError(f"nothing was measured: {'; '.join(left_out)}", "bench predict", "give it more --minutes")
@@ -92,18 +99,19 @@ def bench_predict(options: BenchOptions, folder: Path, command: str) -> Report:
 
 
 def _sets(options: BenchOptions, tokenizer: Tokenizer) -> tuple[list[TextSet], list[str]]:
-    """The cases that `only` lets through, and what is left out."""
+    """All texts, and what is left out."""
     lengths = LENGTHS if options.lengths == BenchOptions.lengths else options.lengths
     every = [texts_of_length(tokenizer, length, batch) for length in lengths for batch in BATCHES]
     ragged = ragged_texts(tokenizer, 512, *(QUICK_REAL if options.quick else REAL))
     left_out = [] if ragged else ["real texts: SST-2 and SQuAD are not in the data folder ($BERTSMITH_DATA)"]
     if ragged:
         every += [ragged, replace(ragged, name=f"{ragged.name}, one by one", rows=1, every=True)]
-    found = [each for each in every if options.only in each.name]
-    if not found:
-        cases = "; ".join(each.name for each in every)
-        raise BertsmithError(f"no case contains '{options.only}'", "bench predict", f"cases are: {cases}")
-    return found, left_out
+    return every, left_out
+
+
+def _case(texts: TextSet, precision: str) -> str:
+    """What `only` is looked for in."""
+    return f"{texts.name} in {precision}"
 
 
 def _write_graphs(folders: Folders, folder: Path, has_peers: bool, left_out: list[str]) -> None:
