@@ -204,10 +204,12 @@ def test_a_conversation_reads_rows_from_prompts(answered, capsys):
 
 def test_a_conversation_names_a_row_that_cannot_be_used_and_continues(answered, capsys):
     _, rows, folder = answered
-    typed = iter([rows[0]["question"], "", rows[0]["question"], rows[0]["context"], ""])
-    assert converse(Predictor(folder / "run", "cpu"), lambda prompt: next(typed)) == 1
+    typed, prompts = iter([rows[0]["question"], " ", rows[0]["question"], rows[0]["context"], ""]), []
+    assert converse(Predictor(folder / "run", "cpu"), lambda prompt: prompts.append(prompt) or next(typed)) == 1
     printed = capsys.readouterr()
-    assert "column 'context' is empty" in printed.err
+    needs = "each row of this model needs question and context; give the row again"
+    assert f"not answered, because context is empty: {needs}\n" in printed.err
+    assert prompts == ["question: ", "context: "] * 2 + ["question: "], "there is no context yet that could be kept"
     assert json.loads(printed.out)["answer"] == rows[0]["answers"][0]["text"]
 
 
@@ -235,6 +237,21 @@ def test_a_conversation_over_a_pipe(answered, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{rows[0]['question']}\n{rows[0]['context']}\n"))
     assert main(["predict", str(folder / "run"), "--interactive"]) == 0
     assert json.loads(capsys.readouterr().out)["answer"] == rows[0]["answers"][0]["text"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("who\n"))
+    assert main(["predict", str(folder / "run"), "--interactive"]) == 0
+    assert "the input ends before the context of the last row, which is not answered" in capsys.readouterr().err
+
+
+def test_a_pair_of_which_one_text_is_given_is_named_and_the_next_one_answered(encoder, tmp_path, capsys):
+    pairs = [{"text": f"word{n % 5}", "text_b": f"word{n % 3}", "label": "ab"[n % 2]} for n in range(12)]
+    settings = replace(QUICK, epochs=1, report=False)
+    finetune("classify", encoder, pairs, pairs, tmp_path / "run", settings=settings)
+    typed = iter(["word1", "", "word1", "word2", ""])
+    capsys.readouterr()
+    assert converse(Predictor(tmp_path / "run", "cpu"), lambda prompt: next(typed)) == 1
+    printed = capsys.readouterr()
+    assert printed.err.strip().splitlines()[-1].startswith("not answered, because text_b is empty: each row")
+    assert json.loads(printed.out)["label"] in ("a", "b")
 
 
 @pytest.mark.parametrize(
