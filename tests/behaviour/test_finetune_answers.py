@@ -242,18 +242,6 @@ def test_a_conversation_over_a_pipe(answered, capsys, monkeypatch):
     assert "the input ends before the context of the last row, which is not answered" in capsys.readouterr().err
 
 
-def test_a_pair_of_which_one_text_is_given_is_named_and_the_next_one_answered(encoder, tmp_path, capsys):
-    pairs = [{"text": f"word{n % 5}", "text_b": f"word{n % 3}", "label": "ab"[n % 2]} for n in range(12)]
-    settings = replace(QUICK, epochs=1, report=False)
-    finetune("classify", encoder, pairs, pairs, tmp_path / "run", settings=settings)
-    typed = iter(["word1", "", "word1", "word2", ""])
-    capsys.readouterr()
-    assert converse(Predictor(tmp_path / "run", "cpu"), lambda prompt: next(typed)) == 1
-    printed = capsys.readouterr()
-    assert printed.err.strip().splitlines()[-1].startswith("not answered, because text_b is empty: each row")
-    assert json.loads(printed.out)["label"] in ("a", "b")
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

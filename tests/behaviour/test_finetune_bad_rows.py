@@ -14,6 +14,8 @@ import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.evaluate import evaluate
+from bertsmith.inference.interactive import converse
+from bertsmith.inference.predictor import Predictor
 from made_questions import questions, squad
 from made_rows import QUICK, WORDS, made_model, rows
 
@@ -171,6 +173,20 @@ def test_a_column_for_each_label_is_learned_measured_and_answered(
     assert "micro_f1" in capsys.readouterr().out
     (answer,) = bertsmith.Predictor(run, "cpu")([{"text": "word1 lovely"}])
     assert set(answer["scores"]) == {"praise", "blame", "spam"}
+
+
+def test_a_pair_of_which_one_text_is_given_is_named_and_the_next_one_answered(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = [{"text": f"word{n % 5}", "text_b": f"word{n % 3}", "label": "ab"[n % 2]} for n in range(12)]
+    bertsmith.finetune("classify", model, pairs, pairs, tmp_path / "run", settings=FAST)
+    typed = iter(["word1", "", "word1", "word2", ""])
+    capsys.readouterr()
+    assert converse(Predictor(tmp_path / "run", "cpu"), lambda prompt: next(typed)) == 1
+    printed = capsys.readouterr()
+    needs = "each row of this model needs text and text_b; give the row again"
+    assert f"not answered, because text_b is empty: {needs}\n" in printed.err
+    assert json.loads(printed.out)["label"] in ("a", "b")
 
 
 def test_evaluate_leaves_bad_rows_out(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

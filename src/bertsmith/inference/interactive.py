@@ -16,8 +16,8 @@ def converse(predictor: Predictor, read: Callable[[str], str] | None = None) -> 
 
     Another column that is left empty keeps what it had, so that many questions can be asked of one context; but for a
     second text that a row may be without. read: gives the line for a prompt, and raises EOFError after the last; from a
-    terminal with its prompt, else from standard input without. What a row lacks, or why it cannot be used, is said, and
-    the next one is read.
+    terminal with its prompt, else from standard input without. What a row lacks, or why it cannot be used, is reported,
+    and the next one is read.
     """
     is_person = read is None and sys.stdin.isatty()
     read = read or (input if is_person else _line)
