@@ -77,7 +77,7 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(run)
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_end_as_one(whole: Run, model: Path, tmp_path: Path, ranks: int) -> None:
     ran(tune, ranks, model, tmp_path / "run", SETTINGS)
     check_close(Run(tmp_path / "run"), whole)
