@@ -37,6 +37,20 @@ def made_mrpc(folder: Path, counts: Sequence[int] = (48, 16, 8)) -> None:
         _write(folder / "MRPC" / f"{part}.tsv", rows)
 
 
+def made_inference(folder: Path, name: str) -> None:
+    """train.tsv, dev.tsv and test.tsv of RTE or QNLI, which have the same labels."""
+    draw = random.Random(6)
+    texts = {"RTE": ["sentence1", "sentence2"], "QNLI": ["question", "sentence"]}[name]
+    for part, count in (("train", 48), ("dev", 16), ("test", 8)):
+        labelled = part != "test"
+        rows = [["index", *texts, *(["label"] if labelled else [])]]
+        for number in range(count):
+            right = number % 2 == 0
+            label = ["entailment" if right else "not_entailment"] if labelled else []
+            rows.append([str(number), _text(draw), _text(draw, "lovely" if right else "awful"), *label])
+        _write(folder / name / f"{part}.tsv", rows)
+
+
 def made_mnli(folder: Path) -> None:
     """All five files, and the diagnostic set with labels and without."""
     draw = random.Random(1)

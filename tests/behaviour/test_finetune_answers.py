@@ -204,10 +204,12 @@ def test_a_conversation_reads_rows_from_prompts(answered, capsys):
 
 def test_a_conversation_names_a_row_that_cannot_be_used_and_continues(answered, capsys):
     _, rows, folder = answered
-    typed = iter([rows[0]["question"], "", rows[0]["question"], rows[0]["context"], ""])
-    assert converse(Predictor(folder / "run", "cpu"), lambda prompt: next(typed)) == 1
+    typed, prompts = iter([rows[0]["question"], " ", rows[0]["question"], rows[0]["context"], ""]), []
+    assert converse(Predictor(folder / "run", "cpu"), lambda prompt: prompts.append(prompt) or next(typed)) == 1
     printed = capsys.readouterr()
-    assert "column 'context' is empty" in printed.err
+    needs = "each row of this model needs question and context; give the row again"
+    assert f"not answered, because context is empty: {needs}\n" in printed.err
+    assert prompts == ["question: ", "context: "] * 2 + ["question: "], "there is no context yet that could be kept"
     assert json.loads(printed.out)["answer"] == rows[0]["answers"][0]["text"]
 
 
@@ -235,6 +237,9 @@ def test_a_conversation_over_a_pipe(answered, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{rows[0]['question']}\n{rows[0]['context']}\n"))
     assert main(["predict", str(folder / "run"), "--interactive"]) == 0
     assert json.loads(capsys.readouterr().out)["answer"] == rows[0]["answers"][0]["text"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("who\n"))
+    assert main(["predict", str(folder / "run"), "--interactive"]) == 0
+    assert "the input ends before the context of the last row, which is not answered" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

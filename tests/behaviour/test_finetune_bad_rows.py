@@ -14,8 +14,10 @@ import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.evaluate import evaluate
+from bertsmith.inference.interactive import converse
+from bertsmith.inference.predictor import Predictor
 from made_questions import questions, squad
-from made_rows import QUICK, made_model, rows
+from made_rows import QUICK, WORDS, made_model, rows
 
 ROWS = rows(100, 1)
 FAST = replace(QUICK, epochs=1)
@@ -96,6 +98,34 @@ def test_a_bad_row_is_named_by_the_task_that_the_others_show(
     assert json.loads((tmp_path / "run" / "finetune.json").read_text())["rows"]["train"] == 39
 
 
+@pytest.mark.parametrize("part", ["train", "dev"])
+@pytest.mark.parametrize("skip", [True, False])
+def test_labels_of_choices_that_count_from_one_are_refused_and_not_left_out(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str, skip: bool
+) -> None:
+    """Without the rows of the last choice the others would be learned, each with the choice behind its own."""
+    four = [
+        {"text": row["text"], "choices": WORDS[:4], "label": number % 4 if number else 4}
+        for number, row in enumerate(ROWS[:40])
+    ]
+    made = {"train": four[1:], "dev": four[1:13]}
+    good = lines(tmp_path / "zero.jsonl", made["train"])
+    made[part] = [{**row, "label": row["label"] + 1} for row in made[part]]
+    files = {name: lines(tmp_path / f"{name}.jsonl", those) for name, those in made.items()}
+    call = ["finetune", "choice", "--model", str(model), "--out", str(tmp_path / "run"), *CALL]
+    call += ["--skip-bad-rows", str(tmp_path / "bad.jsonl")] if skip else []
+    assert main([*call, "--train", str(files["train"]), "--dev", str(files["dev"])]) == 2
+    said = capsys.readouterr().err
+    count = 10 if part == "train" else 3
+    assert f"{count} labels are the number of choices in their row and 0 are 0, as if counted from 1" in said
+    assert f"where: {files[part]}" in said
+    assert "subtract 1 from all labels; choices are counted from 0" in said
+    assert not (tmp_path / "run").exists()
+    lines(good, four)  # one label out of range among others that are not counted from 1
+    assert main([*call, "--train", str(good), "--dev", str(good)]) == (0 if skip else 2)
+    assert "counted from 1" not in capsys.readouterr().err
+
+
 def test_too_many_questions_that_cannot_be_learned_are_not_left_out(model: Path, tmp_path: Path) -> None:
     made, change, _ = kinds_of_rows()["qa"]
     own = [{**row, **change} for row in made[:25]] + made[25:]
@@ -143,6 +173,20 @@ def test_a_column_for_each_label_is_learned_measured_and_answered(
     assert "micro_f1" in capsys.readouterr().out
     (answer,) = bertsmith.Predictor(run, "cpu")([{"text": "word1 lovely"}])
     assert set(answer["scores"]) == {"praise", "blame", "spam"}
+
+
+def test_a_pair_of_which_one_text_is_given_is_named_and_the_next_one_answered(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = [{"text": f"word{n % 5}", "text_b": f"word{n % 3}", "label": "ab"[n % 2]} for n in range(12)]
+    bertsmith.finetune("classify", model, pairs, pairs, tmp_path / "run", settings=FAST)
+    typed = iter(["word1", "", "word1", "word2", ""])
+    capsys.readouterr()
+    assert converse(Predictor(tmp_path / "run", "cpu"), lambda prompt: next(typed)) == 1
+    printed = capsys.readouterr()
+    needs = "each row of this model needs text and text_b; give the row again"
+    assert f"not answered, because text_b is empty: {needs}\n" in printed.err
+    assert json.loads(printed.out)["label"] in ("a", "b")
 
 
 def test_evaluate_leaves_bad_rows_out(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

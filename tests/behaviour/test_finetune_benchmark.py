@@ -15,7 +15,16 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.benchmarks.benchmark import benchmarks
 from bertsmith.tasks.benchmarks.inputs import benchmark_settings
 from bertsmith.tasks.reading.records import read_rows
-from made_benchmarks import made_chemprot, made_codah, made_mnli, made_mrpc, made_swag
+from made_benchmarks import (
+    made_bc5cdr,
+    made_chemprot,
+    made_codah,
+    made_conll2003,
+    made_inference,
+    made_mnli,
+    made_mrpc,
+    made_swag,
+)
 from made_rows import made_model
 
 QUICK = ["--device", "cpu", "--precision", "fp32", "--epochs", "1", "--max-length", "40"]
@@ -49,6 +58,35 @@ def test_one_command_takes_columns_labels_and_settings(model, tmp_path, capsys):
     assert figures(run).keys() >= {"accuracy", "binary_f1"}
     assert main([*command, *QUICK, "--resume"]) == 0
     assert "this run is finished already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "metrics", "labels"),
+    [
+        (["rte", "--data=glue"], {"accuracy", "binary_f1"}, {"entailment", "not_entailment"}),
+        (["qnli", "--data=glue"], {"accuracy", "binary_f1"}, {"entailment", "not_entailment"}),
+        (["bc5cdr-chemical", "--data=."], {"entity_f1"}, {"O", "B-entity", "I-entity"}),
+        (["tag", *(f"--{part}=BC5CDR/chem/{name}.tsv" for part, name in (("train", "train"), ("dev", "devel")))],
+         {"entity_f1"}, {"O", "B-entity", "I-entity"}),
+        (["conll2003", "--data=."], {"entity_f1"}, {"O", "B-PER", "I-PER", "B-LOC", "I-LOC"}),
+        (["tag", "--train=conll2003/eng.train", "--dev=conll2003/eng.testa"],
+         {"entity_f1"}, {"O", "B-PER", "I-PER", "B-LOC", "I-LOC"}),
+    ],
+    ids=["rte", "qnli", "bc5cdr", "bc5cdr as tag", "conll2003", "conll2003 as tag"],
+)  # fmt: skip
+def test_one_command_makes_a_model_of_files_in_each_layout(
+    model, tmp_path, monkeypatch, capsys, arguments, metrics, labels
+):
+    for name in ("RTE", "QNLI"):
+        made_inference(tmp_path / "glue", name)
+    made_bc5cdr(tmp_path)
+    made_conll2003(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main(["finetune", *arguments, "--model", str(model), "--out", "run", *QUICK]) == 0, capsys.readouterr().err
+    assert figures(tmp_path / "run").keys() >= metrics
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert set(config["id2label"].values()) == labels
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
 
 
 def test_flags_that_do_not_fit_are_named(model, tmp_path, capsys):

@@ -77,8 +77,9 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(run)
 
 
-def test_two_ranks_end_as_one(whole: Run, model: Path, tmp_path: Path) -> None:
-    ran(tune, 2, model, tmp_path / "run", SETTINGS)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_end_as_one(whole: Run, model: Path, tmp_path: Path, ranks: int) -> None:
+    ran(tune, ranks, model, tmp_path / "run", SETTINGS)
     check_close(Run(tmp_path / "run"), whole)
 
 

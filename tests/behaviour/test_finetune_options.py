@@ -4,7 +4,9 @@ to trust a score."""
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 
 import bertsmith
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import Progress
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.cli import main
 from bertsmith.inference.predictor import Predictor
@@ -44,7 +47,9 @@ def tune(
     return bertsmith.finetune("classify", model, TRAIN, DEV, out, settings=made, resume=resume)
 
 
-def test_measurements_come_between_epochs_too_and_steps_are_bounded(model: Path, tmp_path: Path) -> None:
+def test_measurements_come_between_epochs_too_and_steps_are_bounded(
+    model: Path, tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
     result = tune(model, tmp_path / "run", epochs=3, evaluate_every=4, max_steps=17)
     (seed,) = result.seeds
     assert [each.epoch for each in seed.epochs] == [0.4, 0.8, 1.0, 1.2, 1.6, 1.7], "10 steps an epoch, 17 in all"
@@ -52,6 +57,26 @@ def test_measurements_come_between_epochs_too_and_steps_are_bounded(model: Path,
     assert seed.best_epoch == seed.epochs[best].epoch
     rates = [each["learning_rate"] for each in Run(tmp_path / "run").metrics("train")]
     assert rates[-1] < rates[-2] < QUICK.learning_rate, "the rate falls over the steps that there are"
+    seventh = tune(model, None, epochs=1, batch=23, max_steps=1)  # of the 160 rows, so 1/7 of an epoch
+    assert "seed 42, epoch 0.1429: dev accuracy" in said.text
+    assert "epoch 0.1429: " in seventh.line()
+
+
+@pytest.mark.parametrize("windows", [False, True])
+def test_measuring_says_how_many_rows_of_how_many_are_done(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture, windows: bool
+) -> None:
+    monkeypatch.setattr("bertsmith.tasks.task.Progress", partial(Progress, every_seconds=0.0))
+    long = [{**row, "text": f"{row['text']} {row['text']}"} for row in DEV]
+    settings = replace(QUICK, epochs=1, windows=windows, window_overlap=2, max_length=12, micro_batch_tokens=100)
+    bertsmith.finetune("classify", model, TRAIN, long, tmp_path / "run", settings=settings)
+    predictor = Predictor(tmp_path / "run", "cpu", precision="fp32", budget_tokens=100)
+    predictor.evaluate(predictor.examples(long))
+    for what in ("measuring dev", "measuring"):
+        done = [int(each) for each in re.findall(rf"  {what}: (\d+)/60 rows", said.text)]
+        assert len(done) > 5
+        assert 60 in done
+        assert all(0 <= each <= 60 for each in done)
 
 
 def test_patience_ends_a_seed_and_the_next_one_begins_as_it_would_alone(model: Path, tmp_path: Path) -> None:
@@ -153,7 +178,7 @@ def test_rates_fall_with_depth(model: Path, tmp_path: Path) -> None:
 
 
 def test_folds_measure_every_row_once_and_shares_lie_within_one_another(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
 ) -> None:
     held = []
 
@@ -165,6 +190,8 @@ def test_folds_measure_every_row_once_and_shares_lie_within_one_another(
     monkeypatch.setattr("bertsmith.tasks.finetuning.start.trials", noting)
     result = tune(model, tmp_path / "run", folds=4, learning_curve=True, epochs=8, learning_rate=5e-3)
     (made,) = held
+    for line in ("share 30, epoch 8: dev accuracy", "fold 4, epoch 8: out-of-fold accuracy", "seed 42, epoch 8: dev"):
+        assert line in said.text
     assert [(each.kind, each.label) for each in made] == [
         ("share", 10), ("share", 30), *(("fold", number) for number in range(1, 5)), ("seed", 42),
     ]  # fmt: skip

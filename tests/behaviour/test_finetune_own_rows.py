@@ -210,6 +210,19 @@ def test_bad_rows_are_collected(model: Path, tmp_path: Path, capsys: pytest.Capt
     assert sum(json.loads((tmp_path / "run" / "finetune.json").read_text())["rows"].values()) == 100
 
 
+def test_labels_that_differ_in_every_row_are_taken_where_they_are_few_numbers_or_said_to_be_classes(
+    model: Path,
+) -> None:
+    few = [{"text": f"word{number}", "label": f"id{number}"} for number in range(12)]
+    for task, train, settings in (
+        ("classify", few[:9], FAST),
+        ("classify", few, replace(FAST, many_labels=True)),
+        ("classify", few, replace(FAST, labels=",".join(row["label"] for row in few))),
+        ("regress", [{**row, "label": row["label"][2:]} for row in few], FAST),
+    ):
+        assert bertsmith.finetune(task, model, train, train, None, settings=settings).rows["train"] == len(train)
+
+
 def test_ten_rows_train(model: Path) -> None:
     result = bertsmith.finetune("auto", model, ROWS[:10], None, None, settings=FAST)
     assert result.rows == {"train": 8, "dev": 2}
@@ -222,6 +235,8 @@ def test_an_extra_column_in_dev_does_not_matter(model: Path) -> None:
 
 TABLE = table(ROWS)
 PRAISE = "text,label\n" + "".join(f"word{number} lovely,praise\n" for number in range(20))
+
+IDS = "text,label\n" + "".join(f"word{number % 30} word{number // 30},id{number}\n" for number in range(60))
 
 
 @pytest.mark.parametrize(
@@ -237,6 +252,10 @@ PRAISE = "text,label\n" + "".join(f"word{number} lovely,praise\n" for number in 
         ("text,label\nword1,praise\n", None, [], "no row can go to dev"),
         ("text,label\n", None, [], "there are no rows"),
         ("tokens,tags\nAnn sleeps,O O\n", None, [], "no training row has an entity"),
+        (IDS, None, [], "each of the 60 training rows has a label of its own, such as 'id0', like an id"),
+        (IDS, IDS, [], "name the column of the classes with --columns.label"),
+        (IDS.replace("id", ""), IDS, ["--columns.label=label", "classify"], "name the task regress"),
+        (IDS.replace("id", ""), IDS, [], "if these are ids, another column with --columns.label"),
         ("text,label\n,praise\n,blame\n", None, ["--skip-bad-rows=bad.jsonl"], "2 of 2 rows cannot be used"),
         (TABLE + ",praise\n" * 101, None, ["--skip-bad-rows=bad.jsonl"], "101 of 201 rows cannot be used"),
         (TABLE, PRAISE.split("\n", 1)[1], [], "no column of the training rows; their first line is: word0 lovely"),

@@ -132,12 +132,15 @@ def tune_others(model: Path, folder: Path) -> None:
         bertsmith.finetune(name, model, train, dev, folder / kind, settings=settings)
 
 
-def test_ranks_give_the_losses_and_weights_of_one_for_every_kind_of_task(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_ranks_give_the_losses_and_weights_of_one_for_every_kind_of_task(
+    model: Path, tmp_path: Path, ranks: int
+) -> None:
     tune_others(model, tmp_path / "alone")
-    ran(tune_others, 2, model, tmp_path / "two")
+    ran(tune_others, ranks, model, tmp_path / "several")
     for kind in OTHER_KINDS:
         free = {"qa": ("qa_outputs.bias", LAST_BIAS), "choice": ("classifier.bias",)}.get(kind, ())
-        check_same(*(Run(tmp_path / side / kind) for side in ("two", "alone")), kind not in ("regress", "qa"), free)
+        check_same(*(Run(tmp_path / side / kind) for side in ("several", "alone")), kind not in ("regress", "qa"), free)
 
 
 def test_the_identity_of_a_run_is_that_of_one_process(alone: Run, model: Path, tmp_path: Path) -> None:

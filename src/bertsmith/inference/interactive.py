@@ -16,8 +16,8 @@ def converse(predictor: Predictor, read: Callable[[str], str] | None = None) -> 
 
     Another column that is left empty keeps what it had, so that many questions can be asked of one context; but for a
     second text that a row may be without. read: gives the line for a prompt, and raises EOFError after the last; from a
-    terminal with its prompt, else from standard input without. A row that cannot be used is named, and the next one is
-    read.
+    terminal with its prompt, else from standard input without. What a row lacks, or why it cannot be used, is reported,
+    and the next one is read.
     """
     is_person = read is None and sys.stdin.isatty()
     read = read or (input if is_person else _line)
@@ -26,15 +26,24 @@ def converse(predictor: Predictor, read: Callable[[str], str] | None = None) -> 
     if is_person:
         print(f"An empty {columns[0]} ends this.", file=sys.stderr)
     while True:
+        name = columns[0]
         try:
             for name in columns:
-                kept = name in row and name not in (columns[0], optional)
+                kept = bool(row.get(name, "").strip()) and name not in (columns[0], optional)
                 line = read(f"{name}{' (empty: the last one)' if kept else ''}: ")
                 if not line.strip() and name == columns[0]:
                     return answered
-                row[name] = line if line.strip() or not kept else row[name]
+                row[name] = row[name] if kept and not line.strip() else line
         except EOFError:
+            if name != columns[0]:
+                print(f"the input ends before the {name} of the last row, which is not answered", file=sys.stderr)
             return answered
+        if lacking := [name for name in columns if not row[name].strip() and name != optional]:
+            needs = f"each row of this model needs {' and '.join(columns)}"
+            print(
+                f"not answered, because {' and '.join(lacking)} is empty: {needs}; give the row again", file=sys.stderr
+            )
+            continue
         try:
             (answer,) = predictor([row])
         except BertsmithError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -157,7 +157,8 @@ class Predictor:
         """Every metric of the model on labelled rows (`examples`). report: a folder for what the task has to tell of
         them, such as tables and pictures."""
         assert isinstance(self._task, Task)
-        scores = self._runner.scores(self._model, examples.sequences, self._task.per_token)
+        runner = replace(self._runner, doing="measuring")
+        scores = runner.scores(self._model, examples.sequences, self._task.per_token)
         if report is not None:
             self._task.write(scores, examples, report)
             say(f"report: {report}")

@@ -27,6 +27,7 @@ _BESIDE = {
     "masked_accuracy_alphabetic": ("most_frequent_alphabetic_accuracy", "always the most frequent piece"),
 }
 _NO_CURVES = {"unigram_entropy", "guessing_loss", *(name for name, _ in _BESIDE.values())}
+_SPELT = {"r2": "R²", "rmse": "RMSE, the lower the better", "mae": "MAE, the lower the better"}
 _MARKS = {TRAINING: "", HELD_OUT: "full", TEST_ROWS: "hollow"}
 
 
@@ -91,7 +92,7 @@ def _scores(runs: Runs) -> list[Figure]:
     trained = [name for name in _names(runs, TRAINING) if name.endswith("accuracy")]
     measured = [name for name in _names(runs, HELD_OUT, TEST_ROWS) if not _is_loss(name)]
     return [
-        Figure(name, title_for(name).capitalize(), 1, not name.endswith("byte"))
+        Figure(name, _SPELT.get(name, title_for(name).capitalize()), 1, not name.endswith("byte"))
         for name in dict.fromkeys([*trained, *measured])
     ]
 

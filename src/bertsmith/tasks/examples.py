@@ -73,7 +73,7 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
     """The records of all parts, those to learn from as far as they can be. Logs what was found about them."""
     skipped = None if settings.skip_bad_rows is None else SkippedRows(settings.bad_share)
     records = read_parts(sources, settings.columns, kind, skipped)
-    kind.check_labels(records["train"])
+    kind.check_labels(records["train"], settings)
     told: list[str] = []
     for part, source in sources.items():
         unused = unused_columns(source, settings.columns, kind, raise_at_once if skipped is None else pass_over)

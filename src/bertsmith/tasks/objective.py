@@ -96,11 +96,12 @@ class TaskObjective:
 
         All ranks get the figures of the first one, so that all decide alike which weights are the best.
         """
-        training, runner = self.model.training, replace(self.runner, between=between)
+        training = self.model.training
         self.model.eval()
         figures: dict[str, float] = {}
         try:
             for part, examples in held_out.items():
+                runner = replace(self.runner, between=between, doing=f"measuring {examples.part}")
                 scores = runner.scores(self.model, examples.sequences, self.task.per_token)
                 if ranks.is_first():
                     self.keep(examples.part, scores)
@@ -114,7 +115,7 @@ class TaskObjective:
         return f"loss {record['loss']:.4f}"
 
     def evaluation_line(self, when: str, figures: Mapping[str, float]) -> str:
-        return f"{when}: dev {self.metric} {figures[self.metric]:.4f}"
+        return f"{when} {self.metric} {figures[self.metric]:.4f}"
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,8 @@ class FinetuneResult:
         found = [
             f"dev {self.metric} {_spread(self.scores)} ({selected}; {self.baseline_name} {self.baseline:.4f})",
             *([f"test {self.metric} {_spread(self.test_scores)}"] if self.test_scores else []),
-            f"kept seed {kept.seed}{why if len(self.seeds) > 1 else ''}, epoch {self.kept_epoch.epoch:g}: {score:.4f}",
+            f"kept seed {kept.seed}{why if len(self.seeds) > 1 else ''}, "
+            f"epoch {self.kept_epoch.epoch:.4g}: {score:.4f}",
         ]
         if abs(self.tuned_score - score) > _SHOWN_CHANGE:
             found.append(f"{self.tuned_score:.4f} by the finished model{self._of_tuning()}")

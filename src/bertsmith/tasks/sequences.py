@@ -273,3 +273,11 @@ def row_means(scores: NDArray[np.float32], sequences: Sequences) -> NDArray[np.f
         return scores
     sums = np.add.reduceat(scores.astype(np.float64), starts)
     return (sums / np.diff(sequences.row_offsets)[:, None]).astype(np.float32)
+
+
+def rows_ended(left: Ints, rows: Ints) -> int:
+    """How many records have no sequence left after some more of them. left: int64[N], the sequences that each record
+    has left, which is changed. rows: int64[S], the record of each sequence that is done."""
+    touched, counts = np.unique(rows, return_counts=True)
+    left[touched] -= counts
+    return int(np.count_nonzero(left[touched] == 0))

@@ -73,7 +73,7 @@ class FinetuneSettings:
     """The classes in the order of the model's outputs, joined by commas; without it those of the rows, sorted. Of tag,
     all tags that rows may have, whose places from 0 may stand for them."""
     many_labels: bool = False
-    """Take labels for classes although they are more than 100, or numbers with fractions."""
+    """Take labels for classes although they are more than 100, as many as rows, or numbers with fractions."""
     class_weights: Literal["none", "balanced"] = "none"
     """balanced: a class weighs in the loss by the inverse of its training rows (classify)."""
     focal: float = 0.0

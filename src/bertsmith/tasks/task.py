@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -20,14 +21,14 @@ from torch import Tensor, nn
 
 from bertsmith.base import ranks
 from bertsmith.base.errors import BertsmithError, nearest
-from bertsmith.base.log import warn
+from bertsmith.base.log import Progress, say, warn
 from bertsmith.model.config import BertConfig
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.reading.bad_rows import Report, pass_over
 from bertsmith.tasks.reading.pairs import check_pairs
 from bertsmith.tasks.reading.records import Record, RowReader
 from bertsmith.tasks.sampling import rows_of_epoch
-from bertsmith.tasks.sequences import Inputs, Sequences, Targets, by_length, encode, pack, slots_of
+from bertsmith.tasks.sequences import Inputs, Sequences, Targets, by_length, encode, pack, rows_ended, slots_of
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
 
@@ -119,12 +120,14 @@ class Runner:
 
     budget_tokens: the most that go through it at once. over_ranks: every rank runs a share of them, and all get all
     scores; then all must call it alike. between: called before each batch, equally often on all ranks; it may raise.
+    doing: what takes long, in words, such as "measuring dev": then rows done of rows are shown; "" for nothing shown.
     """
 
     device: torch.device
     budget_tokens: int
     over_ranks: bool = False
     between: Callable[[], None] = lambda: None
+    doing: str = ""
 
     @torch.no_grad()
     def scores(self, model: Callable[[Inputs], Tensor], sequences: Sequences, per_token: bool = False) -> Floats:
@@ -132,12 +135,14 @@ class Runner:
         all sequences, one after the other: float32[T, C]. The model must be in evaluation mode."""
         order = list(by_length(sequences, self.budget_tokens))
         rank, world = (ranks.rank(), ranks.world_size()) if self.over_ranks else (0, 1)
-        rows = []
-        for first in range(0, len(order), world):
-            self.between()
-            if first + rank < len(order):
-                inputs = pack(sequences, order[first + rank], self.device)
-                rows.append(model(inputs).float().cpu().numpy())
+        rows, left = [], np.bincount(sequences.rows)
+        with Progress(self.doing, len(left), "rows") if self.doing else nullcontext() as progress:
+            for first in range(0, len(order), world):
+                self.between()
+                if first + rank < len(order):
+                    rows.append(model(pack(sequences, order[first + rank], self.device)).float().cpu().numpy())
+                if progress is not None:
+                    progress.advance(rows_ended(left, sequences.rows[np.concatenate(order[first : first + world])]))
         if self.over_ranks:
             everyone = ranks.gathered(rows)
             rows = [everyone[place % len(everyone)][place // len(everyone)] for place in range(len(order))]
@@ -237,8 +242,8 @@ class Task(Answering):
     own choice first; the highest is the best. per_token: the model gives scores for every token, not for every
     sequence. unit_is_sequence: a step of training counts sequences, not records. favours_rare: whether there are class
     weights, a focal loss, label smoothing and sampling. baseline_name: the best answer that does not look at the text.
-    usual_length: the most tokens of a sequence, where the user does not say. counts: training rows of each label, the
-    most frequent first.
+    usual_length: the most tokens of a sequence, where the user does not say. always_in_windows: long texts are read in
+    windows without the setting too. counts: training rows of each label, the most frequent first.
     """
 
     kind: ClassVar[str]
@@ -250,10 +255,11 @@ class Task(Answering):
     favours_rare: ClassVar[bool] = False
     baseline_name: ClassVar[str] = "most frequent label"
     usual_length: ClassVar[int] = 128
+    always_in_windows: ClassVar[bool] = False
     counts: Mapping[str, int] | None = None
 
     @classmethod
-    def check_labels(cls, records: Sequence[Record]) -> None:
+    def check_labels(cls, records: Sequence[Record], settings: FinetuneSettings) -> None:
         """Raises BertsmithError for training rows that have nothing to learn, before some become dev rows."""
 
     @classmethod
@@ -270,6 +276,8 @@ class Task(Answering):
     @classmethod
     def check(cls, settings: FinetuneSettings) -> None:
         """Raises BertsmithError for settings that this task does not have."""
+        if settings.windows and cls.always_in_windows:
+            say(f"{cls.kind} reads long texts in windows with or without --windows")
         plain = FinetuneSettings()
         for name in () if cls.favours_rare else ("class_weights", "focal", "sampling", "label_smoothing"):
             if getattr(settings, name) != getattr(plain, name):

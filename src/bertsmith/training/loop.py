@@ -58,7 +58,8 @@ class Stage:
     weights are kept ("": none are). least: the best is the lowest; and of the last step none are kept as such, because
     they are the finished model's. keep_all: the best weights of earlier stages are kept too, not the best of all
     alone. patience: evaluations in a row without a better figure after which the stage ends (0: never). pace: of a
-    stage that ends by time, for which `steps` and `loader` have more steps than it will take.
+    stage that ends by time, for which `steps` and `loader` have more steps than it will take. rows: what the rows of
+    `held_out` are called in the line that tells their figures.
     """
 
     number: int
@@ -78,6 +79,7 @@ class Stage:
     keep_all: bool = False
     patience: int = 0
     pace: Pace | None = None
+    rows: str = "dev"
 
     @property
     def last_step(self) -> int:
@@ -275,7 +277,7 @@ class Trainer:
 
     def _when(self, stage: Stage) -> str:
         if stage.epoch_steps:
-            return f"{stage.name}, epoch {self.position.stage_step / stage.epoch_steps:g}"
+            return f"{stage.name}, epoch {self.position.stage_step / stage.epoch_steps:.4g}: {stage.rows}"
         return f"after step {self.position.step:,}"
 
     def _keep_best(self, stage: Stage, figure: float) -> None:

@@ -75,7 +75,7 @@ class Objective(Protocol):
         """A record of the meter in a few words."""
 
     def evaluation_line(self, when: str, figures: Mapping[str, float]) -> str:
-        """What `evaluate` gave, as a line. when: such as "after step 500"."""
+        """What `evaluate` gave, as a line. when: such as "after step 500", or with rows "seed 42, epoch 1: dev"."""
 
 
 @runtime_checkable

@@ -183,6 +183,14 @@ def test_a_page_that_would_be_too_large_is_shortened_and_says_so(
     assert "are thinned" in Parsed(out.read_text(encoding="utf-8")).text
 
 
+def test_errors_of_numbers_are_called_by_their_usual_names(tmp_path: Path) -> None:
+    measured = [{"kind": "evaluation", "step": step, "r2": 0.5, "rmse": 1.0, "mae": 0.8} for step in (1, 2)]
+    run = write_run(tmp_path / "run", [train_record(1), train_record(2), *measured])
+    shown = Parsed(page(read_runs([run]), Limits()))
+    for name in ("R²", "RMSE, the lower the better", "MAE, the lower the better"):
+        assert f"{name}: numbers" in shown.tables
+
+
 def test_more_runs_than_a_page_holds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_run(tmp_path / "run", LINES)
     monkeypatch.setattr("bertsmith.report.report.MOST_BYTES", 5_000)

@@ -52,7 +52,10 @@ def finish(work: Work, run: Run, model: nn.Module, bests: Sequence[Best], second
 def _tuned(work: Work, model: nn.Module, runner: Runner, report: Path) -> tuple[Work, dict[str, dict[str, float]]]:
     """With the task as it is after tuning on the dev rows, and its figures; writes what the task has to report."""
     held_out = work.held_out
-    scores = {part: runner.scores(model, rows.sequences, work.task.per_token) for part, rows in held_out.items()}
+    scores = {
+        part: replace(runner, doing=f"measuring {part}").scores(model, rows.sequences, work.task.per_token)
+        for part, rows in held_out.items()
+    }
     task = work.task.tuned(scores["dev"], work.parts["dev"])
     if work.settings.report:
         for part, rows in held_out.items():

@@ -123,6 +123,7 @@ class Trial:
             select=self.work.metric if self.kind == SEED else "",
             keep_all=settings.keep_seed == MEDIAN,
             patience=settings.patience if self.kind == SEED else 0,
+            rows="dev" if self.fold is None else "out-of-fold",
         )
 
 

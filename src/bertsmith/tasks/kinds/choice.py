@@ -26,6 +26,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.tasks.kinds.classify import Classifier
+from bertsmith.tasks.reading.bad_rows import BadRow
 from bertsmith.tasks.reading.labels import class_name, place_of_letter
 from bertsmith.tasks.reading.pairs import are_pairs, check_pairs
 from bertsmith.tasks.reading.records import (
@@ -49,6 +50,7 @@ from bertsmith.tokens.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
 _MOST_NUMBERED = 26
+_FROM_0 = "; choices are counted from 0"
 # Of a choice that a row has not, for a softmax at any temperature; minus infinity less minus infinity is not a number.
 _NO_CHOICE = -1e4
 
@@ -101,6 +103,16 @@ class Choice(Task):
         label, letter = _right(label_of(row, columns.label), choices) if labelled else (None, False)
         named = id_of(row, columns)
         return ChoiceRecord(plain.text, plain.text_b, label, where, named, choices=choices, letter=letter)
+
+    @classmethod
+    def check_bad_rows(cls, records: Sequence[Record], bad: Sequence[BadRow], name: str | Path) -> None:
+        """Labels that count from 1 name another choice in every row, not only where there is none of that number."""
+        beyond = sum(error.what.endswith(_FROM_0) for error, _ in bad)
+        first = sum(record.label == 0 for record in records)
+        if beyond > first:
+            what = f"{beyond:,} labels are the number of choices in their row and {first:,} are 0, as if counted from 1"
+            fix = f"subtract 1 from all labels{_FROM_0}; or write letters, A for the first choice"
+            raise BertsmithError(what, name, fix)
 
     @classmethod
     def texts(cls, record: Record) -> tuple[str | None, ...]:
@@ -260,7 +272,7 @@ def _right(label: str, choices: Sequence[str]) -> tuple[int, bool]:
     if letter is not None and letter < len(choices):
         return letter, True
     what = f"the label '{label}' is not the number of a choice, from 0 to {len(choices) - 1}, nor its letter or text"
-    raise ValueError(what + ("; choices are counted from 0" if number == str(len(choices)) else ""))
+    raise ValueError(what + (_FROM_0 if number == str(len(choices)) else ""))
 
 
 def _places(text: str, choices: Sequence[str]) -> list[int]:

@@ -27,7 +27,7 @@ from bertsmith.tasks.kinds.pooled import config_labels as config_labels
 from bertsmith.tasks.kinds.pooled import fitted_number, places_of, truths_of
 from bertsmith.tasks.kinds.pooled import names_of_config as names_of_config
 from bertsmith.tasks.losses import PLAIN, Rarity, balanced_weights, single_label_sum
-from bertsmith.tasks.reading.labels import class_name, class_names
+from bertsmith.tasks.reading.labels import class_name, class_names, refuse_ids
 from bertsmith.tasks.reading.pairs import are_pairs
 from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.parts import CROSS_FITTED, about_records, groups_of
@@ -81,6 +81,12 @@ class Classify(Task):
     def record(cls, row: Row | str, columns: Columns, labelled: bool, where: str) -> Record:
         """The label is a str, or a tuple where the row may have several, as of `ManyLabels`."""
         return ManyLabels.record(row, columns, labelled, where)
+
+    @classmethod
+    def check_labels(cls, records: Sequence[Record], settings: FinetuneSettings) -> None:
+        labels = [record.label for record in records if isinstance(record.label, str)]
+        if len(labels) == len(records) and not settings.many_labels and settings.labels is None:
+            refuse_ids(labels, records[0].where)
 
     @classmethod
     def metric_of(cls, settings: FinetuneSettings) -> str:

@@ -86,6 +86,7 @@ class Qa(Task):
     metrics = ("f1", "exact_match", "best_f1", "best_exact")
     usual_length = 384
     per_token = True
+    always_in_windows = True
     unit_is_sequence = True
     pairs = True
     baseline_name = "no answer"

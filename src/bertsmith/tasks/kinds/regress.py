@@ -40,7 +40,7 @@ class Regress(Task):
     architectures = (architecture,)
     head = "classifier"
     metrics = ("pearson", "spearman", "r2")
-    baseline_name = "training mean"
+    baseline_name = "always the training mean"
 
     pairs: bool | None = None
     mean: float = 0.0

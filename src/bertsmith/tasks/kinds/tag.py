@@ -88,6 +88,7 @@ class Tag(Task):
     head = "classifier"
     metrics = ("entity_f1", "precision", "recall", "macro_f1", "tag_accuracy")
     per_token = True
+    always_in_windows = True
     baseline_name = "no entities"
 
     names: tuple[str, ...]
@@ -109,14 +110,14 @@ class Tag(Task):
         return tagged_record(row, columns, labelled, where)
 
     @classmethod
-    def check_labels(cls, records: Sequence[Record]) -> None:
+    def check_labels(cls, records: Sequence[Record], settings: FinetuneSettings) -> None:
         if not any(record.label for record in records):
             what = "no training row has an entity, so there is nothing to learn"
             raise BertsmithError(what, records[0].where, "check --columns.tags or --columns.spans")
 
     @classmethod
     def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:
-        cls.check_labels(records)
+        cls.check_labels(records, settings)
         counts = Counter(span.label for record in records for span in record.label)
         names = (OUTSIDE, *(f"{letter}-{label}" for label in sorted(counts) for letter in (BIO.first, BIO.middle)))
         tagged = [record.tags for record in map(_tagged, records) if record.tags is not None]

@@ -13,7 +13,7 @@ from bertsmith.tasks.reading.labels import class_name
 from bertsmith.tasks.reading.overlap import Item, Overlap, contradictions, rows_in_both, text_key
 from bertsmith.tasks.reading.pairs import are_pairs, with_as_many_texts
 from bertsmith.tasks.reading.records import Columns, Record, RowReader, read_records
-from bertsmith.tasks.reading.split import split, strata
+from bertsmith.tasks.reading.split import are_numbers, split, strata
 
 Parts = dict[str, list[Record]]
 _SHOWN = 5
@@ -59,11 +59,15 @@ def hold_out(parts: Parts, columns: Columns, reader: type[RowReader], share: flo
     together = (
         f"{len(set(units)):,} groups by column '{columns.group}'" if grouped else f"{len(set(units)):,} different texts"
     )
-    say(f"dev: {len(found.dev):,} of {len(rows):,} rows of train ({share:.0%}, by label, {together}; seed {seed})")
+    numbers = are_numbers([reader.stratum(each) for each in rows])
+    by = "of each fifth of the numbers" if numbers else "by label"
+    say(f"dev: {len(found.dev):,} of {len(rows):,} rows of train ({share:.0%}, {by}, {together}; seed {seed})")
     if found.only_train:
-        listed = ", ".join(f"{name} ({count:,})" for name, count in list(found.only_train.items())[:_SHOWN])
+        in_train = " in train" if numbers else ""
+        listed = ", ".join(f"{name} ({count:,}{in_train})" for name, count in list(found.only_train.items())[:_SHOWN])
         more = f" and {len(found.only_train) - _SHOWN:,} more" if len(found.only_train) > _SHOWN else ""
-        warn(f"dev has no row of these labels, which train has too few of: {listed}{more}", of_all_ranks=True)
+        what = "with numbers from" if numbers else "of these labels, which train has too few of:"
+        warn(f"dev has no row {what} {listed}{more}", of_all_ranks=True)
     train, dev = ([rows[place] for place in side] for side in (found.train, found.dev))
     return {"train": train, "dev": dev} | {part: those for part, those in parts.items() if part != "train"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -121,6 +121,10 @@ class RowReader:
         return Record(text, second, label, where, id_of(row, columns))
 
     @classmethod
+    def check_bad_rows(cls, records: Sequence[Record], bad: Sequence[BadRow], name: str | Path) -> None:
+        """Raises BertsmithError where the bad rows of a file show that its other rows are misread too."""
+
+    @classmethod
     def texts(cls, record: Record) -> tuple[str | None, ...]:
         """All texts of a record: two records with the same ones are copies."""
         return record.text, record.text_b
@@ -171,6 +175,7 @@ def read_records(
             group = row.get(columns.group) if isinstance(row, Mapping) else None
             records.append(record if group in (None, "") else replace(record, group=str(group)))
     name = name_of(source) if isinstance(source, str | Path) else "the rows"
+    reader.check_bad_rows(records, bad, name)
     if bad and skipped is None:
         raise refusal(bad, len(records), name, "correct or remove these rows, or use --skip-bad-rows; nothing was done")
     if bad and skipped is not None:

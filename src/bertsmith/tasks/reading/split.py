@@ -134,13 +134,22 @@ class _Deal:
         return gain
 
 
+def are_numbers(labels: Sequence[Any]) -> bool:
+    """Whether labels are numbers to predict, and not classes."""
+    return bool(labels) and all(isinstance(label, float) for label in labels)
+
+
 def strata(labels: Sequence[Any]) -> list[Hashable]:
     """What rows are balanced by: the label; of several labels, or spans with labels, the rarest; of anything else that
-    is listed, whether there is any; of numbers with fractions, the fifth of all rows that it falls into."""
-    if labels and all(isinstance(label, float) for label in labels):
+    is listed, whether there is any; of `are_numbers`, the fifth of all rows that it falls into, called by the lowest
+    and the highest number that this has."""
+    if are_numbers(labels):
         values = np.asarray(labels, dtype=np.float64)
         edges = np.quantile(values, np.arange(1, _BINS) / _BINS)
-        return [f"fifth {number + 1}" for number in np.searchsorted(edges, values, side="right").tolist()]
+        fifths = np.searchsorted(edges, values, side="right")
+        inside = {fifth: values[fifths == fifth] for fifth in set(fifths.tolist())}
+        names = {fifth: f"{those.min()} to {those.max()}" for fifth, those in inside.items()}
+        return [names[fifth] for fifth in fifths.tolist()]
     plain = [
         _listed(label) if isinstance(label, Collection) and not isinstance(label, str) else label for label in labels
     ]

@@ -113,7 +113,8 @@ def kind_of_labels(table: Table, label: str) -> tuple[str, str]:
         return "regress", f"numbers with fractions in '{label}'"
     if count > _MOST_NUMBERED:
         what = f"{count:,} different whole numbers may be classes, or amounts to predict"
-        raise table.refusal(what, [label], "label", fix="name the task, classify or regress")
+        fix = "name the task, classify or regress; or, if these are ids, another column with --columns.label"
+        raise table.refusal(what, [label], "label", fix=fix)
     regress = "; the task regress predicts amounts" if count > 2 else ""
     what = "whole number(s)" if shape.holds == "number" else "label(s), most of them whole numbers,"
     return "classify", f"{count} different {what} in '{label}'{regress}{joined}"

@@ -19,6 +19,7 @@ from bertsmith.tasks.report import plots
 from bertsmith.tasks.report.parts import (
     CALIBRATION,
     CONFUSION,
+    OUT_OF_FOLD,
     PER_CLASS,
     About,
     class_rows,
@@ -205,7 +206,10 @@ def report_numbers(folder: Path, about: About, predicted: Floats, true: Floats) 
         }
         for row in np.argsort(-np.abs(missed), kind="stable")[:MOST]
     ]
-    how = "the largest differences; 'deviations' of 1.4826 times their median absolute deviation"
+    how = (
+        "the largest differences between given and predicted number; 'deviations' counts them in standard deviations "
+        "(1.4826 times the median absolute deviation of the differences)"
+    )
     write_doubts(folder, about, doubts, how)
 
 
@@ -270,4 +274,6 @@ def _write_label_doubts(folder: Path, about: About, of: Labelled) -> None:
 
 
 def _title(what: str, about: About) -> str:
-    return f"{what}: {len(about.shown):,} {f'{about.part} rows'.strip()}"  # without a name where they are not of a run
+    # Without a name where they are not of a run.
+    rows = "out-of-fold training rows" if about.part == OUT_OF_FOLD else f"{about.part} rows".strip()
+    return f"{what}: {len(about.shown):,} {rows}"

@@ -13,6 +13,9 @@ from torch import nn
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.kinds.choice import Choice
+from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.qa import Qa
+from bertsmith.tasks.kinds.tag import Tag
 from bertsmith.tasks.reading.records import Columns, read_records
 from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.settings import FinetuneSettings
@@ -166,6 +169,14 @@ def test_a_number_is_the_choices_place_and_where_it_may_be_its_text_is_warned_of
 def test_windows_are_refused():
     with pytest.raises(BertsmithError, match="not read in windows"):
         Choice.of_records(records([2]), FinetuneSettings(windows=True))
+
+
+@pytest.mark.parametrize("kind", [Tag, Qa, Classify])
+def test_kinds_that_read_in_windows_anyway_say_so(kind, said):
+    kind.check(FinetuneSettings())
+    kind.check(FinetuneSettings(windows=True))
+    line = f"{kind.kind} reads long texts in windows with or without --windows"
+    assert said.text.count(line) == (kind is not Classify)
 
 
 def test_the_baseline_is_the_most_frequent_place():

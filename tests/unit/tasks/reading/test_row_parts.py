@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.kinds.regress import Regress
 from bertsmith.tasks.reading.bad_rows import SkippedRows
 from bertsmith.tasks.reading.parts import hold_out, read_parts, warn_of_copies, warn_of_groups
 from bertsmith.tasks.reading.records import Columns, Record, RowReader
@@ -57,6 +58,13 @@ def test_texts_that_differ_in_case_and_white_space_stay_together():
 def test_a_label_that_stays_in_train_is_named(said):
     held_out([*ROWS, {"text": "one", "label": "rare"}])
     assert "dev has no row of these labels, which train has too few of: rare (1)" in said.text
+
+
+def test_numbers_that_dev_lacks_are_named_as_numbers(said):
+    held_out([{"text": f"text {number}", "label": number / 4} for number in range(12)], Regress, share=0.1)
+    assert "dev: 1 of 12 rows of train (10%, of each fifth of the numbers, 12 different texts; seed 7)" in said.text
+    assert "dev has no row with numbers from 0.0 to 0.5 (3 in train), 2.25 to 2.75 (3 in train), 0.75 to" in said.text
+    assert "label" not in said.text
 
 
 def test_groups_stay_together_and_rows_without_one_go_alone(said):
