@@ -114,12 +114,22 @@ def test_the_killed_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_prediction_of_real_texts() -> None:
     lines = page("speed.md").splitlines()
-    for row in stored("predict-amd.json")["rows"]:
+    int8 = [row for row in stored("predict-int8-amd.json")["rows"] if "int8" in row["side"]]
+    for row in stored("predict-amd.json")["rows"] + [row for row in int8 if "real" in row["case"]]:
         rates = f"{row['texts_per_second']:.1f}", f"{row['tokens_per_second']:,.0f}"
         if row["case"].endswith("one by one"):
             rates = rates[0], *(f"{row[f'p{share}_ms']:,.0f}" for share in (50, 90, 95, 99))
         side = row["side"].removesuffix(", 1 at once")
         assert line(side, *rates, f"{row['beside_pipeline']:.2f}x") in lines
+
+
+def test_prediction_of_fixed_shapes_in_int8() -> None:
+    rates: dict[str, list[str]] = {}
+    for row in stored("predict-int8-amd.json")["rows"]:
+        if " x " in row["case"]:
+            rates.setdefault(row["side"], []).append(f"{row['texts_per_second']:.1f}")
+    for side, cells in rates.items():
+        assert line(side, *cells) in page("speed.md").splitlines()
 
 
 def test_serving() -> None:

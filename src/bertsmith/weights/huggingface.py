@@ -159,7 +159,8 @@ def read_config(folder: Path) -> BertConfig:
     """The shape of the BERT in a folder; what decides its numbers and is not said there is as in `transformers`, and
     told. Raises BertsmithError where there is none, or one that is no BERT's."""
     if not folder.is_dir():
-        raise BertsmithError("this model folder does not exist", folder, FOLDER_FIX)
+        what = "this is a file, not a model folder" if folder.exists() else "this model folder does not exist"
+        raise BertsmithError(what, folder, FOLDER_FIX)
     path = folder / CONFIG_FILE
     values = files.read_json(path, FOLDER_FIX)
     try:

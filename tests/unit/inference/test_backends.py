@@ -81,6 +81,14 @@ def test_vectors_are_those_of_pytorch(kind: str, engine: str, folders: Any) -> N
     assert np.abs(Embedder(folders(kind, engine), backend=engine)(texts) - expected).max() < 1e-4
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("encoder", "embed")])
+def test_an_export_without_hidden_states_gives_no_vectors(kind: str, engine: str, folders: Any) -> None:
+    with pytest.raises(BertsmithError, match="no hidden states to make vectors of") as raised:
+        Embedder(folders(kind, engine), backend=engine)
+    assert "--backend torch" in raised.value.fix
+
+
 def test_bf16_by_openvino_is_as_near_as_by_pytorch(folders: Any) -> None:
     """The bound of docs/parity.md: at most 1.5 times the distance."""
     texts = [row["text"] for row in KINDS["embed"][3]]
@@ -143,7 +151,15 @@ def test_a_pair_that_is_not_there_is_refused_with_those_that_are(backend: str, p
 def test_a_folder_of_another_kind_is_refused_with_the_command_that_helps(folders: Any, tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="was not written by `bertsmith export`") as error:
         Predictor(folders("classify"), backend="onnx")
-    assert "--to onnx" in error.value.fix
+    assert f"export {folders('classify')} --to onnx" in error.value.fix
+    (tmp_path / "weightless").mkdir()
+    for name in ("config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "task.json"):
+        shutil.copy(folders("classify") / name, tmp_path / "weightless")
+    with pytest.raises(BertsmithError, match="was not written by `bertsmith export`") as error:
+        Predictor(tmp_path / "weightless", backend="onnx")
+    assert "export MODEL --to onnx" in error.value.fix
+    with pytest.raises(BertsmithError, match="this is a file, not a model folder"):
+        Predictor(folders("classify") / "config.json")
     with pytest.raises(BertsmithError, match="export to onnx, without weights for PyTorch") as error:
         Predictor(folders("classify", "onnx"))
     assert "--backend onnx" in error.value.fix

@@ -10,6 +10,7 @@ from bertsmith.base import files
 from bertsmith.base.device import PRECISIONS
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import log_choice
+from bertsmith.weights.stored import stored_files
 
 EXPORT_FILE = "export.json"
 BACKENDS: dict[str, tuple[str, ...]] = {
@@ -54,7 +55,8 @@ def check_has_weights(folder: Path) -> None:
     if (folder / EXPORT_FILE).is_file():
         backend = _facts(folder)["backend"]
         what = f"this folder is an export to {backend}, without weights for PyTorch"
-        raise BertsmithError(what, folder, f"add --backend {backend}, or name the model that it was exported from")
+        fix = f"name the model that it was exported from; predict, embed, evaluate and serve take --backend {backend}"
+        raise BertsmithError(what, folder, fix)
 
 
 def graph_in(folder: Path, backend: str, precision: str) -> Graph:
@@ -62,7 +64,8 @@ def graph_in(folder: Path, backend: str, precision: str) -> Graph:
     export = f"bertsmith export MODEL --to {backend} --out DIR"
     if not (folder / EXPORT_FILE).is_file():
         what = f"this folder was not written by `bertsmith export`, and {backend} runs no other"
-        raise BertsmithError(what, folder, f"{export.replace('MODEL', str(folder))}, and name DIR")
+        named = export.replace("MODEL", str(folder)) if stored_files(folder) else export
+        raise BertsmithError(what, folder, f"{named}, and name DIR")
     facts = _facts(folder)
     if facts["backend"] != backend:
         what = f"this folder is an export to {facts['backend']}, not to {backend}"

@@ -26,6 +26,9 @@ from bertsmith.tasks.task import Runner
 from bertsmith.weights.huggingface import load_model, read_config
 
 Build = Callable[[BertConfig, torch.dtype | None], nn.Module]
+_ROW = np.zeros((1, 3), dtype=np.int64)
+_STATES = "last_hidden_state"
+_SHORTEST = {"input_ids": _ROW, "token_type_ids": _ROW, "attention_mask": _ROW + 1}
 _MOST_TOKENS = 1024
 """Of a batch for an engine: with 4,407 ONNX Runtime took 1.3 times as long (docs/decisions/016-other-engines.md)."""
 
@@ -54,7 +57,7 @@ class GraphModel(nn.Module):
     def states(self, inputs: Inputs) -> Tensor:
         """The last hidden states of the tokens, fp32[T, H]."""
         feed = padded(inputs)
-        return torch.from_numpy(self._run(feed)["last_hidden_state"][feed["attention_mask"] > 0])
+        return torch.from_numpy(self._run(feed)[_STATES][feed["attention_mask"] > 0])
 
     def piece_scores(self, inputs: Inputs, slots: Tensor) -> Tensor:
         """Of every piece at some tokens: int64[M] -> [M, V]."""
@@ -103,6 +106,12 @@ def ready_model(
     run = open_graph(graph)
     with shapes_only():
         model = build(read_config(folder), None)
+    if isinstance(model, VectorModel) and _STATES not in run(_SHORTEST):
+        what = "this export gives the answers of its task, and no hidden states to make vectors of"
+        fix = (
+            "use --backend torch with the model that it was exported from, or export a model of embed or a bare encoder"
+        )
+        raise BertsmithError(what, folder, fix)
     runner = Runner(torch.device("cpu"), min(budget_tokens, _MOST_TOKENS))
     return GraphModel(run, model), runner, {"backend": backend, "device": "cpu", "precision": graph.precision}
 
