@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import checkout  # noqa: F401  before the first import of Bertsmith
 import torch
 from gpu_cost import expectations
 
@@ -30,7 +31,7 @@ from bertsmith.base.files import read_json
 from bertsmith.bench.gpu.plan import TESTS, CheckSizes, check_parts
 from bertsmith.bench.gpu.rows import Part, Rows, calls_of, measure_parts, tables
 from bertsmith.bench.machine import machine
-from bertsmith.bench.process import last_line
+from bertsmith.bench.process import NO_TIME, last_line
 from bertsmith.bench.step.bench import about_steps
 from bertsmith.bench.step.run import StepRun
 from bertsmith.bench.table import Report, Table
@@ -90,6 +91,8 @@ def tell(parts: Sequence[Part], rows: Rows, run: StepRun, command: str) -> int:
     report = Report(command, rows.machine, rows.head["about"], rows.made, found)
     failed = [f"  {name}: {last_line(why)}" for name, why in rows.failed.items()]
     print("\n".join([f"gpu-check: {len(rows.made)} rows in {rows.to}, {len(failed)} not measured", *failed]))
+    if NO_TIME in rows.failed.values():
+        print("gpu-check: with --go-on, the next call keeps these rows and measures what no time was left for")
     print(f"\n{report.as_text()}")
     wrong = [row["case"] for row in rows.made if not row.get("within", True)]
     wrong += [TESTS] if rows.figure(TESTS, "ended") not in (PASSED, None) else []

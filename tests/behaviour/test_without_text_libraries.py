@@ -43,6 +43,13 @@ class Without:
 
 sys.meta_path[:] = [Without(list(sys.meta_path))]
 """
+# As where Bertsmith is not installed: the sources are found only where PYTHONPATH names them.
+NOT_INSTALLED = """
+import os
+
+given = os.environ["PYTHONPATH"].split(os.pathsep)
+sys.path[:] = [each for each in sys.path if each in given or not os.path.isfile(each + "/bertsmith/__init__.py")]
+"""
 WHOLE_RUN = """
 from pathlib import Path
 import sys
@@ -98,6 +105,20 @@ def test_the_tests_that_need_a_gpu_are_collected(repository: Path) -> None:
 def test_the_check_of_a_gpu_starts(repository: Path) -> None:
     said = output_of(repository, "benchmarks/gpu_check.py")
     assert "gpu-check: no CUDA device was found" in said or "gpu-check: tests passed" in said
+
+
+@pytest.mark.usefixtures("without")
+def test_nor_need_it_be_installed(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither for the tests nor for the check and the processes that it starts."""
+    (tmp_path / "hiding" / "sitecustomize.py").write_text(HIDING + NOT_INSTALLED)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hiding"))
+    with pytest.raises(AssertionError, match="No module named 'bertsmith'"):
+        output_of(repository, "-c", "import bertsmith")
+    path = "tests/gpu/test_saves_on_gpu.py"
+    assert f"{path}::" in output_of(repository, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", path)
+    found = checked(repository, tmp_path / "rows.json", "--only", "rows of a table")
+    assert found["rows"]
+    assert not [line for line in found["about"] if line.endswith(": ")], "a name without what it names"
 
 
 @pytest.mark.usefixtures("without")
