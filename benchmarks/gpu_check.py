@@ -61,7 +61,7 @@ def main() -> int:
         gpu = torch.cuda.get_device_name(0) if has_gpu else "cpu"
         head = {"command": command, "gpu": gpu, "torch": torch.__version__}
         rows = Rows(asked.json or ROOT / "benchmarks" / "results" / f"{file_name(gpu)}.json", head, machine())
-        rows.expected = expectations(read_json(EXPECTED)["rows"])
+        rows.expected = {} if asked.tiny else expectations(read_json(EXPECTED)["rows"])
         parts, run = check_parts(sizes, Path(made), rows, run_tests, asked.only)
         parts = [part for part in parts if not asked.tiny or TESTS not in part.names]
         if not has_gpu and not asked.tiny:
