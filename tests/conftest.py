@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import ipaddress
 import os
+import runpy
 import shutil
 import signal
 import socket
@@ -44,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 ROOT = Path(__file__).resolve().parent.parent
+runpy.run_path(str(ROOT / "benchmarks" / "checkout.py"))
 _LOCAL_NAMES = {None, "", "localhost", "localhost.localdomain", "ip6-localhost"}
 
 

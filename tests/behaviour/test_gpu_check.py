@@ -258,6 +258,7 @@ def test_rows_have_the_time_of_their_part_and_what_is_left_is_named(
     said = capsys.readouterr().out
     assert "1 rows" in said
     assert "second: no time was left\n  third: no time was left" in said
+    assert "with --go-on, the next call" in said
 
 
 def test_tests_that_hang_are_ended_with_all_that_they_started(

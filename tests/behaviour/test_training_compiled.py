@@ -10,9 +10,10 @@ import torch
 
 from bertsmith.base import log
 from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.training import pretrain as pretrain_module
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining import compiled
-from made_runs import corpus, figures, signalled_after, small_recipe, weights
+from made_runs import corpus, figures, signalled_after, small_recipe, stopped_after, weights
 
 FIELDS = {"micro_batch_tokens": 384, "phase1__steps": 3, "phase2__steps": 0}
 OF_CONTENT = ("tokens", "unigram_loss", "most_frequent_accuracy", "guessing_loss", "learning_rate")
@@ -49,3 +50,28 @@ def test_it_resumes_to_the_bit_and_sees_the_tokens_of_an_eager_run(
     start, other = unbroken.metrics("start")[0], eager.metrics("start")[0]
     assert start["masked_loss"] == pytest.approx(other["masked_loss"], rel=1e-5)
     assert start["masked_words"] == other["masked_words"]
+
+
+@pytest.mark.parametrize(("setting", "graphs"), [("auto", "auto"), ("true", "auto"), ("no-graphs", "false")])
+def test_only_no_graphs_goes_without_cuda_graphs(
+    setting: str, graphs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where steps are compiled, as if there were a GPU."""
+    monkeypatch.setattr(pretrain_module, "choose_compiled", lambda *given: True)
+
+    def made(*given: object, graphs: str) -> None:
+        raise KeyError(graphs)
+
+    monkeypatch.setattr(pretrain_module, "CompiledStep", made)
+    with pytest.raises(KeyError, match=f"^'{graphs}'$"):
+        pretrain(small_recipe(compile=setting, **FIELDS), corpus(), tmp_path / "run")
+
+
+def test_a_resumed_run_may_go_without_cuda_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That is the way out where none can be recorded."""
+    stopped_after(2, monkeypatch, small_recipe(**FIELDS), tmp_path / "run")
+    resumed = pretrain(small_recipe(compile="no-graphs", **FIELDS), corpus(), tmp_path / "run", resume=True)
+    assert "compile was auto and is no-graphs" in caplog.text
+    assert '"compile": "auto, no-graphs"' in (resumed.folder / "run.json").read_text(encoding="utf-8")

@@ -43,6 +43,13 @@ class Without:
 
 sys.meta_path[:] = [Without(list(sys.meta_path))]
 """
+# As where Bertsmith is not installed: the sources are found only where PYTHONPATH names them.
+NOT_INSTALLED = """
+import os
+
+given = os.environ["PYTHONPATH"].split(os.pathsep)
+sys.path[:] = [each for each in sys.path if each in given or not os.path.isfile(each + "/bertsmith/__init__.py")]
+"""
 WHOLE_RUN = """
 from pathlib import Path
 import sys
@@ -101,6 +108,20 @@ def test_the_check_of_a_gpu_starts(repository: Path) -> None:
 
 
 @pytest.mark.usefixtures("without")
+def test_nor_need_it_be_installed(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither for the tests nor for the check and the processes that it starts."""
+    (tmp_path / "hiding" / "sitecustomize.py").write_text(HIDING + NOT_INSTALLED)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hiding"))
+    with pytest.raises(AssertionError, match="No module named 'bertsmith'"):
+        output_of(repository, "-c", "import bertsmith")
+    path = "tests/gpu/test_saves_on_gpu.py"
+    assert f"{path}::" in output_of(repository, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", path)
+    found = checked(repository, tmp_path / "rows.json", "--only", "rows of a table")
+    assert found["rows"]
+    assert not [line for line in found["about"] if line.endswith(": ")], "a name without what it names"
+
+
+@pytest.mark.usefixtures("without")
 def test_a_whole_run_needs_none_of_them(repository: Path, tmp_path: Path) -> None:
     """The run of tests/gpu, on a CPU."""
     output_of(repository, "-c", WHOLE_RUN, str(tmp_path))
@@ -128,6 +149,7 @@ def checked(repository: Path, to: Path, *flags: str) -> dict[str, Any]:
     said = output_of(repository, "benchmarks/gpu_check.py", "--tiny", "--json", str(to), *flags)
     found: dict[str, Any] = json.loads(to.read_text())
     assert {each["why"] for each in found["failed"]} <= {"the package flash_attn is not installed"}, said
+    assert "Expected and measured" not in said, "what is expected is of whole sizes"
     return found
 
 
@@ -137,6 +159,7 @@ def checked(repository: Path, to: Path, *flags: str) -> dict[str, Any]:
     [
         ("4 full at 128: bf16", ("ours", "peak_share", "sequences_per_second", "ours_memory_bytes")),
         ("4 full at 128: transformers", ("peer", "peak_share", "sequences_per_second", "peer_memory_bytes")),
+        ("ladder: bf16", ("ours", "sequences_per_second")),
         ("correctness: padded rows", ("forward_error", "backward_error", "limit")),
         ("update alone", ("milliseconds", "parameters", "bytes_per_second")),
         ("inference: tiny, 1 x 128", ("sequences_per_second", "p50_ms", "p90_ms", "p95_ms", "p99_ms")),

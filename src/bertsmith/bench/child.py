@@ -52,7 +52,7 @@ def serve(start: Callable[[Answer], tuple[Answer, Answering]]) -> None:
     while (question := questions.get())["do"] != "end":
         try:
             say(answering(question))
-        except (CannotHere, MemoryError, RuntimeError) as error:
+        except (CannotHere, ModuleNotFoundError, MemoryError, RuntimeError) as error:
             say(_failed(error))
 
 

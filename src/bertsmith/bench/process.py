@@ -86,6 +86,11 @@ class Child:
         self._rest = b""
         self._ready: Answer = {}
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be asked more."""
+        return self._process.poll() is None
+
     def ready(self) -> Answer:
         """Waits until it has loaded what it needs, and returns its first answer. SideFailed if it cannot run here."""
         self._ready = self._ready or self._receive()

@@ -148,10 +148,10 @@ class Recipe:
     """The dtype of matrix products; parameters, optimizer and gradient sums are fp32. fp16 scales the loss."""
     gradient_checkpointing: bool = False
     """Recompute each block in the backward pass: less memory, a third more work, a result equal to the bit."""
-    compile: Literal["auto", "true", "false"] = "auto"
-    """Compile steps, in micro-batches of one fixed shape per phase; auto does so on a GPU, there as CUDA graphs where
-    micro-batches are small, and on a CPU in bf16 compiles only kernels; true takes no CUDA graphs; false runs no
-    compiler."""
+    compile: Literal["auto", "true", "no-graphs", "false"] = "auto"
+    """Compile steps, in micro-batches of one fixed shape per phase. auto: on a GPU, as CUDA graphs where micro-batches
+    are small; on a CPU only kernels are compiled. true: wherever the run is, and an error where that cannot be.
+    no-graphs: as auto, without CUDA graphs. false: no compiler runs. A resumed run may change it."""
     parallel: Literal["replicate", "shard"] = "replicate"
     """What several ranks hold: replicate, all weights each; shard, a part each, gathered layer by layer (FSDP2), for
     states of the optimizer too large for one device, which must hold the weights. A resumed run may change it."""

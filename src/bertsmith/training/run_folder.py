@@ -35,7 +35,11 @@ STOPPED_MARK = "stopped"
 RUN_FILE, STARTED_ON, TASK = "run.json", "begun_on", "task"
 _SHOWN, _LONGEST = 8, 40
 # What earlier versions took for a part of what decides the result, and this one for how it is computed.
-_ONCE_FIXED = {"recipe.micro_batch_tokens": "micro_batch_tokens", "settings.micro_batch_tokens": "micro_batch_tokens"}
+_ONCE_FIXED = {
+    "recipe.compile": "compile",
+    "recipe.micro_batch_tokens": "micro_batch_tokens",
+    "settings.micro_batch_tokens": "micro_batch_tokens",
+}
 
 
 @dataclass(frozen=True)

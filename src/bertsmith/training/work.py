@@ -53,6 +53,7 @@ from bertsmith.weights.huggingface import load_pretraining_model, model_folder
 # result; a resumed run may change them.
 FREE_FIELDS = (
     "parallel",
+    "compile",
     "device",
     "gradient_checkpointing",
     "loader_workers",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from bertsmith.bench.gpu import correctness_run
 from bertsmith.bench.gpu.correctness import LIMITS, _part, _within
-from bertsmith.bench.gpu.correctness_run import FLASH, PADDED, ROWS, UPDATES, Worker
+from bertsmith.bench.gpu.correctness_run import FLASH, GRAPH, PADDED, ROWS, STEP, UPDATES, Worker
 from bertsmith.bench.gpu.rows import Rows
 from bertsmith.bench.step.plan import GpuSizes
 from bertsmith.model.attention.padded import padded_attention
 from bertsmith.optim.adamw import AdamW
+from bertsmith.training.pretraining.compiled import CompiledStep
 
 
 @pytest.fixture
@@ -29,7 +32,7 @@ def test_what_is_right_is_within(worker: Worker) -> None:
     for dropout in (0.0, 0.1, 0.5):
         assert is_within(worker, PADDED, dropout)
         assert is_within(worker, PADDED, dropout, "bf16")
-    assert all(is_within(worker, kernel) for kernel in (ROWS, *UPDATES))
+    assert all(is_within(worker, kernel) for kernel in (ROWS, STEP, GRAPH, *UPDATES))
 
 
 class _HalfTheGradient(torch.autograd.Function):
@@ -62,9 +65,27 @@ def test_a_wrong_update_is_not(worker: Worker, monkeypatch: pytest.MonkeyPatch) 
     assert not is_within(worker, "LAMB's update")
 
 
+def test_a_graph_that_is_not_taken_is_not_within(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step is as exact then, by single launches."""
+
+    def without_effect(work: Callable[[], None]) -> Callable[[], None]:
+        work()
+        return lambda: None
+
+    def made(*given: Any, **known: Any) -> CompiledStep:
+        return CompiledStep(*given, **known | {"capture": without_effect})
+
+    monkeypatch.setattr(correctness_run, "CompiledStep", made)
+    found = worker.error(GRAPH, "fp32", 0.0)
+    assert "other gradients" in found["refused"]
+    assert found["backward_error"] < LIMITS["fp32"]
+    assert not _within(found, LIMITS["fp32"])
+
+
 def test_a_kernel_that_fails_is_named_and_the_next_one_has_its_row(tmp_path: Path) -> None:
     rows = Rows(tmp_path / "rows.json", {}, {})
     part = _part([(FLASH, "fp32", 0.0), (ROWS, "fp32", 0.0)], GpuSizes("cpu"), tmp_path, rows, True, 1.0)
     part.measure(part.names, float("inf"))
     assert list(rows.failed) == [part.names[0]]
     assert [(row["case"], row["within"]) for row in rows.made] == [(part.names[1], True)]
+    assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == ["0"], "one process for both"

@@ -35,6 +35,8 @@ def answer(question):
     if do == "tensor":
         import torch
         return {"bytes": torch.empty(1 << 60).nbytes}
+    if do == "import":
+        import no_such_package.inside
     if do == "array":
         import numpy
         return {"bytes": numpy.empty(1 << 56).nbytes}
@@ -81,12 +83,19 @@ def is_gone(pid: int, seconds: float = 20.0) -> bool:
     return False
 
 
-@pytest.mark.parametrize("taken", ["list", "tensor", "array"])
-def test_running_out_of_memory_is_an_answer_and_the_next_question_is_answered(tmp_path, places, taken):
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        *((each, "out of memory") for each in ("list", "tensor", "array")),
+        ("import", "no_such_package is not installed"),
+    ],
+)
+def test_what_cannot_be_done_is_an_answer_and_the_next_question_is_answered(tmp_path, places, asked, said):
     with child(tmp_path, places) as side:
         with pytest.raises(SideFailed) as raised:
-            side.ask(taken)
-        assert raised.value.what == "out of memory"
+            side.ask(asked)
+        assert raised.value.what == said
+        assert side.is_alive
         assert side.ask("echo", more=[1, 2]) == {"do": "echo", "more": [1, 2]}
 
 
@@ -105,6 +114,7 @@ def test_what_cannot_start_here_says_why_as_often_as_it_is_asked(tmp_path, place
 def test_a_side_that_ends_by_itself_is_quoted(tmp_path, places, fails, said):
     with child(tmp_path, places, fails) as side, pytest.raises(BertsmithError, match=r"ended with status") as raised:
         side.ask("exit")
+    assert not side.is_alive
     assert not isinstance(raised.value, SideFailed)
     assert said in raised.value.what
     assert raised.value.where == "odd_side"

@@ -37,7 +37,8 @@ def test_the_presets_are_there_and_say_what_they_are():
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"), [("true", "true"), ("false", "false"), ("auto", "auto"), ("'true'", "true")]
+    ("written", "meant"),
+    [("true", "true"), ("false", "false"), ("auto", "auto"), ("'true'", "true"), ("no-graphs", "no-graphs")],
 )
 def test_a_bare_true_is_a_word_where_words_are_wanted(tmp_path, written, meant):
     recipe = load_recipe(write(tmp_path / "mine.yaml", f"compile: {written}\ngradient_checkpointing: true"))

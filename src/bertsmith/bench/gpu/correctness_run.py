@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bertsmith.base.device import choose_device
 from bertsmith.base.layout import Layout
+from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.bench.child import Answer, CannotHere, serve_worker
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
@@ -39,7 +40,7 @@ from bertsmith.training.step import StepSums
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FLASH, TRITON, PADDED = "flash varlen", "Triton varlen", "padded rows"
 UPDATES = {"AdamW's update": AdamW, "LAMB's update": Lamb}
-ROWS, STEP = "rows of a table", "a compiled step"
+ROWS, STEP, GRAPH = "rows of a table", "a compiled step", "a compiled step as CUDA graphs"
 _CPU = torch.device("cpu")
 _SEED, _RATE, _DECAY = 1, 1e-2, 0.01
 
@@ -84,8 +85,8 @@ class Worker:
             return {"forward_error": self._update(kernel), "backward_error": None}
         if kernel == ROWS:
             return self._rows(DTYPES[dtype])
-        if kernel == STEP:
-            return self._step(DTYPES[dtype])
+        if kernel in (STEP, GRAPH):
+            return self._step(DTYPES[dtype], as_graphs=kernel == GRAPH)
         return self._attention(kernel, DTYPES[dtype], dropout)
 
     def _attention(self, kernel: str, dtype: torch.dtype, dropout: float) -> Answer:
@@ -151,8 +152,9 @@ class Worker:
         )
         return largest_error(moved, wanted)
 
-    def _step(self, dtype: torch.dtype) -> Answer:
-        """The loss and all gradients of a model of two layers, in fixed shapes as training has them."""
+    def _step(self, dtype: torch.dtype, as_graphs: bool) -> Answer:
+        """The loss and all gradients of a model of two layers over two micro-batches, in fixed shapes as training has
+        them; `refused`: why a graph is not taken."""
         config = BertConfig(
             vocab_size=1000,
             hidden_size=256,
@@ -168,22 +170,43 @@ class Worker:
         exact_model = copy.deepcopy(model).double()
         exact_model.encoder.compute = None
         model.to(self._device).train()
-        batch = pretrain_batch(lengths_of("ragged", 24, 128), config.vocab_size)
-        counts = {"masked": len(batch.masked_positions), "next_sentence": batch.layout.sequences}
-        if self._compiled:
-            sums = StepSums.zero(len(counts), self._device)
-            loss = CompiledStep(model, self._device).add_losses(batch, counts, sums)
-        else:
-            loss = _loss(model, batch, counts, self._device)
+        drawn = [pretrain_batch(lengths_of("ragged", 12, 128, seed), config.vocab_size, seed) for seed in range(2)]
+        counts = {
+            "masked": sum(len(batch.masked_positions) for batch in drawn),
+            "next_sentence": sum(batch.layout.sequences for batch in drawn),
+        }
+        batches = fix_shapes(drawn, 128, piece=0)
+        step = self._compiled_step(model, as_graphs)
+        loss = _losses(model, batches, counts, self._device, step)
+        exact = _losses(exact_model, batches, counts, _CPU, None)
+        errors = {"forward_error": largest_error(loss, exact), "backward_error": _error_of_all(model, exact_model)}
+        return errors | ({"refused": step.refused} if step is not None and step.refused else {})
+
+    def _compiled_step(self, model: PretrainingModel, as_graphs: bool) -> CompiledStep | None:
+        """None where steps are not compiled. A CPU has no graphs: there the same work is done once more for each."""
+        if as_graphs and self._device.type == "cpu":
+            return CompiledStep(model, self._device, "eager", graphs="true", capture=lambda work: work)
+        return CompiledStep(model, self._device, graphs="true" if as_graphs else "false") if self._compiled else None
+
+
+def _losses(
+    model: PretrainingModel,
+    batches: Sequence[PretrainBatch],
+    counts: Mapping[str, int],
+    device: torch.device,
+    step: CompiledStep | None,
+) -> Tensor:
+    """The loss of a step, whose gradients its parameters have afterwards; run by `step`, where there is one."""
+    sums = StepSums(torch.zeros(3 * len(counts), dtype=torch.float64, device=device))
+    for batch in batches:
+        if step is not None:
+            step.add_gradients(batch, counts, sums, lambda loss: loss)
+            continue
+        forward = Pretraining(model, device).forward(batch, device)
+        sums.add(forward)
+        loss = mean_loss([forward.losses[name] for name in counts], list(counts.values()))
         loss.backward()  # type: ignore[no-untyped-call]
-        exact = _loss(exact_model, batch, counts, _CPU)
-        exact.backward()  # type: ignore[no-untyped-call]
-        return {"forward_error": largest_error(loss, exact), "backward_error": _error_of_all(model, exact_model)}
-
-
-def _loss(model: PretrainingModel, batch, counts, device) -> Tensor:  # type: ignore[no-untyped-def]
-    losses = Pretraining(model, device).forward(batch, device).losses
-    return mean_loss([losses[name] for name in counts], list(counts.values()))
+    return (sums.figures[::3].cpu() / torch.tensor(list(counts.values()))).sum()
 
 
 def _drawn(seed: int, *shape: int) -> Tensor:

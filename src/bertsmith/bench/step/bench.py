@@ -107,6 +107,6 @@ def about_steps(run: StepRun, source: str) -> list[str]:
         f"{FEWEST_ROUNDS} to {MOST_ROUNDS} rounds, an odd number, after one turn each that is not counted; a round is "
         "a turn of either side over the same batches; figures are those of the round with the median ratio",
         "tokens are real ones: padding does not count",
-        f"matrix rate, the best of this run: {peaks}",
+        *([f"matrix rate, the best of this run: {peaks}"] if peaks else []),
         f"floating-point operations of a step: {FORMULA}",
     ]

@@ -74,7 +74,7 @@ class OurSteps:
     def __call__(self, number: int) -> None:
         self.take([self.batches[number]], self._counts[number])
         if self._compiled is not None and self._compiled.refused:
-            raise CannotHere("a CUDA graph gave other gradients than single launches, so there is none to measure")
+            raise CannotHere(f"the CUDA graph is not taken: {self._compiled.refused}")
 
     def take(self, micro_batches: Sequence[PretrainBatch], counts: Mapping[str, int]) -> StepSums | None:
         """A step over these micro-batches; counts: as of `train_step`."""

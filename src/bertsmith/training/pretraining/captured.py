@@ -7,8 +7,8 @@ where the kernels read them, and one launch starts all. Gradients are added to t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -57,28 +57,38 @@ def cuda_capture(work: Callable[[], None]) -> Callable[[], None]:
 
 @dataclass(frozen=True)
 class _Found:
-    """Of a micro-batch alone. gradients: of each parameter, None where it has none."""
+    """Of micro-batches. figures: a row for each. gradients: of each parameter, None where it has none."""
 
     figures: Tensor
     gradients: list[Tensor | None]
 
 
 class Captured:
-    """Micro-batches of one shape. At the first one the graph is recorded and compared with the kernels launched one by
-    one, on the same numbers with the same dropout; it is taken only where both give the same.
+    """Micro-batches of one shape. At the first one a graph is recorded on another one, and compared on both with the
+    kernels launched one by one, with the same dropout, which both micro-batches have of their own; it is taken only
+    where it gives the same, so that nothing in it is left from the recording.
 
-    compute: the dtype of products. device: of the parameters. capture: `cuda_capture`, but for tests.
+    other: a micro-batch of this shape that has other numbers than the first in every part. compute: the dtype of
+    products. device: of the parameters. capture: `cuda_capture`, but for tests.
     """
 
     def __init__(
-        self, parameters: Iterable[Tensor], run: Run, compute: torch.dtype, device: torch.device, capture: Capture
+        self,
+        parameters: Iterable[Tensor],
+        run: Run,
+        other: Tensor,
+        compute: torch.dtype,
+        device: torch.device,
+        capture: Capture,
     ) -> None:
         self._parameters, self._run = list(parameters), run
+        self._other = other.to(device, non_blocking=True)
         self._close, self._device, self._capture = _CLOSE.get(compute, _CLOSE_WIDE), device, capture
         self._row = self._figures = torch.empty(0)
         self._own: list[tuple[Tensor, Tensor]] = []
         self._replay: Callable[[], None] | None = None
-        self.refused = False
+        self.refused = ""
+        """Why micro-batches run kernel by kernel; "" where they do not."""
 
     def __call__(self, row: Tensor) -> Tensor:
         """Adds a micro-batch's gradients to those of the parameters. Gives its figures, which the next call overwrites.
@@ -87,6 +97,10 @@ class Captured:
             self._make(row.to(self._device, non_blocking=True))
         if self._replay is None:
             return self._plainly(row.to(self._device, non_blocking=True))
+        return self._replayed(row)
+
+    def _replayed(self, row: Tensor) -> Tensor:
+        assert self._replay is not None
         self._row.copy_(row, non_blocking=True)
         self._take_gradients()
         self._replay()
@@ -102,33 +116,32 @@ class Captured:
         Raises BertsmithError where PyTorch cannot record it."""
         before = self._set_aside()
         try:
-            self._record(row)
+            self._record()
         except (RuntimeError, NotImplementedError) as error:
             # What is left behind then, such as a generator that still records, is no state to train from. When the end
             # of a recording fails too, the first error is the reason.
             first = error.__context__ or error
             what = f"no CUDA graph of a micro-batch can be recorded: {(str(first).splitlines() or [repr(first)])[0]}"
-            fix = "resume with --compile true, which launches kernels one by one"
+            fix = "add --resume --compile no-graphs, which launches kernels one by one"
             raise BertsmithError(what, f"PyTorch {torch.__version__}", fix) from error
-        why = self._difference(self._launched(row))
+        why = self._difference([row, self._other])
         if why:
-            self.refused, self._replay, self._own = True, None, []
+            self.refused, self._replay, self._own = why, None, []
             warn(f"micro-batches run kernel by kernel, not as a CUDA graph: {why}")
         else:
             log_choice("micro-batches", "as CUDA graphs", "the host needs more time for launches than the GPU for them")
         for each, gradient in zip(self._parameters, before, strict=True):
             each.grad = gradient
 
-    def _launched(self, row: Tensor) -> _Found:
+    def _launched(self, row: Tensor) -> Tensor:
         """A micro-batch kernel by kernel, on a stream of its own, as PyTorch wants it before a graph is recorded."""
-        with _forked(self._device), _aside(self._device):
-            figures = self._plainly(row)
-        return _Found(figures.clone(), self._set_aside())
+        with _aside(self._device):
+            return self._plainly(row)
 
-    def _record(self, row: Tensor) -> None:
+    def _record(self) -> None:
         # First for all that compilers and libraries make once, during which no graph may be recorded.
-        gradients = [self._launched(row).gradients for _ in range(_WARM_UPS)][-1]
-        self._row = row.clone()
+        gradients = self._in_turn(self._launched, [self._other] * _WARM_UPS).gradients
+        self._row = self._other.clone()
         pairs = zip(self._parameters, gradients, strict=True)
         self._own = [(each, torch.zeros_like(each)) for each, gradient in pairs if gradient is not None]
         self._take_gradients()
@@ -139,25 +152,27 @@ class Captured:
         self._replay = self._capture(work)
         self._set_aside()
 
-    def _difference(self, expected: _Found) -> str:
-        """What the graph gives otherwise than expected in two runs with the same dropout; "" for nothing."""
-        assert self._replay is not None
+    def _in_turn(self, run: Callable[[Tensor], Tensor], rows: Sequence[Tensor]) -> _Found:
+        """What micro-batches give together, the dropout of each drawn from a seed of its own."""
+        figures = []
+        for seed, row in enumerate(rows):
+            with _seeded(self._device, seed):
+                figures.append(run(row).clone())
+        return _Found(torch.stack(figures), self._set_aside())
+
+    def _difference(self, rows: Sequence[Tensor]) -> str:
+        """What the graph gives otherwise than single launches; "" for nothing."""
+        expected, found = (self._in_turn(run, rows) for run in (self._launched, self._replayed))
+        errors = [*((found.figures - expected.figures).norm(dim=1) / expected.figures.norm(dim=1))]
         whole = torch.stack([each.norm() for each in expected.gradients if each is not None]).norm()
-        for _ in range(2):
-            self._take_gradients()
-            with _forked(self._device):
-                self._replay()
-            errors = [(self._figures - expected.figures).norm() / expected.figures.norm()]
-            for found, wanted in zip(self._set_aside(), expected.gradients, strict=True):
-                if (found is None) != (wanted is None):
-                    return "it gives gradients of other parameters"
-                if found is not None and wanted is not None:
-                    # Some gradients, as those of key biases, are nothing but rounding.
-                    errors.append((found - wanted).norm() / (wanted.norm() + _NOTHING * whole))
-            worst = float(torch.stack(errors).max())
-            if not worst <= self._close:
-                return f"it gives other gradients or losses (by {worst:.1e} of their norm)"
-        return ""
+        for ours, wanted in zip(found.gradients, expected.gradients, strict=True):
+            if (ours is None) != (wanted is None):
+                return "it gives gradients of other parameters"
+            if ours is not None and wanted is not None:
+                # Some gradients, as those of key biases, are nothing but rounding.
+                errors.append((ours - wanted).norm() / (wanted.norm() + _NOTHING * whole))
+        worst = float(torch.stack(errors).max())
+        return "" if worst <= self._close else f"it gives other gradients or losses (by {worst:.1e} of their norm)"
 
     def _set_aside(self) -> list[Tensor | None]:
         """The gradients so far, which the parameters have no more."""
@@ -179,9 +194,15 @@ class Captured:
             torch._foreach_zero_(fresh)
 
 
-def _forked(device: torch.device) -> AbstractContextManager[None]:
-    """A block after which the generators are as they were."""
-    return torch.random.fork_rng([device] if device.type == "cuda" else [])
+@contextmanager
+def _seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """A block that draws from this seed, and after which the generators are as they were."""
+    is_cuda = device.type == "cuda"
+    with torch.random.fork_rng([device] if is_cuda else []):
+        torch.default_generator.manual_seed(seed)
+        if is_cuda:
+            torch.cuda.manual_seed(seed)
+        yield
 
 
 @contextmanager

@@ -4,7 +4,7 @@ A micro-batch goes to the device as one row of whole numbers, the counts of the 
 changes from step to step is known to the host, and the host waits for nothing. The embeddings are one graph, a block,
 which all layers share, is another, and heads, losses and their division are the third; each has a backward pass.
 
-Legend: T token slots, S sequences, M masked slots, V vocabulary.
+Legend: V vocabulary.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from types import FunctionType
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -30,9 +28,10 @@ from bertsmith.base.ranks import world_size
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.model.attention.attend import BackEnd, back_end, settle
 from bertsmith.model.attention.packed import Offsets, PaddedRows
-from bertsmith.model.pretraining import PretrainingModel, PretrainInputs, PretrainLosses
+from bertsmith.model.pretraining import PretrainingModel, PretrainLosses
 from bertsmith.training.objective import figures_of, mean_loss
 from bertsmith.training.planning.cost import Batch
+from bertsmith.training.pretraining.batch_rows import Shape, inputs_of, other_row, row_of
 from bertsmith.training.pretraining.captured import Capture, Captured, cuda_capture, is_small
 from bertsmith.training.pretraining.evaluate import held_out_figures
 from bertsmith.training.pretraining.inputs import flop_of
@@ -46,31 +45,32 @@ COMPILER: Compiler = "inductor"
 
 
 def choose_compiled(setting: str, device: torch.device, sharded: bool = False) -> bool:
-    """Whether steps are compiled. setting: "auto" (on a GPU with Triton), "true", "false". sharded: whether the ranks
-    hold shards of the weights.
+    """Whether steps are compiled. setting: "auto" and "no-graphs" (on a GPU with Triton), "true", "false". sharded:
+    whether the ranks hold shards of the weights.
 
     Raises BertsmithError for "true" where the weights are sharded, and where the compiler lacks what it needs.
     """
     if setting == "false":
         return False
+    must = setting == "true"
     if sharded:
         what = "sharded weights are gathered by hooks of each layer, which cannot run inside of a compiled block"
-        if setting == "true":
+        if must:
             raise BertsmithError(
                 f"steps cannot be compiled: {what}", "compile", "--compile auto, or --parallel replicate"
             )
         log_choice("steps", "as they come", what)
         return False
-    if setting == "auto" and device.type == "cpu":
+    if not must and device.type == "cpu":
         log_choice("steps", "as they come", "on a CPU exact sizes cost less than one compiled shape")
         return False
     missing = _missing(device)
-    if missing and setting == "auto":
+    if missing and not must:
         log_choice("steps", "as they come", f"{missing} is not here, which the compiler needs")
         return False
     if missing:
         raise BertsmithError(f"steps cannot be compiled without {missing}", "compile", "install it, or --compile false")
-    log_choice("steps", "compiled", "asked for" if setting == "true" else "fused kernels, one shape a phase")
+    log_choice("steps", "compiled", "asked for" if must else "fused kernels, one shape a phase")
     return True
 
 
@@ -83,48 +83,6 @@ def _missing(device: torch.device) -> str:
     if shutil.which(name):
         return ""
     return f"a C++ compiler (CXX is '{name}', and no program is called so)" if "CXX" in os.environ else "a C++ compiler"
-
-
-@dataclass(frozen=True)
-class Shape:
-    """T, S, M and the most slots of a sequence."""
-
-    tokens: int
-    sequences: int
-    masked: int
-    longest: int
-
-    @classmethod
-    def of(cls, batch: PretrainBatch) -> Shape:
-        """That of a micro-batch."""
-        return cls(len(batch.input_ids), batch.layout.sequences, len(batch.masked_positions), batch.layout.longest)
-
-    def offsets(self) -> Offsets:
-        """Those of a batch of this shape; their values are of no concern."""
-        return Offsets(torch.zeros(self.sequences + 1, dtype=torch.int32), self.tokens, self.longest)
-
-    @property
-    def parts(self) -> list[int]:
-        """How many numbers each part of a row has, in the order of `row_of`."""
-        return [*[self.tokens] * 3, self.sequences + 1, *[self.masked] * 2, self.sequences, len(PretrainLosses._fields)]
-
-
-def row_of(batch: PretrainBatch, counts: Mapping[str, int]) -> Ints:
-    """A micro-batch and the counts of its step as one row: int64[3 T + S + 1 + 2 M + S + 2]."""
-    numbers = np.array([counts[name] for name in PretrainLosses._fields])
-    return np.concatenate(
-        (
-            *(batch.input_ids, batch.token_type_ids, batch.position_ids, batch.layout.offsets),
-            *(batch.masked_positions, batch.masked_labels, batch.next_sentence_labels, numbers),
-        )
-    )
-
-
-def _inputs(row: Tensor, shape: Shape) -> tuple[PretrainInputs, Tensor]:
-    """What the model takes, and the counts, int64[2]."""
-    ids, kinds, positions, offsets, masked, labels, next_sentence, counts = torch.split(row, shape.parts)
-    where = Offsets(offsets.int(), shape.tokens, shape.longest)
-    return PretrainInputs(ids, kinds, positions, where, masked, labels, next_sentence), counts
 
 
 class CompiledStep:
@@ -154,9 +112,10 @@ class CompiledStep:
         return sum(program.graphs for programs in self._programs.values() for program in programs)
 
     @property
-    def refused(self) -> bool:
-        """Whether micro-batches of a shape run kernel by kernel because their graph gave something else."""
-        return any(each.refused for each in self._captured.values())
+    def refused(self) -> str:
+        """What the graph of the present shape gave otherwise than single launches, so that it is not taken; "" where
+        there is none or it is taken."""
+        return next((each.refused for each in self._captured.values()), "")
 
     def add_gradients(
         self, batch: PretrainBatch, counts: Mapping[str, int], sums: StepSums, scaled: Callable[[Tensor], Tensor]
@@ -172,8 +131,9 @@ class CompiledStep:
             return
         if shape not in self._captured:
             parameters = [each for each in self._model.parameters() if each.requires_grad]
-            run, compute = partial(self._losses, shape), self._dtype
-            self._captured[shape] = Captured(parameters, run, compute, self._device, self._capture)
+            run, other = partial(self._losses, shape), self._pinned(other_row(shape, counts, self._model.config))
+            # Alone, so that the graph of another phase's shape gives its memory back before this one is recorded.
+            self._captured = {shape: Captured(parameters, run, other, self._dtype, self._device, self._capture)}
         self._count(batch, shape, self._captured[shape](self._pinned(row_of(batch, counts))), sums)
 
     def add_losses(self, batch: PretrainBatch, counts: Mapping[str, int], sums: StepSums) -> Tensor:
@@ -195,7 +155,7 @@ class CompiledStep:
         model = self._model
 
         def heads(hidden: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-            inputs, counts = _inputs(row, shape)
+            inputs, counts = inputs_of(row, shape)
             losses = model.losses_of(hidden, inputs)
             return mean_loss(losses, counts.unbind()), figures_of(losses)
 
@@ -228,7 +188,7 @@ class CompiledStep:
         model = self._model
 
         def heads(hidden: Tensor, row: Tensor, letters: Tensor) -> Tensor:
-            inputs, _ = _inputs(row, shape)
+            inputs, _ = inputs_of(row, shape)
             return held_out_figures(model.scores_of(hidden, inputs), inputs, letters)
 
         row = self._to_device(row_of(batch, dict.fromkeys(PretrainLosses._fields, 1)))
@@ -256,7 +216,7 @@ class CompiledStep:
         encoder, is_padded = self._model.encoder, self._back_end(shape) == "padded rows"
 
         def embeddings(row: Tensor) -> tuple[Tensor, ...]:
-            inputs, _ = _inputs(row, shape)
+            inputs, _ = inputs_of(row, shape)
             where = inputs.packed
             states = encoder.embed(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, tied=True)
             return *states, where.offsets, *(where.padded_rows() if is_padded else ())

@@ -6,12 +6,13 @@ There is no CUDA on a CPU: `recorded` does there what a CUDA graph does, on the 
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from test_compiled import COMPILER, CPU, MASKING, Phase, made, take, together
+from test_compiled import COMPILER, CPU, LETTERS, MASKING, Phase, made, take, together
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertsmith.base.errors import BertsmithError
@@ -23,8 +24,10 @@ from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.objective import mean_loss
 from bertsmith.training.planning.cost import Batch
 from bertsmith.training.pretraining import compiled
+from bertsmith.training.pretraining.batch_rows import Shape
 from bertsmith.training.pretraining.captured import Capture, is_small
-from bertsmith.training.pretraining.compiled import CompiledStep, Shape
+from bertsmith.training.pretraining.compiled import CompiledStep
+from bertsmith.training.pretraining.evaluate import evaluate
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import StepSums
 
@@ -61,11 +64,15 @@ class Recording(TorchDispatchMode):
                         old.copy_(new)
 
 
-def recorded(work: Work) -> Work:
+def recording_of(work: Work) -> Recording:
     """The operators of `work`; what its own run gave is of no concern, as a CUDA graph's gives nothing."""
     with torch.random.fork_rng([]), Recording() as recording:
         work()
-    return recording.replay
+    return recording
+
+
+def recorded(work: Work) -> Work:
+    return recording_of(work).replay
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +109,7 @@ def test_steps_are_those_of_single_launches_to_the_bit(dropout: float) -> None:
     assert all(len(step.micro_batches) > 1 for step in steps)
     one, theirs, alone, _ = trained(steps, None, dropout)
     other, ours, found, captured = trained(steps, recorded, dropout)
-    assert [each.refused for each in captured._captured.values()] == [False]
+    assert [each.refused for each in captured._captured.values()] == [""]
     for a, b in zip(found, alone, strict=True):
         assert torch.equal(a.figures, b.figures)
         assert (a.tokens, a.slots, a.attention_places, a.flop) == (b.tokens, b.slots, b.attention_places, b.flop)
@@ -121,7 +128,7 @@ def test_what_fills_a_micro_batch_changes_no_gradient() -> None:
     captured, sums = step_of(model.double(), recorded), StepSums.zero(2, CPU)
     for batch in fixed.micro_batches:
         captured.add_gradients(batch, counts, sums, lambda loss: loss)
-    assert [each.refused for each in captured._captured.values()] == [False]
+    assert [each.refused for each in captured._captured.values()] == [""]
     for batch in exact.micro_batches:
         losses = Pretraining(other.double(), CPU).forward(batch, CPU).losses
         mean_loss([losses[name] for name in counts], list(counts.values())).backward()
@@ -136,6 +143,45 @@ def stale(work: Work) -> Work:
     return lambda: None
 
 
+def frozen(part: int, shape: Shape) -> Capture:
+    """Graphs that read one part of a micro-batch's row as it was when they were recorded."""
+
+    def capture(work: Work) -> Work:
+        recording = recording_of(work)
+        tensors = (each for _, args, _, _ in recording.calls for each in args if torch.is_tensor(each))
+        row = next(each for each in tensors if each.shape == (sum(shape.parts),))
+        then = row.clone()
+
+        def replay() -> None:
+            row.split(shape.parts)[part].copy_(then.split(shape.parts)[part])
+            recording.replay()
+
+        return replay
+
+    return capture
+
+
+def always_drawing_the_same(work: Work) -> Work:
+    """A graph that keeps the state of the generator."""
+    recording, state = recording_of(work), torch.get_rng_state()
+
+    def replay() -> None:
+        with torch.random.fork_rng([]):
+            torch.set_rng_state(state)
+            recording.replay()
+
+    return replay
+
+
+def overwriting(work: Work) -> Work:
+    """A graph that puts gradients where it should add them."""
+    recording, ops = recording_of(work), torch.ops.aten
+    recording.calls = [
+        (ops.copy_.default if func is ops.add_.Tensor else func, *more) for func, *more in recording.calls
+    ]
+    return recording.replay
+
+
 def impossible(work: Work) -> Work:
     raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
@@ -145,11 +191,49 @@ def test_a_graph_that_is_wrong_is_refused_and_the_step_is_the_same(caplog: pytes
     steps = [builder.build(number) for number in range(2)]
     one, _, alone, _ = trained(steps, None, 0.3)
     other, _, found, captured = trained(steps, stale, 0.3)
-    assert captured.refused
-    assert [each.refused for each in captured._captured.values()] == [True]
-    assert "other gradients or losses" in caplog.text
+    assert "other gradients or losses" in captured.refused
+    assert captured.refused in caplog.text
     assert all(torch.equal(a.figures, b.figures) for a, b in zip(found, alone, strict=True))
     assert torch.equal(together(one.parameters()), together(other.parameters()))
+
+
+def test_a_graph_with_anything_left_from_its_recording_is_refused() -> None:
+    """Each part of the row, what dropout draws, and gradients that are not added to those before."""
+    step = Phase.of(32, 10).builder.build(0)
+    shape, (model, _) = Shape.of(step.micro_batches[0]), made(0.3)
+    compiled_step = step_of(model, recorded)
+
+    def is_refused(capture: Capture) -> bool:
+        compiled_step._captured, compiled_step._capture = {}, capture
+        sums = StepSums.zero(2, CPU)
+        compiled_step.add_gradients(step.micro_batches[0], step.counts, sums, lambda loss: loss)
+        return bool(compiled_step.refused)
+
+    assert not is_refused(recorded)
+    for part in range(len(shape.parts)):
+        assert is_refused(frozen(part, shape)), part
+    assert is_refused(always_drawing_the_same)
+    assert is_refused(overwriting)
+    assert not is_refused(recorded)
+
+
+def test_the_graph_of_another_shape_is_not_kept() -> None:
+    """Nor does an evaluation drop that of the present one, or make one of its own."""
+    made_so_far: list[weakref.ref[Recording]] = []
+
+    def capture(work: Work) -> Work:
+        recording = recording_of(work)
+        made_so_far.append(weakref.ref(recording))
+        return recording.replay
+
+    model, optimizer = made(0.0)
+    compiled_step, kept = step_of(model, capture), []
+    for phase in (Phase.of(32, 10), Phase.of(64, 5)):
+        for number in range(2):
+            take(model, optimizer, phase.builder.build(number), compiled_step)
+            evaluate(model, phase.held_out, LETTERS, CPU, compiled_step)
+            kept.append([each() is not None for each in made_so_far])
+    assert kept == [[True], [True], [False, True], [False, True]]
 
 
 def test_a_graph_that_cannot_be_recorded_ends_the_run_with_its_reason() -> None:
@@ -157,7 +241,7 @@ def test_a_graph_that_cannot_be_recorded_ends_the_run_with_its_reason() -> None:
     with pytest.raises(BertsmithError, match="not permitted when stream is capturing") as raised:
         trained(steps, impossible, 0.3)
     assert "and more" not in str(raised.value)
-    assert "--compile true" in raised.value.fix
+    assert "--resume --compile no-graphs" in raised.value.fix
 
 
 def test_gradients_that_were_there_are_kept() -> None:

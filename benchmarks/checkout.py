@@ -1,0 +1,15 @@
+"""Puts this checkout's `src` on the path of a script, and of the processes that it starts, where Bertsmith is not
+installed: so it is on many a machine with a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+SOURCES = str(Path(__file__).resolve().parent.parent / "src")
+
+if importlib.util.find_spec("bertsmith") is None:
+    sys.path.insert(0, SOURCES)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (SOURCES, os.environ.get("PYTHONPATH"))))
