@@ -33,7 +33,10 @@ def trained(recipe: Recipe, corpus: Path, folder: Path) -> dict[str, Any]:
     final = {str(each["sequence_length"]): each for each in run.metrics("final")}
     names = ("masked_loss", "masked_accuracy", "next_sentence_accuracy", "masked_bits_per_byte")
     held_out = {length: {name: each[name] for name in names} for length, each in final.items()}
-    return {"score": held_out["512"]["masked_loss"], "held_out": held_out, "curve": curve}
+    # Of all sessions, where a run was stopped and resumed.
+    seconds = sum(each["steps"] * each["seconds_per_step"] for each in run.metrics("train"))
+    found = {"score": held_out["512"]["masked_loss"], "held_out": held_out, "curve": curve}
+    return {**found, "training_seconds": round(seconds, 1)}
 
 
 def run(corpus: Path, runs: Path, out: Path) -> None:
@@ -64,6 +67,10 @@ def table(path: Path, png: Path | None) -> None:
                 rows[SEEDS[0], "bf16"]["held_out"][length][name],
             )
             lines.append([f"{name} at {length}", *(f"{each:.4f}" for each in figures)])
+    if all("training_seconds" in row for row in rows.values()):  # files of earlier versions have none
+        found = [rows[seed, "fp32"]["training_seconds"] for seed in SEEDS]
+        figures = (*found, float(np.mean(found)), deviation(found), rows[SEEDS[0], "bf16"]["training_seconds"])
+        lines.append(["training seconds", *(f"{each:.1f}" for each in figures)])
     print("\n".join(aligned(lines)))
     if png is not None:
         draw(rows, png)

@@ -1,12 +1,16 @@
 """Promise: `--wandb PROJECT` hands a run's records to Weights & Biases, and nothing that fails there ends the run.
 
-The package itself needs a network; in its place stands one that writes down what it is called with.
+The package is not among the dependencies: in its place stands one that writes down what it is called with, and the
+last test takes the real one where it is installed.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,7 @@ from bertsmith.cli import main
 from bertsmith.recipes.loader import save_recipe
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.records.sinks import Outputs
+from bertsmith.training.run_folder import Run
 from made_runs import corpus, figures, signalled_after, small_corpus, small_recipe
 
 RECIPE = small_recipe(phase1__steps=3, phase2__steps=2)
@@ -34,7 +39,12 @@ def note(name, **given):
         raise ConnectionError("no route to the server")
 
 class Run:
-    url = None
+    offline = os.environ.get("WANDB_MODE") == "offline"
+    @property
+    def url(self):
+        assert not self.offline, "wandb warns of it"
+        note("url")
+        return "http://localhost/forge"
     def define_metric(self, name, step_metric):
         note("define_metric", metric=name, over=step_metric)
     def log(self, values):
@@ -96,7 +106,7 @@ def test_a_resumed_run_is_the_same_one_there(calls: Path, tmp_path: Path, monkey
     assert [each["exit_code"] for each in called(calls, "finish")] == [1, 0]
 
 
-@pytest.mark.parametrize("calls", ["init", "define_metric", "log", "finish"], indirect=True)
+@pytest.mark.parametrize("calls", ["init", "define_metric", "url", "log", "finish"], indirect=True)
 def test_what_fails_is_warned_of_once_and_ends_nothing(
     calls: Path, tmp_path: Path, said: pytest.LogCaptureFixture
 ) -> None:
@@ -122,3 +132,63 @@ def test_a_package_that_is_missing_is_said_before_anything_is_done(
     assert not (tmp_path / "run").exists()
     with pytest.raises(BertsmithError, match="wandb is not installed"):
         Outputs(wandb="forge").check(resume=False)
+
+
+def test_a_file_in_the_way_of_its_folder_is_warned_of_once(
+    calls: Path, tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    """As a full disk: what it would write beside wandb's own files cannot be written."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "wandb").touch()
+    assert pretrain(RECIPE, corpus(), tmp_path / "run", outputs=Outputs(wandb="forge")).is_finished()
+    assert len([each for each in said.messages if "Weights & Biases failed to start" in each]) == 1
+    assert not called(calls, "init")
+
+
+# The command line with the real package, whose own process is killed after the second step where that is asked for.
+REAL = """
+import os, signal, sys
+from pathlib import Path
+from bertsmith.cli import main
+from bertsmith.training.loop import Trainer
+
+advance, kills = Trainer._advance, sys.argv.pop(1) == "killed"
+
+def parent(process):
+    return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+
+def advanced(trainer, step):
+    advance(trainer, step)
+    for process in Path("/proc").glob("[0-9]*") if kills and trainer.position.step == 2 else ():
+        if b"wandb-core" in (process / "cmdline").read_bytes() and parent(process) == os.getpid():
+            os.kill(int(process.name), signal.SIGKILL)
+
+Trainer._advance = advanced
+sys.exit(main())
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
+@pytest.mark.parametrize("fate", ["whole", "killed"])
+def test_the_real_package_offline(fate: str, tmp_path: Path) -> None:
+    if fate == "killed" and sys.platform != "linux":
+        pytest.skip("finds processes where Linux lists them")
+    save_recipe(RECIPE, tmp_path / "recipe.yaml")
+    arguments = ["--corpus", str(small_corpus()), "--out", str(tmp_path / "run"), "--wandb", "forge"]
+    done = subprocess.run(
+        [sys.executable, "-c", REAL, fate, "pretrain", str(tmp_path / "recipe.yaml"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "WANDB_MODE": "offline"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Weights & Biases: project forge, run run (offline)" in done.stderr
+    assert "URL not available" not in done.stderr
+    assert done.stderr.count("is given nothing more") == (fate == "killed")
+    if fate == "whole":
+        (written,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
+        assert written.read_bytes().count(b"train/loss") >= len(Run(tmp_path / "run").metrics("train"))
+    plain = pretrain(RECIPE, corpus(), tmp_path / "plain")
+    assert figures(Run(tmp_path / "run")) == figures(plain)

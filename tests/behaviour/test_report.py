@@ -178,3 +178,16 @@ def test_the_verb(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureF
     assert main(["report", str(tmp_path), "--out", str(out)]) == 2
     assert "this folder is not a run's" in capsys.readouterr().err
     assert main(["report", "--out", str(out)]) == 2
+
+
+def test_what_most_measurements_have_comes_first(tmp_path: Path) -> None:
+    """Else a table of pre-training begins with columns that are empty but for the loss before the first step."""
+    figures = [{"masked_loss": 5.0 - step / 10, "masked_accuracy": 0.1} for step in range(3)]
+    records = [{"kind": "start", "step": 0, "loss": 7.0, "guessing_loss": 6.9, **figures[0]}]
+    records += [{"kind": "evaluation", "step": step, **each} for step, each in enumerate(figures) if step]
+    page = shown(tmp_path, write_run(tmp_path / "run", records))
+    header = page.tables["Held-out figures of run"][0]
+    assert [name.strip() for name in header] == [
+        *("after step", "masked loss", "masked accuracy"),
+        *("loss", "guessing loss"),
+    ]

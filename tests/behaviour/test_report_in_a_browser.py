@@ -67,6 +67,9 @@ def test_it_fits_its_window(page: Page, report: Path, width: int, dark: bool) ->
         return word.left < box.left - 1 || word.right > box.right + 1 || word.bottom > box.bottom + 1;
     }).map((each) => each.textContent)"""
     assert page.run(inside) == [], "words that leave their chart"
+    cut = """[...document.querySelectorAll('caption')].filter(
+        (each) => each.checkVisibility() && each.getBoundingClientRect().right > innerWidth)"""
+    assert page.run(f"{cut}.length") == 0, "a title that only scrolling shows"
     ground = page.run("getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(18, 22, 29)" if dark else "rgb(255, 255, 255)")
 

@@ -19,6 +19,7 @@ import pytest
 
 from bertsmith.base.device import choose_device
 from bertsmith.base.locks import alone_in
+from bertsmith.training.run_folder import Run
 from made_runs import signalled_after, small_corpus
 
 # One layer of 32, so that a run takes a second.
@@ -88,7 +89,13 @@ def test_seeds_are_compared_with_mean_and_deviation(
     assert set(rows) == {(1, "fp32"), (2, "fp32"), (1, "bf16")}
     capsys.readouterr()
     called(runs, monkeypatch, "table", out, *drawn(png))
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("masked_loss at 512"))
+    table = capsys.readouterr().out.splitlines()
+    line = next(line for line in table if line.startswith("masked_loss at 512"))
+    seconds = next(line for line in table if line.startswith("training seconds"))
+    assert float(seconds.split()[2]) == pytest.approx(rows[1, "fp32"]["training_seconds"], abs=0.1)
+    metrics = Run(tmp_path / "runs" / "fp32-seed-1").metrics("train")
+    of_steps = sum(each["steps"] * each["seconds_per_step"] for each in metrics)
+    assert rows[1, "fp32"]["training_seconds"] == pytest.approx(of_steps, abs=0.1)
     first, second, mean, deviation, half = map(float, line.split()[3:])
     assert (first, second) == tuple(round(rows[seed, "fp32"]["score"], 4) for seed in (1, 2))
     assert mean == pytest.approx((first + second) / 2, abs=1e-4)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import pydoc_data.topics
 import re
+import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bertsmith.cli import main
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.training.run_folder import Run
 from bertsmith.training.shape import config_of
+from bertsmith.weights.huggingface import save_pretraining_model
 from made_google import write_archive
 from made_pages import blocks, page, typed, write_table
 from made_rows import rows
@@ -21,9 +27,31 @@ from made_server import Behaviour, serving
 
 PAGE = page("continued-pretraining.md")
 ADDRESS = "/2020_02_20/uncased_L-4_H-256_A-4.zip"
-pytestmark = pytest.mark.slow
 SIZE = 512
 FEW = " --phase1.steps 3 --phase1.global_batch 8 --evaluate-every 1"
+
+
+def test_its_line_of_pre_training_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """As it stands but for its steps, from a made model; the whole path is slow."""
+    special = corpus().special
+    model = PretrainingModel(config_of(small_recipe().model, special.vocabulary_size, special.pad))
+    initialise(model, 0.02, seed=0)
+    save_pretraining_model(model, small_corpus() / "tokenizer", tmp_path / "published")
+    for name in ("corpus", "general"):
+        shutil.copytree(small_corpus(), tmp_path / name)
+    commands = blocks(PAGE)[0].replace("\\\n", " ").splitlines()
+    (line,) = [each for each in commands if each.startswith("bertsmith pretrain")]
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(line.replace(" --phase1.steps 20000", FEW))[1:]) == 0
+    run, said = Run(tmp_path / "runs" / "mine"), capsys.readouterr().err
+    for kind in ("before", "evaluation", "final"):
+        found = run.metrics(kind)
+        assert found
+        assert all({"masked_loss", "old_masked_loss"} <= each.keys() for each in found), kind
+    assert run.is_finished()
+    assert "loss before training" in said
+    (header,) = [each for each in blocks(PAGE, "text")[1].splitlines() if each.startswith("masked words")]
+    assert header.split() in [each.split() for each in said.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +95,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory, server: str) -> tuple[Path, st
     return folder, typed(folder, block).stderr
 
 
+@pytest.mark.slow
 def test_the_path_ends_with_a_classifier(ran: tuple[Path, str]) -> None:
     folder, said = ran
     assert "the connection was cut at 5.0 kB" in said
@@ -74,6 +103,7 @@ def test_the_path_ends_with_a_classifier(ran: tuple[Path, str]) -> None:
     assert (folder / "runs" / "labels" / "model" / "task.json").is_file()
 
 
+@pytest.mark.slow
 def test_the_lines_that_the_page_explains_are_printed(ran: tuple[Path, str]) -> None:
     _, said = ran
     shown = "\n".join(blocks(PAGE, "text"))
@@ -90,6 +120,7 @@ def test_the_lines_that_the_page_explains_are_printed(ran: tuple[Path, str]) -> 
     assert re.search(r"held out, after step 1: .*; old text: masked words", said)
 
 
+@pytest.mark.slow
 def test_the_records_that_the_page_names_are_there(ran: tuple[Path, str]) -> None:
     folder, _ = ran
     records = [json.loads(line) for line in (folder / "runs" / "mine" / "metrics.jsonl").read_text().splitlines()]

@@ -99,6 +99,10 @@ def test_seeds() -> None:
             found = deviated([held_out[seed, "fp32"][length][name] for seed in range(1, 6)])
             cells = (*found, held_out[1, "bf16"][length][name])
             assert line(f"{words} at {length}", *map(form.format, cells)) in lines
+    *seconds, mean, deviation = deviated([row["seconds"] for row in stored("seed-runs.json") if row["seed"] > 1])
+    shown = ", ".join(f"{each:.1f}" for each in seconds[:-1])
+    took = f"took {shown} and {seconds[-1]:.1f} seconds"
+    assert any(took in each and f"{mean:.1f} in the mean, deviation {deviation:.1f}" in each for each in lines)
 
 
 def test_scaling() -> None:

@@ -22,7 +22,9 @@ def test_its_recipe_and_its_commands_run(tmp_path: Path) -> None:
     own, check, budget = blocks(PAGE)
     small = "--model.layers 1 --model.hidden 32 --model.heads 2 --evaluate-instances 16"
     assert "fit together" in typed(tmp_path, f"{check.strip()} --phase2.sequence-length 128\n").stdout
-    for command in (own, budget):
+    said = typed(tmp_path, budget.splitlines()[0]).stderr
+    assert "model: 24 layers of 1024 (24 hours at 395.80 TFLOP/s" in said
+    for command in (own, budget.splitlines()[1]):
         typed(tmp_path, f"{command.strip()} {small}\n")
     assert load_recipe(tmp_path / "runs" / "mine" / "recipe.yaml").objective == "mlm"
     assert load_recipe(tmp_path / "runs" / "budget" / "recipe.yaml").hours == 0.001

@@ -13,9 +13,10 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.figures import check_figure
 from bertsmith.base.files import check_file, write_text
 from bertsmith.base.log import say
-from bertsmith.cli.train import recipe_flags, task_flags
+from bertsmith.cli.train import given_fields, recipe_flags, task_flags
 from bertsmith.cli.verb import Call, Verb
 from bertsmith.recipes.flags import wants_help
+from bertsmith.recipes.loader import BUDGET
 
 if TYPE_CHECKING:
     from bertsmith.training.planning.plan import Plan
@@ -96,8 +97,13 @@ def _is_of_rows(call: Call) -> bool:
 def _pretraining(call: Call) -> tuple[WhereFlags, Plan]:
     from bertsmith.training.plan import plan_pretraining
 
-    flags, recipe = recipe_flags(call, PlanFlags)
-    return flags, plan_pretraining(recipe, flags.corpus, where_of(flags))
+    flags, recipe = recipe_flags(call, PlanFlags, budget=True)
+    where = where_of(flags)
+    if flags.recipe == BUDGET:
+        from bertsmith.training.budget import planned_recipe
+
+        recipe = planned_recipe(flags.corpus, where, given_fields(call))
+    return flags, plan_pretraining(recipe, flags.corpus, where)
 
 
 def _finetuning(call: Call) -> tuple[WhereFlags, Plan]:
@@ -146,6 +152,7 @@ VERBS = {
         "What a run will need, before it starts: tokens, epochs, FLOP, memory, hours, money, on one host and on many.",
         "  bertsmith plan bert-base-nvlamb --corpus corpus --gpus 8 --gpu h200 --price 3.5 --png plan.png\n"
         "  bertsmith plan bert-mini --corpus corpus --gpu cpu --gpus 2 --json plan.json\n"
+        "  bertsmith plan budget --hours 24 --corpus corpus --gpu h100\n"
         "  bertsmith plan classify --model runs/mini --train train.csv --dev dev.csv --seeds 5 --gpu v100\n"
         "  bertsmith plan mrpc --model runs/mini --data glue\n"
         "  bertsmith plan --calibration        how well NVIDIA's published runs are predicted",

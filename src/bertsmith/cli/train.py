@@ -97,9 +97,12 @@ def _by_budget(call: Call, flags: PretrainFlags, recipe: Recipe) -> Recipe:
         return recipe
     from bertsmith.training.budget import budget_recipe
 
-    fields, _ = split_flags(call.args, FIELDS)
-    overrides = [f"--{name}={value}" for name, value in fields.items()]
-    return budget_recipe(flags.corpus, flags.out, overrides, flags.resume)
+    return budget_recipe(flags.corpus, flags.out, given_fields(call), flags.resume)
+
+
+def given_fields(call: Call) -> list[str]:
+    """The flags of a recipe's fields that the user gave, for `load_recipe`."""
+    return [f"--{name}={value}" for name, value in split_flags(call.args, FIELDS)[0].items()]
 
 
 class NamesRecipe(Protocol):
@@ -115,12 +118,11 @@ OfRecipe = TypeVar("OfRecipe", bound=NamesRecipe)
 def recipe_flags(call: Call, kind: type[OfRecipe], *, budget: bool = False) -> tuple[OfRecipe, Recipe]:
     """A verb's own flags, and the recipe with the values that flags give its fields. budget: as of `load_recipe`."""
     named = next((token for token in call.args if token in presets()), None)
-    overrides, own = split_flags(call.args, FIELDS)
+    _, own = split_flags(call.args, FIELDS)
     if wants_help(call.args):  # with the numbers of the preset, where one is named
-        own, overrides = ["--help"], {}
+        own = ["--help"]
     flags, _ = replace(call, args=own).read_with(kind, load_recipe(named or "bert-base-nvlamb", budget=budget))
-    given = [f"--{name}={value}" for name, value in overrides.items()]
-    return flags, load_recipe(flags.recipe, given, budget=budget)
+    return flags, load_recipe(flags.recipe, given_fields(call), budget=budget)
 
 
 # One line: tyro keeps the breaks of a field's string.

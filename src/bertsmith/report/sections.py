@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -115,7 +116,8 @@ def _held_out_of(place: int, run: RunRead, runs: int, limits: Limits) -> list[Ma
     records = [each for each in run.measured if each["kind"] in _KINDS]
     if not records:
         return [element("h3", title_of(place, run, runs)), paragraph("Nothing was measured yet.")] if runs > 1 else []
-    names = dict.fromkeys(name for record in records for name, _ in _figures(record))
+    # Those that most measurements have come first: of a start and an end there are some that no other has.
+    names = [name for name, _ in Counter(name for record in records for name, _ in _figures(record)).most_common()]
     kept = [records[each] for each in some(len(records), limits.rows)]
     rows = [[_when(each), *(dict(_figures(each)).get(name, NOTHING) for name in names)] for each in kept]
     note = shown_of(len(kept), len(records), "measurement", "the first, the last, and others evenly")

@@ -16,20 +16,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from bertsmith.base import ranks
-from bertsmith.base.device import Device, choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice
-from bertsmith.base.processor import Processor, this_processor
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import peak_flops, step_flop
 from bertsmith.recipes.loader import BUDGET, load_recipe
 from bertsmith.recipes.schema import Recipe
-from bertsmith.training.run_folder import RECIPE_FILE
+
+if TYPE_CHECKING:
+    # What imports PyTorch is imported by what needs it, so that a plan for GPUs answers at once.
+    from bertsmith.base.device import Device
+    from bertsmith.base.processor import Processor
+    from bertsmith.training.planning.where import Where
 
 TOKENS_PER_WEIGHT = 20
 _STEPS = 20_000
@@ -84,32 +85,69 @@ def budget_recipe(corpus: Path, out: Path, overrides: Sequence[str], resume: boo
     keeps what was chosen for it. In each of several processes that torch.distributed has joined, it is for all of them.
     Raises BertsmithError as `load_recipe`.
     """
+    import torch
+
+    from bertsmith.base import ranks
+    from bertsmith.base.device import choose_device
+    from bertsmith.base.processor import this_processor
+    from bertsmith.training.run_folder import RECIPE_FILE
+
     known = out / RECIPE_FILE
     if resume and known.is_file():
         return load_recipe(known, overrides)
-    given = load_recipe(BUDGET, overrides, budget=True)
-    if not given.hours:
-        raise BertsmithError("the preset budget needs the hours that training may take", "hours", "such as --hours 8")
+    given = _given(overrides)
     device = choose_device(given.device, given.precision)
     speed = sum(ranks.gathered(device_flops(device, this_processor(), torch.get_num_threads())))
-    length, pieces = given.phase1.sequence_length, Corpus.open(corpus).special.vocabulary_size
-    found = fitted(speed * 3600 * given.hours, length, pieces, given.masking.rate)
-    why = f"{given.hours:g} hours at {speed / 1e12:.2g} TFLOP/s are {found.tokens / 1e6:,.1f} million tokens of it"
-    log_choice("model", f"{found.size.layers} layers of {found.size.hidden}", why)
-    recipe = load_recipe(BUDGET, [*_flags(found), *overrides], budget=True)
-    shown = f"{recipe.phase1.global_batch} sequences a step, learning rate {recipe.phase1.learning_rate:.2g}"
-    log_choice("batch", shown, f"some {found.steps:,} steps")
-    return recipe
+    return _chosen(given, overrides, speed, corpus)
+
+
+def planned_recipe(corpus: Path, where: Where, overrides: Sequence[str]) -> Recipe:
+    """The recipe that `budget_recipe` would give on the GPUs of one host, or on this machine's CPU. Raises
+    BertsmithError as that, and for a precision that the GPU does not have."""
+    given = _given(overrides)
+    if not where.on_cpu:
+        return _chosen(given, overrides, where.gpus * _GPU_SHARE * where.peak(given.precision), corpus)
+    import torch
+
+    from bertsmith.base.device import choose_device
+    from bertsmith.base.processes import default_workers
+    from bertsmith.base.processor import this_processor
+
+    device = choose_device("cpu", given.precision)
+    threads = torch.get_num_threads() if where.gpus == 1 else max(1, default_workers() // where.gpus)
+    return _chosen(given, overrides, where.gpus * device_flops(device, this_processor(), threads), corpus)
 
 
 def device_flops(device: Device, processor: Processor, threads: int) -> float:
     """What a rank makes in training, about, in FLOP/s."""
     if not device.is_cpu:
+        import torch
+
         peak = peak_flops(torch.cuda.get_device_name(device.torch_device), device.precision)
         return _GPU_SHARE * peak if peak else _UNKNOWN_GPU
-    if device.compute != torch.float32:
+    if device.precision != "fp32":
         return threads * (_AMX if processor.has("amx_bf16") else _AVX512_BF16)
     return threads * (_AVX512 if processor.has("avx512") else _OTHER)
+
+
+def _given(overrides: Sequence[str]) -> Recipe:
+    """What the user gives. Raises BertsmithError where that has no hours."""
+    given = load_recipe(BUDGET, overrides, budget=True)
+    if not given.hours:
+        raise BertsmithError("the preset budget needs the hours that training may take", "hours", "such as --hours 8")
+    return given
+
+
+def _chosen(given: Recipe, overrides: Sequence[str], speed: float, corpus: Path) -> Recipe:
+    """speed: of all ranks together, in FLOP/s."""
+    length, pieces = given.phase1.sequence_length, Corpus.open(corpus).special.vocabulary_size
+    found = fitted(speed * 3600 * given.hours, length, pieces, given.masking.rate)
+    why = f"{given.hours:g} hours at {speed / 1e12:,.2f} TFLOP/s are {found.tokens / 1e6:,.1f} million tokens of it"
+    log_choice("model", f"{found.size.layers} layers of {found.size.hidden}", why)
+    recipe = load_recipe(BUDGET, [*_flags(found), *overrides], budget=True)
+    shown = f"{recipe.phase1.global_batch} sequences a step, learning rate {recipe.phase1.learning_rate:.2g}"
+    log_choice("batch", shown, f"some {found.steps:,} steps")
+    return recipe
 
 
 def fitted(flop: float, length: int, pieces: int, masked_share: float) -> Fitted:

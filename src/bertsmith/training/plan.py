@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ def plan_pretraining(recipe: Recipe | str | Path, corpus: Corpus | str | Path, w
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
     if recipe.hours:
-        say(f"the recipe ends after {recipe.hours:g} hours; this is the plan of the steps that its phases name")
+        say(f"the run ends after {recipe.hours:g} hours: the plan has as many steps as fit into them on one host")
     if recipe.micro_batch_tokens != "auto":
         return _plan(recipe, recipe.micro_batch_tokens, corpus, where)
     usual = _plan(recipe, _USUAL_TOKENS, corpus, where)
@@ -87,7 +88,22 @@ def _plan(recipe: Recipe, asked_tokens: int, corpus: Corpus, where: Where) -> Pl
         exchange=_exchange(held, hides=here is None),
         held=held,
     )
-    return make_plan(asked, costs)
+    plan = make_plan(asked, costs)
+    return plan if not recipe.hours else make_plan(replace(asked, works=_timed(recipe, plan)), costs)
+
+
+def _timed(recipe: Recipe, plan: Plan) -> list[Work]:
+    """The phases with the steps that there is time for, evaluations included: each has its share of the hours by the
+    tokens that its own steps would have, as in a run."""
+    tokens = [phase.steps * phase.global_batch * phase.sequence_length for phase in _phases(recipe).values()]
+    found = []
+    for stage, of_phase in zip(plan.one.stages, tokens, strict=True):
+        times = _evaluations(recipe, stage.work.name, stage.work.steps)
+        seconds = stage.seconds.total + stage.evaluation / times / recipe.evaluate_every
+        steps = max(1, int(3600 * recipe.hours * of_phase / sum(tokens) / seconds))
+        evaluated = stage.work.evaluated / times * _evaluations(recipe, stage.work.name, steps)
+        found.append(replace(stage.work, steps=steps, evaluated=evaluated))
+    return found
 
 
 def _cpu_costs(here: Here, recipe: Recipe, config: BertConfig, lengths: dict[str, Lengths], ranks: int) -> Costs:
@@ -142,8 +158,6 @@ def _lengths(recipe: Recipe, corpus: Corpus, name: str, phase: Phase) -> Lengths
 def _work(recipe: Recipe, corpus: Corpus, name: str, lengths: Lengths) -> Work:
     phase = _phases(recipe)[name]
     held_out = lengths.instances * corpus.tokens("held_out") / corpus.tokens("train")
-    # After so many steps, before the first one, at the end of a phase, and of the finished model.
-    times = -(-phase.steps // recipe.evaluate_every) + 1 + (name == min(_phases(recipe)))
     return Work(
         name=name,
         length=phase.sequence_length,
@@ -151,8 +165,13 @@ def _work(recipe: Recipe, corpus: Corpus, name: str, lengths: Lengths) -> Work:
         batch=phase.global_batch,
         sequence=lengths.sequence(_masking(recipe)),
         instances=lengths.instances,
-        evaluated=times * min(recipe.evaluate_instances, held_out),
+        evaluated=_evaluations(recipe, name, phase.steps) * min(recipe.evaluate_instances, held_out),
     )
+
+
+def _evaluations(recipe: Recipe, name: str, steps: int) -> int:
+    """After so many steps, before the first one, at the end of a phase, and of the finished model."""
+    return -(-steps // recipe.evaluate_every) + 1 + (name == min(_phases(recipe)))
 
 
 def _facts(config: BertConfig, size: Size, corpus: Corpus, lengths: dict[str, Lengths]) -> list[str]:

@@ -22,7 +22,7 @@ from typing import Any
 from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import LOCK_FILE, locked
-from bertsmith.base.log import warn
+from bertsmith.base.log import say, warn
 from bertsmith.training.checkpoints import Position, step_folders
 from bertsmith.training.records.events import Events
 from bertsmith.training.records.meters import METRICS_FILE, forget_after, read_metrics
@@ -143,7 +143,10 @@ def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
             leftover.unlink(missing_ok=True)
     files.write_json(folder / RUN_FILE, {**facts.identity, STARTED_ON: dict(facts.started_on)})
     files.write_text(folder / RECIPE_FILE, facts.recipe)
-    forget_after(folder / METRICS_FILE, position.step if position else -1, position is not None and position.unmeasured)
+    done = position.step if position else 0
+    last = forget_after(folder / METRICS_FILE, done if position else -1, position is not None and position.unmeasured)
+    if last > done:  # what a signal stops is saved first
+        say(f"the records of the steps after {done:,}, up to {last:,}, are dropped: these steps are taken again")
 
 
 def mark_stopped(folder: Path, why: str) -> None:

@@ -124,9 +124,10 @@ def test_the_calibration_is_a_plan_of_its_own(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.splitlines() == calibration_lines(predicted())
 
 
-def test_a_plan_for_gpus_needs_no_torch() -> None:
+@pytest.mark.parametrize("preset", ["bert-tiny", "budget"])
+def test_a_plan_for_gpus_needs_no_torch(preset: str) -> None:
     """So that it answers at once."""
-    command = [*TINY, str(small_corpus()), "--gpu", "a100"]
+    command = ["plan", preset, "--corpus", str(small_corpus()), "--gpu", "a100", "--hours", "8"]
     code = f"import sys; from bertsmith.cli import main; main({command!r}); sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -147,6 +148,7 @@ def test_the_tasks_that_it_knows_are_all() -> None:
         ((*TINY, "CORPUS", "--price", "nan"), "--price is nan"),
         ((*TINY, "no/corpus"), "there is no corpus here"),
         ((*TINY, "CORPUS", "--gpu", "v100", "--precision", "bf16"), "V100 32 GB has no fast bf16 products"),
+        (("plan", "budget", "--hours", "8", "--corpus", "CORPUS", "--gpu", "v100", "--precision", "bf16"), "use fp16"),
         (("plan", "bert-tiny"), "missing: --corpus"),
         (("plan", "bert-tinny", "--corpus", "CORPUS"), "'bert-tiny'"),
         (("plan", "classify", "--model", "no/model", "--train", "rows.csv"), "no/model"),
@@ -185,6 +187,40 @@ def test_masked_words_alone_need_no_pooler(tmp_path: Path) -> None:
     assert both["stages"][0]["epochs"] != alone["stages"][0]["epochs"]
 
 
-def test_the_preset_of_a_budget_is_not_planned_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "budget", "--corpus", str(small_corpus()), "--hours", "8"]) == 2
-    assert "leaves model, batch and rate to the hours and the device" in capsys.readouterr().err
+@pytest.mark.parametrize("gpu", ["cpu", "h100"])
+def test_the_preset_of_a_budget_is_planned_as_it_would_be_trained(
+    gpu: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--corpus", str(small_corpus()), "--hours", "2", "--precision", "fp32" if gpu == "cpu" else "auto")
+    found = planned(tmp_path, "plan", "budget", *flags, "--gpu", gpu)
+    (stage,), told = found["stages"], capsys.readouterr()
+    if gpu == "cpu":
+        from bertsmith.training.budget import budget_recipe
+
+        fields = [f"{flags[place]}={flags[place + 1]}" for place in (2, 4)]
+        with_steps = budget_recipe(small_corpus(), tmp_path / "run", ["--device=cpu", *fields])
+        shape = f"{with_steps.model.layers} layers of {with_steps.model.hidden}"
+        batch, rate = with_steps.phase1.global_batch, with_steps.phase1.learning_rate
+    else:
+        # 0.4 x 989.5 TFLOP/s for two hours: of BERT-base 5 billion tokens, and of BERT-large less than 20 a weight.
+        shape, batch, rate = "12 layers of 768", 2048, 1e-3 * (2048 / 4096) ** 0.5
+    assert stage["sequences_of_a_step"] == batch
+    assert f"{batch} sequences a step, learning rate {rate:.2g}" in told.err
+    assert shape in told.out
+    # Those before the first step and of the finished model are beside the hours.
+    assert found["hours"] - stage["evaluation_seconds"] / 3600 < 2 < found["hours"] * 1.01
+
+
+def test_a_plan_by_hours_has_the_steps_that_fit_into_them(tmp_path: Path) -> None:
+    call = ("plan", "bert-mini", "--corpus", str(small_corpus()), "--gpu", "a100")
+    first, second = planned(tmp_path, *call, "--hours", "3")["stages"]
+    assert first["hours"] + second["hours"] == pytest.approx(3, rel=0.01)
+    recipe = load_recipe("bert-mini")
+    tokens = [each.steps * each.global_batch * each.sequence_length for each in (recipe.phase1, recipe.phase2)]
+    assert first["hours"] / second["hours"] == pytest.approx(tokens[0] / tokens[1], rel=0.01)
+    assert first["steps"] > recipe.phase1.steps
+
+
+def test_a_budget_needs_hours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "budget", "--corpus", str(small_corpus())]) == 2
+    assert "--hours 8" in capsys.readouterr().err

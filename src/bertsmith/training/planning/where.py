@@ -34,3 +34,7 @@ class Where:
     def precision(self, wanted: str) -> str:
         """Of a GPU, where "auto" is not resolved by a device that is here."""
         return gpu_named(self.gpu).precision if wanted == "auto" else wanted
+
+    def peak(self, wanted: str) -> float:
+        """FLOP/s of one GPU in this precision. Raises BertsmithError for one that it does not have."""
+        return gpu_named(self.gpu).peak(self.precision(wanted))

@@ -193,16 +193,18 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[:-1] if line]
 
 
-def forget_after(path: Path, step: int, unmeasured: bool = False) -> None:
+def forget_after(path: Path, step: int, unmeasured: bool = False) -> int:
     """Drops the records of later steps, which will be taken again, so that no step stands twice in `metrics.jsonl`.
 
-    unmeasured: the evaluation after the step itself will be done again, too.
+    unmeasured: the evaluation after the step itself will be done again, too. Returns the last step that had a record.
     """
+    records = read_metrics(path)
     if path.exists():
         last = step - unmeasured
         kept = [
             each
-            for each in read_metrics(path)
+            for each in records
             if each["step"] <= (last if each["kind"] == "evaluation" else step) and each["kind"] not in ("final", "end")
         ]
         write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
+    return max((each["step"] for each in records), default=0)

@@ -27,8 +27,10 @@ class WeightsAndBiases:
         self._failed = False
         self._run: Any = self._tried("to start", lambda: self._started(project, folder, settings))
         if self._run is not None:
-            where = getattr(self._run, "url", None) or "offline"
-            say(f"Weights & Biases: project {project}, run {folder.name} ({where})")
+            # wandb warns whoever asks an offline run for its address.
+            offline = getattr(self._run, "offline", False)
+            where = None if offline else self._tried("to start", lambda: self._run.url)
+            say(f"Weights & Biases: project {project}, run {folder.name} ({where or 'offline'})")
 
     @staticmethod
     def _started(project: str, folder: Path, settings: Mapping[str, Any]) -> Any:
