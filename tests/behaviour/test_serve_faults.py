@@ -330,6 +330,9 @@ def test_what_the_user_gets_wrong_is_one_message(
             (str(_of_equal_names(served_models["labels"], tmp_path / "equal")),): "classes of this model have the name",
             (): "no model is named",
             (labels, "--limits.rows", "0"): "--limits.rows is 0",
+            (labels, "--backend", "onnx", "--precision", "bf16"): "onnx does not run in bf16",
+            (labels, "--backend", "onnx"): "onnx runs no other",
+            (labels, "--device", "cuda:99"): "device 'cuda:99' does not exist",
             (labels, "--token", "pässword"): "a token has",
             (labels, "--prot", "1"): "--port",
         }
@@ -338,6 +341,8 @@ def test_what_the_user_gets_wrong_is_one_message(
             message = capsys.readouterr().err
             assert says in message
             assert "Traceback" not in message
+            # A folder is read while the server listens; what it is to be run by is checked before.
+            assert "listening" not in message or says in ("config.json", "classes of this model have the name"), call
 
 
 def test_a_path_may_have_an_equals_sign_in_it(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ def test_predict_gives_all_labels_the_likeliest_first(served: Served, served_mod
         assert ours[0]["label"] == theirs["label"]
         assert {each["label"]: each["score"] for each in ours} == pytest.approx(theirs["scores"], **CLOSE)
         assert ours[0]["score"] >= ours[1]["score"]
-    assert equal(asked(served, "/models/labels/predict", {"inputs": TEXTS[0]}), found[0])
+    for single in (TEXTS[0], [TEXTS[0]]):  # a list of one text is that text, as in Text Embeddings Inference
+        assert equal(asked(served, "/models/labels/predict", {"inputs": single}), found[0])
 
 
 def test_raw_scores_are_those_before_the_softmax(served: Served) -> None:
@@ -223,17 +224,109 @@ def test_info_says_what_each_model_is(served: Served, served_models: dict[str, P
         ),
         ("/models/answers/answers", {"rows": [{"question": "a", "context": ""}]}, 422, "column 'context' is empty"),
         ("/models/labels/predict", {"inputs": []}, 422, "there are no rows"),
-        ("/models/labels/predict", {"inputs": " "}, 422, "is empty"),
+        # What a client did not name itself is called as its route has it, not by a column.
+        ("/models/labels/predict", {"inputs": " "}, 422, "inputs: the text of row 1 is empty; give a text"),
+        ("/models/ranks/predict", {"inputs": [["a", "b"], ["", "b"]]}, 422, "inputs: the first text of row 2 is empty"),
+        *(
+            (path, body % text, 422, name + says)
+            for text, says in ((b'""', " is empty"), (b'"\\ud800"', " holds half of a surrogate pair, which is not a"))
+            for path, body, name in (
+                ("/embed", b'{"inputs": ["a", %s]}', "inputs: the text of row 2"),
+                ("/embed_all", b'{"inputs": %s}', "inputs: the text of row 1"),
+                ("/models/ranks/predict", b'{"inputs": ["a", %s]}', "inputs: the second text of row 1"),
+                ("/rerank", b'{"query": %s, "texts": ["a"]}', "query"),
+                ("/rerank", b'{"query": "a", "texts": ["b", %s]}', "texts: the text of row 2"),
+                (
+                    "/similarity",
+                    b'{"inputs": {"source_sentence": "a", "sentences": [%s]}}',
+                    "sentences: the text of row 1",
+                ),
+                ("/models/vectors", b'{"inputs": {"source_sentence": %s, "sentences": ["a"]}}', "source_sentence"),
+                ("/models/ranks", b'{"inputs": {"text": "a", "text_pair": %s}}', "inputs: the text_pair of row 1"),
+                ("/models/answers", b'{"inputs": {"question": "a", "context": %s}}', "inputs: the context of row 1"),
+                ("/models/tags", b'{"inputs": %s}', "inputs: the text of row 1"),
+                ("/models/tags/answers", b'{"rows": ["a", %s]}', "rows: the text of row 2"),
+                ("/v1/embeddings", b'{"input": %s, "model": "vectors"}', "input: the text of row 1"),
+            )
+        ),
+        ("/models/labels/tokenize", b'{"inputs": ["", "\\ud800"]}', 422, "inputs: the text of row 2 holds half"),
         ("/models/labels/predict", {"inputs": 5}, 422, "inputs: give a text"),
+        (
+            "/models/labels/predict",
+            {"inputs": [["a", "b", "c"]]},
+            422,
+            "inputs: give a text, or give a list of at most 2",
+        ),
+        ("/models/labels/predict", {"inputs": [[]]}, 422, "inputs: give a text, or give a list of at least 1"),
+        ("/embed", [], 422, "the body: give an object"),
+        ("/embed", {"inputs": "a", "dimensions": 0}, 422, "dimensions: give 1 or more"),
+        ("/embed", {"inputs": "a", "dimensions": 1.5}, 422, "dimensions: give a whole number"),
+        ("/embed", {"inputs": "a", "truncate": "yes"}, 422, "truncate: give true or false"),
+        ("/embed", {"inputs": "a", "truncation_direction": "up"}, 422, "truncation_direction: give 'right', 'left'"),
+        ("/models/labels/answers", {"rows": ["a"], "top": 21}, 422, "top: give 20 or less"),
+        ("/models/labels/answers", {"rows": [1]}, 422, "rows: give a text, or give an object"),
+        ("/models/labels", {"inputs": "a", "parameters": []}, 422, "parameters: give an object"),
+        ("/models/vectors", {"inputs": [5]}, 422, "inputs: give a text"),
+        (
+            "/models/answers",
+            {"inputs": {"question": "a", "context": 5}},
+            422,
+            'give {"question", "context"}, two texts',
+        ),
+        (
+            "/similarity",
+            {"inputs": {"source_sentence": "a", "sentences": ["b"], "x y": 1}},
+            422,
+            "inputs.x y: there is no",
+        ),
+        (
+            "/similarity",
+            {"inputs": {"source_sentence": "a"}, "parameters": {"truncate": 1}},
+            422,
+            "inputs.sentences: this is missing; parameters.truncate: give true or false",
+        ),
+        (
+            "/similarity",
+            {"inputs": {"source_sentence": "a", "sentences": ["a", LONG]}},
+            413,
+            "sentences: the text of row 2 has 11 tokens more",
+        ),
         ("/models/labels/predict", {"input": "a"}, 422, "inputs: this is missing; input: there is no such field"),
         ("/models/labels/predict", b"{", 422, "the body is not JSON"),
         ("/models/labels/predict", b'{"inputs": "\xff"}', 422, "the body is not JSON in UTF-8"),
         ("/models/labels/predict", b'{"inputs": "\\ud800"}', 422, "surrogate"),
-        ("/models/labels/predict", b"[" * 100_000, 422, "the body is not JSON"),
+        (
+            "/models/labels/predict",
+            b"[" * 100_000 + b"]" * 100_000,
+            422,
+            "objects nested too deeply; send it with fewer",
+        ),
+        ("/models/labels/predict", b'{"inputs": %s}' % (b"1" * 5000), 422, "a number with too many digits"),
+        (
+            "/models/labels/predict?nosuch=1",
+            {"inputs": "a"},
+            422,
+            "parameter 'nosuch' is not read; put it into the body",
+        ),
+        (
+            "/models/labels/predict?truncate=true",
+            {"inputs": LONG},
+            422,
+            "parameter 'truncate' is not read; put it into",
+        ),
+        (
+            "/v1/embeddings?x",
+            {"input": "a", "model": "vectors"},
+            422,
+            "parameter 'x' is not read; put it into the body",
+        ),
+        ("/models/labels?top_k=1", {"inputs": "a"}, 422, "parameter 'top_k' is not read"),
+        ("/models/labels/info?x=1", None, 422, "the query parameter 'x' is not read; leave it out"),
+        ("/nowhere?x=1", {"inputs": "a"}, 404, "there is no such route"),
         ("/embed", {"inputs": [[1, 2]]}, 422, "inputs: give a text"),
         ("/embed", {"inputs": "a", "normalize": False}, 422, "have length 1"),
         ("/embed", {"inputs": "a", "dimensions": 33}, 422, "the vectors have 32 numbers"),
-        ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "prompt_name"),
+        ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "prompt_name: leave it out"),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 422, "there are no sentences"),
         (
             "/models/masks/answers",
@@ -265,6 +358,12 @@ def test_a_request_that_cannot_be_answered_says_why(
         assert says in found[1]["error"]
         assert "--" not in found[1]["error"], "who asks a server has no flags"
         assert found[1].keys() == {"error", "error_type"}
+    assert "Input should" not in str(found[1])
+
+
+def test_probes_and_browsers_may_add_a_query(served: Served) -> None:
+    for path in ("/health?probe=1", "/metrics?name[]=up", "/?from=mail", "/page.js?v=2"):
+        assert served.ask(path)[0] == 200
 
 
 def test_a_body_that_is_not_called_json_is_refused(served: Served) -> None:
@@ -374,11 +473,12 @@ def test_an_empty_text_of_a_pair_is_refused(served_models: dict[str, Path], tmp_
         for name in ("cross", "unsaid", "ranks"):
             for inputs in (["word1", empty], [["a", "b"], ["word1", empty]], [empty, "word1"]):
                 status, found, _ = served.ask(f"/models/{name}/predict", {"inputs": inputs})
-                assert (status, "is empty (row " in found["error"]) == (422, True)
+                row = 1 if isinstance(inputs[0], str) else 2
+                assert (status, f"text of row {row} is empty" in found["error"]) == (422, True)
                 assert "--columns" not in found["error"]
         for name in ("cross", "ranks"):
             status, found, _ = served.ask(f"/models/{name}/rerank", {"query": "word1", "texts": ["a", empty]})
-            assert (status, "is empty (row 2)" in found["error"]) == (422, True)
+            assert (status, "the text of row 2 is empty" in found["error"]) == (422, True)
 
 
 def test_no_similarity_is_beyond_1(served: Served) -> None:

@@ -51,7 +51,8 @@ class BenchOptions:
     environments: Path = Path(".bench")
     """For serve: the folder with virtual environments of the peers, as `make bench-peers` makes them."""
     device: str = "auto"
-    """For pretrain-step, finetune and reference: auto, cpu, cuda or cuda:N."""
+    """For pretrain-step, finetune and reference: auto, cpu, cuda or cuda:N. The others measure the CPU, and refuse
+    another device."""
     only: str = ""
     """For all but prepare, batches and scaling: only cases (of serve servers) whose name contains this; of predict
     a precision can be named too, as in "32 x 128 in int8"."""
@@ -59,6 +60,13 @@ class BenchOptions:
     """For all but prepare, batches and scaling: cases that are not done by then are left out, and named."""
     quick: bool = False
     """Small texts and models, or few steps: takes a minute or two; the figures say little about speed."""
+
+    def check_device(self, name: str) -> None:
+        """Raises BertsmithError for a device that bench `name` does not measure."""
+        if "device" in _UNUSED[name] and self.device not in ("auto", "cpu"):
+            others = ", ".join(each for each, unused in _UNUSED.items() if "device" not in unused)
+            what = f"bench {name} measures the CPU alone, not {self.device}"
+            raise BertsmithError(what, "--device", f"leave it out; a GPU is measured by {others} and `make gpu-check`")
 
     def without_effect(self, name: str) -> list[str]:
         """A line for each option that was set and changes nothing in bench `name`."""

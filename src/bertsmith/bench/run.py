@@ -20,14 +20,15 @@ NAMES = ("prepare", "batches", "pretrain-step", "finetune", "predict", "serve", 
 def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Report:
     """Runs bench `name` in a folder that is deleted afterwards. command: as it was typed, for the report.
 
-    Raises BertsmithError for an unknown name, on Windows, and as the bench's own function does (`bench_prepare` of
-    `bench/prepare/bench.py` and so on).
+    Raises BertsmithError for an unknown name, for a device that it does not measure, on Windows, and as the bench's own
+    function does (`bench_prepare` of `bench/prepare/bench.py` and so on).
     """
     if name not in NAMES:
         raise BertsmithError(f"there is no bench '{name}'", "bench", nearest(name, NAMES))
     if sys.platform == "win32":
         what = "Windows does not give the processor time of a process with its children"
         raise BertsmithError(what, "bench", "use Linux or WSL")
+    options.check_device(name)
     for line in options.without_effect(name):
         warn(line)
     with tempfile.TemporaryDirectory(prefix="bertsmith-bench-") as folder:

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.bench import run
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.run import NAMES, run_bench
 from bertsmith.bench.text import cut_texts, name_sources, vocabulary_for
+from bertsmith.cli import main
 
 
 def test_options_that_a_bench_does_not_use_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -29,6 +31,18 @@ def test_options_that_a_bench_does_not_use_are_warned_about(tmp_path: Path, capl
     assert [line.split()[0] for line in given.without_effect("scaling")] == [
         *("--corpus", "--sizes", "--lengths", "--workers", "--only")
     ]
+
+
+@pytest.mark.parametrize("name", ["prepare", "batches", "predict", "serve", "scaling"])
+def test_a_device_that_a_bench_does_not_measure_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "_bench", lambda name: pytest.fail("it was measured"))
+    assert main(["bench", name, "--device", "cuda"]) == 2
+    message = capsys.readouterr().err
+    assert f"bench {name} measures the CPU alone, not cuda" in message
+    assert "a GPU is measured by pretrain-step, finetune, reference and `make gpu-check`" in message
+    assert "no effect" not in message
 
 
 def test_a_bench_of_servers_says_which_extra_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from bertsmith.base.device import Device, choose_device
 from bertsmith.base.errors import BertsmithError
-from bertsmith.inference.backends.engines import Run, open_graph
-from bertsmith.inference.backends.exported import check_backend, check_has_weights, graph_in
+from bertsmith.inference.backends.engines import PACKAGES, Run, check_installed, open_graph
+from bertsmith.inference.backends.exported import Graph, check_backend, check_has_weights, graph_in
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.initial import shapes_only
@@ -92,18 +92,12 @@ def ready_model(
     Raises BertsmithError for an engine with a precision or a device that it does not have, and for a folder that it
     cannot run.
     """
-    check_backend(backend, precision)
-    if backend == "torch":
-        check_has_weights(folder)
-        chosen = choose_device(device, precision)
+    chosen = chosen_engine(folder, backend, device, precision)
+    if isinstance(chosen, Device):
         model = load_model(lambda config: build(config, chosen.compute), folder, may_be_fresh)
         facts = {"backend": backend, "device": chosen.torch_device.type, "precision": chosen.precision}
         return _on_device(model, chosen), Runner(chosen.torch_device, budget_tokens), facts
-    if device not in ("auto", "cpu"):
-        fix = "use --backend torch there, or leave out --device"
-        raise BertsmithError(f"{backend} runs on the CPU here, not on {device}", "--device", fix)
-    graph = graph_in(folder, backend, precision)
-    run = open_graph(graph)
+    run = open_graph(chosen)
     with shapes_only():
         model = build(read_config(folder), None)
     if isinstance(model, VectorModel) and _STATES not in run(_SHORTEST):
@@ -113,7 +107,22 @@ def ready_model(
         )
         raise BertsmithError(what, folder, fix)
     runner = Runner(torch.device("cpu"), min(budget_tokens, _MOST_TOKENS))
-    return GraphModel(run, model), runner, {"backend": backend, "device": "cpu", "precision": graph.precision}
+    return GraphModel(run, model), runner, {"backend": backend, "device": "cpu", "precision": chosen.precision}
+
+
+def chosen_engine(folder: Path, backend: str, device: str, precision: str) -> Device | Graph:
+    """What runs the model of a folder: PyTorch on a device, or another engine the graph that was exported. Loads
+    neither. Raises BertsmithError as `ready_model` does for what it is told to run by."""
+    check_backend(backend, precision)
+    if backend == "torch":
+        check_has_weights(folder)
+        return choose_device(device, precision)
+    if device not in ("auto", "cpu"):
+        fix = "use --backend torch there, or leave out --device"
+        raise BertsmithError(f"{backend} runs on the CPU here, not on {device}", "--device", fix)
+    graph = graph_in(folder, backend, precision)
+    check_installed(PACKAGES[backend], backend)
+    return graph
 
 
 def _on_device(model: nn.Module, chosen: Device) -> nn.Module:

@@ -5,8 +5,9 @@ Legend: N rows of a request, H width of a vector.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from bertsmith.inference.server.batcher import Lane
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.refusals import Refusal, refused
 from bertsmith.tasks.kinds.pooled import SEVERAL, names_of_config
-from bertsmith.tasks.reading.records import Record, Row
+from bertsmith.tasks.reading.records import Record, has_lone_surrogate
 from bertsmith.tasks.registry import answering
 from bertsmith.tasks.sequences import Sequences
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -30,6 +31,19 @@ from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, model_folder
 
 EMBED, MASKED, SCORE = "embed", "masked words", "score"
 MOST_GUESSES = 20
+HALF_A_PAIR = "holds half of a surrogate pair, which is not a character"
+Named = Iterable[tuple[str, str]]
+"""Texts of a request, each behind what the client calls it: ("inputs: the text of row 2", "lovely"). Gone through once,
+where one cannot be used."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The rows of a request, as the model reads them. texts: those that the client did not name itself, as it names a
+    column. Of a model that gives vectors one for each row."""
+
+    rows: Sequence[Any]
+    texts: Named = ()
 
 
 @dataclass(frozen=True)
@@ -75,18 +89,19 @@ class RowModel:
     def tokenizer(self) -> Tokenizer:
         return self._predictor.tokenizer
 
-    def encode(self, rows: Sequence[Row | str], cut: Cut) -> Encoded:
+    def encode(self, asked: Asked, cut: Cut) -> Encoded:
         """Raises Refusal for rows that cannot be used (422), and for one that is too long (413)."""
         if self.pairs and self.columns.text_b in self.prompts:
-            self._check_second_texts(rows)
+            self._check_second_texts(asked.rows)
         try:
-            records, sequences = self._predictor.encoded(_named(rows), cut.keep_end)
+            records, sequences = self._predictor.encoded(_named(asked.rows), cut.keep_end)
         except BertsmithError as error:
+            check_texts(asked.texts)
             raise refused(error) from error
         _check_length(sequences, cut, self.max_length)
         return Encoded(records, sequences)
 
-    def _check_second_texts(self, rows: Sequence[Row | str]) -> None:
+    def _check_second_texts(self, rows: Sequence[Any]) -> None:
         """Raises Refusal (422) for a row with one text: an empty second one is none."""
         column = self.columns.text_b
         for where, row in _named(rows):
@@ -119,14 +134,15 @@ class TextModel:
     def tokenizer(self) -> Tokenizer:
         return self._embedder.tokenizer
 
-    def encode(self, texts: Sequence[str], cut: Cut) -> Encoded:
+    def encode(self, asked: Asked, cut: Cut) -> Encoded:
         """Raises Refusal for texts that cannot be used (422), and for one that is too long (413)."""
         try:
-            rows = [(where, {"text": text}) for where, text in _named(texts)]
+            rows = [(where, {"text": text}) for where, text in _named(asked.rows)]
             sequences = self._embedder.encoded(rows, "text", cut.keep_end)
         except BertsmithError as error:
+            check_texts(asked.texts)
             raise refused(error) from error
-        _check_length(sequences, cut, self.max_length)
+        _check_length(sequences, cut, self.max_length, asked.texts)
         return Encoded((), sequences)
 
     def vectors(self, outputs: Sequence[Vectors], normalize: bool, dimensions: int | None = None) -> Vectors:
@@ -158,15 +174,26 @@ def open_model(name: str, folder: Path, run_by: Mapping[str, str], limits: Limit
     return RowModel(name, folder, Predictor(folder, top=MOST_GUESSES, **options), budget)
 
 
+def check_texts(texts: Named, may_be_empty: bool = False) -> None:
+    """Raises Refusal (422) for the first text that cannot be used."""
+    for name, text in texts:
+        if not (may_be_empty or text.strip()):
+            raise Refusal(422, f"{name} is empty; give a text there")
+        if has_lone_surrogate(text):
+            raise Refusal(422, f"{name} {HALF_A_PAIR}; correct it")
+
+
 def _named(rows: Sequence[Any]) -> list[tuple[str, Any]]:
     return [(f"row {number}", row) for number, row in enumerate(rows, start=1)]
 
 
-def _check_length(sequences: Sequences, cut: Cut, max_length: int) -> None:
-    """Raises Refusal (413) where a row would lose tokens and the request does not allow that."""
+def _check_length(sequences: Sequences, cut: Cut, max_length: int, texts: Named = ()) -> None:
+    """Raises Refusal (413) where a row would lose tokens and the request does not allow that. texts: one for each row;
+    none where rows are called by their number."""
     lost = sequences.row_lost_tokens
     if cut.truncate or not lost.any():
         return
     row = int(np.flatnonzero(lost)[0])
-    what = f"row {row + 1} has {int(lost[row]):,} tokens more than the {max_length:,} that the model reads"
+    name = next((name for name, _ in islice(texts, row, None)), f"row {row + 1}")
+    what = f"{name} has {int(lost[row]):,} tokens more than the {max_length:,} that the model reads"
     raise Refusal(413, f"{what}; shorten it, or set truncate to true")

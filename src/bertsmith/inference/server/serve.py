@@ -17,10 +17,12 @@ import uvicorn
 from bertsmith.base.errors import EXIT_INTERRUPTED, EXIT_STOPPED_AFTER_SAVING, BertsmithError
 from bertsmith.base.log import logger, say, warn
 from bertsmith.base.stopping import StoppedAfterSaving, StopSignal, stop_on_signals
+from bertsmith.inference.backends.model import chosen_engine
 from bertsmith.inference.server.app import make_app
 from bertsmith.inference.server.connection import connections
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.service import ROWS_THREAD, Service
+from bertsmith.weights.huggingface import model_folder
 
 _LOOK_SECONDS = 0.05
 _LAST_BATCH_SECONDS = 5.0
@@ -62,6 +64,8 @@ def serve(settings: Settings) -> None:
 
     Raises BertsmithError for an address that cannot be taken and for a model that cannot be loaded.
     """
+    for folder in settings.models.values():  # before a line says that it listens
+        chosen_engine(model_folder(folder), settings.backend, settings.device, settings.precision)
     _allow_files(settings.limits)
     listener = _listener(settings.host, settings.port)
     open_here = settings.host in _LOOPBACK and not settings.token

@@ -19,7 +19,7 @@ from bertsmith.base.log import say, warn
 from bertsmith.inference.server.batcher import Batcher, Lane, ModelFailed
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.metrics import Account, Metrics
-from bertsmith.inference.server.models import Cut, Encoded, Model, TextModel, open_model
+from bertsmith.inference.server.models import Asked, Cut, Encoded, Model, TextModel, open_model
 from bertsmith.inference.server.refusals import Refusal, check_size, overloaded
 
 # The threads in which rows are made ready and answered. What is logged there may hold texts.
@@ -179,7 +179,7 @@ class Service:
         self,
         request: Request,
         model: Model,
-        rows: Sequence[Any],
+        asked: Asked,
         cut: Cut,
         lane: Lane | None = None,
         most_tokens: int | None = None,
@@ -191,13 +191,13 @@ class Service:
         429 where the queue is full, 504 after `request_seconds`.
         """
         account = account_of(request)
-        if not rows:
+        if not asked.rows:
             raise Refusal(422, "there are no rows; give at least one")
-        self.check_rows(rows)
+        self.check_rows(asked.rows)
 
         async def found() -> tuple[Encoded, list[Any]]:
-            encoded = await self.in_rows_thread(request, model.encode, rows, cut)
-            account.rows, account.tokens = len(rows), int(encoded.sequences.lengths.sum())
+            encoded = await self.in_rows_thread(request, model.encode, asked, cut)
+            account.rows, account.tokens = len(asked.rows), int(encoded.sequences.lengths.sum())
             account.truncated = encoded.sequences.truncated.rows
             if most_tokens is not None:
                 check_size("tokens in this answer", account.tokens, most_tokens)

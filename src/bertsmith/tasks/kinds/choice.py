@@ -231,7 +231,7 @@ def _choices(row: Row, columns: Columns) -> tuple[str, ...]:
             listed = _parsed(listed, names[0])
         if not isinstance(listed, Sequence):
             raise ValueError(f"column '{names[0]}' holds no list of choices")
-        row = {str(place): choice for place, choice in enumerate(listed)}
+        row = {f"{names[0]}[{place}]": choice for place, choice in enumerate(listed)}
         names = list(row)
     elif len(names) == 1:
         names = next(filter(None, (_numbered(row, name) for name in NUMBERED_CHOICES)), [])

@@ -73,7 +73,7 @@ def test_choices_stand_in_a_list_or_in_columns(row, columns):
         ({"choices": ["b"], "label": 0}, "there is 1 choice; two are the fewest"),
         ({"choices": "b, c", "label": 0}, "holds no list; write one as JSON"),
         ({"choices": 3, "label": 0}, "holds no list of choices"),
-        ({"choices": ["b", " "], "label": 0}, "column '1' is empty"),
+        ({"choices": ["b", " "], "label": 0}, r"column 'choices\[1\]' is empty"),
         ({"label": 0}, "no column 'choices', nor any choice0"),
         ({"choices": ["b", "c"]}, "no label in column 'label'"),
     ],

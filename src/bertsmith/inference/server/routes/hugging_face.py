@@ -9,11 +9,11 @@ from fastapi import APIRouter, Request, Response
 from pydantic import TypeAdapter, ValidationError
 
 from bertsmith.inference.predictor import Prediction
-from bertsmith.inference.server.models import MASKED, MOST_GUESSES, SCORE, Encoded, Model, RowModel
+from bertsmith.inference.server.models import MASKED, MOST_GUESSES, SCORE, Asked, Encoded, Model, RowModel
 from bertsmith.inference.server.refusals import Refusal, check_size
 from bertsmith.inference.server.routes import schemas
 from bertsmith.inference.server.routes.schemas import NAMED
-from bertsmith.inference.server.routes.tei import embeddings, listed, numbers, predictions, similarities
+from bertsmith.inference.server.routes.tei import embeddings, listed, named, numbers, predictions, similarities
 from bertsmith.inference.server.service import Service
 from bertsmith.tasks.kinds.masked_words import MASK
 
@@ -51,11 +51,11 @@ async def _found(
         return await _rows(service, request, model, body)
     if isinstance(body.inputs, Mapping):
         _check(body.parameters, ("truncate", "truncation_direction", "prompt_name"))
-        parameters = _read(schemas.SimilarityParameters, body.parameters or {})
-        inputs = _read(schemas.SimilarityInput, body.inputs)
+        parameters = _read("parameters", schemas.SimilarityParameters, body.parameters or {})
+        inputs = _read("inputs", schemas.SimilarityInput, body.inputs)
         return await similarities(service, request, inputs, parameters.cut)
     _check(body.parameters, ())
-    encoded, vectors = await embeddings(service, request, listed(_read(_TEXTS, body.inputs)), body)
+    encoded, vectors = await embeddings(service, request, listed(_read("inputs", _TEXTS, body.inputs)), body)
     return encoded, await numbers(service, request, vectors)
 
 
@@ -72,7 +72,8 @@ async def _classes(
         names = " and ".join(f"'{each}'" for each in own)
         raise Refusal(422, f"function_to_apply is {str(how)[:40]!r}; this model has {names}")
     inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
-    encoded, found = await predictions(service, request, [_texts(each) for each in inputs], body.cut, how == "none")
+    rows, of_pair = [_texts(each) for each in inputs], ("text", "text_pair")
+    encoded, found = await predictions(service, request, rows, body.cut, how == "none", of_pair)
     return encoded, [each[: parameters.get("top_k")] for each in found]
 
 
@@ -95,19 +96,25 @@ async def _rows(
     rows: list[Any]
     if model.kind == "qa":
         fields = ("question", "context")
-        if not all(isinstance(each, Mapping) and set(each) == set(fields) for each in inputs):
-            raise Refusal(422, 'inputs: give {"question", "context"}')
-        named = (model.columns.question, model.columns.context)
-        rows = [{name: each[field] for name, field in zip(named, fields, strict=True)} for each in inputs]
+        if not all(
+            isinstance(each, Mapping)
+            and set(each) == set(fields)
+            and all(isinstance(each[field], str) for field in fields)
+            for each in inputs
+        ):
+            raise Refusal(422, 'inputs: give {"question", "context"}, two texts')
+        columns = (model.columns.question, model.columns.context)
+        rows = [{column: each[field] for column, field in zip(columns, fields, strict=True)} for each in inputs]
+        texts = named("inputs", (row.values() for row in rows), fields)
     else:
-        rows = listed(_read(_TEXTS, inputs))
+        texts = named("inputs", zip(rows := listed(_read("inputs", _TEXTS, inputs))))
     top = parameters.get("top_k", 5)
     if model.kind == MASKED:
         # Each guess of each mask comes with the whole text.
         letters = sum(text.count(MASK) * top * len(text) for text in rows)
         fix = "send fewer or shorter texts, or a smaller top_k"
         check_size("letters in the texts of this answer", letters, service.limits.answer_bytes, fix)
-    encoded, outputs = await service.outputs(request, model, rows, body.cut)
+    encoded, outputs = await service.outputs(request, model, Asked(rows, texts), body.cut)
     answers = await service.in_rows_thread(request, model.answers, encoded, outputs)
     if model.kind == "tag":
         found = [_entities(each, parameters) for each in answers]
@@ -188,10 +195,11 @@ def _check(
     return given
 
 
-def _read(kind: Any, value: Any) -> Any:
-    """A part of a body as its type. Raises Refusal (422)."""
+def _read(field: str, kind: Any, value: Any) -> Any:
+    """A field of a body as its type. Raises Refusal (422)."""
     adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        raise Refusal(422, f"inputs: {schemas.complaint(error.errors())}") from None
+        errors = [{**each, "loc": (field, *each["loc"])} for each in error.errors()]
+        raise Refusal(422, schemas.complaint(errors)) from None

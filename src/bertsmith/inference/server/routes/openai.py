@@ -7,10 +7,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from bertsmith.inference.server.models import TextModel
+from bertsmith.inference.server.models import Asked, TextModel
 from bertsmith.inference.server.refusals import Refusal
 from bertsmith.inference.server.routes import schemas
-from bertsmith.inference.server.routes.tei import VECTORS, check_dimensions, listed, numbers
+from bertsmith.inference.server.routes.tei import VECTORS, check_dimensions, listed, named, numbers
 from bertsmith.inference.server.service import Service, account_of, answer
 
 
@@ -24,7 +24,8 @@ def openai_routes(service: Service) -> APIRouter:
         account_of(request).model = service.named(body.model).name
         model = _with_vectors(service, body.model)
         check_dimensions(model, body.dimensions)
-        encoded, outputs = await service.outputs(request, model, listed(body.input), body.cut)
+        asked = Asked(texts := listed(body.input), named("input", zip(texts)))
+        encoded, outputs = await service.outputs(request, model, asked, body.cut)
         vectors = model.vectors(outputs, normalize=True, dimensions=body.dimensions)
         is_base64 = body.encoding_format == "base64"
         forms = map(_base64, vectors) if is_base64 else await numbers(service, request, vectors)

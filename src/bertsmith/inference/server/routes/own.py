@@ -11,7 +11,7 @@ from bertsmith.base.versions import version_of
 from bertsmith.inference.predictor import Prediction
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.metrics import CONTENT_TYPE
-from bertsmith.inference.server.models import SCORE, Model, RowModel
+from bertsmith.inference.server.models import SCORE, Asked, Model, RowModel
 from bertsmith.inference.server.refusals import check_size
 from bertsmith.inference.server.routes import schemas
 from bertsmith.inference.server.service import Service, answer
@@ -29,7 +29,8 @@ def answers_route(service: Service) -> APIRouter:
         assert isinstance(model, RowModel)
         if model.kind == "choice":
             _check_choices(body.rows, model.columns.choices.split(","), service.limits)
-        encoded, outputs = await service.outputs(request, model, body.rows, body.cut)
+        bare = ((f"rows: the text of row {n}", row) for n, row in enumerate(body.rows, 1) if isinstance(row, str))
+        encoded, outputs = await service.outputs(request, model, Asked(body.rows, bare), body.cut)
         found = await service.in_rows_thread(request, model.answers, encoded, outputs)
         return await service.answer(
             request, {"model": model.name, "answers": [_shortened(each, body.top) for each in found]}, encoded

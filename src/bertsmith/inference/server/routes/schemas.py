@@ -8,12 +8,11 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, Path
 from pydantic import BaseModel, ConfigDict, Field
 
-from bertsmith.inference.server.models import MOST_GUESSES, Cut
+from bertsmith.inference.server.models import HALF_A_PAIR, MOST_GUESSES, Cut
 
 # A list of wrong items has one error, not one for each.
 TextList = Annotated[list[str], Field(fail_fast=True)]
 Texts = str | TextList
-Pair = Annotated[list[str], Field(min_length=2, max_length=2, fail_fast=True)]
 OneOrTwo = Annotated[list[str], Field(min_length=1, max_length=2, fail_fast=True)]
 NoPrompt = Annotated[None, Field(description="There are no prompts here; write them into the texts.")]
 
@@ -39,8 +38,8 @@ class Truncation(Body):
 
 
 class PredictRequest(Truncation):
-    inputs: str | Pair | Annotated[list[OneOrTwo], Field(fail_fast=True)] = Field(
-        description="A text, a pair of texts, or a list of rows with one text or a pair each."
+    inputs: str | OneOrTwo | Annotated[list[OneOrTwo], Field(fail_fast=True)] = Field(
+        description="A text, by itself or in a list, a pair of texts, or a list of rows with one text or a pair each."
     )
     raw_scores: bool = Field(False, description="Numbers before the softmax or sigmoid.")
 
@@ -155,19 +154,37 @@ def complaint(errors: Sequence[Mapping[str, Any]]) -> str:
     for error in errors:
         if error["type"] == "json_invalid":
             return f"the body is not JSON: {error['ctx']['error']} at character {error['loc'][-1]}"
-        field = str(error["loc"][0])[:_LONGEST_NAME] if error["loc"] else "the body"
-        by_field.setdefault(field, {})[_PLAIN.get(error["type"], error["msg"])] = None
+        field = ".".join(_names(error["loc"]))[:LONGEST_NAME] or "the body"
+        known = _PLAIN.get(error["type"])
+        by_field.setdefault(field, {})[known.format_map(error.get("ctx", {})) if known else error["msg"]] = None
     return "; ".join(f"{field}: {', or '.join(said)}" for field, said in by_field.items())
 
 
-_LONGEST_NAME = 60
-HALF_A_PAIR = "this text holds half of a surrogate pair, which is not a character"
+def _names(place: Sequence[str | int]) -> list[str]:
+    """The fields on the way to an error. Behind a field of several types pydantic has the type, such as "list[str]"."""
+    inner = [each for each in place[1:] if isinstance(each, str) and each != "str" and not each.endswith("]")]
+    return [*map(str, place[:1]), *inner]
+
+
+LONGEST_NAME = 60
+# By the type of pydantic's error, with what its "ctx" has.
 _PLAIN = {
     "missing": "this is missing",
     "extra_forbidden": "there is no such field; /openapi.json lists those there are",
     "string_type": "give a text",
     "list_type": "give a list",
-    "string_unicode": HALF_A_PAIR,
+    "too_short": "give a list of at least {min_length}",
+    "too_long": "give a list of at most {max_length}",
+    "dict_type": "give an object",
+    "model_attributes_type": "give an object",
+    "model_type": "give an object",
+    "bool_type": "give true or false",
+    "int_type": "give a whole number",
+    "greater_than_equal": "give {ge} or more",
+    "less_than_equal": "give {le} or less",
+    "literal_error": "give {expected}",
+    "none_required": "leave it out",
+    "string_unicode": f"this text {HALF_A_PAIR}",
 }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,21 @@ from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 
 from bertsmith.inference.embed import Vectors
-from bertsmith.inference.server.models import SCORE, Cut, Encoded, Model, RowModel, TextModel
+from bertsmith.inference.server.models import (
+    SCORE,
+    Asked,
+    Cut,
+    Encoded,
+    Model,
+    Named,
+    RowModel,
+    TextModel,
+    check_texts,
+)
 from bertsmith.inference.server.refusals import Refusal, check_size
 from bertsmith.inference.server.routes import schemas
 from bertsmith.inference.server.service import Service
 from bertsmith.tasks.kinds.embed import short_numbers
-from bertsmith.tasks.reading.records import has_lone_surrogate
 
 _BYTES_A_NUMBER = 10  # in an answer
 _FEW_ROWS = 16  # whose scores take less time than a change of threads
@@ -58,7 +68,8 @@ def tei_routes(service: Service) -> APIRouter:
         assert isinstance(model, TextModel)
         most = service.limits.answer_bytes // (_BYTES_A_NUMBER * model.width)
         texts = listed(body.inputs)
-        encoded, states = await service.outputs(request, model, texts, body.cut, model.token_lane, most)
+        asked = Asked(texts, named("inputs", zip(texts)))
+        encoded, states = await service.outputs(request, model, asked, body.cut, model.token_lane, most)
         found = await service.in_rows_thread(request, lambda: [list(map(short_numbers, each)) for each in states])
         return await service.answer(request, found, encoded)
 
@@ -69,8 +80,9 @@ def tei_routes(service: Service) -> APIRouter:
         assert isinstance(model, RowModel)
         letters = len(body.texts) * len(body.query) + sum(map(len, body.texts))
         check_size("letters in the pairs of this request", letters, service.limits.encoded_bytes, "send fewer texts")
-        rows = _as_rows(model, [(body.query, text) for text in body.texts])
-        encoded, outputs = await service.outputs(request, model, rows, body.cut)
+        names = chain([("query", body.query)], named("texts", zip(body.texts)))
+        asked = _asked(model, [(body.query, text) for text in body.texts], names)
+        encoded, outputs = await service.outputs(request, model, asked, body.cut)
         scores = _fits(model, encoded, outputs, body.raw_scores)
         order = np.argsort(-scores, kind="stable").tolist()
         texts = [{"text": body.texts[place]} if body.return_text else {} for place in order]
@@ -111,13 +123,28 @@ def listed(inputs: schemas.Texts) -> list[str]:
     return [inputs] if isinstance(inputs, str) else inputs
 
 
+def named(
+    field: str, rows: Iterable[Iterable[str]], of_pair: Sequence[str] = ("first text", "second text")
+) -> Iterator[tuple[str, str]]:
+    """The texts of a field for messages. of_pair: what those of a row with two are called."""
+    for number, row in enumerate(rows, 1):
+        names = of_pair if len(texts := list(row)) == 2 else ("text",)
+        yield from ((f"{field}: the {name} of row {number}", text) for name, text in zip(names, texts, strict=True))
+
+
 async def predictions(
-    service: Service, request: Request, rows: Sequence[Sequence[str]], cut: Cut, raw: bool = False
+    service: Service,
+    request: Request,
+    rows: Sequence[Sequence[str]],
+    cut: Cut,
+    raw: bool = False,
+    of_pair: Sequence[str] = ("first text", "second text"),
 ) -> tuple[Encoded, list[list[dict[str, Any]]]]:
-    """{"label", "score"} of every label for each row of one or two texts, the highest first."""
+    """{"label", "score"} of every label for each row of one or two texts, the highest first. of_pair: as of `named`."""
     model = service.model(request, classifies, CLASSES)
     assert isinstance(model, RowModel)
-    encoded, outputs = await service.outputs(request, model, _as_rows(model, rows), cut)
+    asked = _asked(model, rows, named("inputs", rows, of_pair))
+    encoded, outputs = await service.outputs(request, model, asked, cut)
 
     def scored() -> list[Mapping[str, float]]:
         if raw or model.kind == "regress":
@@ -148,7 +175,8 @@ async def embeddings(
     if not normalize and model.unit:
         what = "the vectors of this model have length 1, as its folder says"
         raise Refusal(422, f"{what}; leave normalize out, or set it to true")
-    encoded, outputs = await service.outputs(request, model, texts, body.cut)
+    asked = Asked(texts, named("inputs", zip(texts)))
+    encoded, outputs = await service.outputs(request, model, asked, body.cut)
     return encoded, model.vectors(outputs, normalize, body.dimensions)
 
 
@@ -166,12 +194,14 @@ async def similarities(
     assert isinstance(model, TextModel)
     if not inputs.sentences:
         raise Refusal(422, "there are no sentences; give at least one")
-    encoded, outputs = await service.outputs(request, model, [inputs.source_sentence, *inputs.sentences], cut)
+    names = chain([("source_sentence", inputs.source_sentence)], named("sentences", zip(inputs.sentences)))
+    asked = Asked([inputs.source_sentence, *inputs.sentences], names)
+    encoded, outputs = await service.outputs(request, model, asked, cut)
     source, *others = model.vectors(outputs, normalize=True).astype(np.float64)
     return encoded, [float(np.clip(each @ source, -1, 1)) for each in others]
 
 
-def _as_rows(model: RowModel, rows: Sequence[Sequence[str]]) -> list[dict[str, str]]:
+def _asked(model: RowModel, rows: Sequence[Sequence[str]], named_texts: Named) -> Asked:
     """One or two texts a row by their columns. Raises Refusal (422) for one where the model takes two, and the reverse,
     and for an empty text of a pair: in a file that stands for no second text."""
     for number, texts in enumerate(rows, 1):
@@ -179,9 +209,9 @@ def _as_rows(model: RowModel, rows: Sequence[Sequence[str]]) -> list[dict[str, s
             wanted = "two texts" if model.pairs else "one text"
             raise Refusal(422, f"{model.name} takes rows of {wanted}, and this one has {len(texts)} (row {number})")
         if len(texts) == 2 and not all(text.strip() for text in texts):
-            raise Refusal(422, f"a text of the pair is empty (row {number}); give two texts, or leave the row out")
+            check_texts(named_texts)
     columns = model.columns.text, model.columns.text_b
-    return [dict(zip(columns[: len(texts)], texts, strict=True)) for texts in rows]
+    return Asked([dict(zip(columns[: len(texts)], texts, strict=True)) for texts in rows], named_texts)
 
 
 def _rows(inputs: str | list[str] | list[list[str]]) -> tuple[list[list[str]], bool]:
@@ -194,9 +224,7 @@ def _rows(inputs: str | list[str] | list[list[str]]) -> tuple[list[list[str]], b
 
 def _tokens(model: Model, texts: Sequence[str], specials: bool, most: int) -> list[list[dict[str, Any]]]:
     """Raises Refusal: 413 for more than `most`, 422 for a text with half of a surrogate pair."""
-    for row, text in enumerate(texts, 1):
-        if has_lone_surrogate(text):
-            raise Refusal(422, f"inputs: {schemas.HALF_A_PAIR} (row {row})")
+    check_texts(named("inputs", zip(texts)), may_be_empty=True)
     tokenizer = model.tokenizer
     encoded = tokenizer.encode_offsets(texts, isinstance(model, RowModel) and model.reads_masks)
     check_size("tokens in this request", sum(len(ids) for ids, _ in encoded), most)
