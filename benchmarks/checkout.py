@@ -1,5 +1,5 @@
 """Puts this checkout's `src` on the path of a script, and of the processes that it starts, where Bertsmith is not
-installed: so it is on many a machine with a GPU."""
+installed, as is usual on a machine that is lent for its GPU."""
 
 from __future__ import annotations
 

@@ -118,6 +118,8 @@ def test_what_fails_is_warned_of_once_and_ends_nothing(
     assert len([each for each in warnings if "no route to the server" in each]) == 1
     names = [json.loads(line)["name"] for line in calls.read_text(encoding="utf-8").splitlines()]
     assert names.count(names[-1]) == 1, "nothing is called after what failed"
+    started = any(each.startswith("Weights & Biases: project forge") for each in said.messages)
+    assert started == (names[-1] in ("log", "finish"))
 
 
 def test_a_package_that_is_missing_is_said_before_anything_is_done(

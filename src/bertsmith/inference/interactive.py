@@ -39,10 +39,9 @@ def converse(predictor: Predictor, read: Callable[[str], str] | None = None) -> 
                 print(f"the input ends before the {name} of the last row, which is not answered", file=sys.stderr)
             return answered
         if lacking := [name for name in columns if not row[name].strip() and name != optional]:
+            empty = f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} empty"
             needs = f"each row of this model needs {' and '.join(columns)}"
-            print(
-                f"not answered, because {' and '.join(lacking)} is empty: {needs}; give the row again", file=sys.stderr
-            )
+            print(f"not answered, because {empty}: {needs}; give the row again", file=sys.stderr)
             continue
         try:
             (answer,) = predictor([row])

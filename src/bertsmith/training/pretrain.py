@@ -108,14 +108,15 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
     position = resume_position(checkpoint, model, optimizer)
     drops = model.config.hidden_dropout_prob > 0 or model.config.attention_probs_dropout_prob > 0
     parallel = "shard" if is_sharded(model) else "replicate"
-    cut = {"micro_batch_tokens": most, "parallel": parallel, "compile": recipe.compile}
-    facts |= cut_of_run(started_on, position, cut, drops)
     if teaching is not None:
         log_choice("steps", "as they come", "a step with a teacher is two models")
     is_compiled = teaching is None and ranks.by_first(
         lambda: choose_compiled(recipe.compile, device.torch_device, is_sharded(model))
     )
     graphs: Graphs = "false" if recipe.compile == "no-graphs" else "auto"
+    compiles = "false" if not is_compiled else "no-graphs" if graphs == "false" else "true"
+    cut = {"micro_batch_tokens": most, "parallel": parallel, "compile": compiles}
+    facts |= cut_of_run(started_on, position, cut, drops)
     compiled = CompiledStep(model, device.torch_device, graphs=graphs) if is_compiled else None
     sized = replace(recipe, micro_batch_tokens=most)
     check_steps(sized, position, is_compiled)

@@ -145,7 +145,7 @@ def claim(folder: Path, facts: RunFacts, position: Position | None) -> None:
     files.write_text(folder / RECIPE_FILE, facts.recipe)
     done = position.step if position else 0
     last = forget_after(folder / METRICS_FILE, done if position else -1, position is not None and position.unmeasured)
-    if last > done:  # what a signal stops is saved first
+    if last > done:  # after a kill: a run that a signal stops saves first
         say(f"the records of the steps after {done:,}, up to {last:,}, are dropped: these steps are taken again")
 
 

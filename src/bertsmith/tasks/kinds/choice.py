@@ -109,9 +109,9 @@ class Choice(Task):
         """Labels that count from 1 name another choice in every row, not only where there is none of that number."""
         beyond = sum(error.what.endswith(_FROM_0) for error, _ in bad)
         first = sum(record.label == 0 for record in records)
-        if beyond > first:
+        if beyond > max(first, 1):  # one alone is a slip
             what = f"{beyond:,} labels are the number of choices in their row and {first:,} are 0, as if counted from 1"
-            fix = f"subtract 1 from all labels{_FROM_0}; or write letters, A for the first choice"
+            fix = f"if they do, subtract 1 from all labels{_FROM_0}; or write letters, A for the first choice"
             raise BertsmithError(what, name, fix)
 
     @classmethod

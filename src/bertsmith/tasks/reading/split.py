@@ -148,7 +148,7 @@ def strata(labels: Sequence[Any]) -> list[Hashable]:
         edges = np.quantile(values, np.arange(1, _BINS) / _BINS)
         fifths = np.searchsorted(edges, values, side="right")
         inside = {fifth: values[fifths == fifth] for fifth in set(fifths.tolist())}
-        names = {fifth: f"{those.min()} to {those.max()}" for fifth, those in inside.items()}
+        names = {fifth: f"{those.min():.10g} to {those.max():.10g}" for fifth, those in inside.items()}
         return [names[fifth] for fifth in fifths.tolist()]
     plain = [
         _listed(label) if isinstance(label, Collection) and not isinstance(label, str) else label for label in labels

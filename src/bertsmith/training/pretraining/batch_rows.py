@@ -63,7 +63,7 @@ def inputs_of(row: Tensor, shape: Shape) -> tuple[PretrainInputs, Tensor]:
 
 def other_row(shape: Shape, counts: Mapping[str, int], config: BertConfig) -> Ints:
     """A micro-batch of random numbers that differs from any of texts in every part: sequences of about one length, as
-    many as there is room for, and counts that are not these."""
+    many as there is room for, and counts that are twice these."""
     draw = np.random.default_rng(0)
     ids, kinds, positions = (
         draw.integers(below, size=shape.tokens) for below in (config.vocab_size, config.type_vocab_size, shape.longest)
@@ -71,5 +71,5 @@ def other_row(shape: Shape, counts: Mapping[str, int], config: BertConfig) -> In
     offsets = np.arange(shape.sequences + 1) * shape.tokens // shape.sequences
     masked = draw.permutation(shape.tokens)[: shape.masked]  # no slot twice, as its gradients would come in any order
     labels, next_sentence = draw.integers(config.vocab_size, size=shape.masked), draw.integers(2, size=shape.sequences)
-    numbers = np.array([counts[name] + 1 for name in PretrainLosses._fields])
+    numbers = np.array([2 * counts[name] + 1 for name in PretrainLosses._fields])
     return np.concatenate((ids, kinds, positions, offsets, masked, labels, next_sentence, numbers))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bertsmith.base.device import made_current
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice, warn
 from bertsmith.model.config import BertConfig
@@ -64,9 +65,9 @@ class _Found:
 
 
 class Captured:
-    """Micro-batches of one shape. At the first one a graph is recorded on another one, and compared on both with the
-    kernels launched one by one, with the same dropout, which both micro-batches have of their own; it is taken only
-    where it gives the same, so that nothing in it is left from the recording.
+    """Micro-batches of one shape. Before the first one a graph is recorded on another micro-batch, and run on both; it
+    is taken only where it gives what kernels launched one by one give, with the same dropout, which differs between
+    the two. So a graph that keeps anything of the micro-batch that it was recorded on is refused.
 
     other: a micro-batch of this shape that has other numbers than the first in every part. compute: the dtype of
     products. device: of the parameters. capture: `cuda_capture`, but for tests.
@@ -201,7 +202,8 @@ def _seeded(device: torch.device, seed: int) -> Iterator[None]:
     with torch.random.fork_rng([device] if is_cuda else []):
         torch.default_generator.manual_seed(seed)
         if is_cuda:
-            torch.cuda.manual_seed(seed)
+            with made_current(device):
+                torch.cuda.manual_seed(seed)
         yield
 
 

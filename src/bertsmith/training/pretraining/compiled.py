@@ -127,6 +127,7 @@ class CompiledStep:
             if self._reasons[shape] and self._device.type != "cpu":
                 log_choice("micro-batches", "kernel by kernel, not as CUDA graphs", self._reasons[shape])
         if self._reasons[shape]:
+            self._captured = {}
             scaled(self.add_losses(batch, counts, sums)).backward()  # type: ignore[no-untyped-call]
             return
         if shape not in self._captured:

@@ -30,7 +30,8 @@ class WeightsAndBiases:
             # wandb warns whoever asks an offline run for its address.
             offline = getattr(self._run, "offline", False)
             where = None if offline else self._tried("to start", lambda: self._run.url)
-            say(f"Weights & Biases: project {project}, run {folder.name} ({where or 'offline'})")
+            if not self._failed:
+                say(f"Weights & Biases: project {project}, run {folder.name} ({where or 'offline'})")
 
     @staticmethod
     def _started(project: str, folder: Path, settings: Mapping[str, Any]) -> Any:

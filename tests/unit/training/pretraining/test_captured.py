@@ -205,8 +205,8 @@ def test_a_graph_with_anything_left_from_its_recording_is_refused() -> None:
 
     def is_refused(capture: Capture) -> bool:
         compiled_step._captured, compiled_step._capture = {}, capture
-        sums = StepSums.zero(2, CPU)
-        compiled_step.add_gradients(step.micro_batches[0], step.counts, sums, lambda loss: loss)
+        sums, counts = StepSums.zero(2, CPU), {name: 1000 * count for name, count in step.counts.items()}
+        compiled_step.add_gradients(step.micro_batches[0], counts, sums, lambda loss: loss)
         return bool(compiled_step.refused)
 
     assert not is_refused(recorded)
@@ -234,6 +234,10 @@ def test_the_graph_of_another_shape_is_not_kept() -> None:
             evaluate(model, phase.held_out, LETTERS, CPU, compiled_step)
             kept.append([each() is not None for each in made_so_far])
     assert kept == [[True], [True], [False, True], [False, True]]
+    compiled_step._against_graph = lambda shape: "its micro-batches are large"  # type: ignore[method-assign]
+    take(model, optimizer, Phase.of(48, 7).builder.build(0), compiled_step)
+    assert [each() for each in made_so_far] == [None, None]
+    assert not compiled_step.refused
 
 
 def test_a_graph_that_cannot_be_recorded_ends_the_run_with_its_reason() -> None:
