@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,6 @@ from made_rows import WORDS
 from made_served import Served, made_cross_encoder, serving
 
 TEXTS = ["lovely word1 word2", "awful", "word3 word4 awful word5 word6"]
-PAIR = {"text": "a", "text_b": "b"}
 LONG = "lovely " + "word1 " * 40
 CLOSE = {"rel": 0, "abs": 1e-5}
 
@@ -200,184 +198,6 @@ def test_info_says_what_each_model_is(served: Served, served_models: dict[str, P
     assert one["max_batch_tokens"] == 1024
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status", "says"),
-    [
-        ("/models/labels/embed", {"inputs": "a"}, 424, "no model here gives vectors of texts; there is labels"),
-        ("/models/vectors/predict", {"inputs": "a"}, 424, "vectors (embed)"),
-        ("/models/number/rerank", {"query": "a", "texts": ["b"]}, 424, "one number for a pair"),
-        ("/models/vectors/answers", {"rows": ["a"]}, 424, "answers to rows"),
-        ("/models/choices", {"inputs": "a"}, 424, "Hugging Face"),
-        (
-            "/models/choices/answers",
-            {"rows": [{"text": LONG, "choices": ["a", "b"]}], "truncate": True, "truncation_direction": "left"},
-            422,
-            "no beginning to cut instead",
-        ),
-        ("/predict", {"inputs": "a"}, 422, "name one in the path, as in /models/labels/predict"),
-        ("/models/lables/predict", {"inputs": "a"}, 404, "did you mean 'labels'"),
-        ("/models/labels/predict", {"inputs": ["a", "b"]}, 422, "takes rows of one text, and this one has 2"),
-        ("/models/ranks/predict", {"inputs": "a"}, 422, "takes rows of two texts, and this one has 1"),
-        *(
-            ("/models/ranks/answers", {"rows": [PAIR, row]}, 422, "no 'text_b', or an empty one (row 2); give the")
-            for row in ({"text": "a", "text_b": ""}, {"text": "a", "text_b": None}, {"text": "a"}, "a")
-        ),
-        ("/models/answers/answers", {"rows": [{"question": "a", "context": ""}]}, 422, "column 'context' is empty"),
-        ("/models/labels/predict", {"inputs": []}, 422, "there are no rows"),
-        # What a client did not name itself is called as its route has it, not by a column.
-        ("/models/labels/predict", {"inputs": " "}, 422, "inputs: the text of row 1 is empty; give a text"),
-        ("/models/ranks/predict", {"inputs": [["a", "b"], ["", "b"]]}, 422, "inputs: the first text of row 2 is empty"),
-        *(
-            (path, body % text, 422, name + says)
-            for text, says in ((b'""', " is empty"), (b'"\\ud800"', " holds half of a surrogate pair, which is not a"))
-            for path, body, name in (
-                ("/embed", b'{"inputs": ["a", %s]}', "inputs: the text of row 2"),
-                ("/embed_all", b'{"inputs": %s}', "inputs: the text of row 1"),
-                ("/models/ranks/predict", b'{"inputs": ["a", %s]}', "inputs: the second text of row 1"),
-                ("/rerank", b'{"query": %s, "texts": ["a"]}', "query"),
-                ("/rerank", b'{"query": "a", "texts": ["b", %s]}', "texts: the text of row 2"),
-                (
-                    "/similarity",
-                    b'{"inputs": {"source_sentence": "a", "sentences": [%s]}}',
-                    "sentences: the text of row 1",
-                ),
-                ("/models/vectors", b'{"inputs": {"source_sentence": %s, "sentences": ["a"]}}', "source_sentence"),
-                ("/models/ranks", b'{"inputs": {"text": "a", "text_pair": %s}}', "inputs: the text_pair of row 1"),
-                ("/models/answers", b'{"inputs": {"question": "a", "context": %s}}', "inputs: the context of row 1"),
-                ("/models/tags", b'{"inputs": %s}', "inputs: the text of row 1"),
-                ("/models/tags/answers", b'{"rows": ["a", %s]}', "rows: the text of row 2"),
-                ("/v1/embeddings", b'{"input": %s, "model": "vectors"}', "input: the text of row 1"),
-            )
-        ),
-        ("/models/labels/tokenize", b'{"inputs": ["", "\\ud800"]}', 422, "inputs: the text of row 2 holds half"),
-        ("/models/labels/predict", {"inputs": 5}, 422, "inputs: give a text"),
-        (
-            "/models/labels/predict",
-            {"inputs": [["a", "b", "c"]]},
-            422,
-            "inputs: give a text, or give a list of at most 2",
-        ),
-        ("/models/labels/predict", {"inputs": [[]]}, 422, "inputs: give a text, or give a list of at least 1"),
-        ("/embed", [], 422, "the body: give an object"),
-        ("/embed", {"inputs": "a", "dimensions": 0}, 422, "dimensions: give 1 or more"),
-        ("/embed", {"inputs": "a", "dimensions": 1.5}, 422, "dimensions: give a whole number"),
-        ("/embed", {"inputs": "a", "truncate": "yes"}, 422, "truncate: give true or false"),
-        ("/embed", {"inputs": "a", "truncation_direction": "up"}, 422, "truncation_direction: give 'right', 'left'"),
-        ("/models/labels/answers", {"rows": ["a"], "top": 21}, 422, "top: give 20 or less"),
-        ("/models/labels/answers", {"rows": [1]}, 422, "rows: give a text, or give an object"),
-        ("/models/labels", {"inputs": "a", "parameters": []}, 422, "parameters: give an object"),
-        ("/models/vectors", {"inputs": [5]}, 422, "inputs: give a text"),
-        (
-            "/models/answers",
-            {"inputs": {"question": "a", "context": 5}},
-            422,
-            'give {"question", "context"}, two texts',
-        ),
-        (
-            "/similarity",
-            {"inputs": {"source_sentence": "a", "sentences": ["b"], "x y": 1}},
-            422,
-            "inputs.x y: there is no",
-        ),
-        (
-            "/similarity",
-            {"inputs": {"source_sentence": "a"}, "parameters": {"truncate": 1}},
-            422,
-            "inputs.sentences: this is missing; parameters.truncate: give true or false",
-        ),
-        (
-            "/similarity",
-            {"inputs": {"source_sentence": "a", "sentences": ["a", LONG]}},
-            413,
-            "sentences: the text of row 2 has 11 tokens more",
-        ),
-        ("/models/labels/predict", {"input": "a"}, 422, "inputs: this is missing; input: there is no such field"),
-        ("/models/labels/predict", b"{", 422, "the body is not JSON"),
-        ("/models/labels/predict", b'{"inputs": "\xff"}', 422, "the body is not JSON in UTF-8"),
-        ("/models/labels/predict", b'{"inputs": "\\ud800"}', 422, "surrogate"),
-        (
-            "/models/labels/predict",
-            b"[" * 100_000 + b"]" * 100_000,
-            422,
-            "objects nested too deeply; send it with fewer",
-        ),
-        ("/models/labels/predict", b'{"inputs": %s}' % (b"1" * 5000), 422, "a number with too many digits"),
-        (
-            "/models/labels/predict?nosuch=1",
-            {"inputs": "a"},
-            422,
-            "parameter 'nosuch' is not read; put it into the body",
-        ),
-        (
-            "/models/labels/predict?truncate=true",
-            {"inputs": LONG},
-            422,
-            "parameter 'truncate' is not read; put it into",
-        ),
-        (
-            "/v1/embeddings?x",
-            {"input": "a", "model": "vectors"},
-            422,
-            "parameter 'x' is not read; put it into the body",
-        ),
-        ("/models/labels?top_k=1", {"inputs": "a"}, 422, "parameter 'top_k' is not read"),
-        ("/models/labels/info?x=1", None, 422, "the query parameter 'x' is not read; leave it out"),
-        ("/nowhere?x=1", {"inputs": "a"}, 404, "there is no such route"),
-        ("/embed", {"inputs": [[1, 2]]}, 422, "inputs: give a text"),
-        ("/embed", {"inputs": "a", "normalize": False}, 422, "have length 1"),
-        ("/embed", {"inputs": "a", "dimensions": 33}, 422, "the vectors have 32 numbers"),
-        ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "prompt_name: leave it out"),
-        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 422, "there are no sentences"),
-        (
-            "/models/masks/answers",
-            {"rows": ["no mask"]},
-            422,
-            "there is no [MASK] in this row: put one for a word (row 1)",
-        ),
-        ("/models/tags", {"inputs": "a", "parameters": {"stride": 3}}, 422, "it has aggregation_strategy"),
-        ("/models/answers", {"inputs": {"question": "a"}}, 422, "question"),
-        ("/models/answers", {"inputs": {"question": "a", "context": "b"}, "parameters": {"top_k": 0}}, 422, "top_k"),
-        ("/models/labels", {"inputs": "a", "parameters": {"function_to_apply": "sigmoid"}}, 422, "has 'softmax'"),
-        ("/models/number", {"inputs": "a", "parameters": {"function_to_apply": "softmax"}}, 422, "has 'none'"),
-        ("/models/labels", {"inputs": "a", "parameters": {"top_k": 0}}, 422, "from 1"),
-        ("/v1/embeddings", {"input": "a", "model": "labels"}, 424, "gives no vectors"),
-        ("/v1/embeddings", {"input": "a", "model": "ada"}, 404, "there is no model 'ada'"),
-        ("/nowhere", {"inputs": "a"}, 404, "there is no such route"),
-        ("/info", {"inputs": "a"}, 405, "another method"),
-    ],
-)
-def test_a_request_that_cannot_be_answered_says_why(
-    served: Served, path: str, body: Any, status: int, says: str
-) -> None:
-    found = served.ask(path, body)
-    assert found[0] == status, found[1]
-    if path.startswith("/v1"):
-        assert says in found[1]["error"]["message"]
-        assert found[1]["error"]["code"] == status
-    else:
-        assert says in found[1]["error"]
-        assert "--" not in found[1]["error"], "who asks a server has no flags"
-        assert found[1].keys() == {"error", "error_type"}
-    assert "Input should" not in str(found[1])
-
-
-def test_probes_and_browsers_may_add_a_query(served: Served) -> None:
-    for path in ("/health?probe=1", "/metrics?name[]=up", "/?from=mail", "/page.js?v=2"):
-        assert served.ask(path)[0] == 200
-
-
-def test_a_body_that_is_not_called_json_is_refused(served: Served) -> None:
-    kinds = ("text/plain", "application/x-www-form-urlencoded")
-    assert [served.ask("/embed", {"inputs": "a"}, {"Content-Type": kind})[0] for kind in kinds] == [415, 415]
-
-
-def test_a_body_that_is_compressed_is_refused(served: Served) -> None:
-    status, found, _ = served.ask("/embed", {"inputs": "a"}, {"Content-Encoding": "gzip"})
-    assert (status, found["error_type"]) == (415, "Validation")
-    assert "the body is compressed (Content-Encoding)" in found["error"]
-    assert served.ask("/embed", {"inputs": "a"}, {"Content-Encoding": "identity"})[0] == 200
-
-
 def test_the_log_has_a_line_for_each_request_and_no_text(served: Served) -> None:
     asked(served, "/models/labels/predict", {"inputs": [["lovely word7"], [LONG], [LONG]], "truncate": True})
     served.ask("/models/labels/answers", {"rows": ["word8", ""]})
@@ -462,23 +282,6 @@ def numbers_in(found: Any) -> list[float]:
         inner = found.values() if isinstance(found, dict) else found
         return [number for each in inner for number in numbers_in(each)]
     return [found] if isinstance(found, float) else []
-
-
-@pytest.mark.parametrize("empty", ["", " "])
-def test_an_empty_text_of_a_pair_is_refused(served_models: dict[str, Path], tmp_path: Path, empty: str) -> None:
-    unsaid = tmp_path / "unsaid"  # nothing says whether it reads pairs
-    shutil.copytree(served_models["labels"], unsaid, ignore=shutil.ignore_patterns("task.json"))
-    cross = made_cross_encoder(served_models["ranks"], tmp_path / "cross")
-    with serving({"cross": cross, "unsaid": unsaid, "ranks": served_models["ranks"]}) as served:
-        for name in ("cross", "unsaid", "ranks"):
-            for inputs in (["word1", empty], [["a", "b"], ["word1", empty]], [empty, "word1"]):
-                status, found, _ = served.ask(f"/models/{name}/predict", {"inputs": inputs})
-                row = 1 if isinstance(inputs[0], str) else 2
-                assert (status, f"text of row {row} is empty" in found["error"]) == (422, True)
-                assert "--columns" not in found["error"]
-        for name in ("cross", "ranks"):
-            status, found, _ = served.ask(f"/models/{name}/rerank", {"query": "word1", "texts": ["a", empty]})
-            assert (status, "the text of row 2 is empty" in found["error"]) == (422, True)
 
 
 def test_no_similarity_is_beyond_1(served: Served) -> None:

@@ -74,4 +74,4 @@ def test_a_resumed_run_may_go_without_cuda_graphs(
     stopped_after(2, monkeypatch, small_recipe(**FIELDS), tmp_path / "run")
     resumed = pretrain(small_recipe(compile="no-graphs", **FIELDS), corpus(), tmp_path / "run", resume=True)
     assert "resumed with its steps cut up otherwise" not in caplog.text, "on a CPU neither is compiled"
-    assert '"compile": "false"' in (resumed.folder / "run.json").read_text(encoding="utf-8")
+    assert '"compiled": "false"' in (resumed.folder / "run.json").read_text(encoding="utf-8")

@@ -41,6 +41,7 @@ def test_a_resumed_run_keeps_its_precision(
     products = {"fp32_products": "default"} if precision == "fp32" else {}
     between = {"between_products": prepare_training(torch.float32)}
     cut = {"ranks": "1", "micro_batch_tokens": str(AUTO.micro_batch_tokens), "parallel": "replicate"}
+    cut |= {"compiled": "false"}
     assert known["begun_on"] == {"device": "cpu", "precision": precision, **products, **between, **cut}
     runs_on(later, monkeypatch)
     resumed = pretrain(AUTO, corpus(), tmp_path / "run", resume=True)

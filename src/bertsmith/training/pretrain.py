@@ -115,7 +115,7 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
     )
     graphs: Graphs = "false" if recipe.compile == "no-graphs" else "auto"
     compiles = "false" if not is_compiled else "no-graphs" if graphs == "false" else "true"
-    cut = {"micro_batch_tokens": most, "parallel": parallel, "compile": compiles}
+    cut = {"micro_batch_tokens": most, "parallel": parallel, "compiled": compiles}
     facts |= cut_of_run(started_on, position, cut, drops)
     compiled = CompiledStep(model, device.torch_device, graphs=graphs) if is_compiled else None
     sized = replace(recipe, micro_batch_tokens=most)

@@ -112,7 +112,7 @@ def ready_model(
 
 def chosen_engine(folder: Path, backend: str, device: str, precision: str) -> Device | Graph:
     """What runs the model of a folder: PyTorch on a device, or another engine the graph that was exported. Loads
-    neither. Raises BertsmithError as `ready_model` does for what it is told to run by."""
+    neither. Raises BertsmithError as `ready_model` does for these arguments."""
     check_backend(backend, precision)
     if backend == "torch":
         check_has_weights(folder)

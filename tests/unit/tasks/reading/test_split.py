@@ -142,6 +142,6 @@ def test_labels_are_balanced_by_class_by_rarest_label_and_by_fifths():
     assert strata([(place, person), (place,), ()]) == ["person", "place", "none"]
     assert strata([({"text": "Rome"},), ({"text": "Oslo"}, {"text": "Rome"}), ()]) == ["some", "some", "none"]
     fifths = strata([float(number) for number in range(100)])
-    assert Counter(fifths) == {f"{20 * number}.0 to {20 * number + 19}.0": 20 for number in range(5)}
+    assert Counter(fifths) == {f"{20 * number} to {20 * number + 19}": 20 for number in range(5)}
     assert fifths == [fifths[number // 20 * 20] for number in range(100)]
     assert len(set(strata([2.5] * 10))) == 1

@@ -67,8 +67,7 @@ def tei_routes(service: Service) -> APIRouter:
         model = service.model(request, embeds, VECTORS)
         assert isinstance(model, TextModel)
         most = service.limits.answer_bytes // (_BYTES_A_NUMBER * model.width)
-        texts = listed(body.inputs)
-        asked = Asked(texts, named("inputs", zip(texts)))
+        asked = Asked(texts := listed(body.inputs), named("inputs", zip(texts)))
         encoded, states = await service.outputs(request, model, asked, body.cut, model.token_lane, most)
         found = await service.in_rows_thread(request, lambda: [list(map(short_numbers, each)) for each in states])
         return await service.answer(request, found, encoded)
@@ -101,8 +100,7 @@ def tei_routes(service: Service) -> APIRouter:
         """The pieces of texts, whole, with the characters that each stands for."""
         model = service.model(request, lambda _: True, "tokens")
         service.check_rows(texts := listed(body.inputs))
-        most = service.limits.queue_tokens
-        work = service.in_rows_thread(request, _tokens, model, texts, body.add_special_tokens, most)
+        work = service.in_rows_thread(request, _tokens, service, model, texts, body.add_special_tokens)
         return await service.answer(request, await service.in_time(work))
 
     return router
@@ -222,12 +220,12 @@ def _rows(inputs: str | list[str] | list[list[str]]) -> tuple[list[list[str]], b
     return ([texts], False) if texts else ([list(each) for each in inputs], True)
 
 
-def _tokens(model: Model, texts: Sequence[str], specials: bool, most: int) -> list[list[dict[str, Any]]]:
-    """Raises Refusal: 413 for more than `most`, 422 for a text with half of a surrogate pair."""
+def _tokens(service: Service, model: Model, texts: Sequence[str], specials: bool) -> list[list[dict[str, Any]]]:
+    """Raises Refusal: 413 for more than a queue takes, 422 for a text with half of a surrogate pair."""
     check_texts(named("inputs", zip(texts)), may_be_empty=True)
     tokenizer = model.tokenizer
     encoded = tokenizer.encode_offsets(texts, isinstance(model, RowModel) and model.reads_masks)
-    check_size("tokens in this request", sum(len(ids) for ids, _ in encoded), most)
+    check_size("tokens in this request", sum(len(ids) for ids, _ in encoded), service.limits.queue_tokens)
     special, pieces = tokenizer.special, tokenizer.pieces
     first, last = ([_special(number, pieces)] if specials else [] for number in (special.cls, special.sep))
     found = []
