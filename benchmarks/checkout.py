@@ -8,7 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-SOURCES = str(Path(__file__).resolve().parent.parent / "src")
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = str(ROOT / "src")
 
 if importlib.util.find_spec("bertsmith") is None:
     sys.path.insert(0, SOURCES)

@@ -38,10 +38,8 @@ def with_as_many_texts(records: Sequence[Record], pairs: bool, skipped: SkippedR
 
 def _fault(record: Record) -> BertsmithError:
     if record.text_b is not None:
-        what, fix = (
-            "this row has two texts, and the training rows have one",
-            "remove the second text, or rename its column",
-        )
+        what = "this row has two texts, and the training rows have one"
+        fix = "remove the second text, or rename its column"
     else:
         what = "this row has one text, and the training rows have two"
         fix = "add the second text, or name its column with --columns.text-b"

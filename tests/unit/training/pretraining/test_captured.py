@@ -217,7 +217,7 @@ def test_a_graph_with_anything_left_from_its_recording_is_refused() -> None:
     assert not is_refused(recorded)
 
 
-def test_the_graph_of_another_shape_is_not_kept() -> None:
+def test_the_graph_of_another_shape_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does an evaluation drop that of the present one, or make one of its own."""
     made_so_far: list[weakref.ref[Recording]] = []
 
@@ -234,7 +234,7 @@ def test_the_graph_of_another_shape_is_not_kept() -> None:
             evaluate(model, phase.held_out, LETTERS, CPU, compiled_step)
             kept.append([each() is not None for each in made_so_far])
     assert kept == [[True], [True], [False, True], [False, True]]
-    compiled_step._against_graph = lambda shape: "its micro-batches are large"  # type: ignore[method-assign]
+    monkeypatch.setattr(compiled_step, "_against_graph", lambda shape: "its micro-batches are large")
     take(model, optimizer, Phase.of(48, 7).builder.build(0), compiled_step)
     assert [each() for each in made_so_far] == [None, None]
     assert not compiled_step.refused
