@@ -17,7 +17,8 @@ from bertsmith.training.run_folder import Run
 from made_students import QUICK, WORDS, made_bert, made_teacher, rows
 
 Rows = list[dict[str, Any]]
-STILL = replace(QUICK, dropout=0.0, attention_dropout=0.0, windows=True, window_overlap=2, max_length=12, doc_stride=4)
+STILL = replace(QUICK, dropout=0.0, attention_dropout=0.0, max_length=12)
+IN_WINDOWS = {"qa": {"doc_stride": 4}, "choice": {}}  # the other kinds share an overlap
 
 
 def several(count: int) -> Rows:
@@ -72,10 +73,10 @@ KINDS: dict[str, tuple[str, Callable[[int], Rows]]] = {
 def test_each_kind_of_task_has_a_student(name: str, tmp_path: Path) -> None:
     kind, make = KINDS[name]
     train, dev = make(40), make(12)
-    settings = STILL if kind != "choice" else replace(STILL, windows=False)
+    windows = IN_WINDOWS.get(kind, {"windows": True, "window_overlap": 2})
+    settings = replace(STILL, **windows)
     bert = made_bert(tmp_path / "bert")
-    usual = {"windows": settings.windows, "max_length": 12, "window_overlap": 2, "doc_stride": 4, "epochs": 3}
-    teacher = made_teacher(tmp_path / "teacher", bert, train, kind, **usual)
+    teacher = made_teacher(tmp_path / "teacher", bert, train, kind, **windows, max_length=12, epochs=3)
     given: dict[str, Any] = {"task": kind, "train": train, "dev": dev}
     once = replace(settings, max_steps=1)
     bertsmith.distill(teacher, None, tmp_path / "same", **given, settings=once)
@@ -104,7 +105,7 @@ def test_a_benchmark_has_a_student(tmp_path: Path, said: pytest.LogCaptureFixtur
         path.write_text("\n".join(["sentence\tlabel", *lines]) + "\n", encoding="utf-8")
     labelled = [{**row, "label": numbers[row["label"]]} for row in rows(40, 7)]
     teacher = made_teacher(tmp_path / "teacher", made_bert(tmp_path / "bert"), labelled)
-    settings = replace(STILL, windows=False, max_length=32, student_layers=1, max_steps=2)
+    settings = replace(STILL, max_length=32, student_layers=1, max_steps=2)
     given: dict[str, Any] = {"task": "sst2", "data": tmp_path / "data", "settings": replace(settings, labels="0,1")}
     result = bertsmith.distill(teacher, None, tmp_path / "run", **given)
     assert result.rows == {"train": 40, "dev": 12}

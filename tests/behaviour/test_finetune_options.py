@@ -68,7 +68,8 @@ def test_measuring_says_how_many_rows_of_how_many_are_done(
 ) -> None:
     monkeypatch.setattr("bertsmith.tasks.task.Progress", partial(Progress, every_seconds=0.0))
     long = [{**row, "text": f"{row['text']} {row['text']}"} for row in DEV]
-    settings = replace(QUICK, epochs=1, windows=windows, window_overlap=2, max_length=12, micro_batch_tokens=100)
+    overlap = {"windows": True, "window_overlap": 2} if windows else {}
+    settings = replace(QUICK, epochs=1, max_length=12, micro_batch_tokens=100, **overlap)
     bertsmith.finetune("classify", model, TRAIN, long, tmp_path / "run", settings=settings)
     predictor = Predictor(tmp_path / "run", "cpu", precision="fp32", budget_tokens=100)
     predictor.evaluate(predictor.examples(long))
@@ -252,7 +253,8 @@ def test_long_texts_are_read_in_windows_and_nothing_is_cut(model: Path, tmp_path
     result = bertsmith.finetune("classify", model, *long, tmp_path / "run", settings=settings)
     assert result.truncated["train"].rows == result.truncated["dev"].rows == 0
     assert result.mean > 0.9
-    cut = bertsmith.finetune("classify", model, *long, None, settings=replace(settings, windows=False, epochs=1))
+    short = replace(QUICK, max_length=24, epochs=1)
+    cut = bertsmith.finetune("classify", model, *long, None, settings=short)
     assert cut.truncated["train"].rows == 160
     assert cut.mean <= cut.baseline, "without windows it never sees the word"
     assert "no better than the best answer that does not look at the text" in cut.line()

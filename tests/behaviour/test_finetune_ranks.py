@@ -127,8 +127,9 @@ def tune_others(model: Path, folder: Path) -> None:
     """What every rank does: a run of each kind of task."""
     for kind in OTHER_KINDS:
         train, dev = other_rows(kind, 41, 1), other_rows(kind, 12, 2)
-        settings = replace(SETTINGS, seeds=1, doc_stride=8, thresholds="half", micro_batch_tokens=60)
         name = "classify" if kind == "several labels" else kind
+        own = {"qa": {"doc_stride": 8}, "classify": {"thresholds": "half"}}
+        settings = replace(SETTINGS, seeds=1, micro_batch_tokens=60, **own.get(name, {}))
         bertsmith.finetune(name, model, train, dev, folder / kind, settings=settings)
 
 

@@ -78,6 +78,7 @@ def served(served_models: dict[str, Path]) -> Iterator[Served]:
             422,
             "inputs: give a text, or give a list of at most 2",
         ),
+        ("/models/labels/predict", {"inputs": ["a", "b", "c"]}, 422, 'give each row a list of its own, as in [["a"]'),
         ("/models/labels/predict", {"inputs": [[]]}, 422, "inputs: give a text, or give a list of at least 1"),
         ("/embed", [], 422, "the body: give an object"),
         ("/embed", {"inputs": "a", "dimensions": 0}, 422, "dimensions: give 1 or more"),

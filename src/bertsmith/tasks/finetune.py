@@ -42,6 +42,7 @@ from bertsmith.weights.huggingface import (
     model_folder,
     read_config,
 )
+from bertsmith.weights.stored import refuse_export
 
 # Settings that change what is written, how fast, or how a step is cut up, never what it holds; a resumed run may change
 # them.
@@ -162,6 +163,8 @@ def _prepare(
     """All rows, read and encoded; and all that decides what a run comes to."""
     folder = model_folder(asked.model)
     config = asked.shape or read_config(folder)
+    if asked.shape is None and not settings.from_scratch:
+        refuse_export(folder)  # before all rows are read
     tokenizer = load_tokenizer(folder, config)
     wanted = settings.max_length or kind.usual_length
     max_length = min(wanted, config.max_position_embeddings)

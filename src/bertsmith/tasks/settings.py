@@ -9,6 +9,16 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.sampling import Sampling
 
+# Settings that not every kind of task reads, and the kinds that do.
+_OF_CLASSES = ("class_weights", "focal", "sampling", "label_smoothing", "positive", "negative_label")
+_OF_PROBABILITIES = ("temperature", "thresholds")
+_OF_ANSWERS = ("doc_stride", "max_query_length", "n_best", "max_answer_length", "unanswerable", "null_threshold")
+_READ_BY: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*_OF_CLASSES, *_OF_PROBABILITIES), ("classify",)),
+    **dict.fromkeys(_OF_ANSWERS, ("qa",)),
+    "window_overlap": ("classify", "regress", "tag"),
+}
+
 
 @dataclass(frozen=True)
 class FinetuneSettings:
@@ -160,6 +170,17 @@ class FinetuneSettings:
         _demand(not (self.focal and self.label_smoothing), "focal", self.focal, "it without label_smoothing")
         for name in ("weight_decay", "max_gradient_norm", "focal"):
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a number from 0")
+
+    def check_read_by(self, kind: str, always_in_windows: bool) -> None:
+        """Raises BertsmithError for a setting that a kind of task does not read."""
+        plain, where = FinetuneSettings(), "fine-tuning settings"
+        for name, kinds in _READ_BY.items():
+            if kind not in kinds and getattr(self, name) != getattr(plain, name):
+                what, fix = f"{kind} has no {name.replace('_', ' ')}", f"leave it out, or use {' or '.join(kinds)}"
+                raise BertsmithError(what, where, fix)
+        if self.window_overlap != plain.window_overlap and not (self.windows or always_in_windows):
+            what = f"window_overlap is {self.window_overlap}, but long texts are cut, not read in windows"
+            raise BertsmithError(what, where, "set windows too (--windows), or leave it out")
 
 
 @dataclass(frozen=True)

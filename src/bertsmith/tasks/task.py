@@ -240,10 +240,10 @@ class Task(Answering):
     kind: its name on the command line. architecture: the class of `transformers` that reads its folder. head: the
     module of its model that is fresh, "" for none. metrics: the figures that may select the best weights, the task's
     own choice first; the highest is the best. per_token: the model gives scores for every token, not for every
-    sequence. unit_is_sequence: a step of training counts sequences, not records. favours_rare: whether there are class
-    weights, a focal loss, label smoothing and sampling. baseline_name: the best answer that does not look at the text.
-    usual_length: the most tokens of a sequence, where the user does not say. always_in_windows: long texts are read in
-    windows without the setting too. counts: training rows of each label, the most frequent first.
+    sequence. unit_is_sequence: a step of training counts sequences, not records. baseline_name: the best answer that
+    does not look at the text. usual_length: the most tokens of a sequence, where the user does not say.
+    always_in_windows: long texts are read in windows without the setting too. counts: training rows of each label, the
+    most frequent first.
     """
 
     kind: ClassVar[str]
@@ -252,7 +252,6 @@ class Task(Answering):
     metrics: ClassVar[tuple[str, ...]]
     per_token: ClassVar[bool] = False
     unit_is_sequence: ClassVar[bool] = False
-    favours_rare: ClassVar[bool] = False
     baseline_name: ClassVar[str] = "most frequent label"
     usual_length: ClassVar[int] = 128
     always_in_windows: ClassVar[bool] = False
@@ -275,14 +274,10 @@ class Task(Answering):
 
     @classmethod
     def check(cls, settings: FinetuneSettings) -> None:
-        """Raises BertsmithError for settings that this task does not have."""
+        """Raises BertsmithError for settings that this task does not read."""
         if settings.windows and cls.always_in_windows:
             say(f"{cls.kind} reads long texts in windows with or without --windows")
-        plain = FinetuneSettings()
-        for name in () if cls.favours_rare else ("class_weights", "focal", "sampling", "label_smoothing"):
-            if getattr(settings, name) != getattr(plain, name):
-                fix = "leave it out, or use classify"
-                raise BertsmithError(f"{cls.kind} has no {name.replace('_', ' ')}", "fine-tuning settings", fix)
+        settings.check_read_by(cls.kind, cls.always_in_windows)
 
     @classmethod
     def metric_of(cls, settings: FinetuneSettings) -> str:

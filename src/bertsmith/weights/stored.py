@@ -18,7 +18,7 @@ from torch import Tensor
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 
-CONFIG_FILE = "config.json"
+CONFIG_FILE, EXPORT_FILE = "config.json", "export.json"
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 # In the order in which transformers looks for them.
 _CANDIDATES = (WEIGHTS_FILES[0], f"{WEIGHTS_FILES[0]}.index.json", WEIGHTS_FILES[1], f"{WEIGHTS_FILES[1]}.index.json")
@@ -41,12 +41,21 @@ def stored_files(folder: Path) -> list[Path]:
     return [path, *(folder / shard for shard in sorted(set(_read_index(path).values())))] if _is_index(path) else [path]
 
 
+def refuse_export(folder: Path) -> None:
+    """Raises BertsmithError for a folder that `bertsmith export` wrote: it has a graph for another engine alone."""
+    if (folder / EXPORT_FILE).is_file():
+        which = "predict, embed, evaluate and serve run it by --backend onnx or --backend openvino"
+        fix = f"name the model that it was exported from; {which}"
+        raise BertsmithError("this folder is an export, without weights for PyTorch", folder, fix)
+
+
 def read_tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     """The file that holds a folder's weights, or the index of them, and its tensors under the names it gives them.
 
     Raises BertsmithError where there is no such file, where it is broken, where it holds more than tensors, and where
     shards and index differ.
     """
+    refuse_export(folder)
     path = _entry(folder)
     if path is None:
         raise BertsmithError(f"no weights here, neither {' nor '.join(WEIGHTS_FILES)}", folder, FOLDER_FIX)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import write_json
 from bertsmith.inference.backends.engines import openvino_core
@@ -160,9 +161,11 @@ def test_a_folder_of_another_kind_is_refused_with_the_command_that_helps(folders
     assert "export MODEL --to onnx" in error.value.fix
     with pytest.raises(BertsmithError, match="this is a file, not a model folder"):
         Predictor(folders("classify") / "config.json")
-    with pytest.raises(BertsmithError, match="export to onnx, without weights for PyTorch") as error:
+    with pytest.raises(BertsmithError, match="an export, without weights for PyTorch") as error:
         Predictor(folders("classify", "onnx"))
     assert "--backend onnx" in error.value.fix
+    with pytest.raises(BertsmithError, match="an export, without weights for PyTorch"):
+        bertsmith.finetune("classify", folders("classify", "onnx"), [{"text": "a", "label": ""}], [])  # before the rows
     with pytest.raises(BertsmithError, match="an export to onnx, not to openvino"):
         Predictor(folders("classify", "onnx"), backend="openvino")
     with pytest.raises(BertsmithError, match="no graph in int8") as error:

@@ -10,9 +10,8 @@ from bertsmith.base import files
 from bertsmith.base.device import PRECISIONS
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import log_choice
-from bertsmith.weights.stored import stored_files
+from bertsmith.weights.stored import EXPORT_FILE, stored_files
 
-EXPORT_FILE = "export.json"
 BACKENDS: dict[str, tuple[str, ...]] = {
     "torch": tuple(each for each in PRECISIONS if each != "auto"),
     "onnx": ("fp32", "int8"),
@@ -48,15 +47,6 @@ def check_backend(backend: str, precision: str) -> None:
     if precision not in ("auto", *BACKENDS[backend]):
         pairs = "; ".join(f"{name} in {', '.join(precisions)}" for name, precisions in BACKENDS.items())
         raise BertsmithError(f"{backend} does not run in {precision}", "backend and precision", f"there are: {pairs}")
-
-
-def check_has_weights(folder: Path) -> None:
-    """Raises BertsmithError where PyTorch is asked for the model of an exported folder."""
-    if (folder / EXPORT_FILE).is_file():
-        backend = _facts(folder)["backend"]
-        what = f"this folder is an export to {backend}, without weights for PyTorch"
-        fix = f"name the model that it was exported from; predict, embed, evaluate and serve take --backend {backend}"
-        raise BertsmithError(what, folder, fix)
 
 
 def graph_in(folder: Path, backend: str, precision: str) -> Graph:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bertsmith.base.device import Device, choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.backends.engines import PACKAGES, Run, check_installed, open_graph
-from bertsmith.inference.backends.exported import Graph, check_backend, check_has_weights, graph_in
+from bertsmith.inference.backends.exported import Graph, check_backend, graph_in
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.initial import shapes_only
@@ -24,6 +24,7 @@ from bertsmith.tasks.embedding.pooling import VectorModel
 from bertsmith.tasks.sequences import Inputs
 from bertsmith.tasks.task import Runner
 from bertsmith.weights.huggingface import load_model, read_config
+from bertsmith.weights.stored import refuse_export
 
 Build = Callable[[BertConfig, torch.dtype | None], nn.Module]
 _ROW = np.zeros((1, 3), dtype=np.int64)
@@ -115,7 +116,7 @@ def chosen_engine(folder: Path, backend: str, device: str, precision: str) -> De
     neither. Raises BertsmithError as `ready_model` does for these arguments."""
     check_backend(backend, precision)
     if backend == "torch":
-        check_has_weights(folder)
+        refuse_export(folder)
         return choose_device(device, precision)
     if device not in ("auto", "cpu"):
         fix = "use --backend torch there, or leave out --device"

@@ -16,7 +16,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size
 from bertsmith.base.versions import version_of
 from bertsmith.inference.backends.engines import PACKAGES, check_installed, open_graph
-from bertsmith.inference.backends.exported import EXPORT_FILE, GRAPH_FILES, graph_in
+from bertsmith.inference.backends.exported import GRAPH_FILES, graph_in
 from bertsmith.inference.export.int8 import MAX_LOSS, check_enough, measured_loss
 from bertsmith.inference.predictor import Predictor, read_task
 from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
@@ -32,6 +32,7 @@ from bertsmith.weights.huggingface import (
     read_config,
 )
 from bertsmith.weights.names import POOLER
+from bertsmith.weights.stored import EXPORT_FILE
 
 TARGETS = ("onnx", "openvino", "triton")
 

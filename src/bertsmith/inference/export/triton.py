@@ -17,9 +17,8 @@ import onnx
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.inference.backends.exported import EXPORT_FILE
 from bertsmith.tasks.kinds.pooled import names_of_config
-from bertsmith.weights.huggingface import CONFIG_FILE
+from bertsmith.weights.stored import CONFIG_FILE, EXPORT_FILE
 
 VERSION, GRAPH, LABELS, CONFIG, FOLDER = "1", "model.onnx", "labels.txt", "config.pbtxt", "folder"
 MOST_ROWS, DELAY_MICROSECONDS = 64, 1000

@@ -58,7 +58,6 @@ class Classify(Task):
     architectures = (architecture,)
     head = "classifier"
     metrics = ("accuracy", "macro_f1", _BINARY, "matthews", _MICRO)
-    favours_rare = True
 
     names: tuple[str, ...]
     pairs: bool | None = None

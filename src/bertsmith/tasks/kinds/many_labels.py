@@ -63,7 +63,6 @@ class ManyLabels(Task):
     architectures = (architecture,)
     head = "classifier"
     metrics = ("micro_f1", "macro_f1", "subset_accuracy", "micro_precision", "micro_recall")
-    favours_rare = True
 
     names: tuple[str, ...]
     pairs: bool | None = None

@@ -14,6 +14,8 @@ from bertsmith.inference.server.models import HALF_A_PAIR, MOST_GUESSES, Cut
 TextList = Annotated[list[str], Field(fail_fast=True)]
 Texts = str | TextList
 OneOrTwo = Annotated[list[str], Field(min_length=1, max_length=2, fail_fast=True)]
+# As OneOrTwo, but a longer one is refused by the route, with how a list of rows is written.
+OneRow = Annotated[list[str], Field(min_length=1, fail_fast=True, json_schema_extra={"maxItems": 2})]
 NoPrompt = Annotated[None, Field(description="There are no prompts here; write them into the texts.")]
 
 
@@ -38,7 +40,7 @@ class Truncation(Body):
 
 
 class PredictRequest(Truncation):
-    inputs: str | OneOrTwo | Annotated[list[OneOrTwo], Field(fail_fast=True)] = Field(
+    inputs: str | OneRow | Annotated[list[OneOrTwo], Field(fail_fast=True)] = Field(
         description="A text, by itself or in a list, a pair of texts, or a list of rows with one text or a pair each."
     )
     raw_scores: bool = Field(False, description="Numbers before the softmax or sigmoid.")

@@ -213,10 +213,13 @@ def _asked(model: RowModel, rows: Sequence[Sequence[str]], named_texts: Named) -
 
 
 def _rows(inputs: str | list[str] | list[list[str]]) -> tuple[list[list[str]], bool]:
-    """The rows of a request, and whether it is a batch."""
+    """The rows of a request, and whether it is a batch. Raises Refusal (422) for a row of more than two texts."""
     if isinstance(inputs, str):
         return [[inputs]], False
     texts = [each for each in inputs if isinstance(each, str)]
+    if len(texts) > 2:
+        fix = 'give each row a list of its own, as in [["a"], ["b"]]'
+        raise Refusal(422, f"inputs: a list of texts is one row, of a text or a pair, and this has {len(texts)}; {fix}")
     return ([texts], False) if texts else ([list(each) for each in inputs], True)
 
 
