@@ -4,8 +4,10 @@
     python benchmarks/finetune_peer.py table scores.json
 
 `peer_tasks.py` fixes rows, settings and seeds beforehand, `peer_loop.py` is the other side. Both are scored after the
-last epoch, on dev. Every run of a seed is written to the JSON file when it ends, and one that is there is not run
-again, so a killed run continues where it was. All runs of the file are in the table.
+last epoch, on dev. `--sides same-draws` is Bertsmith from the order of rows and the head that the other side draws of a
+seed: what is left of a difference then is of the program or of dropout. Every run of a seed is written to the JSON file
+when it ends, and one that is there is not run again, so a killed run continues where it was. All runs of the file are
+in the table.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from peer_tasks import MODEL, TASKS, PeerTask, Rows, rows_of
@@ -25,7 +29,7 @@ from runs_file import deviation, flags, once
 from bertsmith.base import files
 from bertsmith.base.tables import aligned
 
-OURS, THEIRS = "ours", "transformers"
+OURS, THEIRS, SAME = "ours", "transformers", "same-draws"
 FP32 = "fp32"
 FEWEST_ERRORS = 3.0
 
@@ -33,7 +37,7 @@ FEWEST_ERRORS = 3.0
 def main() -> None:
     parser, run = flags(__doc__)
     run.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
-    run.add_argument("--sides", nargs="*", default=[OURS, THEIRS], choices=[OURS, THEIRS])
+    run.add_argument("--sides", nargs="*", default=[OURS, THEIRS], choices=list(_RUNS))
     run.add_argument("--seeds", nargs="*", type=int, help="as many as the table says, from 1")
     run.add_argument("--precision", default=FP32, choices=[FP32, "bf16"], help="of ours; the other side's is fp32")
     run.add_argument("--slice", type=int, help="at most so many rows of train and dev, and one epoch: to try it out")
@@ -50,7 +54,7 @@ def main() -> None:
                 continue
             settings = asdict(task) | {"rows": list(map(len, rows[name])), "sha256": checksum(*rows[name])}
             for side in given.sides:
-                precision = given.precision if side == OURS else FP32
+                precision = FP32 if side == THEIRS else given.precision
                 key = {"task": name, "side": side, "seed": seed, "settings": settings, "precision": precision}
                 work = partial(_run, side, task, rows[name], seed, given.data / MODEL, precision)
                 once(given.out, key, ("task", "side", "seed", "precision"), work)
@@ -84,7 +88,31 @@ def _theirs(task: PeerTask, train: Rows, dev: Rows, seed: int, model: Path, prec
     return {name: float(value) for name, value in peer_loop.run(task, train, dev, seed, model).items()}
 
 
-_RUNS = {OURS: ours, THEIRS: _theirs}
+def _same_draws(task: PeerTask, train: Rows, dev: Rows, seed: int, model: Path, precision: str) -> dict[str, float]:
+    """As `ours`, with the orders and the head of the other side."""
+    import peer_loop
+
+    from bertsmith.tasks.objective import Order
+    from bertsmith.weights import huggingface
+
+    side, other = peer_loop.started(task, train, dev, seed, model)
+    *_, weight, bias = other.parameters()
+    orders = [np.array(each) for each in peer_loop.orders(len(side.train), task.epochs, seed)]
+
+    def head(module: Any, *_: Any) -> None:
+        for fresh, drawn in zip(module.parameters(), (weight, bias), strict=True):
+            fresh.data.copy_(drawn.data.view_as(fresh))
+
+    def units(order: Order, epoch: int) -> np.ndarray:
+        if len(order.examples.targets) != len(side.train):
+            sys.exit(f"{len(order.examples.targets)} units of ours, {len(side.train)} of the other side")
+        return orders[epoch - 1]
+
+    with patch.object(huggingface, "initialise", head), patch.object(Order, "units", units):
+        return ours(task, train, dev, seed, model, precision)
+
+
+_RUNS = {OURS: ours, THEIRS: _theirs, SAME: _same_draws}
 
 
 def checksum(train: Rows, dev: Rows) -> str:
@@ -94,9 +122,26 @@ def checksum(train: Rows, dev: Rows) -> str:
 
 def table_of(rows: list[dict[str, Any]]) -> list[str]:
     """For each precision of ours a line a task, in points of its metric: both means, their difference and its standard
-    error; then the mean over the tasks."""
-    precisions = sorted({row["precision"] for row in rows if row["side"] == OURS}, reverse=True)
-    return [line for precision in precisions for line in _table_of(rows, precision)] or ["no task has both sides"]
+    error; then the mean over the tasks, and the same of seeds with the same draws."""
+    precisions = sorted({row["precision"] for row in rows if row["side"] != THEIRS}, reverse=True)
+    lines = [line for each in precisions for line in [*_table_of(rows, each), *_same_table_of(rows, each)]]
+    return lines or ["no task has both sides"]
+
+
+def _same_table_of(rows: list[dict[str, Any]], precision: str) -> list[str]:
+    """A line a task: the mean difference of the seeds that both sides have from the same order and head."""
+    lines = [["task", "metric", "seeds", f"same draws, {precision}", "transformers", "difference", "standard error"]]
+    for name in TASKS:
+        same, theirs = (
+            {row["seed"]: 100 * row["score"] for row in rows if (row["task"], row["side"], row["precision"]) == each}
+            for each in ((name, SAME, precision), (name, THEIRS, FP32))
+        )
+        pairs = np.array([(same[seed], theirs[seed]) for seed in sorted(same.keys() & theirs.keys())])
+        if len(pairs):
+            differences = pairs[:, 0] - pairs[:, 1]
+            figures = (*pairs.mean(0), differences.mean(), math.sqrt(_variance_of_mean(differences)))
+            lines.append([name, TASKS[name].metric, str(len(pairs)), *(f"{each:.2f}" for each in figures)])
+    return ["", *aligned(lines, "llrrrrr")] if len(lines) > 1 else []
 
 
 def _table_of(rows: list[dict[str, Any]], precision: str) -> list[str]:

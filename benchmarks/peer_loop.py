@@ -38,14 +38,26 @@ class Side:
 
 def run(task: PeerTask, train: Rows, dev: Rows, seed: int, folder: Path) -> dict[str, float]:
     """Every metric on the dev rows after the last epoch."""
+    side, model = started(task, train, dev, seed, folder)
+    _train(model, side.train, task, seed)
+    return side.score(_outputs(model, side.dev))
+
+
+def started(task: PeerTask, train: Rows, dev: Rows, seed: int, folder: Path) -> tuple[Side, Any]:
+    """The task and the model before its first step, whose last two parameters are the head."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(seed)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     side = _SIDES[task.kind](task, tokenizer, train, dev)
-    model = side.auto.from_pretrained(folder, **side.options)
-    _train(model, side.train, task, seed)
-    return side.score(_outputs(model, side.dev))
+    return side, side.auto.from_pretrained(folder, **side.options)
+
+
+def orders(features: int, epochs: int, seed: int) -> Iterator[list[int]]:
+    """The places of the features in the order of each epoch."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        yield torch.randperm(features, generator=generator).tolist()
 
 
 def _train(model: Any, features: list[Feature], task: PeerTask, seed: int) -> None:
@@ -58,10 +70,8 @@ def _train(model: Any, features: list[Feature], task: PeerTask, seed: int) -> No
     optimizer = torch.optim.AdamW(groups, lr=task.learning_rate, eps=task.epsilon)
     steps = task.epochs * -(-len(features) // task.batch)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(task.warmup * steps), steps)
-    order = torch.Generator().manual_seed(seed)
     model.train()
-    for _ in range(task.epochs):
-        places = torch.randperm(len(features), generator=order).tolist()
+    for places in orders(len(features), task.epochs, seed):
         for start in range(0, len(places), task.batch):
             _backward(model, [features[place] for place in places[start : start + task.batch]])
             torch.nn.utils.clip_grad_norm_(model.parameters(), task.max_gradient_norm)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,6 +53,44 @@ def test_each_precision_of_ours_has_a_table(peer):
     text = "\n".join(peer.table_of(rows))
     assert text.index("ours in fp32") < text.index("mean over 1 tasks: +1.00 points") < text.index("ours in bf16")
     assert "mean over 1 tasks: -9.00 points" in text
+
+
+def test_seeds_with_the_same_draws_are_compared_one_by_one(peer):
+    rows = rows_of("squad1", [0.10, 0.12], [0.30, 0.20])
+    rows += [{**row, "side": "same-draws"} for row in rows_of("squad1", [0.29, 0.22, 0.9], [])]
+    last = peer.table_of(rows)[-1].split()
+    assert last == ["squad1", "f1", "2", "25.50", "25.00", "0.50", "1.50"]
+
+
+def test_ours_takes_the_order_and_the_head_that_the_other_side_draws(peer, tmp_path, monkeypatch):
+    import peer_loop
+    from peer_tasks import TASKS
+
+    from bertsmith.tasks.objective import Order
+    from bertsmith.weights import huggingface
+    from made_rows import made_model, rows
+
+    folder, seen = made_model(tmp_path / "model"), {}
+    task = replace(TASKS["mrpc"], epochs=2, batch=8, max_length=32)
+    whole = huggingface.load_model
+
+    def loaded(*arguments, **options):
+        seen["model"] = whole(*arguments, **options)
+        seen["head"] = [each.detach().clone() for each in seen["model"].classifier.parameters()]
+        return seen["model"]
+
+    def step(order, number, units, taken=Order.step):
+        seen.setdefault("orders", {})[number // order.epoch_steps] = units.tolist()
+        return taken(order, number, units)
+
+    monkeypatch.setattr("bertsmith.tasks.finetuning.model.load_model", loaded)
+    monkeypatch.setattr(Order, "step", step)
+    train = rows(20, 1)
+    peer._RUNS[peer.SAME](task, train, rows(12, 2), 3, folder, "fp32")
+    _, other = peer_loop.started(task, train, rows(12, 2), 3, folder)
+    for ours, theirs in zip(seen["head"], other.classifier.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs.detach(), rtol=0, atol=0)
+    assert list(seen["orders"].values()) == list(peer_loop.orders(20, 2, 3))
 
 
 def test_a_task_that_is_worse_by_three_errors_is_named(peer):
