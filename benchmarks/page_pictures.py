@@ -55,7 +55,9 @@ def main() -> None:
     for name in there:
         of_report(name, given.runs / name / "report" / "test", given.out)
     if there:
-        with tempfile.TemporaryDirectory() as profile, browsing(Path(profile)) as page:
+        # Processes of the browser may write into its profile for a moment after it has ended.
+        folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        with folder as profile, browsing(Path(profile)) as page:
             for name in there:
                 of_server(name, given.runs / name, given.out, page)
     if missing:
