@@ -43,7 +43,7 @@ def stored_files(folder: Path) -> list[Path]:
 
 def refuse_export(folder: Path) -> None:
     """Raises BertsmithError for a folder that `bertsmith export` wrote: it has a graph for another engine alone."""
-    if (folder / EXPORT_FILE).is_file():
+    if (folder / EXPORT_FILE).is_file() and _entry(folder) is None:
         which = "predict, embed, evaluate and serve run it by --backend onnx or --backend openvino"
         fix = f"name the model that it was exported from; {which}"
         raise BertsmithError("this folder is an export, without weights for PyTorch", folder, fix)
