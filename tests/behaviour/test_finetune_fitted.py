@@ -269,6 +269,8 @@ def test_a_tuned_threshold_is_used_by_everything(tuned):
         ("regress", {"sampling": "sqrt"}, "regress has no sampling"),
         ("regress", {"focal": 1.0}, "regress has no focal"),
         ("regress", {"thresholds": "half"}, "regress has no thresholds"),
+        ("regress", {"many_labels": True}, "regress has no many labels"),
+        ("regress", {"labels": "0,1,2"}, "regress has no labels"),
         ("classify", {"doc_stride": 64}, "classify has no doc stride"),
         ("classify", {"window_overlap": 8}, "long texts are cut, not read in windows"),
         ("classify", {"metric": "subset_accuracy"}, "subset_accuracy is of rows with several labels"),

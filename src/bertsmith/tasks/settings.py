@@ -10,12 +10,13 @@ from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.sampling import Sampling
 
 # Settings that not every kind of task reads, and the kinds that do.
-_OF_CLASSES = ("class_weights", "focal", "sampling", "label_smoothing", "positive", "negative_label")
-_OF_PROBABILITIES = ("temperature", "thresholds")
+_OF_RARE = ("class_weights", "focal", "sampling", "label_smoothing")
+_OF_CLASSES = ("positive", "negative_label", "many_labels", "temperature", "thresholds")
 _OF_ANSWERS = ("doc_stride", "max_query_length", "n_best", "max_answer_length", "unanswerable", "null_threshold")
 _READ_BY: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys((*_OF_CLASSES, *_OF_PROBABILITIES), ("classify",)),
+    **dict.fromkeys((*_OF_RARE, *_OF_CLASSES), ("classify",)),
     **dict.fromkeys(_OF_ANSWERS, ("qa",)),
+    "labels": ("classify", "tag"),
     "window_overlap": ("classify", "regress", "tag"),
 }
 
