@@ -95,7 +95,7 @@ def bench_predict(options: BenchOptions, folder: Path, command: str) -> Report:
         *_fastest(rows, [side.label for side in sides if side.who == OURS]),
         *(f"left out: {each}" for each in dict.fromkeys(left_out)),
     ]
-    return Report(command, {**before, "threads": str(rows[0]["threads"])}, told, rows, _tables(rows))
+    return Report(command, {**before, "threads": str(rows[0]["threads"])}, told, rows, tables(rows))
 
 
 def _sets(options: BenchOptions, tokenizer: Tokenizer) -> tuple[list[TextSet], list[str]]:
@@ -213,7 +213,7 @@ def _fastest(rows: Sequence[Mapping[str, Any]], ours: Sequence[str]) -> list[str
     return found
 
 
-def _tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
+def tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
     """A table for each case."""
     found = []
     for case in dict.fromkeys(row["case"] for row in rows):

@@ -68,7 +68,7 @@ def bench_reference(options: BenchOptions, folder: Path, command: str) -> Report
         "the device is waited for after each; latency is of one step or call, in ms",
         *(f"left out: {each}" for each in left_out),
     ]
-    return Report(command, before | ran_on, about, rows, _tables(rows))
+    return Report(command, before | ran_on, about, rows, tables(rows))
 
 
 def row_of(case: Case, seconds: Sequence[float], memory: int) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def row_of(case: Case, seconds: Sequence[float], memory: int) -> dict[str, Any]:
     }
 
 
-def _tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
+def tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
     """One of training, one of inference."""
     head = ["", "sequences/s", "mean ms", *(f"{percent}% ms" for percent in PERCENTILES), "steps", "memory"]
     found = []
