@@ -130,7 +130,7 @@ TOO_LARGE: set[str] = set()
 # Composition roots: they join the stages, and they alone see a recipe.
 FINETUNING = [
     f"tasks.finetuning.{name}"
-    for name in ("work", "teacher", "augmented", "model", "trials", "folds", "start", "finish")
+    for name in ("work", "teacher", "augmented", "model", "trials", "folds", "start", "side_by_side", "finish")
 ]
 ROOTS = {
     "training.pretrain": {*SEES["training"], "recipes", "training.pretraining.phases", "training.work"},

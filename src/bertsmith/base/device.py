@@ -167,7 +167,7 @@ def _device(name: str) -> torch.device:
 
 def _of_this_rank(device: torch.device) -> torch.device:
     """The GPU that this rank got when the ranks joined; the device itself where there is one rank."""
-    if device.type != "cuda" or ranks.world_size() == 1:
+    if device.type != "cuda" or ranks.processes() == 1:
         return device
     if str(device) == "cuda":
         return torch.device("cuda", torch.cuda.current_device())

@@ -35,6 +35,7 @@ class StoppedAfterSaving(Exception):
 
     def __init__(self, message: str, interrupted: bool = False) -> None:
         super().__init__(message)
+        self.interrupted = interrupted
         self.status = EXIT_INTERRUPTED if interrupted else EXIT_STOPPED_AFTER_SAVING
 
 

@@ -21,7 +21,8 @@ from bertsmith.tasks.benchmarks.inputs import Taken, run_inputs, tell_rows
 from bertsmith.tasks.chosen import chosen
 from bertsmith.tasks.examples import check_sources, checksums, encode_sources
 from bertsmith.tasks.finetuning.augmented import check_augmented
-from bertsmith.tasks.finetuning.finish import finish
+from bertsmith.tasks.finetuning.finish import drop_leftovers, finish
+from bertsmith.tasks.finetuning.side_by_side import train_side_by_side
 from bertsmith.tasks.finetuning.start import started
 from bertsmith.tasks.finetuning.teacher import check_teacher, distilled_identity
 from bertsmith.tasks.finetuning.work import Distilled, Work
@@ -32,7 +33,6 @@ from bertsmith.tasks.sequences import load_tokenizer
 from bertsmith.tasks.settings import DistillSettings, FinetuneSettings
 from bertsmith.tasks.task import Task
 from bertsmith.training.agreement import agree, code_facts
-from bertsmith.training.checkpoints import drop_checkpoints
 from bertsmith.training.loop import run_stages
 from bertsmith.training.records.events import Events
 from bertsmith.training.records.sinks import Outputs
@@ -153,7 +153,7 @@ def _finished(run: Run, keep_every: int) -> FinetuneResult:
     result = ranks.by_first(lambda: FinetuneResult.from_dict(files.read_json(run.model / FINETUNE_FILE), run.folder))
     say(f"this run is finished already: {run.model}; {result.line()}")
     # Where a kill came before that.
-    ranks.by_first(lambda: drop_checkpoints(run.folder, keep_every))
+    ranks.by_first(lambda: drop_leftovers(run, keep_every))
     return result
 
 
@@ -186,7 +186,9 @@ def _prepare(
 
 
 def _identity(work: Work, sources: dict[str, Source]) -> dict[str, Any]:
-    settings = settings_identity(asdict(work.settings), "settings", _FREE_SETTINGS)
+    # Runs of earlier versions have no `side_by_side`.
+    free = _FREE_SETTINGS if work.settings.side_by_side else (*_FREE_SETTINGS, "side_by_side")
+    settings = settings_identity(asdict(work.settings), "settings", free)
     rows = {f"{part}_rows": checksum for part, checksum in checksums(sources, work.parts).items()}
     model = model_identity(work.folder, "model")
     taught = {} if work.distilled is None else distilled_identity(work.distilled)
@@ -200,11 +202,14 @@ def _named(source: Source) -> str:
 def _train(work: Work, run: Run, facts: RunFacts, outputs: Outputs, resume: bool) -> FinetuneResult:
     """All seeds, and the best one's model."""
     start = time.monotonic()
-    with started(work, run, facts, resume, outputs) as (work, trainer, stages):
-        run_stages(trainer, stages)
-        trainer.write("end", {"tokens": trainer.position.tokens})
-        trainer.saver.wait()  # for the best weights
-        model, bests = trainer.objective.model, trainer.position.bests
+    if work.settings.side_by_side:
+        work, model, bests = train_side_by_side(work, run, facts, outputs, resume)
+    else:
+        with started(work, run, facts, resume, outputs) as (work, trainer, stages):
+            run_stages(trainer, stages)
+            trainer.write("end", {"tokens": trainer.position.tokens})
+            trainer.saver.wait()  # for the best weights
+            model, bests = trainer.objective.model, [(run.folder, best) for best in trainer.position.bests]
     # Without the kernels of training, as `predict` and `evaluate` run the model: to the bit what they will find.
     result = ranks.by_first(lambda: finish(work, run, model, bests, time.monotonic() - start))
     ranks.by_first(lambda: outputs.add_totals(nvidia_scores(result.tuned["dev"])))

@@ -109,6 +109,9 @@ class FinetuneSettings:
     """Also train on all but one of so many parts of the training rows, each in turn, and measure on that one; 0 not."""
     learning_curve: bool = False
     """Also train on 10% and on 30% of the training rows: whether more labels would help."""
+    side_by_side: bool = False
+    """Share out seeds, folds and shares of a learning curve over the ranks (--gpus, --ranks), each trained by one of
+    them alone, in place of all ranks training one after another together."""
     from_scratch: bool = False
     """Random weights in place of the model's: what the pre-training is worth."""
     micro_batch_tokens: int = 8192
@@ -168,6 +171,8 @@ class FinetuneSettings:
         for name in ("dropout", "attention_dropout"):
             _demand(0 <= getattr(self, name) < 1, name, getattr(self, name), "a share from 0 to below 1")
         _demand(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "a share from 0 to below 1")
+        trainings = (self.seeds > 1, self.folds, self.learning_curve)
+        _demand(any(trainings) or not self.side_by_side, "side_by_side", True, "it with seeds, folds or learning_curve")
         _demand(not (self.focal and self.label_smoothing), "focal", self.focal, "it without label_smoothing")
         for name in ("weight_decay", "max_gradient_norm", "focal"):
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a number from 0")

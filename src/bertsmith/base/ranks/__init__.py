@@ -22,18 +22,26 @@ T = TypeVar("T")
 # alone. That it lives is not judged by this, but by its heartbeats (see `watch`).
 COLLECTIVE_SECONDS = 1800.0
 _PRINT_SECONDS = 10.0
+# How long a rank may work alone, while others wait for it.
+_ALONE_DAYS = 365
+_alone = False
 # The default process group, and the group for messages between hosts that was made beside it.
 _host_group: tuple[dist.ProcessGroup, dist.ProcessGroup] | None = None
 
 
 def world_size() -> int:
-    """The number of processes; 1 if torch.distributed was not initialised."""
+    """The number of processes that work together; 1 if torch.distributed was not initialised, and in `each_alone`."""
+    return 1 if _alone else processes()
+
+
+def processes() -> int:
+    """As `world_size`, but all of them in `each_alone` too."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """The number of this process, from 0."""
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+    """The number of this process, from 0; 0 in `each_alone`."""
+    return 0 if _alone or not (dist.is_available() and dist.is_initialized()) else dist.get_rank()
 
 
 def is_first() -> bool:
@@ -84,6 +92,28 @@ def by_first(work: Callable[[], T]) -> T:
         raise outcome[1]
     result: T = outcome[0]
     return result
+
+
+def each_alone(work: Callable[[], T]) -> list[T]:
+    """Calls `work` on every rank as if there were no other one; gives the result of every rank, in their order, when
+    the last one is done. It must be picklable.
+
+    An error is raised on its own rank at once: the others leave as they do when any rank fails.
+    """
+    global _alone
+    several = world_size() > 1
+    group = dist.new_group(backend="gloo", timeout=timedelta(days=_ALONE_DAYS)) if several else None
+    before, _alone = _alone, True
+    try:
+        value = work()
+    finally:
+        _alone = before
+    if group is None:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value, group=group)
+    dist.destroy_process_group(group)
+    return values
 
 
 def check_joined() -> None:

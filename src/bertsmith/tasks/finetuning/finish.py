@@ -13,6 +13,7 @@ from bertsmith.base import files
 from bertsmith.base.log import say
 from bertsmith.model.distillation.maps import without_maps
 from bertsmith.tasks.finetuning.folds import drop_scores, out_of_fold
+from bertsmith.tasks.finetuning.side_by_side import drop_trials
 from bertsmith.tasks.finetuning.trials import FOLD, SHARE, trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.nvidia_results import NVIDIA_FILE, nvidia_results
@@ -24,11 +25,15 @@ from bertsmith.training.run_folder import Run
 from bertsmith.weights.huggingface import FINETUNE_FILE, TASK_FILE, FolderContents, read_config, save_model
 
 
-def finish(work: Work, run: Run, model: nn.Module, bests: Sequence[Best], seconds: float) -> FinetuneResult:
-    """Writes the results of all seeds, and the weights that are kept as the finished model."""
+def finish(
+    work: Work, run: Run, model: nn.Module | None, bests: Sequence[tuple[Path, Best]], seconds: float
+) -> FinetuneResult:
+    """Writes the results of all seeds, and the weights that are kept as the finished model. model: after the last step;
+    on the first rank never None. bests: each with the run folder that has them."""
+    assert model is not None
     keep = work.settings.keep_seed
     if keep != LAST:  # those of the last step are the model's
-        load_best(run.folder, bests[kept_seed(keep, [best.score for best in bests])], model)
+        load_best(*bests[kept_seed(keep, [best.score for _, best in bests])], model)
     model = without_maps(model)
     device = next(model.parameters()).device
     runner = Runner(device, work.settings.micro_batch_tokens)
@@ -44,9 +49,15 @@ def finish(work: Work, run: Run, model: nn.Module, bests: Sequence[Best], second
     # Before the model, which makes the run a finished one.
     files.write_json(run.folder / FINETUNE_FILE, result.to_dict())
     _save(model, work, result, run.model)
-    drop_checkpoints(run.folder, work.settings.keep_every)
-    drop_scores(run.folder)
+    drop_leftovers(run, work.settings.keep_every)
     return result
+
+
+def drop_leftovers(run: Run, keep_every: int) -> None:
+    """Removes what a finished run needs no more."""
+    drop_checkpoints(run.folder, keep_every)
+    drop_trials(run.folder, keep_every)
+    drop_scores(run.folder)
 
 
 def _tuned(work: Work, model: nn.Module, runner: Runner, report: Path) -> tuple[Work, dict[str, dict[str, float]]]:

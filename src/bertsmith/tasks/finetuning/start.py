@@ -19,7 +19,7 @@ from bertsmith.tasks.finetuning.augmented import with_augmented
 from bertsmith.tasks.finetuning.folds import keeper
 from bertsmith.tasks.finetuning.model import build_model, optimizer_of
 from bertsmith.tasks.finetuning.teacher import teaching_of
-from bertsmith.tasks.finetuning.trials import trials
+from bertsmith.tasks.finetuning.trials import trial_folder, trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.objective import TaskObjective
@@ -41,18 +41,20 @@ from bertsmith.training.run_folder import Run, RunFacts
 
 @contextmanager
 def started(
-    work: Work, run: Run, facts: RunFacts, resume: bool = False, outputs: Outputs | None = None
+    work: Work, run: Run, facts: RunFacts, resume: bool = False, outputs: Outputs | None = None, only: int = 0
 ) -> Iterator[tuple[Work, Trainer, Mapping[int, Callable[[], Stage]]]]:
     """The work with its augmented rows, the trainer of a run, at its newest checkpoint with `resume`, and the stages as
-    `run_stages` takes them.
+    `run_stages` takes them. only: the number of a stage that is trained by itself, in the folder of its trial; 0 for
+    all.
 
     Random states of torch are as before when the block ends. Raises BertsmithError as `trainer_of` does, and where
     ranks start from different weights.
     """
     settings = work.settings
-    device, started_on = start_device(settings.device, settings.precision, True, facts.started_on, run.folder)
+    folder = run.folder if not only else trial_folder(run.folder, trials(work)[only - 1])
+    device, started_on = start_device(settings.device, settings.precision, True, facts.started_on, folder)
     work, made = with_augmented(work, run.folder, device, facts.started_on)
-    checkpoint = newest_checkpoint(run.folder, resume)
+    checkpoint = newest_checkpoint(folder, resume)
     model = together(lambda: build_model(work, device, settings.seed))
     if checkpoint is None:
         agree(lambda: {"weights": checksum(model.state_dict())})
@@ -65,23 +67,19 @@ def started(
     started_on |= made | cut_of_run(facts.started_on, position, cut, drops)
     objective = _objective(work, model, device, keeper(run.folder))
     cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep, settings.keep_every)
-    stages = trials(work)
-    steps = sum(each.steps for each in stages)
+    stages = {number: each for number, each in enumerate(trials(work), start=1) if only in (0, number)}
+    steps = sum(each.steps for each in stages.values())
     with (
         torch.random.fork_rng([] if device.is_cpu else [device.torch_device]),
         trainer_of(
-            run.folder,
+            folder,
             replace(facts, started_on=started_on),
             objective,
             optimizer,
             TrainerSettings(device, cadence, position, resume, steps, keeps_best=True, outputs=outputs or Outputs()),
         ) as trainer,
     ):
-        yield (
-            work,
-            trainer,
-            {number: partial(each.stage, number, device) for number, each in enumerate(stages, start=1)},
-        )
+        yield work, trainer, {number: partial(each.stage, number, device) for number, each in stages.items()}
 
 
 def _objective(work: Work, model: nn.Module, device: Device, keep: Callable[[str, Floats], None]) -> TaskObjective:

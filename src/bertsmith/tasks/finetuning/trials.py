@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from bertsmith.tasks.task import Examples
 from bertsmith.training.loop import Stage, Trainer
 
 SHARE, FOLD, SEED = "share", "fold", "seed"
+TRIALS_FOLDER = "trials"
 SHARES = (10, 30)
 """Of the training rows, in percent, that a learning curve is drawn over, beside all of them."""
 
@@ -59,6 +61,11 @@ class Trial:
         records = self.work.parts["train"].records
         rows = self.work.examples([records[row] for row in self.fold])
         return {"dev": replace(rows, part=self.name)}
+
+    @property
+    def measured(self) -> str:
+        """What the rows are called that it is measured on."""
+        return "dev" if self.fold is None else "out-of-fold"
 
     @property
     def name(self) -> str:
@@ -123,8 +130,13 @@ class Trial:
             select=self.work.metric if self.kind == SEED else "",
             keep_all=settings.keep_seed == MEDIAN,
             patience=settings.patience if self.kind == SEED else 0,
-            rows="dev" if self.fold is None else "out-of-fold",
+            rows=self.measured,
         )
+
+
+def trial_folder(run: Path, trial: Trial) -> Path:
+    """Where a trial is trained that ranks do not train together, with all that a run folder has but a model."""
+    return run / TRIALS_FOLDER / trial.name
 
 
 def trials(work: Work) -> list[Trial]:

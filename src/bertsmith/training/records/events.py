@@ -44,16 +44,16 @@ class Events:
         self._known: set[str] | None = None
         self._refused = ""
 
-    def open(self, folder: Path, environment: Mapping[str, Any], step: Callable[[], int]) -> None:
-        """Writes into the folder from here on, first what there is already.
+    def open(self, folder: Path, environment: Mapping[str, Any] | None, step: Callable[[], int]) -> None:
+        """Writes into the folder from here on, first what waits.
 
-        environment: of the start. step: gives the present one.
+        environment: of the start, None where the folder has it. step: gives the present one.
         """
         number = rank()
         with self._lock:
-            self._path = folder / (EVENTS_FILE if number == 0 else f"events.rank-{number}.jsonl")
+            self._path, self._known = folder / (EVENTS_FILE if number == 0 else f"events.rank-{number}.jsonl"), None
             self._step = step
-            if number == 0:
+            if number == 0 and environment is not None:
                 self._waiting.insert(0, (ENVIRONMENT, dict(environment)))
             self._put()
 

@@ -1,0 +1,233 @@
+"""Trainings side by side, each on a rank of its own, are to the bit those of one process, one after another."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import bertsmith
+from bertsmith.base import ranks
+from bertsmith.base.errors import BertsmithError
+from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.training.loop import Stage, Trainer
+from bertsmith.training.objective import Step
+from bertsmith.training.records.events import EVENTS_FILE
+from bertsmith.training.records.sinks import Outputs
+from bertsmith.training.run_folder import Run
+from made_kills import Moment, drawing, ran
+from made_ranks import BERTSMITH, ended, started
+from made_rows import QUICK, made_model, rows
+from made_runs import figures, weights
+
+TRAIN, DEV, TEST = rows(70, 1), rows(30, 2), rows(12, 3)
+SETTINGS = replace(
+    QUICK, epochs=3, seeds=3, folds=2, learning_curve=True, patience=1, log_every=2, save_every=2, dropout=0.2,
+    report=True,
+)  # fmt: skip
+BESIDE = replace(SETTINGS, side_by_side=True)
+TRAININGS = ["share-10", "share-30", "fold-1", "fold-2", "seed-42", "seed-43", "seed-44"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_model(tmp_path_factory.mktemp("encoder"))
+
+
+def tune(model: Path, out: Path | None, settings: FinetuneSettings, given: Path | None = None) -> None:
+    """What every rank does. given: where each rank writes the scores that it was given."""
+    torch.set_num_threads(1)
+    resume = out is not None
+    result = bertsmith.finetune("classify", model, TRAIN, DEV, out, test=TEST, settings=settings, resume=resume)
+    if given is not None:
+        (given / f"{ranks.rank()}.json").write_text(json.dumps(result.scores), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def unbroken(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = tmp_path_factory.mktemp("unbroken") / "run"
+    ran(tune, 1, model, run, SETTINGS)
+    return Run(run)
+
+
+def outcome(run: Run) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run.folder / "finetune.json").read_text(encoding="utf-8"))
+    return {name: value for name, value in found.items() if name != "seconds"}
+
+
+def check_equal(found: Run, alone: Run) -> None:
+    """Records, results, reports and weights to the bit; and nothing is left of the trainings' own folders."""
+    free = {f"seconds_left_in_{kind}" for kind in ("share", "fold", "seed")}
+    ours, theirs = ([{name: record[name] for name in record.keys() - free} for record in figures(each)]
+                    for each in (found, alone))  # fmt: skip
+    assert ours == theirs
+    assert outcome(found) == outcome(alone)
+    assert weights(found) == weights(alone)
+    listed = [sorted(str(path.relative_to(run.folder)) for path in run.folder.rglob("*")) for run in (found, alone)]
+    assert [each for each in listed[0] if "tensorboard" not in each] == [
+        each for each in listed[1] if "tensorboard" not in each
+    ]
+    for path in (alone.folder / "report").rglob("*.json"):
+        assert (found.folder / path.relative_to(alone.folder)).read_bytes() == path.read_bytes(), path
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_trainings_side_by_side_are_those_of_one_process(
+    unbroken: Run, model: Path, tmp_path: Path, count: int
+) -> None:
+    run = Run(tmp_path / "run")
+    ran(tune, count, model, run.folder, BESIDE, tmp_path)
+    check_equal(run, unbroken)
+    given = [json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(count)]
+    assert all(each == given[0] for each in given), "every rank is given the result"
+    named = [(kind, each[kind]) for each in run.metrics() for kind in ("share", "fold", "seed") if kind in each]
+    assert [f"{kind}-{label}" for kind, label in dict.fromkeys(named)] == TRAININGS
+
+
+@pytest.mark.parametrize("keep", ["median", "last"])
+def test_the_model_of_the_same_seed_is_kept(model: Path, tmp_path: Path, keep: str) -> None:
+    runs = {count: Run(tmp_path / str(count)) for count in (1, 2)}
+    for count, run in runs.items():
+        seeds = replace(QUICK, epochs=2, seeds=3, keep_seed=keep, side_by_side=count == 2)
+        ran(tune, count, model, run.folder, seeds)
+    check_equal(runs[2], runs[1])
+
+
+def on_which_rank(model: Path, folder: Path) -> None:
+    """What every rank does: it notes which trainings it enters, and when it takes steps."""
+    enter, number = Trainer.enter, ranks.rank()
+
+    def entered(self: Trainer, stage: Stage) -> None:
+        with open(folder / f"entered-{number}", "a", encoding="utf-8") as file:
+            file.write(f"{stage.kind}-{stage.label}\n")
+        enter(self, stage)
+
+    Trainer.enter = entered  # type: ignore[method-assign]
+    tune(model, folder / "run", BESIDE)
+
+
+def test_each_training_is_done_once_and_by_one_rank(model: Path, tmp_path: Path) -> None:
+    ran(on_which_rank, 2, model, tmp_path)
+    done = [(tmp_path / f"entered-{rank}").read_text(encoding="utf-8").split() for rank in range(2)]
+    assert done[0] == TRAININGS[::2], "the last seed is the first rank's"
+    assert done[1] == TRAININGS[1::2]
+
+
+def test_killed_at_random_moments_and_resumed_by_other_ranks_they_are_unbroken(
+    unbroken: Run, model: Path, tmp_path: Path
+) -> None:
+    draw = drawing()
+    for count in (2, 3, 1):
+        ran(tune, count, model, tmp_path / "run", BESIDE, kill=Moment(draw.randint(1, 12), draw.random() * 0.05))
+    ran(tune, 2, model, tmp_path / "run", BESIDE)
+    check_equal(Run(tmp_path / "run"), unbroken)
+
+
+def stopped(model: Path, run: Path, after: int, signalled: tuple[int, ...]) -> None:
+    """What every rank does: those that are named get a signal after a step of their first training."""
+    advance, number, sent = Trainer._advance, ranks.rank(), list[bool]()
+
+    def advancing(self: Trainer, step: Step) -> None:
+        advance(self, step)
+        if number in signalled and self.position.step == after and not sent:
+            sent.append(True)
+            signal.raise_signal(signal.SIGTERM)
+
+    Trainer._advance = advancing  # type: ignore[method-assign]
+    with pytest.raises(StoppedAfterSaving, match="stopped; run the same command again to resume"):
+        tune(model, run, BESIDE)
+
+
+@pytest.mark.parametrize("signalled", [(0, 1), (1,)], ids=["both ranks", "rank 1 alone"])
+def test_a_signal_stops_all_when_each_has_saved_or_is_done(
+    unbroken: Run, model: Path, tmp_path: Path, signalled: tuple[int, ...]
+) -> None:
+    ran(stopped, 2, model, tmp_path / "run", 2, signalled)
+    run = Run(tmp_path / "run")
+    assert (run.folder / "stopped").exists()
+    assert not run.model.exists()
+    assert sorted(path.name for path in (run.folder / "trials").iterdir()) == (
+        ["share-10", "share-30"] if len(signalled) == 2 else sorted({*TRAININGS[::2], "share-30"})
+    )
+    ran(tune, 2, model, tmp_path / "run", BESIDE)
+    check_equal(run, unbroken)
+
+
+def test_a_run_that_was_begun_side_by_side_is_not_resumed_in_another_way(model: Path, tmp_path: Path) -> None:
+    ran(stopped, 2, model, tmp_path / "run", 2, (0, 1))
+    with pytest.raises(BertsmithError, match=r"settings\.side_by_side was True, is not given"):
+        tune(model, tmp_path / "run", SETTINGS)
+
+
+def no_folder(model: Path, folder: Path) -> None:
+    tune(model, None, BESIDE, folder)
+
+
+def test_no_folder_is_needed(unbroken: Run, model: Path, tmp_path: Path) -> None:
+    ran(no_folder, 2, model, tmp_path)
+    scores = [each["score"] for each in outcome(unbroken)["seeds"]]
+    assert [json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(2)] == [scores] * 2
+
+
+def test_checkpoints_to_be_kept_for_good_stay_in_the_folders_of_the_trainings(model: Path, tmp_path: Path) -> None:
+    ran(tune, 2, model, tmp_path / "run", replace(BESIDE, keep_every=4))
+    kept = {path.parent.name: path.name for path in (tmp_path / "run" / "trials").glob("*/step-*")}
+    assert set(kept) <= set(TRAININGS)
+    assert "seed-42" in kept
+
+
+def test_a_single_training_has_nothing_beside_it() -> None:
+    with pytest.raises(BertsmithError, match="use it with seeds, folds or learning_curve"):
+        replace(QUICK, side_by_side=True)
+
+
+def test_the_steps_of_several_trainings_are_not_profiled(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(BertsmithError, match="several trainings at a time are not profiled"):
+        bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=BESIDE, outputs=Outputs(profile=2))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_and_names_the_training(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss, calls = Classify.loss, [0]
+
+    def broken(*given: Any) -> Any:
+        calls[0] += 1
+        found = loss(*given)
+        return replace(found, loss=found.loss * float("nan")) if calls[0] == 5 else found
+
+    monkeypatch.setattr(Classify, "loss", broken)
+    with pytest.raises(BertsmithError, match="not finite") as caught:
+        tune(model, tmp_path / "run", replace(BESIDE, folds=0, learning_curve=False))
+    assert "seed 42, step 5" in str(caught.value)
+
+
+def test_from_the_command_line(tmp_path: Path, model: Path) -> None:
+    for name, some in (("train", TRAIN), ("dev", DEV)):
+        text = "".join(json.dumps(each) + "\n" for each in some)
+        (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    rows_of = ["--train", str(tmp_path / "train.jsonl"), "--dev", str(tmp_path / "dev.jsonl")]
+    how = [f"--{name}={value}" for name, value in (("seeds", 3), ("epochs", 2), ("batch", 16), ("max-length", 32))]
+    how += ["--device=cpu", "--precision=fp32"]
+    call = ["finetune", "classify", "--model", str(model), *rows_of, *how]
+    log = tmp_path / "log"
+    runs = {name: Run(tmp_path / name) for name in ("beside", "alone")}
+    for name, more in (("beside", ["--ranks", "2", "--side-by-side"]), ("alone", [])):
+        command = [*BERTSMITH, *call, "--out", str(runs[name].folder), *more]
+        assert ended(started(command, log, OMP_NUM_THREADS="1")) == 0, log.read_text()
+        if name == "beside":
+            said = log.read_text()
+            assert "3 trainings side by side on 2 ranks, of which this log shows seed-42, seed-44" in said
+            assert re.search(r"^seed 43: dev accuracy 0\.\d{4}, 0\.\d{4}$", said, re.MULTILINE), said
+    assert weights(runs["beside"]) == weights(runs["alone"])
+    events = [json.loads(line) for line in (runs["beside"].folder / EVENTS_FILE).read_text().splitlines()]
+    assert [each["kind"] for each in events].count("environment") == 1
