@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import bertsmith
+import made_students
 from bertsmith.base import ranks
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.stopping import StoppedAfterSaving
@@ -209,6 +210,25 @@ def test_a_gradient_that_is_not_finite_ends_the_run_and_names_the_training(
     with pytest.raises(BertsmithError, match="not finite") as caught:
         tune(model, tmp_path / "run", replace(BESIDE, folds=0, learning_curve=False))
     assert "seed 42, step 5" in str(caught.value)
+
+
+def distil(teacher: Path, student: Path, out: Path, beside: bool) -> None:
+    """What every rank does: a student of two seeds with augmented rows."""
+    torch.set_num_threads(1)
+    changes = {"augment": 1, "augment_model": str(student), "label_augmented": True, "side_by_side": beside}
+    settings = replace(made_students.QUICK, seeds=2, dropout=0.1, attention_dropout=0.1, **changes)
+    train, dev = made_students.rows(40, 1), made_students.rows(16, 2)
+    bertsmith.distill(teacher, student, out, task="classify", train=train, dev=dev, settings=settings)
+
+
+def test_students_side_by_side_learn_from_the_same_augmented_rows(tmp_path: Path) -> None:
+    bert = made_students.made_bert(tmp_path)
+    teacher = made_students.made_teacher(tmp_path / "teacher", bert, made_students.rows(40, 1))
+    for count in (1, 2):
+        ran(distil, count, teacher, bert, tmp_path / str(count), count == 2)
+    alone, beside = (Run(tmp_path / str(count)) for count in (1, 2))
+    assert (beside.folder / "augmented.jsonl").read_bytes() == (alone.folder / "augmented.jsonl").read_bytes()
+    check_equal(beside, alone)
 
 
 def test_from_the_command_line(tmp_path: Path, model: Path) -> None:

@@ -61,7 +61,7 @@ def train_side_by_side(
     say(f"{len(every)} trainings side by side on {count} ranks, of which this log shows {shown}")
     if count > len(every):
         warn(f"{count - len(every)} of {count} ranks have nothing to do in {len(every)} trainings", of_all_ranks=True)
-    facts = replace(facts, started_on={**facts.started_on, **_made_rows(work, run, facts)})
+    facts = replace(facts, started_on=_started_together(work, run, facts))
     ranks.by_first(lambda: claim(run.folder, facts, None))
     last: list[tuple[Work, nn.Module]] = []
 
@@ -77,6 +77,7 @@ def train_side_by_side(
                 except StoppedAfterSaving as stopped:
                     return _Trained(positions, stopped.interrupted)
                 last.append((of, model))
+                del of, model
         return _Trained(positions, signal.interrupted if signal.requested else None)
 
     found = ranks.each_alone(train)
@@ -95,14 +96,16 @@ def train_side_by_side(
     return work, model, [(folder, best) for folder in seeds for best in ended[folder].bests]
 
 
-def _made_rows(work: Work, run: Run, facts: RunFacts) -> dict[str, str]:
-    """What all ranks make together before each trial takes it from the run folder: augmented rows."""
+def _started_together(work: Work, run: Run, facts: RunFacts) -> dict[str, str]:
+    """What each trial is started on. All ranks choose their devices together, and make the augmented rows, which each
+    trial then takes from the run folder."""
     settings = work.settings
-    device, _ = start_device(settings.device, settings.precision, True, facts.started_on, run.folder)
+    device, started_on = start_device(settings.device, settings.precision, True, facts.started_on, run.folder)
     try:
-        return with_augmented(work, run.folder, device, facts.started_on)[1]
+        _, made = with_augmented(work, run.folder, device, facts.started_on)
     finally:
         end_training()
+    return started_on | made
 
 
 def _trained_alone(
