@@ -129,19 +129,23 @@ def table_of(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _same_table_of(rows: list[dict[str, Any]], precision: str) -> list[str]:
-    """A line a task: the mean difference of the seeds that both sides have from the same order and head."""
-    lines = [["task", "metric", "seeds", f"same draws, {precision}", "transformers", "difference", "standard error"]]
+    """A line a task: the mean difference of the seeds that both sides have from the same order and head, and the mean
+    of ours from its own ones where the same seeds were run."""
+    head = ["task", "metric", "seeds", f"same draws, {precision}", "transformers", "difference", "standard error"]
+    lines = [[*head, "own draws"]]
     for name in TASKS:
-        same, theirs = (
+        same, theirs, own = (
             {row["seed"]: 100 * row["score"] for row in rows if (row["task"], row["side"], row["precision"]) == each}
-            for each in ((name, SAME, precision), (name, THEIRS, FP32))
+            for each in ((name, SAME, precision), (name, THEIRS, FP32), (name, OURS, precision))
         )
-        pairs = np.array([(same[seed], theirs[seed]) for seed in sorted(same.keys() & theirs.keys())])
-        if len(pairs):
-            differences = pairs[:, 0] - pairs[:, 1]
-            figures = (*pairs.mean(0), differences.mean(), math.sqrt(_variance_of_mean(differences)))
-            lines.append([name, TASKS[name].metric, str(len(pairs)), *(f"{each:.2f}" for each in figures)])
-    return ["", *aligned(lines, "llrrrrr")] if len(lines) > 1 else []
+        seeds = sorted(same.keys() & theirs.keys())
+        if seeds:
+            differences = np.array([same[seed] - theirs[seed] for seed in seeds])
+            means = (np.mean([side[seed] for seed in seeds]) for side in (same, theirs))
+            figures = (*means, differences.mean(), math.sqrt(_variance_of_mean(differences)))
+            ours = f"{np.mean([own[seed] for seed in seeds]):.2f}" if own.keys() >= set(seeds) else "-"
+            lines.append([name, TASKS[name].metric, str(len(seeds)), *(f"{each:.2f}" for each in figures), ours])
+    return ["", *aligned(lines, "llrrrrrr")] if len(lines) > 1 else []
 
 
 def _table_of(rows: list[dict[str, Any]], precision: str) -> list[str]:

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import bertsmith
 import made_students
-from bertsmith.base import ranks
+from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.report.reading import read_runs
+from bertsmith.tasks.finetuning import side_by_side, start
 from bertsmith.tasks.kinds.classify import Classify
 from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.loop import Stage, Trainer
 from bertsmith.training.objective import Step
 from bertsmith.training.records.events import EVENTS_FILE
+from bertsmith.training.records.meters import read_metrics
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run_folder import Run
-from made_kills import Moment, drawing, ran
+from made_kills import Moment, Rename, drawing, ran
 from made_ranks import BERTSMITH, ended, started
 from made_rows import QUICK, made_model, rows
 from made_runs import figures, weights
@@ -72,10 +79,13 @@ def check_equal(found: Run, alone: Run) -> None:
     assert ours == theirs
     assert outcome(found) == outcome(alone)
     assert weights(found) == weights(alone)
-    listed = [sorted(str(path.relative_to(run.folder)) for path in run.folder.rglob("*")) for run in (found, alone)]
-    assert [each for each in listed[0] if "tensorboard" not in each] == [
-        each for each in listed[1] if "tensorboard" not in each
-    ]
+    # Of TensorBoard's files the name is that of the process; other ranks have files for their warnings.
+    listed = [
+        sorted(str(path.relative_to(run.folder)) for path in run.folder.rglob("*") if path.parent.name != "tensorboard"
+               and not path.match("events.rank-*"))
+        for run in (found, alone)
+    ]  # fmt: skip
+    assert listed[0] == listed[1]
     for path in (alone.folder / "report").rglob("*.json"):
         assert (found.folder / path.relative_to(alone.folder)).read_bytes() == path.read_bytes(), path
 
@@ -132,6 +142,109 @@ def test_killed_at_random_moments_and_resumed_by_other_ranks_they_are_unbroken(
     check_equal(Run(tmp_path / "run"), unbroken)
 
 
+@pytest.mark.parametrize("file", ["events.jsonl", "model"])
+def test_killed_when_all_are_trained_and_resumed_they_are_unbroken(
+    unbroken: Run, model: Path, tmp_path: Path, file: str
+) -> None:
+    ran(tune, 2, model, tmp_path / "run", BESIDE, kill=Rename(f"run/{file}"))
+    assert not Run(tmp_path / "run").is_finished()
+    ran(tune, 2, model, tmp_path / "run", BESIDE)
+    check_equal(Run(tmp_path / "run"), unbroken)
+
+
+TWO = replace(QUICK, epochs=2, seeds=2, side_by_side=True)
+
+
+def test_a_rank_without_a_training_is_warned_of_and_waits(model: Path, tmp_path: Path) -> None:
+    ran(tune, 1, model, tmp_path / "alone", replace(TWO, side_by_side=False))
+    ran(tune, 3, model, tmp_path / "run", TWO)
+    check_equal(Run(tmp_path / "run"), Run(tmp_path / "alone"))
+    (said,) = (tmp_path / "run").glob("events.jsonl")
+    assert "1 of 3 ranks have nothing to do in 2 trainings" in said.read_text(encoding="utf-8")
+
+
+def stopped_while_one_waits(model: Path, folder: Path) -> None:
+    """What every rank does: the first one waits in a step until the other one is done, then both get a signal."""
+    train, advance, done = side_by_side._train_alone, Trainer._advance, folder / "done"
+
+    def trained(*given: Any) -> Any:
+        position = train(*given)
+        if ranks.processes() > 1 and dist.get_rank():
+            files.write_text(done, str(os.getpid()))
+        return position
+
+    def advancing(self: Trainer, step: Step) -> None:
+        advance(self, step)
+        if not dist.get_rank() and self.position.step == 2:
+            while not done.exists():
+                time.sleep(0.05)
+            time.sleep(0.5)  # until it waits
+            os.kill(int(done.read_text()), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+
+    side_by_side._train_alone = trained
+    Trainer._advance = advancing  # type: ignore[method-assign]
+    with pytest.raises(StoppedAfterSaving, match="stopped; run the same command again to resume"):
+        tune(model, folder / "run", TWO)
+
+
+def test_a_signal_while_a_rank_waits_for_the_others_stops_both(model: Path, tmp_path: Path) -> None:
+    ran(tune, 1, model, tmp_path / "alone", replace(TWO, side_by_side=False))
+    ran(stopped_while_one_waits, 2, model, tmp_path)
+    assert (tmp_path / "run" / "stopped").exists()
+    ran(tune, 2, model, tmp_path / "run", TWO)
+    check_equal(Run(tmp_path / "run"), Run(tmp_path / "alone"))
+
+
+@pytest.mark.parametrize("place", ["build_model", "load_best"])
+def test_a_signal_between_two_trainings_stops_the_run(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """While a model is built, and while a training is ended."""
+    built, joined, calls = start.build_model, Saver.wait, [0]
+
+    def building(*given: Any) -> Any:
+        calls[0] += 1
+        if place == "build_model" and calls[0] == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return built(*given)
+
+    def waiting(self: Saver) -> None:
+        joined(self)
+        if place != "build_model" and calls[0] == 1:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(start, "build_model", building)
+    monkeypatch.setattr(Saver, "wait", waiting)
+    with pytest.raises(StoppedAfterSaving):
+        tune(model, tmp_path / "run", replace(TWO, seeds=3))
+    assert calls[0] <= 2, "no further training was begun"
+    assert sum(each["kind"] == "end" for path in tmp_path.glob("run/trials/*/metrics.jsonl")
+               for each in read_metrics(path)) == 1  # fmt: skip
+
+
+def test_the_file_for_dllogger_has_the_time_of_the_training(model: Path, tmp_path: Path) -> None:
+    outputs = Outputs(dllogger=tmp_path / "dllogger.json")
+    bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=TWO, outputs=outputs)
+    lines = (tmp_path / "dllogger.json").read_text(encoding="utf-8").splitlines()
+    (totals,) = [line for line in lines if "e2e_train_time" in line and '"LOG"' in line]
+    found = json.loads(totals.partition(" ")[2])["data"]
+    assert found["e2e_train_time"] > found["raw_train_time"] > 0
+
+
+def test_records_that_are_missing_are_an_error(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave = side_by_side._leave_if_stopped
+
+    def losing(run: Run, *given: Any) -> None:
+        (run.folder / "trials" / "seed-42" / "metrics.jsonl").unlink()
+        leave(run, *given)
+
+    monkeypatch.setattr(side_by_side, "_leave_if_stopped", losing)
+    monkeypatch.setattr(files, "wait_for", lambda path: None)
+    with pytest.raises(BertsmithError, match="records of this training are missing"):
+        tune(model, tmp_path / "run", TWO)
+
+
 def stopped(model: Path, run: Path, after: int, signalled: tuple[int, ...]) -> None:
     """What every rank does: those that are named get a signal after a step of their first training."""
     advance, number, sent = Trainer._advance, ranks.rank(), list[bool]()
@@ -162,6 +275,15 @@ def test_a_signal_stops_all_when_each_has_saved_or_is_done(
     check_equal(run, unbroken)
 
 
+def test_a_report_says_where_the_trainings_are_until_all_are_done(model: Path, tmp_path: Path) -> None:
+    ran(stopped, 2, model, tmp_path / "run", 2, (0, 1))
+    (tmp_path / "run" / "stopped").unlink()
+    (read,) = read_runs([tmp_path / "run"])
+    assert read.state == "trains side by side: see share-10, share-30 in its folder trials"
+    (one,) = read_runs([tmp_path / "run" / "trials" / "share-10"])
+    assert one.state == "stopped by a signal after saving, to be resumed"
+
+
 def test_a_run_that_was_begun_side_by_side_is_not_resumed_in_another_way(model: Path, tmp_path: Path) -> None:
     ran(stopped, 2, model, tmp_path / "run", 2, (0, 1))
     with pytest.raises(BertsmithError, match=r"settings\.side_by_side was True, is not given"):
@@ -180,9 +302,19 @@ def test_no_folder_is_needed(unbroken: Run, model: Path, tmp_path: Path) -> None
 
 def test_checkpoints_to_be_kept_for_good_stay_in_the_folders_of_the_trainings(model: Path, tmp_path: Path) -> None:
     ran(tune, 2, model, tmp_path / "run", replace(BESIDE, keep_every=4))
-    kept = {path.parent.name: path.name for path in (tmp_path / "run" / "trials").glob("*/step-*")}
-    assert set(kept) <= set(TRAININGS)
-    assert "seed-42" in kept
+    left = [path.relative_to(tmp_path / "run" / "trials") for path in (tmp_path / "run" / "trials").glob("*/*")]
+    assert {path.name[:5] for path in left} <= {"step-", "best-"}
+    assert {path.parent.name for path in left} <= set(TRAININGS)
+    assert "seed-42" in {path.parent.name for path in left}
+
+
+def test_a_folder_of_that_name_that_is_not_the_runs_stays(model: Path, tmp_path: Path) -> None:
+    for settings in (TWO, replace(TWO, side_by_side=False)):
+        run = tmp_path / str(settings.side_by_side)
+        files.write_text(run / "trials" / "mine" / "notes.txt", "mine")
+        tune(model, run, settings)
+        assert (run / "trials" / "mine" / "notes.txt").read_text(encoding="utf-8") == "mine"
+        assert [path.name for path in (run / "trials").iterdir()] == ["mine"]
 
 
 def test_a_single_training_has_nothing_beside_it() -> None:

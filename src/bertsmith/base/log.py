@@ -19,6 +19,7 @@ _WARNING = "warning: "
 _level = logging.INFO
 _DETAILS_EVERY_SECONDS = 120.0
 _is_first_rank = True
+_is_alone = False
 
 
 class _AboveBars(logging.Handler):
@@ -45,6 +46,17 @@ def only_warnings(begin: str) -> None:
     logger.setLevel(logging.WARNING)
     for handler in logger.handlers:
         handler.setFormatter(logging.Formatter(f"{begin}%(message)s"))
+
+
+@contextmanager
+def as_only_rank() -> Iterator[None]:
+    """Inside the block this rank does something else than the others, so it shows the warnings of all ranks itself."""
+    global _is_alone
+    before, _is_alone = _is_alone, True
+    try:
+        yield
+    finally:
+        _is_alone = before
 
 
 @contextmanager
@@ -100,7 +112,7 @@ def say(message: str) -> None:
 
 def warn(message: str, of_all_ranks: bool = False) -> None:
     """Logs something that may be wrong; shown even with --quiet. of_all_ranks: the first one shows it."""
-    if _is_first_rank or not of_all_ranks:
+    if _is_first_rank or _is_alone or not of_all_ranks:
         logger.warning(f"{_WARNING}{message}")
 
 

@@ -18,6 +18,7 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGIN
 LAUNCHER = "BERTSMITH_LAUNCHER"
 _SAME_SECONDS = 1.0
 _requested = False
+_within: StopSignal | None = None
 
 
 def leave_stopping_to_parent() -> None:
@@ -87,12 +88,17 @@ def stop_on_signals(answer: str = StopSignal.answer) -> Iterator[StopSignal]:
     """Notes SIGTERM, SIGUSR1 and SIGINT for the length of the block, as far as the system has them.
 
     Outside the main thread Python allows no signal handlers, so nothing is noted there. A SIGINT that is ignored, as in
-    a shell's background jobs, stays ignored. answer: as of `StopSignal`.
+    a shell's background jobs, stays ignored. A block within another one begins with the signals of that one, and leaves
+    it its own. answer: as of `StopSignal`.
     """
-    global _requested
-    _requested = False
-    stop = StopSignal()
+    global _requested, _within
+    outer, stop = _within, StopSignal()
     stop.answer = answer
+    if outer is None:
+        _requested = False
+    else:
+        stop.requested, stop.interrupted = outer.requested, outer.interrupted
+    _within = stop
     previous = {}
     try:
         for number in _SIGNALS:
@@ -105,3 +111,7 @@ def stop_on_signals(answer: str = StopSignal.answer) -> Iterator[StopSignal]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if outer is not None:
+            outer.requested |= stop.requested
+            outer.interrupted |= stop.interrupted
+        _within = outer

@@ -19,7 +19,16 @@ from bertsmith.tasks.report.parts import OUT_OF_FOLD, REPORT
 from bertsmith.tasks.results import FinetuneResult
 from bertsmith.training.records.events import ENVIRONMENT, ERROR, EVENTS_FILES
 from bertsmith.training.records.meters import METRICS_FILE
-from bertsmith.training.run_folder import MODEL_FOLDER, RECIPE_FILE, RUN_FILE, STARTED_ON, STOPPED_MARK, TASK, flat
+from bertsmith.training.run_folder import (
+    MODEL_FOLDER,
+    RECIPE_FILE,
+    RUN_FILE,
+    STARTED_ON,
+    STOPPED_MARK,
+    TASK,
+    TRIALS_FOLDER,
+    flat,
+)
 from bertsmith.weights.huggingface import FINETUNE_FILE
 from bertsmith.weights.stored import CONFIG_FILE
 
@@ -81,7 +90,9 @@ class RunRead:
         if self.ended_by_error:
             return "ended by an error, which stands with the warnings"
         if not self.last_line and not self.measured:
-            return "started, without figures yet"
+            inside = sorted(path.parent.name for path in self.folder.glob(f"{TRIALS_FOLDER}/*/{RUN_FILE}"))
+            beside = f"trains side by side: see {', '.join(inside)} in its folder {TRIALS_FOLDER}"
+            return beside if inside else "started, without figures yet"
         return "not finished: it is training still, or was killed"
 
     def events_of(self, *kinds: str) -> list[dict[str, Any]]:

@@ -134,7 +134,7 @@ def _tune(asked: Asked, out: Path | None, resume: bool, events: Events) -> Finet
         recipe = {"task": work.benchmark or kind.kind, "model": str(asked.model), **asked.named, **files_of_rows}
         with opened(run.folder, identity, resume) as started_on:
             if resume and ranks.by_first(run.is_finished):
-                return _finished(run, settings.keep_every)
+                return _finished(run, work)
             facts = RunFacts(identity, as_yaml(recipe | asdict(settings)), started_on, events)
             try:
                 result = _train(work, run, facts, asked.outputs, resume)
@@ -148,12 +148,12 @@ def _tune(asked: Asked, out: Path | None, resume: bool, events: Events) -> Finet
     return result
 
 
-def _finished(run: Run, keep_every: int) -> FinetuneResult:
+def _finished(run: Run, work: Work) -> FinetuneResult:
     """The result of a run that is finished already; logs that it is."""
     result = ranks.by_first(lambda: FinetuneResult.from_dict(files.read_json(run.model / FINETUNE_FILE), run.folder))
     say(f"this run is finished already: {run.model}; {result.line()}")
     # Where a kill came before that.
-    ranks.by_first(lambda: drop_leftovers(run, keep_every))
+    ranks.by_first(lambda: drop_leftovers(run, work))
     return result
 
 

@@ -187,6 +187,7 @@ def trainer_of(
             trace=traces[0] if traces else None,
         )
         facts.events.open(folder, found, lambda: trainer.position.step)
+        ends.callback(facts.events.hold_step)
         yield trainer
         stop.finish()
 

@@ -5,6 +5,7 @@ run.json                    what decides the result (settings, data, start), and
 metrics.jsonl, tensorboard/
 events.jsonl                what it was started on each time, and every warning (`events`)
 step-00000500/, best-00000400/, damaged-step-00000600/      `checkpoints`
+trials/                     trainings side by side, each a run folder without a model, until all are done
 stopped                     there while the run is stopped by a signal, and not finished
 model/                      the finished model, as transformers reads it
 best/                       of pre-training, the best one on held-out text, where that is another
@@ -29,7 +30,7 @@ from bertsmith.training.records.meters import METRICS_FILE, forget_after, read_m
 from bertsmith.weights.huggingface import read_config
 from bertsmith.weights.stored import CONFIG_FILE, stored_files
 
-MODEL_FOLDER, BEST_FOLDER, RECIPE_FILE = "model", "best", "recipe.yaml"
+MODEL_FOLDER, BEST_FOLDER, TRIALS_FOLDER, RECIPE_FILE = "model", "best", "trials", "recipe.yaml"
 # What a job's script looks for, to start the job again; beside it exit statuses may be those of a scheduler.
 STOPPED_MARK = "stopped"
 RUN_FILE, STARTED_ON, TASK = "run.json", "begun_on", "task"

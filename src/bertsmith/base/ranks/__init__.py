@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import as_only_rank
 from bertsmith.base.ranks.places import started_together
 
 T = TypeVar("T")
@@ -98,14 +99,16 @@ def each_alone(work: Callable[[], T]) -> list[T]:
     """Calls `work` on every rank as if there were no other one; gives the result of every rank, in their order, when
     the last one is done. It must be picklable.
 
-    An error is raised on its own rank at once: the others leave as they do when any rank fails.
+    An error is raised on its own rank at once: under the command line the others then leave as when any rank fails, and
+    else they wait, so that whoever started the ranks must end them.
     """
     global _alone
     several = world_size() > 1
     group = dist.new_group(backend="gloo", timeout=timedelta(days=_ALONE_DAYS)) if several else None
     before, _alone = _alone, True
     try:
-        value = work()
+        with as_only_rank():
+            value = work()
     finally:
         _alone = before
     if group is None:

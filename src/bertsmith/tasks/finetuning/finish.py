@@ -49,14 +49,15 @@ def finish(
     # Before the model, which makes the run a finished one.
     files.write_json(run.folder / FINETUNE_FILE, result.to_dict())
     _save(model, work, result, run.model)
-    drop_leftovers(run, work.settings.keep_every)
+    drop_leftovers(run, work)
     return result
 
 
-def drop_leftovers(run: Run, keep_every: int) -> None:
+def drop_leftovers(run: Run, work: Work) -> None:
     """Removes what a finished run needs no more."""
-    drop_checkpoints(run.folder, keep_every)
-    drop_trials(run.folder, keep_every)
+    drop_checkpoints(run.folder, work.settings.keep_every)
+    if work.settings.side_by_side:
+        drop_trials(run.folder, trials(work), work.settings.keep_every)
     drop_scores(run.folder)
 
 

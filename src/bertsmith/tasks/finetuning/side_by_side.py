@@ -6,8 +6,10 @@ Their records and best weights then become the run's, as if all had come one aft
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,19 +21,20 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import as_details, say, warn
 from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
 from bertsmith.model.cpu.prepare import end_training
-from bertsmith.tasks.finetuning.augmented import with_augmented
-from bertsmith.tasks.finetuning.start import started
-from bertsmith.tasks.finetuning.trials import SEED, TRIALS_FOLDER, Trial, trial_folder, trials
+from bertsmith.tasks.finetuning.start import shared, started
+from bertsmith.tasks.finetuning.trials import SEED, Trial, trial_folder, trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.training.checkpoints import Best, Position, drop_checkpoints
 from bertsmith.training.loop import run_stages
-from bertsmith.training.records.events import EVENTS_FILE
+from bertsmith.training.records.environment import environment
+from bertsmith.training.records.events import ENVIRONMENT, EVENTS_FILE
 from bertsmith.training.records.meters import METRICS_FILE, MetricsFile, read_metrics
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import start_device
-from bertsmith.training.run_folder import Run, RunFacts, check_same_run, claim, mark_stopped
+from bertsmith.training.run_folder import TRIALS_FOLDER, Run, RunFacts, check_same_run, claim, mark_stopped
 
-_WAITING = "this rank has done its part; the run stops when the others have saved"
+_SIGNALLED = "what this rank trains is saved, and the run stops when the other ranks have saved too"
+_CUT = "micro_batch_tokens"
 
 
 @dataclass(frozen=True)
@@ -46,114 +49,145 @@ class _Trained:
 def train_side_by_side(
     work: Work, run: Run, facts: RunFacts, outputs: Outputs, resume: bool
 ) -> tuple[Work, nn.Module | None, list[tuple[Path, Best]]]:
-    """The work and the model of this rank's last trial, which on the first rank is the last seed, as `started` gives
-    them; and the best weights of all seeds, each with the folder that has them.
+    """The work, the model as the last seed has left it on the first rank (on others whatever they had last, None
+    without a trial), and the best weights of all seeds, each with the folder that has them.
 
     Raises BertsmithError as training does, and on all ranks StoppedAfterSaving, when each one is done or has stopped.
     """
-    if outputs.profile:
-        fix = "leave it out, or train without --side-by-side"
-        raise BertsmithError("several trainings at a time are not profiled", "--profile", fix)
+    _check(run, outputs)
     run = Run(ranks.by_first(lambda: run.folder))  # where no folder was named, every rank has a temporary one
+    work, facts, device_facts = _started_together(work, run, facts)
     every, count = dict(enumerate(trials(work), start=1)), ranks.world_size()
     mine = {number: trial for number, trial in every.items() if (len(every) - number) % count == ranks.rank()}
-    shown = ", ".join(trial.name for trial in mine.values())
+    shown = ", ".join(trial.name for trial in mine.values()) or "none"
     say(f"{len(every)} trainings side by side on {count} ranks, of which this log shows {shown}")
+    say(f"each keeps its checkpoints until all are done, in {run.folder / TRIALS_FOLDER}")
     if count > len(every):
         warn(f"{count - len(every)} of {count} ranks have nothing to do in {len(every)} trainings", of_all_ranks=True)
-    facts = replace(facts, started_on=_started_together(work, run, facts))
-    ranks.by_first(lambda: claim(run.folder, facts, None))
-    last: list[tuple[Work, nn.Module]] = []
+    last: list[nn.Module] = []
+    joined: list[MetricsFile] = []
 
     def train() -> _Trained:
         positions: dict[int, Position] = {}
-        with stop_on_signals(_WAITING) as signal:
-            for number, trial in mine.items():
-                if signal.requested:
-                    break
-                last.clear()  # before there is another one in memory
-                try:
-                    positions[number], of, model = _trained_alone(work, run, facts, resume, number, trial)
-                except StoppedAfterSaving as stopped:
-                    return _Trained(positions, stopped.interrupted)
-                last.append((of, model))
-                del of, model
+        for number, trial in mine.items():
+            if signal.requested:
+                break
+            last.clear()  # before there is another one in memory
+            try:
+                positions[number] = _train_alone(run, facts, resume, number, trial, last)
+            except StoppedAfterSaving:
+                break
         return _Trained(positions, signal.interrupted if signal.requested else None)
 
-    found = ranks.each_alone(train)
-    stopped = [each.stopped for each in found if each.stopped is not None]
-    if stopped:
-        why = f"stopped; run the same command {'again' if resume else 'with --resume'} to resume"
-        ranks.by_first(lambda: mark_stopped(run.folder, why))
-        raise StoppedAfterSaving(why, any(stopped))
-    positions = {number: position for each in found for number, position in each.positions.items()}
-    ended = {trial_folder(run.folder, trial): positions[number] for number, trial in every.items()}
-    ranks.by_first(lambda: _join_records(run, facts, outputs, ended))
-    _tell_others(run, work.metric, [trial for trial in every.values() if trial not in mine.values()])
+    with ExitStack() as ends, stop_on_signals(_SIGNALLED) as signal:
+
+        def start() -> None:
+            (run.folder / METRICS_FILE).unlink(missing_ok=True)  # of a run that was killed when it had joined them
+            claim(run.folder, facts, None)
+            sinks = outputs.sinks(run.folder, yaml.safe_load(facts.recipe), [], 0)
+            joined.append(ends.enter_context(MetricsFile(run.folder, 0, sinks)))
+
+        ranks.by_first(start)
+        facts.events.open(run.folder, device_facts, int)
+        try:
+            found = ranks.each_alone(train)
+        finally:
+            facts.events.open(run.folder, None, int)
+        _leave_if_stopped(run, [each.stopped for each in found], resume)
+        positions = {number: position for each in found for number, position in each.positions.items()}
+        ended = {trial_folder(run.folder, trial): positions[number] for number, trial in every.items()}
+        ranks.by_first(lambda: _join_records(run, joined[0], ended))
     facts.events.open(run.folder, None, lambda: sum(each.step for each in ended.values()))
+    _tell_others(run, work.metric, [trial for trial in every.values() if trial not in mine.values()])
     seeds = [trial_folder(run.folder, trial) for trial in every.values() if trial.kind == SEED]
-    work, model = last[0] if last else (work, None)
-    return work, model, [(folder, best) for folder in seeds for best in ended[folder].bests]
+    return work, last[0] if last else None, [(folder, best) for folder in seeds for best in ended[folder].bests]
 
 
-def _started_together(work: Work, run: Run, facts: RunFacts) -> dict[str, str]:
-    """What each trial is started on. All ranks choose their devices together, and make the augmented rows, which each
-    trial then takes from the run folder."""
-    settings = work.settings
+def _check(run: Run, outputs: Outputs) -> None:
+    if outputs.profile:
+        fix = "leave it out, or train without --side-by-side"
+        raise BertsmithError("several trainings at a time are not profiled", "--profile", fix)
+    if len(set(ranks.gathered(run.folder))) > 1 and len(set(ranks.gathered(platform.node()))) > 1:
+        what = "trainings side by side on several hosts need a folder that all of them see"
+        raise BertsmithError(what, "out", "name a run folder on a disk that the hosts share")
+
+
+def _started_together(work: Work, run: Run, facts: RunFacts) -> tuple[Work, RunFacts, dict[str, object]]:
+    """What all ranks choose and make together, and keep when the run is resumed: devices, augmented rows, how large a
+    micro-batch is. The last is what the run's environment is recorded as."""
+    settings, known = work.settings, facts.started_on.get(_CUT)
     device, started_on = start_device(settings.device, settings.precision, True, facts.started_on, run.folder)
     try:
-        _, made = with_augmented(work, run.folder, device, facts.started_on)
+        work, made = shared(work, run.folder, device, facts.started_on)
+        recorded = environment(device.torch_device)
     finally:
         end_training()
-    return started_on | made
+    # Trials that have not started get the micro-batches of the others, whatever the number of threads is now.
+    most = min(settings.micro_batch_tokens, int(known)) if known else work.settings.micro_batch_tokens
+    work = replace(work, settings=replace(work.settings, micro_batch_tokens=most))
+    return work, replace(facts, started_on={**started_on, **made, _CUT: str(most)}), recorded
 
 
-def _trained_alone(
-    work: Work, run: Run, facts: RunFacts, resume: bool, number: int, trial: Trial
-) -> tuple[Position, Work, nn.Module]:
-    """Where a trial ended, its work, and the model after its last step."""
+def _train_alone(run: Run, facts: RunFacts, resume: bool, number: int, trial: Trial, last: list[nn.Module]) -> Position:
+    """Where a trial ended; puts the model after its last step into `last`."""
     known = check_same_run(trial_folder(run.folder, trial), facts.identity)
     facts = replace(facts, started_on={**facts.started_on, **known})
-    with started(work, run, facts, resume, only=number) as (work, trainer, stages):
+    with started(trial.work, run, facts, resume, only={number: trial}) as (_, trainer, stages):
         run_stages(trainer, stages)
         trainer.write("end", {"tokens": trainer.position.tokens})
         trainer.saver.wait()
-        return trainer.position, work, trainer.objective.model
+        last.append(trainer.objective.model)
+        return trainer.position
 
 
-def _join_records(run: Run, facts: RunFacts, outputs: Outputs, ended: Mapping[Path, Position]) -> None:
-    """Writes the records of all trials as the run's, with steps counted on from one to the next. What is there of an
-    earlier try is written over."""
-    folders, step, tokens, events = list(ended), 0, 0, dict[str, str]()
-    claim(run.folder, replace(facts, started_on=check_same_run(folders[-1], facts.identity)), None)
-    sinks = outputs.sinks(run.folder, yaml.safe_load(facts.recipe), [], 0)
-    with MetricsFile(run.folder, 0, sinks) as metrics:
-        for folder, position in ended.items():
-            tokens += position.tokens
-            for record in read_metrics(folder / METRICS_FILE):
-                if record["kind"] != "end":
-                    metrics.write(record | {"step": step + record["step"]})
-                elif folder == folders[-1]:
-                    metrics.write(record | {"step": step + record["step"], "tokens": tokens})
-            for record in read_metrics(folder / EVENTS_FILE):
-                said = json.dumps({name: value for name, value in record.items() if name not in ("step", "time")})
-                events.setdefault(said, json.dumps(record | {"step": step + record["step"]}, ensure_ascii=False))
-            step += position.step
-    files.write_text(run.folder / EVENTS_FILE, "".join(f"{line}\n" for line in events.values()))
+def _leave_if_stopped(run: Run, stopped: Sequence[bool | None], resume: bool) -> None:
+    if any(each is not None for each in stopped):
+        why = f"stopped; run the same command {'again' if resume else 'with --resume'} to resume"
+        ranks.by_first(lambda: mark_stopped(run.folder, why))
+        raise StoppedAfterSaving(why, any(stopped))
+
+
+def _join_records(run: Run, metrics: MetricsFile, ended: Mapping[Path, Position]) -> None:
+    """Writes the records of all trials as the run's, with steps counted on from one to the next. Raises BertsmithError
+    where some are missing."""
+    step, tokens = 0, 0
+    events = [json.dumps(each, ensure_ascii=False) for each in read_metrics(run.folder / EVENTS_FILE)]
+    for folder, position in ended.items():
+        tokens += position.tokens
+        files.wait_for(folder / METRICS_FILE)  # as another host may have written it
+        records = read_metrics(folder / METRICS_FILE)
+        if not records or records[-1]["kind"] != "end":
+            what = "records of this training are missing, so the figures of the run cannot be told"
+            raise BertsmithError(what, folder / METRICS_FILE, "remove the folder, and its training is done again")
+        for record in records if folder == list(ended)[-1] else records[:-1]:
+            total = {"tokens": tokens} if record["kind"] == "end" else {}
+            metrics.write(record | {"step": step + record["step"]} | total)
+        said = [each for each in read_metrics(folder / EVENTS_FILE) if each["kind"] != ENVIRONMENT]
+        events += [json.dumps(each | {"step": step + each["step"]}, ensure_ascii=False) for each in said]
+        step += position.step
+    files.write_text(run.folder / EVENTS_FILE, "".join(f"{line}\n" for line in dict.fromkeys(events)))
 
 
 def _tell_others(run: Run, metric: str, those: Sequence[Trial]) -> None:
-    """Says what the log of this rank has not shown."""
+    """Says on the first rank what its log has not shown."""
     records = run.metrics("evaluation") if ranks.is_first() else []
-    for trial in those:
+    for trial in those if records else ():
         found = [each[metric] for each in records if each.get(trial.kind) == trial.label]
         say(f"{trial.kind} {trial.label}: {trial.measured} {metric} {', '.join(f'{each:.4f}' for each in found)}")
 
 
-def drop_trials(run: Path, keep_every: int) -> None:
+def drop_trials(run: Path, those: Sequence[Trial], keep_every: int) -> None:
     """Removes what a finished run needs no more of its trials: all but checkpoints that are kept for good."""
-    with as_details():
-        for folder in sorted((run / TRIALS_FOLDER).glob("*")):
+    folders = [each for each in (trial_folder(run, trial) for trial in those) if each.is_dir()]
+    for folder in folders:
+        with as_details():
             drop_checkpoints(folder, keep_every)
-    if not keep_every:
-        shutil.rmtree(run / TRIALS_FOLDER, ignore_errors=True)
+        for path in folder.iterdir():
+            if path.is_file():
+                path.unlink()
+            elif not path.name.startswith(("step-", "best-")):
+                shutil.rmtree(path)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    if folders and not any((run / TRIALS_FOLDER).iterdir()):
+        (run / TRIALS_FOLDER).rmdir()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ from bertsmith.tasks.finetuning.augmented import with_augmented
 from bertsmith.tasks.finetuning.folds import keeper
 from bertsmith.tasks.finetuning.model import build_model, optimizer_of
 from bertsmith.tasks.finetuning.teacher import teaching_of
-from bertsmith.tasks.finetuning.trials import trial_folder, trials
+from bertsmith.tasks.finetuning.trials import Trial, trial_folder, trials
 from bertsmith.tasks.finetuning.work import Work
 from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.objective import TaskObjective
@@ -41,19 +42,26 @@ from bertsmith.training.run_folder import Run, RunFacts
 
 @contextmanager
 def started(
-    work: Work, run: Run, facts: RunFacts, resume: bool = False, outputs: Outputs | None = None, only: int = 0
+    work: Work,
+    run: Run,
+    facts: RunFacts,
+    resume: bool = False,
+    outputs: Outputs | None = None,
+    only: Mapping[int, Trial] | None = None,
 ) -> Iterator[tuple[Work, Trainer, Mapping[int, Callable[[], Stage]]]]:
     """The work with its augmented rows, the trainer of a run, at its newest checkpoint with `resume`, and the stages as
-    `run_stages` takes them. only: the number of a stage that is trained by itself, in the folder of its trial; 0 for
-    all.
+    `run_stages` takes them. only: a trial that is trained by itself, by its number, in a folder of its own; what all
+    trials share is made already then.
 
     Random states of torch are as before when the block ends. Raises BertsmithError as `trainer_of` does, and where
     ranks start from different weights.
     """
     settings = work.settings
-    folder = run.folder if not only else trial_folder(run.folder, trials(work)[only - 1])
+    folder = run.folder if only is None else trial_folder(run.folder, next(iter(only.values())))
     device, started_on = start_device(settings.device, settings.precision, True, facts.started_on, folder)
-    work, made = with_augmented(work, run.folder, device, facts.started_on)
+    if only is None:
+        work, made = shared(work, run.folder, device, facts.started_on)
+        started_on |= made
     checkpoint = newest_checkpoint(folder, resume)
     model = together(lambda: build_model(work, device, settings.seed))
     if checkpoint is None:
@@ -61,13 +69,11 @@ def started(
     optimizer = optimizer_of(model, settings, len(work.layers), device)
     position = resume_position(checkpoint, model, optimizer)
     drops = settings.dropout > 0 or settings.attention_dropout > 0
-    most = micro_batch_tokens(settings.micro_batch_tokens, work.config, work.max_length, device)
-    work = replace(work, settings=replace(settings, micro_batch_tokens=most))
-    cut = {"micro_batch_tokens": most}
-    started_on |= made | cut_of_run(facts.started_on, position, cut, drops)
+    cut = {"micro_batch_tokens": work.settings.micro_batch_tokens}
+    started_on |= cut_of_run(facts.started_on, position, cut, drops)
     objective = _objective(work, model, device, keeper(run.folder))
     cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep, settings.keep_every)
-    stages = {number: each for number, each in enumerate(trials(work), start=1) if only in (0, number)}
+    stages = dict(enumerate(trials(work), start=1)) if only is None else only
     steps = sum(each.steps for each in stages.values())
     with (
         torch.random.fork_rng([] if device.is_cpu else [device.torch_device]),
@@ -80,6 +86,15 @@ def started(
         ) as trainer,
     ):
         yield work, trainer, {number: partial(each.stage, number, device) for number, each in stages.items()}
+
+
+def shared(work: Work, run: Path, device: Device, started_on: Mapping[str, str]) -> tuple[Work, dict[str, str]]:
+    """The work with what all of its trials share, which all ranks make together: augmented rows, and how large a
+    micro-batch is; and what `RunFacts.started_on` records of the rows."""
+    settings = work.settings
+    work, made = with_augmented(work, run, device, started_on)
+    most = micro_batch_tokens(settings.micro_batch_tokens, work.config, work.max_length, device)
+    return replace(work, settings=replace(settings, micro_batch_tokens=most)), made
 
 
 def _objective(work: Work, model: nn.Module, device: Device, keep: Callable[[str, Floats], None]) -> TaskObjective:

@@ -30,9 +30,9 @@ from bertsmith.tasks.reading.split import split
 from bertsmith.tasks.results import MEDIAN
 from bertsmith.tasks.task import Examples
 from bertsmith.training.loop import Stage, Trainer
+from bertsmith.training.run_folder import TRIALS_FOLDER
 
 SHARE, FOLD, SEED = "share", "fold", "seed"
-TRIALS_FOLDER = "trials"
 SHARES = (10, 30)
 """Of the training rows, in percent, that a learning curve is drawn over, beside all of them."""
 

@@ -57,6 +57,11 @@ class Events:
                 self._waiting.insert(0, (ENVIRONMENT, dict(environment)))
             self._put()
 
+    def hold_step(self) -> None:
+        """Takes the present step for that of what is still to come, so that nothing of the training is kept for it."""
+        step = self._step()
+        self._step = lambda: step
+
     def _add(self, kind: str, message: str) -> None:
         with self._lock:
             self._waiting.append((kind, {"message": message}))
