@@ -59,7 +59,7 @@ def test_seeds_with_the_same_draws_are_compared_one_by_one(peer):
     rows = rows_of("squad1", [0.10, 0.12], [0.30, 0.20])
     rows += [{**row, "side": "same-draws"} for row in rows_of("squad1", [0.29, 0.22, 0.9], [])]
     last = peer.table_of(rows)[-1].split()
-    assert last == ["squad1", "f1", "2", "25.50", "25.00", "0.50", "1.50"]
+    assert last == ["squad1", "f1", "2", "25.50", "25.00", "0.50", "1.50", "11.00"]
 
 
 def test_ours_takes_the_order_and_the_head_that_the_other_side_draws(peer, tmp_path, monkeypatch):

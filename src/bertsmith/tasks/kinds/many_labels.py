@@ -110,6 +110,9 @@ class ManyLabels(Task):
             if getattr(settings, name) is not None:
                 what = f"{name.replace('_label', '')} label with rows of several labels"
                 raise BertsmithError(f"a {what}", name, "leave it out")
+        if not settings.temperature:
+            what = "no temperature is fitted to rows of several labels, each of which has a threshold"
+            raise BertsmithError(what, "temperature", "leave out --no-temperature")
         weights = None
         if settings.class_weights == "balanced":
             weights = balanced_label_weights(np.array([counts[name] for name in names]), len(records))

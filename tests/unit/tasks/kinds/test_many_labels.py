@@ -134,6 +134,8 @@ def test_metrics_that_the_rows_do_not_have_are_refused():
     assert Classify.metric_of(FinetuneSettings(metric="subset_accuracy")) == "subset_accuracy"
     with pytest.raises(BertsmithError, match="positive"):
         task_of(("a", "b"), ("b",), positive="a")
+    with pytest.raises(BertsmithError, match="no temperature is fitted to rows of several labels"):
+        task_of(("a", "b"), ("b",), temperature=False)
 
 
 def test_an_epoch_counts_a_row_as_one_of_its_rarest_label():
