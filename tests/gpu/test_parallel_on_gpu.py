@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,18 +10,24 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+import bertsmith
+from bertsmith.base.device import Device
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
+from bertsmith.tasks.finetuning import start
+from bertsmith.tasks.finetuning.work import Work
 from bertsmith.training.parallel import replicate, shard, whole
 from bertsmith.training.parallel.replicate import Replicated
 from bertsmith.training.parallel.shard import _Sums
 from bertsmith.training.pretraining.compiled import CompiledStep
 from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.run_folder import Run
 from bertsmith.training.step import train_step
 from made_gpu_runs import ran_without_waits, stored_corpus
 from made_pretraining import fresh_model
+from made_rows import QUICK, made_model, rows
 
 VOCABULARY, STEPS, MODES = 1000, 3, ("replicate", "shard")
 CASES = [
@@ -137,3 +144,39 @@ def test_whole_runs_wait_for_nothing_between_two_lines_of_the_log(
     if len(found) == 1:
         pytest.skip("one GPU: a run of one rank shares nothing; its steps are in the tests above")
     assert all(each["runs"][mode] for each in found)
+
+
+def tune(rank: int, ranks: int, folder: Path) -> None:
+    """What every rank does: two seeds side by side, each on a card of its own where there are two."""
+    torch.cuda.set_device(rank)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks,
+        device_id=torch.device("cuda", rank),
+    )  # fmt: skip
+    build, devices = start.build_model, []
+
+    def building(work: Work, device: Device, seed: int) -> torch.nn.Module:
+        devices.append(str(device.torch_device))
+        return build(work, device, seed)
+
+    start.build_model = building
+    tuned(folder / "model", folder / "beside", side_by_side=True)
+    assert set(devices) == {f"cuda:{rank}" if ranks > 1 else "cuda"}
+    dist.destroy_process_group()
+
+
+def tuned(model: Path, out: Path, side_by_side: bool = False) -> None:
+    settings = replace(QUICK, epochs=2, seeds=2, device="cuda", side_by_side=side_by_side)
+    bertsmith.finetune("classify", model, rows(60, 1), rows(30, 2), out, settings=settings)
+
+
+def test_seeds_side_by_side_each_have_a_card_and_give_the_scores_of_one_after_another(
+    cuda: torch.device, tmp_path: Path
+) -> None:
+    made_model(tmp_path)
+    tuned(tmp_path / "model", tmp_path / "alone")
+    ranks = min(torch.cuda.device_count(), 2)
+    mp.spawn(tune, (ranks, tmp_path), nprocs=ranks)
+    losses = [[each["loss"] for each in Run(tmp_path / name).metrics("train")] for name in ("alone", "beside")]
+    assert len(losses[0]) > 2
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
