@@ -43,12 +43,23 @@ class Without:
 
 sys.meta_path[:] = [Without(list(sys.meta_path))]
 """
-# As where Bertsmith is not installed: the sources are found only where PYTHONPATH names them.
+# As where Bertsmith is not installed: the sources are found only where PYTHONPATH names them. Where it is installed beside
+# other packages, it alone is hidden.
 NOT_INSTALLED = """
 import os
 
 given = os.environ["PYTHONPATH"].split(os.pathsep)
-sys.path[:] = [each for each in sys.path if each in given or not os.path.isfile(each + "/bertsmith/__init__.py")]
+installed = [each for each in sys.path if each not in given and os.path.isfile(each + "/bertsmith/__init__.py")]
+packages = tuple(each + os.sep for each in installed if os.path.basename(each) == "site-packages")
+sys.path[:] = [each for each in sys.path if each not in installed or each + os.sep in packages]
+
+class NotInstalled(Without):
+    def find_spec(self, name, path=None, target=None):
+        found = super().find_spec(name, path, target)
+        is_hidden = found is not None and name == "bertsmith" and str(found.origin).startswith(packages)
+        return None if is_hidden else found
+
+sys.meta_path[:] = [NotInstalled(list(sys.meta_path))]
 """
 WHOLE_RUN = """
 from pathlib import Path
