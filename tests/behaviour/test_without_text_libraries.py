@@ -43,8 +43,8 @@ class Without:
 
 sys.meta_path[:] = [Without(list(sys.meta_path))]
 """
-# As where Bertsmith is not installed: the sources are found only where PYTHONPATH names them. Where it is installed beside
-# other packages, it alone is hidden.
+# As where Bertsmith is not installed: the sources are found only where PYTHONPATH names them. Where it is installed
+# beside other packages, it alone is hidden.
 NOT_INSTALLED = """
 import os
 
