@@ -240,7 +240,7 @@ def test_records_that_are_missing_are_an_error(model: Path, tmp_path: Path, monk
         leave(run, *given)
 
     monkeypatch.setattr(side_by_side, "_leave_if_stopped", losing)
-    monkeypatch.setattr(files, "wait_for", lambda path: None)
+    monkeypatch.setattr(files, "wait_for", Path.exists)
     with pytest.raises(BertsmithError, match="records of this training are missing"):
         tune(model, tmp_path / "run", TWO)
 
@@ -279,7 +279,7 @@ def test_a_report_says_where_the_trainings_are_until_all_are_done(model: Path, t
     ran(stopped, 2, model, tmp_path / "run", 2, (0, 1))
     (tmp_path / "run" / "stopped").unlink()
     (read,) = read_runs([tmp_path / "run"])
-    assert read.state == "trains side by side: see share-10, share-30 in its folder trials"
+    assert read.state == "trains side by side, or was ended: see share-10, share-30 in its folder trials"
     (one,) = read_runs([tmp_path / "run" / "trials" / "share-10"])
     assert one.state == "stopped by a signal after saving, to be resumed"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,6 +70,12 @@ class StopSignal:
         if first:
             self._answer(number)
 
+    def take(self, other: StopSignal) -> None:
+        """Counts the signals of another one as its own too."""
+        self.requested |= other.requested
+        self.interrupted |= other.interrupted
+        self._interrupted_at = max(self._interrupted_at, other._interrupted_at)
+
     def _answer(self, number: int) -> None:
         again = "; press Ctrl-C again to stop at once, without that" if self.interrupted else ""
         message = f"{signal.Signals(number).name} received: {self.answer}{again}"
@@ -92,13 +99,11 @@ def stop_on_signals(answer: str = StopSignal.answer) -> Iterator[StopSignal]:
     it its own. answer: as of `StopSignal`.
     """
     global _requested, _within
-    outer, stop = _within, StopSignal()
+    in_main = threading.current_thread() is threading.main_thread()
+    outer, stop = _within if in_main else None, StopSignal()
     stop.answer = answer
     if outer is None:
         _requested = False
-    else:
-        stop.requested, stop.interrupted = outer.requested, outer.interrupted
-    _within = stop
     previous = {}
     try:
         for number in _SIGNALS:
@@ -106,12 +111,14 @@ def stop_on_signals(answer: str = StopSignal.answer) -> Iterator[StopSignal]:
                 previous[number] = signal.signal(number, stop.note)
     except ValueError:
         previous = {}
+    if outer is not None:  # when the handlers are there, so that none is lost
+        stop.take(outer)
+    _within = stop if in_main else _within
     try:
         yield stop
     finally:
         for number, handler in previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if outer is not None:
-            outer.requested |= stop.requested
-            outer.interrupted |= stop.interrupted
-        _within = outer
+            outer.take(stop)
+        _within = outer if in_main else _within

@@ -91,7 +91,7 @@ class RunRead:
             return "ended by an error, which stands with the warnings"
         if not self.last_line and not self.measured:
             inside = sorted(path.parent.name for path in self.folder.glob(f"{TRIALS_FOLDER}/*/{RUN_FILE}"))
-            beside = f"trains side by side: see {', '.join(inside)} in its folder {TRIALS_FOLDER}"
+            beside = f"trains side by side, or was ended: see {', '.join(inside)} in its folder {TRIALS_FOLDER}"
             return beside if inside else "started, without figures yet"
         return "not finished: it is training still, or was killed"
 

@@ -19,6 +19,7 @@ from torch import nn
 from bertsmith.base import files, ranks
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import as_details, say, warn
+from bertsmith.base.ranks.together import together
 from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
 from bertsmith.model.cpu.prepare import end_training
 from bertsmith.tasks.finetuning.start import shared, started
@@ -31,7 +32,7 @@ from bertsmith.training.records.events import ENVIRONMENT, EVENTS_FILE
 from bertsmith.training.records.meters import METRICS_FILE, MetricsFile, read_metrics
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import start_device
-from bertsmith.training.run_folder import TRIALS_FOLDER, Run, RunFacts, check_same_run, claim, mark_stopped
+from bertsmith.training.run_folder import RUN_FILE, TRIALS_FOLDER, Run, RunFacts, check_same_run, claim, mark_stopped
 
 _SIGNALLED = "what this rank trains is saved, and the run stops when the other ranks have saved too"
 _CUT = "micro_batch_tokens"
@@ -88,6 +89,7 @@ def train_side_by_side(
             joined.append(ends.enter_context(MetricsFile(run.folder, 0, sinks)))
 
         ranks.by_first(start)
+        together(lambda: _check_seen(run))
         facts.events.open(run.folder, device_facts, int)
         try:
             found = ranks.each_alone(train)
@@ -112,6 +114,12 @@ def _check(run: Run, outputs: Outputs) -> None:
         raise BertsmithError(what, "out", "name a run folder on a disk that the hosts share")
 
 
+def _check_seen(run: Run) -> None:
+    if not files.wait_for(run.folder / RUN_FILE):
+        what = "trainings side by side need a folder that all hosts see, and this one does not see the first rank's"
+        raise BertsmithError(what, run.folder, "name a run folder on a disk that the hosts share")
+
+
 def _started_together(work: Work, run: Run, facts: RunFacts) -> tuple[Work, RunFacts, dict[str, object]]:
     """What all ranks choose and make together, and keep when the run is resumed: devices, augmented rows, how large a
     micro-batch is. The last is what the run's environment is recorded as."""
@@ -124,13 +132,18 @@ def _started_together(work: Work, run: Run, facts: RunFacts) -> tuple[Work, RunF
         end_training()
     # Trials that have not started get the micro-batches of the others, whatever the number of threads is now.
     most = min(settings.micro_batch_tokens, int(known)) if known else work.settings.micro_batch_tokens
+    if most < work.settings.micro_batch_tokens:
+        warn(f"micro-batches stay at the {most:,} tokens that the run was started with", of_all_ranks=True)
     work = replace(work, settings=replace(work.settings, micro_batch_tokens=most))
     return work, replace(facts, started_on={**started_on, **made, _CUT: str(most)}), recorded
 
 
 def _train_alone(run: Run, facts: RunFacts, resume: bool, number: int, trial: Trial, last: list[nn.Module]) -> Position:
     """Where a trial ended; puts the model after its last step into `last`."""
-    known = check_same_run(trial_folder(run.folder, trial), facts.identity)
+    folder = trial_folder(run.folder, trial)
+    facts.events.open(folder, None, int)  # what is warned of from here on is of this trial
+    known = check_same_run(folder, facts.identity)
+    files.put_back(folder)  # before its newest checkpoint is looked for
     facts = replace(facts, started_on={**facts.started_on, **known})
     with started(trial.work, run, facts, resume, only={number: trial}) as (_, trainer, stages):
         run_stages(trainer, stages)
