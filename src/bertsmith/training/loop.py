@@ -306,9 +306,12 @@ class Trainer:
 
     def _log(self, stage: Stage, meter: Meter, rate: float, waited: float) -> str:
         record = meter.read(waited)
-        if stage.pace is not None:
-            stage.pace.look(self.position.stage_step, self._now())
-        left = (stage.last_step - self.position.stage_step) * record["seconds_per_step"]
+        if stage.pace is None:
+            left = (stage.last_step - self.position.stage_step) * record["seconds_per_step"]
+        else:
+            now = self._now()
+            stage.pace.look(self.position.stage_step, now)
+            left = max(stage.pace.until - now, 0.0)
         self._warn_of_fill(stage, record["fill"])
         scaling = self._scaling()
         epoch = {"epoch": math.ceil(self.position.stage_step / stage.epoch_steps)} if stage.epoch_steps else {}

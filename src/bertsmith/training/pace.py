@@ -39,16 +39,15 @@ class Pace:
 
     def begin(self, now: float, state: Sequence[float] = ()) -> None:
         """Begins the stage, or continues from the `state` of a checkpoint. now: seconds of the run."""
-        # Before the first look a step is taken at the beginning of a long schedule, with next to no rate.
+        # Before the second look steps are taken at the beginning of a long schedule, with next to no rate.
         self.plan = Plan(*state) if state else Plan(now, 0.0, 0.0, 0.0, 0.0, float(_UNKNOWN))
 
     def look(self, step: int, now: float) -> None:
         """Plans how many steps are left by how long those took that were taken. step: done of the stage, at least 1."""
         plan, left = self.plan, max(self.until - now, 0.0)
         if not plan.first_step:
-            # The first steps may have waited for a compiler, which is no progress in the schedule.
-            steps = step + math.floor(left / max((now - plan.began) / step, 1e-6))
-            self.plan = Plan(plan.began, now, float(step), float(step), step / steps, float(steps))
+            # The first steps may have waited for a compiler, so how long they took says nothing of those to come.
+            self.plan = Plan(plan.began, now, float(step), float(step), 0.0, float(_UNKNOWN if left else step))
             return
         seconds_per_step = (now - plan.first_seconds) / (step - plan.first_step)
         steps = step + math.floor(left / max(seconds_per_step, 1e-6))
