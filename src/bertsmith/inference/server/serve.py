@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ from bertsmith.inference.server.service import ROWS_THREAD, Service
 from bertsmith.weights.huggingface import model_folder
 
 _LOOK_SECONDS = 0.05
+# After which a thread that has Python's interpreter gives it to one that waits. By default the event loop may wait 5 ms
+# for the computing thread each time, and a refusal has several such waits.
+_TURN_SECONDS = 1e-4
 _LAST_BATCH_SECONDS = 5.0
 _BACKLOG = 2048  # clients whose connections the kernel holds until they are accepted
 _ACCEPTED_AT_ONCE = 16  # asyncio accepts as many as are there, before it tells of the first
@@ -75,13 +79,15 @@ def serve(settings: Settings) -> None:
     if settings.host not in _LOOPBACK and not settings.token:
         warn(f"whoever reaches {settings.host}:{settings.port} may use this server; --token limits that")
     answer = f"no more requests are taken; those in the server have {settings.limits.stop_seconds:g} s to finish"
-    at_once = False
+    at_once, turn = False, sys.getswitchinterval()
+    sys.setswitchinterval(_TURN_SECONDS)
     try:
         with stop_on_signals(answer) as stop:
             asyncio.run(_run(_server(service), listener, service, settings, stop))
     except KeyboardInterrupt:  # a second Ctrl-C
         at_once = True
     finally:
+        sys.setswitchinterval(turn)
         listener.close()
         ended = service.close(0.0 if at_once else _LAST_BATCH_SECONDS)
         logger.removeFilter(_without_texts)
