@@ -175,6 +175,7 @@ def profiles(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     [
         ("scaling.md", "scaling-amd.json", tables_of_scaling),
         ("serving.md", "serve-amd.json", lambda rows: tables_of_serving(rows)[:-1]),  # The last is of the generator.
+        ("serving.md", "serve-ours-amd.json", lambda rows: tables_of_serving(rows)[:-1]),
         ("serving.md", "serve-avx512.json", lambda rows: tables_of_serving(rows)[:-1]),
         ("speed.md", "reference-avx512.json", tables_of_reference),
         ("speed.md", "finetune-amd.json", tables_of_fine_tuning),
