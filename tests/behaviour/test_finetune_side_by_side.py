@@ -6,14 +6,13 @@ import json
 import os
 import re
 import signal
-import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 import bertsmith
 import made_students
@@ -32,7 +31,7 @@ from bertsmith.training.records.meters import read_metrics
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run_folder import Run
 from made_kills import Moment, Rename, drawing, ran
-from made_ranks import BERTSMITH, ended, started
+from made_ranks import BERTSMITH, PATIENCE, ended, started
 from made_rows import QUICK, made_model, rows
 from made_runs import figures, weights
 
@@ -121,8 +120,9 @@ def on_which_rank(model: Path, folder: Path) -> None:
             file.write(f"{stage.kind}-{stage.label}\n")
         enter(self, stage)
 
-    Trainer.enter = entered  # type: ignore[method-assign]
-    tune(model, folder / "run", BESIDE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "enter", entered)
+        tune(model, folder / "run", BESIDE)
 
 
 def test_each_training_is_done_once_and_by_one_rank(model: Path, tmp_path: Path) -> None:
@@ -165,27 +165,29 @@ def test_a_rank_without_a_training_is_warned_of_and_waits(model: Path, tmp_path:
 
 def stopped_while_one_waits(model: Path, folder: Path) -> None:
     """What every rank does: the first one waits in a step until the other one is done, then both get a signal."""
-    train, advance, done = side_by_side._train_alone, Trainer._advance, folder / "done"
+    each_alone, advance, done, number = ranks.each_alone, Trainer._advance, folder / "done", ranks.rank()
 
-    def trained(*given: Any) -> Any:
-        position = train(*given)
-        if ranks.processes() > 1 and dist.get_rank():
-            files.write_text(done, str(os.getpid()))
-        return position
+    def waiting(work: Callable[[], Any]) -> list[Any]:
+        def noted() -> Any:
+            result = work()
+            if number:
+                files.write_text(done, str(os.getpid()))
+            return result
+
+        return each_alone(noted)
 
     def advancing(self: Trainer, step: Step) -> None:
         advance(self, step)
-        if not dist.get_rank() and self.position.step == 2:
-            while not done.exists():
-                time.sleep(0.05)
-            time.sleep(0.5)  # until it waits
+        if not number and self.position.step == 2:
+            assert files.wait_for(done, PATIENCE)
             os.kill(int(done.read_text()), signal.SIGTERM)
             signal.raise_signal(signal.SIGTERM)
 
-    side_by_side._train_alone = trained
-    Trainer._advance = advancing  # type: ignore[method-assign]
-    with pytest.raises(StoppedAfterSaving, match="stopped; run the same command again to resume"):
-        tune(model, folder / "run", TWO)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "each_alone", waiting)
+        patch.setattr(Trainer, "_advance", advancing)
+        with pytest.raises(StoppedAfterSaving, match="stopped; run the same command again to resume"):
+            tune(model, folder / "run", TWO)
 
 
 def test_a_signal_while_a_rank_waits_for_the_others_stops_both(model: Path, tmp_path: Path) -> None:
@@ -255,9 +257,10 @@ def stopped(model: Path, run: Path, after: int, signalled: tuple[int, ...]) -> N
             sent.append(True)
             signal.raise_signal(signal.SIGTERM)
 
-    Trainer._advance = advancing  # type: ignore[method-assign]
-    with pytest.raises(StoppedAfterSaving, match="stopped; run the same command again to resume"):
-        tune(model, run, BESIDE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_advance", advancing)
+        with pytest.raises(StoppedAfterSaving, match="stopped; run the same command again to resume"):
+            tune(model, run, BESIDE)
 
 
 @pytest.mark.parametrize("signalled", [(0, 1), (1,)], ids=["both ranks", "rank 1 alone"])

@@ -6,7 +6,6 @@ Their records and best weights then become the run's, as if all had come one aft
 from __future__ import annotations
 
 import json
-import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -55,7 +54,7 @@ def train_side_by_side(
 
     Raises BertsmithError as training does, and on all ranks StoppedAfterSaving, when each one is done or has stopped.
     """
-    _check(run, outputs)
+    _check(outputs)
     run = Run(ranks.by_first(lambda: run.folder))  # where no folder was named, every rank has a temporary one
     work, facts, device_facts = _started_together(work, run, facts)
     every, count = dict(enumerate(trials(work), start=1)), ranks.world_size()
@@ -105,13 +104,10 @@ def train_side_by_side(
     return work, last[0] if last else None, [(folder, best) for folder in seeds for best in ended[folder].bests]
 
 
-def _check(run: Run, outputs: Outputs) -> None:
+def _check(outputs: Outputs) -> None:
     if outputs.profile:
         fix = "leave it out, or train without --side-by-side"
         raise BertsmithError("several trainings at a time are not profiled", "--profile", fix)
-    if len(set(ranks.gathered(run.folder))) > 1 and len(set(ranks.gathered(platform.node()))) > 1:
-        what = "trainings side by side on several hosts need a folder that all of them see"
-        raise BertsmithError(what, "out", "name a run folder on a disk that the hosts share")
 
 
 def _check_seen(run: Run) -> None:
