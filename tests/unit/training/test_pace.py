@@ -97,6 +97,11 @@ def test_a_run_ends_by_time_and_goes_on_as_it_went(tmp_path: Path, monkeypatch: 
     assert first[-1]["step"] == int(30.5 * 4 * 8 * 64 / (4 * 8 * 64 + 3 * 4 * 96))
     rate = partial(linear, steps=first[-1]["step"], warmup_share=0.3, base=recipe.phase1.learning_rate)
     assert [record["phase_step"] for record in first][:4] == [1, 2, 4, 8]
+    # Not how long the planned steps take: at the first lines these are a million.
+    until = hours * 3600 * 4 * 8 * 64 / (4 * 8 * 64 + 3 * 4 * 96)
+    for record in first:
+        left = max(until - SECONDS_PER_STEP * record["step"], 0)
+        assert record["seconds_left_in_phase"] == pytest.approx(left)
     for record in first[2:]:
         assert record["learning_rate"] == pytest.approx(rate(record["phase_step"]), rel=0.2)
     with monkeypatch.context() as patch:
