@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -151,7 +152,7 @@ def _same_table_of(rows: list[dict[str, Any]], precision: str) -> list[str]:
 def _table_of(rows: list[dict[str, Any]], precision: str) -> list[str]:
     own = f"ours in {precision}"
     lines = [["task", "metric", "seeds", own, "transformers", "difference", "standard error", "in errors"]]
-    differences, squared = [], []
+    differences, errors = [], []
     for name in TASKS:
         sides = [
             np.array([100 * row["score"] for row in rows if (row["task"], row["side"], row["precision"]) == each])
@@ -162,16 +163,25 @@ def _table_of(rows: list[dict[str, Any]], precision: str) -> list[str]:
         difference = float(sides[0].mean() - sides[1].mean())
         error = math.sqrt(sum(map(_variance_of_mean, sides)))
         differences.append(difference)
-        squared.append(error**2)
+        errors.append(error)
         seeds = "/".join(str(len(each)) for each in sides)
         means = [f"{each.mean():.2f} +- {deviation(each):.2f}" for each in sides]
-        errors = f"{difference / error:+.1f}" if error > 0 else "-"
-        lines.append([name, TASKS[name].metric, seeds, *means, f"{difference:+.2f}", f"{error:.2f}", errors])
+        in_errors = f"{difference / error:+.1f}" if error > 0 else "-"
+        lines.append([name, TASKS[name].metric, seeds, *means, f"{difference:+.2f}", f"{error:.2f}", in_errors])
         if error > 0 and difference < -FEWEST_ERRORS * error:
             lines[-1].append("worse: five new seeds on both sides")
     if not differences:
         return []
-    mean, error = float(np.mean(differences)), math.sqrt(sum(squared)) / len(squared)
+    found = [*aligned(lines, "llrrrrrrl"), _mean_of(differences, errors)]
+    if 0 in errors:
+        # Where no run of either side differs from another, the task compares nothing.
+        told = [each for each in zip(differences, errors, strict=True) if each[1] != 0]
+        found += [f"without tasks whose runs are all alike, {_mean_of(*zip(*told, strict=True))}"] if told else []
+    return found
+
+
+def _mean_of(differences: Sequence[float], errors: Sequence[float]) -> str:
+    mean, error = float(np.mean(differences)), math.sqrt(sum(each**2 for each in errors)) / len(errors)
     last = f"mean over {len(differences)} tasks: {mean:+.2f} points, standard error {error:.2f}"
     if math.isnan(error):
         verdict = "a task with one seed of a side has no standard error, so this says nothing yet"
@@ -179,7 +189,7 @@ def _table_of(rows: list[dict[str, Any]], precision: str) -> list[str]:
         verdict = "above -0.5 points or within two of its standard errors"
     else:
         verdict = "worse than the other side"
-    return [*aligned(lines, "llrrrrrrl"), f"{last}: {verdict}"]
+    return f"{last}: {verdict}"
 
 
 def _variance_of_mean(scores: np.ndarray) -> float:

@@ -8,10 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
+from bertsmith.inference.evaluate import evaluate
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.results import FinetuneResult
@@ -214,19 +216,43 @@ def test_favoured_runs_repeat_to_the_bit_and_do_not_depend_on_micro_batches(mode
     assert cut == pytest.approx(first, rel=1e-4)
 
 
-def test_the_temperature_is_stored_and_divides_the_scores(plain):
+@pytest.mark.parametrize(
+    ("kind", "pairs"), [("classify", False), ("classify", True), ("regress", False), ("regress", True)]
+)
+def test_the_pipeline_of_transformers_gives_the_same_answers(model, tmp_path, kind, pairs):
     transformers = pytest.importorskip("transformers")
-    temperature = read(plain / "model" / "task.json")["temperature"]
-    measured = read(plain / "report" / "dev" / "calibration.json")
-    assert temperature == measured["temperature"]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(plain / "model")
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(plain / "model").eval()
-    texts = [row["text"] for row in NOISY_DEV[:20]]
-    with torch.no_grad():
-        logits = [theirs(**tokenizer(text, return_tensors="pt")).logits[0] for text in texts]
-    for ours, each in zip(Predictor(plain, "cpu", precision="fp32")(texts), logits, strict=True):
-        assert list(ours["scores"].values()) == pytest.approx((each / temperature).softmax(-1).tolist(), abs=1e-5)
-        assert ours["label"] == theirs.config.id2label[int(each.argmax())]
+
+    def made(count, seed):
+        labels = {"praise": 1.5, "blame": -0.5}
+        return [
+            {**row, "label": labels[row["label"]] if kind == "regress" else row["label"]}
+            | ({"text_b": " ".join(WORDS[place % 5 :][:6])} if pairs else {})
+            for place, row in enumerate(rows(count, seed))
+        ]
+
+    held_out = made(120, 2)
+    for row, other in zip(held_out[:40], reversed(held_out[:40]), strict=True):
+        if kind == "classify":  # so that there is a temperature
+            row["label"] = other["label"]
+    bertsmith.finetune(kind, model, made(120, 1), held_out, tmp_path / "run", settings=QUICK)
+    task = read(tmp_path / "run" / "model" / "task.json")
+    assert kind == "regress" or (task["temperature_in_weights"] and abs(task["temperature"] - 1) > 0.05)
+    pipeline = transformers.pipeline("text-classification", model=str(tmp_path / "run" / "model"), top_k=None)
+    asked = [{"text": row["text"], **({"text_pair": row["text_b"]} if pairs else {})} for row in held_out]
+    found = Predictor(tmp_path / "run", "cpu", precision="fp32")(
+        [{name: row[name] for name in ("text", "text_b")[: 1 + pairs]} for row in held_out]
+    )
+    for ours, theirs in zip(found, map(pipeline, asked), strict=True):
+        if kind == "regress":
+            assert theirs[0]["score"] == pytest.approx(ours["number"], abs=1e-5)
+        else:
+            assert {one["label"]: one["score"] for one in theirs} == pytest.approx(ours["scores"], abs=1e-5)
+            assert theirs[0]["label"] == ours["label"]
+
+
+def test_the_finished_model_has_the_temperature_of_the_report(plain):
+    task = read(plain / "model" / "task.json")
+    assert task["temperature"] == read(plain / "report" / "dev" / "calibration.json")["temperature"]
 
 
 def test_an_overconfident_model_is_calibrated(model, tmp_path):
@@ -245,9 +271,28 @@ def test_an_overconfident_model_is_calibrated(model, tmp_path):
     off = replace(QUICK, temperature=False)
     bertsmith.finetune("classify", model, train, held_out, tmp_path / "off", settings=off)
     assert read(tmp_path / "off" / "model" / "task.json")["temperature"] == 1
-    assert (tmp_path / "off" / "model" / "model.safetensors").read_bytes() == (
-        tmp_path / "run" / "model" / "model.safetensors"
-    ).read_bytes()
+    divided, plain = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("run", "off"))
+    for name, weights in plain.items():
+        factor = found["temperature"] if name.startswith("classifier.") else 1
+        torch.testing.assert_close(divided[name] * factor, weights, rtol=1e-6 * (factor != 1), atol=0)
+    _evaluated(tmp_path / "run", held_out, found)
+    # A folder of an earlier version, whose head was left as it was.
+    made = read(tmp_path / "run" / "model" / "task.json") | {"temperature_in_weights": False}
+    (tmp_path / "off" / "model" / "task.json").write_text(json.dumps(made))
+    texts = [row["text"] for row in held_out[:20]]
+    for old, new in zip(
+        *(Predictor(tmp_path / name, "cpu", precision="fp32")(texts) for name in ("off", "run")), strict=True
+    ):
+        assert old["scores"] == pytest.approx(new["scores"], abs=1e-5)
+
+
+def _evaluated(run, held_out, found):
+    """A report of the finished model still has the calibration without its temperature."""
+    again = run.parent / "again"
+    evaluate(run, held_out, report=again, precision="fp32")
+    measured = read(again / "calibration.json")
+    assert measured["temperature"] == found["temperature"]
+    assert measured["before"]["nll"] == pytest.approx(found["before"]["nll"], rel=1e-3)
 
 
 def test_a_tuned_threshold_is_used_by_everything(tuned):

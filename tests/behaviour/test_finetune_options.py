@@ -241,8 +241,11 @@ def test_a_run_of_folds_resumes_to_the_bit(model: Path, tmp_path: Path, monkeypa
 
 def test_too_few_rows_for_folds_are_named(model: Path) -> None:
     few = [next(row for row in TRAIN if row["label"] == label) for label in ("praise", "blame")]
-    with pytest.raises(BertsmithError, match="too few"):
-        bertsmith.finetune("classify", model, few, DEV, None, settings=replace(QUICK, folds=5))
+    for train, folds in ((few, 5), (TRAIN, 150)):
+        with pytest.raises(BertsmithError, match="too few") as caught:
+            bertsmith.finetune("classify", model, train, DEV, None, settings=replace(QUICK, folds=folds))
+        assert "--folds" in str(caught.value)
+        assert "dev_share" not in str(caught.value)
 
 
 def test_long_texts_are_read_in_windows_and_nothing_is_cut(model: Path, tmp_path: Path) -> None:
@@ -263,6 +266,12 @@ def test_long_texts_are_read_in_windows_and_nothing_is_cut(model: Path, tmp_path
     right = sum(each["label"] == row["label"] for each, row in zip(answers, DEV, strict=True)) / len(DEV)
     assert right == pytest.approx(result.mean)
     assert {each["truncated_tokens"] for each in answers} == {0}
+
+
+def test_windows_that_would_share_more_than_half_are_said(model: Path, said: pytest.LogCaptureFixture) -> None:
+    settings = replace(QUICK, windows=True, window_overlap=13, max_length=24, max_steps=1)
+    bertsmith.finetune("classify", model, TRAIN[:40], DEV, None, settings=settings)
+    assert "windows of 24 tokens share at most half of what they hold of a text, not 13 tokens" in said.text
 
 
 def test_evaluate_gives_the_figures_of_the_run_in_another_process(model: Path, tmp_path: Path, capsys) -> None:

@@ -41,6 +41,13 @@ def test_the_table_has_differences_with_their_standard_errors(peer):
     assert f"mean over 2 tasks: {mean:+.2f} points, standard error {spread:.2f}: above" in text
 
 
+def test_a_task_whose_runs_are_all_alike_is_also_left_out_of_the_mean(peer):
+    rows = [*rows_of("mrpc", [0.81, 0.83], [0.80, 0.80]), *rows_of("squad2", [0.461, 0.461], [0.461, 0.461])]
+    *_, mean, without = peer.table_of(rows)
+    assert mean.startswith("mean over 2 tasks: +1.00 points")
+    assert "alike, mean over 1 tasks: +2.00 points, standard error 1.00" in without
+
+
 def test_one_seed_of_a_side_is_no_verdict(peer):
     text = "\n".join(peer.table_of(rows_of("mrpc", [0.7], [0.8, 0.82])))
     assert "so this says nothing yet" in text

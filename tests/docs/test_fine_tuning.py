@@ -1,4 +1,4 @@
-"""The commands of docs/finetuning.md, run as they stand."""
+"""The commands of docs/finetuning.md and docs/reading-results.md, run as they stand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     phrases = [f"{row['text']}\t{numbers[row['label']]}" for row in rows(400, 5)]
     (folder / "phrases.tsv").write_text("\n".join(["sentence\tlabel", *phrases]) + "\n", encoding="utf-8")
     (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
-    assert "this run is finished already" in typed(folder, "\n".join(blocks(PAGE))).stderr
+    commands = blocks(PAGE) + blocks(page("reading-results.md"))
+    assert "this run is finished already" in typed(folder, "\n".join(commands)).stderr
     return folder
 
 

@@ -63,6 +63,8 @@ def encode_sources(
         tokens = int(sequences.lengths.sum())
         say(f"{part}: {len(those):,} rows{several}, {tokens:,} tokens, {sequences.truncation()}")
         parts[part].warn_of_empty()
+    if task.overlap is not None and 2 * task.overlap > max_length:
+        say(f"windows of {max_length} tokens share at most half of what they hold of a text, not {task.overlap} tokens")
     for line in task.description():
         say(line)
     _show(parts["train"], task, tokenizer)

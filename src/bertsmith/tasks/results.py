@@ -175,7 +175,8 @@ class FinetuneResult:
             f"epoch {self.kept_epoch.epoch:.4g}: {score:.4f}",
         ]
         if abs(self.tuned_score - score) > _SHOWN_CHANGE:
-            found.append(f"{self.tuned_score:.4f} by the finished model{self._of_tuning()}")
+            why = self._of_tuning() or ", whose kernels round otherwise than those of training"
+            found.append(f"{self.tuned_score:.4f} by the finished model{why}")
         if self.tuned_score <= self.baseline:
             what = "no better than the best answer that does not look at the text"
             found.append(f"{what}: try another learning rate, more epochs, or an encoder that was trained for longer")

@@ -61,7 +61,7 @@ class FinetuneSettings:
     windows: bool = False
     """Read texts that are longer in windows, in training and in prediction, and take the mean of their scores."""
     window_overlap: int = 32
-    """Tokens that a window shares with the one before it."""
+    """Tokens that a window shares with the one before it, at most half of what it holds of the text."""
     doc_stride: int = 128
     """Tokens between the beginnings of two windows on a long context (qa)."""
     max_query_length: int = 64

@@ -345,6 +345,11 @@ class Task(Answering):
         """The task with what is fitted to the dev rows after training, such as thresholds."""
         return self
 
+    def put_into(self, model: nn.Module) -> Self:
+        """Puts what was fitted into the weights where these can hold it, so that every program that reads the folder
+        gives the same scores. The task of such weights."""
+        return self
+
     def cross_fitted(self, scores: Floats, examples: Examples) -> dict[str, float]:
         """The metrics of the dev rows where each is decided by thresholds that were tuned on others, over 5 folds; {}
         where no threshold is tuned."""

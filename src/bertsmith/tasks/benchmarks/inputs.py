@@ -18,7 +18,8 @@ _SHORT = {"dev_mismatched": "mismatched"}
 # Settings that leave a score comparable with published ones.
 _FREE = (
     *("device", "precision", "micro_batch_tokens", "log_every", "save_every", "keep", "keep_every", "nvidia_results"),
-    *("seeds", "seed", "keep_seed", "skip_bad_rows", "bad_share"),
+    *("seeds", "seed", "keep_seed", "side_by_side", "folds", "learning_curve", "report", "temperature"),
+    *("skip_bad_rows", "bad_share"),
 )
 
 

@@ -17,6 +17,8 @@ from bertsmith.base.log import say
 from bertsmith.tasks.embedding.ranking import NO_TEXT
 from bertsmith.tasks.reading.overlap import text_key
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, id_of, label_of, row_of, text_of
+from bertsmith.tasks.reading.shapes import is_number
+from bertsmith.tasks.reading.texts import SIMILARITIES
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,10 @@ def pair_of(row: Row | str, columns: Columns, labelled: bool, where: str) -> Pai
     if negative is not None and text_key([negative]) in (text_key([text]), text_key([second])):
         raise ValueError(f"column '{columns.negative}' holds one of the two texts that are alike")
     score = _score(label_of(row, columns.label)) if row.get(columns.label) not in (None, "") else None
+    other = next((name for name in row if name.casefold() in SIMILARITIES and is_number(str(row[name]).strip())), None)
+    if columns.label not in row and other is not None:
+        what = f"column '{other}' may say how alike the two texts are, and is not read"
+        raise ValueError(f"{what}: name it with --columns.label {other}, or remove it")
     return PairRecord(text, second, score, where, id_of(row, columns), negative=negative)
 
 

@@ -48,7 +48,7 @@ def finish(
         say(f"results under NVIDIA's names: {run.folder / NVIDIA_FILE}")
     # Before the model, which makes the run a finished one.
     files.write_json(run.folder / FINETUNE_FILE, result.to_dict())
-    _save(model, work, result, run.model)
+    _save(model, replace(work, task=work.task.put_into(model)), result, run.model)
     drop_leftovers(run, work)
     return result
 

@@ -187,12 +187,12 @@ def _divider(work: Work) -> Callable[[list[int], float, int], tuple[list[int], l
 
     def divide(rows: list[int], share: float, number: int) -> tuple[list[int], list[int]]:
         seed = stream_key(work.settings.seed, "divide", number)
-        found = split([classes[row] for row in rows], [units[row] for row in rows], share, seed, grouped)
+        try:
+            found = split([classes[row] for row in rows], [units[row] for row in rows], share, seed, grouped)
+        except BertsmithError as error:
+            what = f"{len(records):,} training rows are too few to be divided ({error.what})"
+            fix = "use fewer --folds, leave out --folds and --learning-curve, or give more rows"
+            raise BertsmithError(what, "train", fix) from error
         return [rows[place] for place in found.train], [rows[place] for place in found.dev]
 
-    try:
-        divide(list(range(len(records))), 0.1, 0)
-    except BertsmithError as error:
-        what = f"{len(records):,} training rows are too few to be divided ({error.what})"
-        raise BertsmithError(what, "train", "leave out --folds and --learning-curve, or give more rows") from error
     return divide

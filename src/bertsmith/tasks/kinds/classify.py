@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import say
@@ -49,9 +49,10 @@ _BINARY, _MICRO = "binary_f1", "micro_f1"
 class Classify(Task):
     """names: of the C classes, in the order of the model's outputs. pairs: whether rows have two texts. positive: the
     class that `binary_f1` scores, where there are two. counts: training rows of each class, the most frequent first.
-    rarity, sampling: how training favours rare classes. temperature: what scores are divided by. threshold: the
-    probability from which on a row is given the positive class. fits_temperature, fits_threshold: whether dev rows
-    decide them. negative: the class that `micro_f1` leaves out, where one is named."""
+    rarity, sampling: how training favours rare classes. temperature: what scores are divided by. in_weights: whether
+    the model's head already is, as in finished folders. threshold: the probability from which on a row is given the
+    positive class. fits_temperature, fits_threshold: whether dev rows decide them. negative: the class that `micro_f1`
+    leaves out, where one is named."""
 
     kind = "classify"
     architecture = "BertForSequenceClassification"
@@ -67,6 +68,7 @@ class Classify(Task):
     rarity: Rarity = PLAIN
     sampling: Sampling = "natural"
     temperature: float = 1.0
+    in_weights: bool = False
     threshold: float = HALF
     fits_temperature: bool = True
     fits_threshold: bool = False
@@ -136,6 +138,7 @@ class Classify(Task):
             task.get("positive"),
             overlap=task.get("window_overlap"),
             temperature=fitted_number(task, "temperature", 1.0),
+            in_weights=task.get("temperature_in_weights") is True,
             threshold=fitted_number(task, "threshold", HALF, zero=True),
             negative=task.get("negative"),
         )
@@ -170,7 +173,10 @@ class Classify(Task):
         if self.threshold == HALF or self.positive is None:
             return np.asarray(logits.argmax(1), dtype=np.int64)
         place = self.names.index(self.positive)
-        return np.where(probabilities(logits, self.temperature)[:, place] >= self.threshold, place, 1 - place)
+        return np.where(self._probabilities(logits)[:, place] >= self.threshold, place, 1 - place)
+
+    def _probabilities(self, logits: Floats) -> NDArray[np.float64]:
+        return probabilities(logits, 1.0 if self.in_weights else self.temperature)
 
     @property
     def _sides(self) -> tuple[int | None, int | None]:
@@ -189,16 +195,24 @@ class Classify(Task):
         if self.fits_temperature:
             found = calibrate(logits, true, groups_of(examples.records))
             task = replace(task, temperature=found.temperature)
-            change = f"calibration error on dev {found.before.ece:.4f} without it, {found.after.ece:.4f} with it"
-            say(f"temperature {found.temperature:.4g}: {change} ({found.remark})")
+            used = f"temperature {found.temperature:.4g}" if found.kept else "no temperature"
+            change = f"calibration error on dev {found.before.ece:.4f} without, {found.after.ece:.4f} with one"
+            say(f"{used}: {change} ({found.remark})")
         if self.fits_threshold and self.positive is not None:
             place = self.names.index(self.positive)
-            best = best_threshold(probabilities(logits, task.temperature)[:, place], true == place)
+            best = best_threshold(task._probabilities(logits)[:, place], true == place)
             task = replace(task, threshold=best.value)
             why = "" if best.tuned else f": {best.positives} dev rows have it, too few to tune on, or all do"
             what = f"binary_f1 of the rows it was tuned on {best.f1_at_half:.4f} at 0.5, {best.f1:.4f} with it"
             say(f"threshold of '{self.positive}': {best.value:.4g}{why or f' ({what})'}")
         return task
+
+    def put_into(self, model: nn.Module) -> Self:
+        """Divides the head by the temperature."""
+        with torch.no_grad():
+            for weights in model.get_submodule(self.head).parameters():
+                weights.div_(self.temperature)
+        return replace(self, in_weights=True)
 
     def cross_fitted(self, scores: Floats, examples: Examples) -> dict[str, float]:
         predicted = self._predicted_by_others(row_means(scores, examples.sequences), examples)
@@ -211,11 +225,13 @@ class Classify(Task):
             return None
         true = truths_of(examples)[:, None] == positive
         fold = folds_of(len(true), FOLDS, groups_of(examples.records))
-        decided = cross_fitted(probabilities(logits, self.temperature)[:, [positive]], true, fold)[:, 0]
+        decided = cross_fitted(self._probabilities(logits)[:, [positive]], true, fold)[:, 0]
         return np.where(decided, positive, 1 - positive)
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The report (`tasks/report`)."""
+        if self.in_weights:  # it compares the scores before and after the temperature
+            return replace(self, in_weights=False).write(self.temperature * scores, examples, folder)
         logits, true = row_means(scores, examples.sequences), truths_of(examples)
         about = about_records(examples.part, examples.records)
         by_others = self._predicted_by_others(logits, examples) if about.part == "dev" else None
@@ -252,7 +268,8 @@ class Classify(Task):
         return config_labels(self.names)
 
     def facts(self) -> dict[str, Any]:
-        fitted = {"temperature": self.temperature} | ({} if self.positive is None else {"threshold": self.threshold})
+        temperature = {"temperature": self.temperature, "temperature_in_weights": self.in_weights}
+        fitted = temperature | ({} if self.positive is None else {"threshold": self.threshold})
         classes = {"pairs": self.pairs, "positive": self.positive, "negative": self.negative}
         return {**classes, **fitted, "window_overlap": self.overlap}
 
@@ -268,7 +285,7 @@ class Classify(Task):
                 "score": float(row[place]),
                 "scores": {name: float(each) for name, each in zip(self.names, row, strict=True)},
             }
-            for place, row in zip(self._predicted(logits), probabilities(logits, self.temperature), strict=True)
+            for place, row in zip(self._predicted(logits), self._probabilities(logits), strict=True)
         ]
 
     def cells(self, answer: Answer) -> dict[str, str]:

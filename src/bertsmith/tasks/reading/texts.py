@@ -26,6 +26,7 @@ LABELS = (
     "tags", "is_duplicate", "quality", "score", "stars", "star_rating", "rating", "similarity", "similarity_score",
     "answer",
 )  # fmt: skip
+SIMILARITIES = ("score", "similarity", "similarity_score")
 _FIRST = {"1": "2", "a": "b", "A": "B"}
 _THIRD = {"1": "3", "a": "c", "A": "C"}
 _USUAL = "a usual name of it"
@@ -57,12 +58,13 @@ def text_and_label(table: Table) -> Found:
 
 
 def two_texts(table: Table) -> Found:
-    """The two texts of rows that need no label. Raises BertsmithError where there are not two, or several may be one of
-    them."""
+    """The two texts of rows that need no label, and how alike they are, where a column says so. Raises BertsmithError
+    where there are not two, or several may be one of them."""
     columns, why = _texts(table, (*table.usual(LABELS, "number"), table.columns.negative))
     if "text_b" not in columns:
         raise table.refusal("no two columns look like a pair of texts; there are", table.shapes, "text", "text_b")
-    return Found(columns, why)
+    label = None if table.several("label") else table.named("label", SIMILARITIES, "number")
+    return Found(columns if label is None else columns | {"label": label}, {"label": _USUAL} | why)
 
 
 def the_text(table: Table, but: Collection[str]) -> tuple[str, str]:
@@ -155,7 +157,9 @@ def _pairs(table: Table, but: Collection[str]) -> Iterator[tuple[str, str]]:
             second, third = (name[:place] + marks.get(mark, "") + name[place + 1 :] for marks in (_FIRST, _THIRD))
             if mark in _FIRST and second in texts:
                 if third in texts:
-                    raise table.refusal("there are more than two texts", [name, second, third], "text", "text_b")
+                    flags = "--columns.text and --columns.text-b"
+                    fix = f"name the right ones with {flags}; of multiple choice, name the task choice and its columns"
+                    raise table.refusal("there are more than two texts", [name, second, third], "text", fix=fix)
                 yield name, second
 
 

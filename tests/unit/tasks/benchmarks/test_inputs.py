@@ -44,7 +44,7 @@ def test_settings_are_the_benchmarks_and_may_be_changed():
 
 def test_what_is_changed_is_said_and_what_is_not_comparable(tmp_path, said):
     made_mrpc(tmp_path)
-    changed = benchmark_settings("mrpc", epochs=1, max_steps=9, device="cpu", seed=7)
+    changed = benchmark_settings("mrpc", epochs=1, max_steps=9, device="cpu", seed=7, report=False, folds=3)
     inputs = benchmark_inputs("mrpc", Taken(tmp_path), {}, changed)
     assert inputs.kind == "classify"
     assert inputs.sources == {part: tmp_path / "MRPC" / f"{part}.tsv" for part in ("train", "dev")}

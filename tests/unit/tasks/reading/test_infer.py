@@ -224,7 +224,7 @@ def test_columns_that_the_user_named_are_kept():
         (table(text=SENTENCES, note=OTHERS), "no column looks like the label", ["'note'"], "--columns.label"),
         (table(text=SENTENCES), "there is no column for the label", [], "a text and a label"),
         (table(mark=["a", "b"], label=LABEL), "no column looks like the text", ["'mark'"], "--columns.text"),
-        (table(s1=SENTENCES, s2=OTHERS, s3=SENTENCES, label=LABEL), "more than two texts", ["'s3'"], "text-b"),
+        (table(s1=SENTENCES, s2=OTHERS, s3=SENTENCES, label=LABEL), "more than two texts", ["'s3'"], "the task choice"),
         (
             table(text=SENTENCES, label=list(range(30))),
             "30 different whole numbers",
@@ -335,6 +335,17 @@ def test_a_column_for_each_label():
 @pytest.mark.parametrize("more", [{}, {"negative": SENTENCES[::-1]}])
 def test_pairs_without_a_label_are_pointed_to_embed(more):
     assert "name the task embed" in refused(table(anchor=SENTENCES, positive=OTHERS, **more)).fix
+
+
+def test_how_alike_pairs_are_is_a_label_under_its_usual_names():
+    pairs = table(sentence1=SENTENCES, sentence2=OTHERS, Score=[0, 2.5], rank=[1, 2])
+    found = inferred(pairs, kind="embed").columns
+    assert (found.text, found.text_b, found.label) == ("sentence1", "sentence2", "Score")
+    assert inferred(table(sentence1=SENTENCES, sentence2=OTHERS, rank=[1, 2]), kind="embed").columns.label == "label"
+    assert (
+        "--columns.label"
+        in refused(table(anchor=SENTENCES, positive=OTHERS, score=[0], similarity=[1]), kind="embed").fix
+    )
 
 
 def test_all_labels_count_and_not_the_first_ones_alone():
