@@ -66,10 +66,10 @@ def open_classifier(model: Path, folder: Path) -> Predictor:
     for each in given.folder.absolute().iterdir():
         (folder / each.name).symlink_to(each)
     # By the first, transformers cuts where ours does; by the second, ours reads no windows, which others do not know.
-    changes = {"tokenizer_config.json": {"model_max_length": given.max_length}, TASK_FILE: {"window_overlap": None}}
-    for name, values in changes.items():
+    changes = {"tokenizer_config.json": ("model_max_length", given.max_length), TASK_FILE: ("window_overlap", None)}
+    for name, (key, value) in changes.items():
         known = files.read_json(folder / name) if (folder / name).exists() else {}
-        files.write_json(folder / name, known | values)
+        files.write_json(folder / name, {**known, key: value})
     return Predictor(folder, "cpu", precision="fp32")
 
 
