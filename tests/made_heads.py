@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,3 +61,10 @@ def made_head(kind: str, folder: Path, **changes: Any) -> Path:
         sentence = {"config_sentence_transformers.json": _SCORES, "sentence_bert_config.json": {"max_seq_length": 16}}
     save_model(model, FolderContents(architecture, tokenizer.save, config, {**named, **sentence}), folder)
     return folder
+
+
+def made_short_classifier(run: Path) -> Path:
+    """A run's folder; its model classifies texts, and reads long ones in windows of 12 tokens."""
+    folder = made_head("classify", run / "model")
+    (folder / "task.json").write_text(json.dumps({"pairs": False, "max_length": 12, "window_overlap": 2}))
+    return run

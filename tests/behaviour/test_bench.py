@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -195,6 +197,21 @@ def test_a_bench_that_is_interrupted_leaves_no_process(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         measure(CaseSpec("bertsmith.bench.batches.cases", "index", tmp_path, tmp_path / "out", tmp_path, {}))
     assert not Path(f"/proc/{started[0]}").exists()
+
+
+def test_a_bench_that_is_terminated_leaves_no_folder(source, tmp_path):
+    command = [sys.executable, "-m", "bertsmith", "bench", "prepare", "--source", source, "--sizes", "1", "--against"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    bench = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    while bench.poll() is None and not list(tmp_path.glob("bertsmith-bench-*/*/spec.json")):
+        time.sleep(0.02)
+    bench.terminate()
+    said = bench.communicate()[1]
+    assert bench.returncode == 143
+    assert not list(tmp_path.glob("bertsmith-bench-*"))
+    assert said.endswith(
+        "warning: SIGTERM received: the bench deletes what it wrote, and stops\nthe bench has stopped\n"
+    )
 
 
 def test_a_source_that_is_too_small_is_gone_through_again_with_marks(tmp_path, source, monkeypatch):

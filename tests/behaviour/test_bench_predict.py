@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.options import BenchOptions
-from bertsmith.bench.predict.bench import PEERS, _in_order, _measured, bench_predict
+from bertsmith.bench.predict.bench import LENGTHS, PEERS, _in_order, _measured, _sets, bench_predict
 from bertsmith.bench.predict.side import BASELINE, BATCHES, PRECISIONS, Timer, groups_of, sides_of
-from bertsmith.bench.predict.texts import TextSet, made_classifier, texts_of_length
+from bertsmith.bench.predict.texts import TextSet, made_classifier, open_classifier, texts_of_length
 from bertsmith.bench.process import OutOfTime, SideFailed
 from bertsmith.cli import main
 from bertsmith.inference.backends.exported import BACKENDS
 from bertsmith.tokens.tokenizer import Tokenizer
-from made_heads import made_head
+from made_heads import made_head, made_short_classifier
+from made_rows import PIECES, WORDS
 
 needs_engines = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "openvino")),
@@ -33,6 +35,17 @@ def no_data(tmp_path: Path, monkeypatch: Any) -> None:
     """A data folder without anything in it."""
     (tmp_path / "data").mkdir()
     monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path / "data"))
+
+
+@pytest.fixture
+def real_texts(tmp_path: Path) -> None:
+    """Two sentences and two paragraphs in the data folder."""
+    sentences, questions = (tmp_path / "data" / name for name in ("glue/SST-2/dev.tsv", "squad/v1.1/dev-v1.1.json"))
+    for each in (sentences, questions):
+        each.parent.mkdir(parents=True)
+    sentences.write_text("sentence\tlabel\na good film\t1\nnot one that i would see\t0\n")
+    paragraphs = [{"context": "word " * count, "qas": []} for count in (30, 90)]
+    questions.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
 
 
 @needs_engines
@@ -55,10 +68,63 @@ def test_quick_times_every_backend_and_says_what_is_missing(tmp_path: Path, caps
 
 
 @needs_engines
-def test_one_precision_can_be_measured_alone(tmp_path: Path) -> None:
-    options = BenchOptions(quick=True, only="8 x 9 in int8", lengths=(9,), against=())
-    report = bench_predict(options, tmp_path, "bertsmith bench predict")
-    assert [row["side"] for row in report.rows] == [label for label in LABELS if label.endswith("int8")]
+def test_one_precision_on_real_texts_together_and_one_by_one_as_far_as_the_model_of_a_run_reads_them(
+    real_texts: None, tmp_path: Path
+) -> None:
+    options = BenchOptions(
+        model=made_short_classifier(tmp_path / "run"), quick=True, only="in int8", lengths=(12,), against=()
+    )
+    report = bench_predict(options, tmp_path / "bench", "bertsmith bench predict")
+    real = "4 real texts of 5 to 12 tokens"
+    cases = ["1 x 12", "8 x 12", "32 x 12", real, f"{real}, one by one"]
+    sides = [label for label in LABELS if label.endswith("int8")]
+    assert [(row["case"], row["side"]) for row in report.rows] == list(product(cases, sides))
+    for row in report.rows[-4:]:
+        assert row["tokens_per_second"] == pytest.approx((5 + 8 + 12 + 12) / 4 * row["texts_per_second"])
+        assert row["calls"] >= (4 if "one by one" in row["case"] else 1)
+        assert row["at_once"] == (1 if "one by one" in row["case"] else None)
+    assert "left out" not in "\n".join(report.about)
+
+
+def test_all_sides_read_the_same_of_a_long_text(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    peer = importlib.import_module("bertsmith.bench.predict.peer")
+    predictor = open_classifier(made_short_classifier(tmp_path / "run"), tmp_path / "for-all")
+    text, spec = " ".join(WORDS), {"model": str(predictor.folder), "precision": "fp32"}
+    ((answer,), (ours,)) = peer._pipeline(spec)([text], 1), predictor([text])
+    assert answer["score"] == pytest.approx(ours["score"], abs=1e-6)
+    assert ours["truncated_tokens"] == len(predictor.tokenizer.encode_ids([text])[0]) - 10
+    # A graph that gives what it is given.
+    rows = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, [None, None]) for name in peer._INPUTS]
+    given = onnx.helper.make_tensor_value_info("given", onnx.TensorProto.INT64, [None, None])
+    node = onnx.helper.make_node("Identity", ["input_ids"], ["given"])
+    graph = onnx.helper.make_graph([node], "given", rows, [given])
+    model = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 18)])
+    onnx.save(model, tmp_path / "fp32.onnx")
+    (((ids,),),) = peer._direct(spec | {"backend": "onnx", "padded": str(tmp_path)})([text], 1)
+    assert len(ids) == predictor.max_length == 12
+
+
+def test_the_lengths_that_are_given_are_measured(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_vocabulary(PIECES, lowercase=True)
+
+    def measured(lengths: tuple[int, ...], longest: int) -> list[str]:
+        sets, _ = _sets(BenchOptions(lengths=lengths), tokenizer, longest)
+        return [each.name.removeprefix("1 x ") for each in sets if each.rows == 1]
+
+    assert measured((), 512) == [str(length) for length in LENGTHS]
+    assert measured((128, 512), 512) == ["128", "512"]
+    assert measured((), 128) == ["32", "128"]
+
+
+@pytest.mark.parametrize("length", ["2", "13"])
+def test_a_length_that_the_model_does_not_read_is_refused(length: str, tmp_path: Path, capsys: Any) -> None:
+    model = str(made_short_classifier(tmp_path / "run"))
+    assert main(["bench", "predict", "--quick", "--model", model, "--lengths", "12", length, "--against"]) == 2
+    said = capsys.readouterr().err
+    assert f"this model reads texts of 3 to 12 tokens, so there are none of {length}\n  where: --lengths" in said
 
 
 @needs_engines
@@ -95,8 +161,8 @@ def test_sides_of_one_precision_are_measured_together_with_what_they_are_compare
 def test_a_side_is_compared_with_the_pipeline_of_its_own_rounds() -> None:
     texts, (one, other) = TextSet("real", ["a", "b"], 2, 0), sides_of(())[:2]
     fast, slow = Turns(9, seconds=1.0), Turns(9, seconds=4.0)
-    first = _measured(texts, {one: fast, BASELINE: slow}, False, [])
-    second = _measured(texts, {other: Turns(9, seconds=1.0), BASELINE: Turns(9, seconds=2.0)}, False, [])
+    first = _measured(texts, "fp32", {one: fast, BASELINE: slow}, False, [])
+    second = _measured(texts, "bf16", {other: Turns(9, seconds=1.0), BASELINE: Turns(9, seconds=2.0)}, False, [])
     rows = _in_order([*first, *second], ["real"], [one.label, other.label, BASELINE.label])
     assert [(row["side"], row["beside_pipeline"]) for row in rows] == [
         (one.label, 4.0), (other.label, 2.0), (BASELINE.label, 1.0)
@@ -150,17 +216,18 @@ class Turns:
 def test_whole_rounds_count_where_no_time_is_left_for_all() -> None:
     texts, (one, other) = TextSet("real", ["a", "b"], 2, 0), sides_of(())[:2]
     left_out: list[str] = []
-    rows = _measured(texts, {one: Turns(9), other: Turns(3)}, False, left_out)
+    rows = _measured(texts, "fp32", {one: Turns(9), other: Turns(3)}, False, left_out)
     assert [row["calls"] for row in rows] == [2, 2]
-    assert left_out == ["real: 3 of 5 rounds, for which no time was left"]
+    assert left_out == ["real in fp32: 3 of 5 rounds, for which no time was left"]
     with pytest.raises(OutOfTime):
-        _measured(texts, {one: Turns(9), other: Turns(1)}, False, [])
+        _measured(texts, "fp32", {one: Turns(9), other: Turns(1)}, False, [])
 
 
 def test_a_side_that_fails_in_any_round_is_left_out() -> None:
     texts, (one, other) = TextSet("real", ["a", "b"], 2, 0), sides_of(())[:2]
     left_out: list[str] = []
-    rows = _measured(texts, {one: Turns(9), other: Turns(3, SideFailed("out of memory", ""))}, False, left_out)
+    failing = {one: Turns(9), other: Turns(3, SideFailed("out of memory", ""))}
+    rows = _measured(texts, "fp32", failing, False, left_out)
     assert [(row["side"], row["calls"]) for row in rows] == [(one.label, 5)]
     assert left_out == [f"real, {other.label}: out of memory"]
 
@@ -184,14 +251,8 @@ def test_a_model_that_answers_no_single_texts_is_refused(tmp_path: Path) -> None
 
 
 def test_the_profile_shares_out_all_of_the_time(
-    repository: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+    real_texts: None, repository: Path, monkeypatch: Any, capsys: Any
 ) -> None:
-    sentences, questions = (tmp_path / "data" / name for name in ("glue/SST-2/dev.tsv", "squad/v1.1/dev-v1.1.json"))
-    for each in (sentences, questions):
-        each.parent.mkdir(parents=True)
-    sentences.write_text("sentence\tlabel\na good film\t1\nnot one that i would see\t0\n")
-    paragraphs = [{"context": "word " * count, "qas": []} for count in (30, 90)]
-    questions.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     monkeypatch.syspath_prepend(str(repository / "benchmarks"))
     monkeypatch.setattr("sys.argv", ["predict_profile.py", "fp32", "--quick"])
     importlib.import_module("predict_profile").main()

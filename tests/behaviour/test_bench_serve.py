@@ -13,13 +13,15 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.options import BenchOptions
+from bertsmith.bench.predict.texts import open_classifier
 from bertsmith.bench.process import Child
 from bertsmith.bench.run import run_bench
 from bertsmith.bench.serve.faults import UNDER_WAY
 from bertsmith.bench.serve.load import MOST_A_SECOND
 from bertsmith.bench.serve.phases import FAULTY, OVERLOAD, SATURATED, UNLOADED
 from bertsmith.cli import main
-from made_heads import made_head
+from made_heads import made_head, made_short_classifier
+from made_rows import WORDS
 
 pytestmark = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("fastapi", "uvicorn", "httptools")),
@@ -60,8 +62,11 @@ def check(rows: list[dict[str, Any]]) -> None:
 
 
 def test_our_server_goes_through_all_phases(tmp_path: Path, capsys: Any) -> None:
-    found = bench(tmp_path, "--only", "ours, fp32", "--against")
+    model = str(made_short_classifier(tmp_path / "run"))
+    found = bench(tmp_path, "--only", "ours, fp32", "--against", "--model", model)
     check(found["rows"])
+    texts, tokens = (found["rows"][1][f"{each}_per_second"] for each in ("texts", "tokens"))
+    assert 8 <= tokens / texts <= 12, "tokens count as far as the model reads"
     assert found["rows"][1]["offline_tokens_per_second"] > 0
     faults = found["rows"][4]["faults"]
     assert UNDER_WAY in faults["slow"]
@@ -82,6 +87,21 @@ def test_our_server_goes_through_all_phases(tmp_path: Path, capsys: Any) -> None
         "made ones; SST-2",
     ):
         assert words in said
+
+
+def test_the_peers_read_as_much_of_a_long_text_as_ours(tmp_path: Path, monkeypatch: Any) -> None:
+    pytest.importorskip("transformers")
+    from bertsmith.bench.serve import tutorial, with_litserve
+
+    predictor = open_classifier(made_short_classifier(tmp_path / "run"), tmp_path / "for-all")
+    text = " ".join(WORDS)
+    (ours,) = predictor([text])
+    monkeypatch.setattr("sys.argv", ["with_litserve.py", str(predictor.folder)])
+    litserve = with_litserve.Classify()
+    litserve.setup("cpu")
+    fastapi = next(each for each in tutorial.make_app(str(predictor.folder)).routes if each.path == "/predict")
+    for answer in (*litserve.predict([text]), fastapi.endpoint(tutorial.Request(text=text))):
+        assert answer == {"label": ours["label"], "score": pytest.approx(ours["score"], abs=1e-6)}
 
 
 @pytest.mark.slow

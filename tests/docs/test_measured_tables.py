@@ -149,6 +149,11 @@ def test_prediction_of_fixed_shapes(names: tuple[str, ...]) -> None:
         assert line(side, *cells) in page("speed.md").splitlines()
 
 
+def test_the_load_of_runs_that_make_one_table_is_told() -> None:
+    for name in ("predict-amd.json", "predict-int8-amd.json"):
+        assert f"`{name}` (load {stored(name)['machine']['load'].split()[0]}" in page("speed.md")
+
+
 def tables_of_shapes(rows: list[dict[str, Any]]) -> list[Table]:
     return tables_of_prediction([row for row in beside_pipeline(rows) if " x " in row["case"]])
 

@@ -44,17 +44,20 @@ class StoppedAfterSaving(Exception):
 class StopSignal:
     """Whether SIGTERM, SIGUSR1 or SIGINT (Ctrl-C) has come; interrupted: whether it was SIGINT.
 
-    answer: what is logged when a signal comes, about what happens next.
+    answer: what is logged when a signal comes, about what happens next. at_once: the work does not look for signals, so
+    the first one raises KeyboardInterrupt where it stands.
     """
 
     answer = "the unfinished step is dropped, then the run is saved and stops"
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: bool = False) -> None:
+        self._at_once = at_once
         self.requested = self.interrupted = False
         self._interrupted_at = float("-inf")
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The signal handler. Raises KeyboardInterrupt at a SIGINT that follows another signal.
+        """The signal handler. Raises KeyboardInterrupt at a SIGINT that follows another signal, as at the first one of
+        work that stops at once.
 
         A signal that is sent to a launcher and its ranks reaches these twice, so the same Ctrl-C may come again."""
         del frame
@@ -69,6 +72,8 @@ class StopSignal:
         self.requested = _requested = True
         if first:
             self._answer(number)
+            if self._at_once:
+                raise KeyboardInterrupt
 
     def take(self, other: StopSignal) -> None:
         """Counts the signals of another one as its own too."""
@@ -91,16 +96,16 @@ def stop_requested() -> bool:
 
 
 @contextmanager
-def stop_on_signals(answer: str = StopSignal.answer) -> Iterator[StopSignal]:
+def stop_on_signals(answer: str = StopSignal.answer, at_once: bool = False) -> Iterator[StopSignal]:
     """Notes SIGTERM, SIGUSR1 and SIGINT for the length of the block, as far as the system has them.
 
     Outside the main thread Python allows no signal handlers, so nothing is noted there. A SIGINT that is ignored, as in
     a shell's background jobs, stays ignored. A block within another one begins with the signals of that one, and leaves
-    it its own. answer: as of `StopSignal`.
+    it its own. answer, at_once: as of `StopSignal`.
     """
     global _requested, _within
     in_main = threading.current_thread() is threading.main_thread()
-    outer, stop = _within if in_main else None, StopSignal()
+    outer, stop = _within if in_main else None, StopSignal(at_once)
     stop.answer = answer
     if outer is None:
         _requested = False

@@ -22,6 +22,7 @@ _UNUSED = {
     "reference": ("model", "against", *_OF_TEXT, *_OF_BATCHES, *_OF_SERVERS),
     "scaling": ("model", "against", *_OF_TEXT, *_OF_BATCHES, *_OF_STEPS, *_OF_SERVERS),
 }
+_LENGTHS = (128, 512)
 _SIZES_MB, _QUICK_SIZES_MB = (10.0, 40.0, 160.0), (0.5, 1.0, 2.0)
 
 
@@ -37,8 +38,9 @@ class BenchOptions:
     """For batches and pretrain-step: a prepared corpus; without it, text is prepared first."""
     sizes: tuple[float, ...] = ()
     """Megabytes of text, rising; 10 40 160 by default. Slow sides get a twentieth."""
-    lengths: tuple[int, ...] = (128, 512)
-    """For batches and pretrain-step: the sequence lengths. For predict 32, 128 and 384 unless given."""
+    lengths: tuple[int, ...] = ()
+    """For batches and pretrain-step: the sequence lengths, 128 and 512 by default. For predict: tokens of each text at
+    fixed shapes, special ones included; 32, 128 and 384 by default, or as many as the model reads."""
     against: tuple[str, ...] | None = None
     """What to compare with: nvidia, tokenizers and datasets for prepare, datasets for batches, transformers for
     pretrain-step and finetune, transformers, onnxruntime and openvino for predict, fastapi, litserve and infinity for
@@ -81,6 +83,10 @@ class BenchOptions:
     def sizes_bytes(self) -> tuple[int, ...]:
         """The sizes of the texts, in bytes."""
         return tuple(round(each * 1e6) for each in self.sizes or (_QUICK_SIZES_MB if self.quick else _SIZES_MB))
+
+    def sequence_lengths(self) -> tuple[int, ...]:
+        """Those of batches and pretrain-step."""
+        return self.lengths or _LENGTHS
 
     def peers(self, known: Sequence[str], name: str) -> tuple[str, ...]:
         """What bench `name` compares with. Raises BertsmithError for a name that is not among `known`."""

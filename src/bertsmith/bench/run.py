@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.base.log import warn
+from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals
 from bertsmith.bench.options import BenchOptions
 from bertsmith.bench.table import Report
 
@@ -21,7 +22,7 @@ def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Repor
     """Runs bench `name` in a folder that is deleted afterwards. command: as it was typed, for the report.
 
     Raises BertsmithError for an unknown name, for a device that it does not measure, on Windows, and as the bench's own
-    function does (`bench_prepare` of `bench/prepare/bench.py` and so on).
+    function does (`bench_prepare` of `bench/prepare/bench.py` and so on); StoppedAfterSaving at a signal.
     """
     if name not in NAMES:
         raise BertsmithError(f"there is no bench '{name}'", "bench", nearest(name, NAMES))
@@ -31,8 +32,12 @@ def run_bench(name: str, options: BenchOptions, command: Sequence[str]) -> Repor
     options.check_device(name)
     for line in options.without_effect(name):
         warn(line)
-    with tempfile.TemporaryDirectory(prefix="bertsmith-bench-") as folder:
-        return _bench(name)(options, Path(folder), shlex.join(command))
+    with stop_on_signals("the bench deletes what it wrote, and stops", at_once=True) as stop:
+        try:
+            with tempfile.TemporaryDirectory(prefix="bertsmith-bench-") as folder:
+                return _bench(name)(options, Path(folder), shlex.join(command))
+        except KeyboardInterrupt:
+            raise StoppedAfterSaving("the bench has stopped", stop.interrupted) from None
 
 
 def _bench(name: str) -> Callable[[BenchOptions, Path, str], Report]:

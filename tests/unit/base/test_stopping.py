@@ -44,6 +44,15 @@ def test_a_signal_is_noted_and_answered(number: int, said: pytest.LogCaptureFixt
     assert said.messages == [f"warning: {name} received: finishing the requests that have come"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_work_that_does_not_look_for_signals_is_interrupted_once(number: int) -> None:
+    with stop_on_signals(at_once=True) as stop:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+        signal.raise_signal(signal.SIGTERM)  # as the work is cleaned up
+    assert stop.interrupted == (number == signal.SIGINT)
+
+
 def test_a_signal_that_comes_again_is_answered_once(said: pytest.LogCaptureFixture) -> None:
     with stop_on_signals("stopping"):
         for _ in range(2):

@@ -33,6 +33,11 @@ def test_options_that_a_bench_does_not_use_are_warned_about(tmp_path: Path, capl
     ]
 
 
+def test_lengths_are_the_given_ones_or_both_of_the_reference() -> None:
+    assert BenchOptions().sequence_lengths() == (128, 512)
+    assert BenchOptions(lengths=(64,)).sequence_lengths() == (64,)
+
+
 @pytest.mark.parametrize("name", ["prepare", "batches", "predict", "serve", "scaling"])
 def test_a_device_that_a_bench_does_not_measure_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -49,7 +49,7 @@ def bench_batches(options: BenchOptions, folder: Path, command: str) -> Report:
     and as `Corpus.open` and `prepare` do."""
     before, peers = machine(), options.peers(PEERS, "batches")
     corpus, what = open_or_prepare(options, max(options.sizes_bytes()), folder)
-    cases = [case for length in options.lengths for case in _cases(corpus, length, folder, bool(peers))]
+    cases = [case for length in options.sequence_lengths() for case in _cases(corpus, length, folder, bool(peers))]
     tokens, documents = corpus.tokens("train"), corpus.documents("train")
     about = [
         f"corpus: {what}, {tokens:,} tokens of {documents:,} documents in {len(corpus.shards('train'))} shards",

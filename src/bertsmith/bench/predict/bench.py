@@ -36,6 +36,8 @@ from bertsmith.tokens.tokenizer import Tokenizer
 
 PEERS = ("transformers", "onnxruntime", "openvino")
 LENGTHS = (32, 128, 384)
+_SHORTEST = 3
+"""[CLS], a word and [SEP]."""
 PERCENTILES = (50, 90, 95, 99)
 _ROUNDS, _QUICK_ROUNDS = 5, 1
 _SECONDS, _QUICK_SECONDS = 4.0, 0.05
@@ -43,7 +45,7 @@ _RULES = (
     "from texts to labels: making tokens is part of it, on all sides; each side is a process of its own",
     "ours is `Predictor`, which sorts rows by length and leaves padding out; the pipeline and the engines used "
     "directly pad rows to the longest that they run together, and take real texts as they come, 1, 8 or 32 at once, "
-    "whichever was fastest in a turn that is not counted",
+    "whichever was fastest in a turn that is not counted; all cut texts at the length that the model reads",
     "the graph that engines are given directly is PyTorch's export of transformers' model, in int8 by the "
     "engines' own tools: ONNX Runtime's quantize_dynamic, each column of the weights with its own scale, and "
     "compress_weights of OpenVINO's NNCF, which takes embeddings too; both quantise inputs as they come",
@@ -55,21 +57,22 @@ _RULES = (
 
 
 def bench_predict(options: BenchOptions, folder: Path, command: str) -> Report:
-    """Measures in `folder`, on a CPU. Raises BertsmithError for an unknown peer, a model that is no classifier, and
-    an `only` that no case matches."""
+    """Measures in `folder`, on a CPU. Raises BertsmithError for an unknown peer, a model that is no classifier,
+    `lengths` that it does not read, and an `only` that no case matches."""
     before = machine()
     deadline = math.inf if options.minutes is None else time.monotonic() + 60 * options.minutes
     sides = sides_of(options.peers(PEERS, "predict"))
     about = made_classifier(folder / "model", options.quick) if options.model is None else ""
     model = options.model or folder / "model"
-    open_classifier(model)
-    sets, left_out = _sets(options, Tokenizer.load(model))
+    predictor = open_classifier(model, folder / "for-all")
+    sets, left_out = _sets(options, predictor.tokenizer, predictor.max_length)
     groups = groups_of(sides)
     cases = {precision: [each for each in sets if options.only in _case(each, precision)] for precision in groups}
     if not any(cases.values()):
         fix = f"cases are: {'; '.join(each.name for each in sets)}; each in {', '.join(groups)}"
         raise BertsmithError(f"no case contains '{options.only}'", "bench predict", fix)
-    folders = Folders(model, folder / "exports", folder / "padded")
+    folders = Folders(predictor.folder, folder / "exports", folder / "padded")
+    del predictor
     _write_graphs(folders, folder, any(side.who != OURS for side in sides), left_out)
     rows: list[dict[str, Any]] = []
     for precision, group in groups.items():
@@ -83,7 +86,7 @@ def bench_predict(options: BenchOptions, folder: Path, command: str) -> Report:
             for each in cases[precision]:
                 say(f"measuring {_case(each, precision)}")
                 try:
-                    rows += _measured(each, children, options.quick, left_out)
+                    rows += _measured(each, precision, children, options.quick, left_out)
                 except OutOfTime:
                     left_out.append(f"{_case(each, precision)}: no time was left")
     rows = _in_order(rows, [each.name for each in sets], [side.label for side in sides])
@@ -98,11 +101,15 @@ def bench_predict(options: BenchOptions, folder: Path, command: str) -> Report:
     return Report(command, {**before, "threads": str(rows[0]["threads"])}, told, rows, tables(rows))
 
 
-def _sets(options: BenchOptions, tokenizer: Tokenizer) -> tuple[list[TextSet], list[str]]:
-    """All texts, and what is left out."""
-    lengths = LENGTHS if options.lengths == BenchOptions.lengths else options.lengths
+def _sets(options: BenchOptions, tokenizer: Tokenizer, longest: int) -> tuple[list[TextSet], list[str]]:
+    """All texts, and what is left out. longest: the most tokens of a text that the model reads."""
+    unread = [str(length) for length in options.lengths if not _SHORTEST <= length <= longest]
+    if unread:
+        what = f"this model reads texts of {_SHORTEST} to {longest} tokens, so there are none of {', '.join(unread)}"
+        raise BertsmithError(what, "--lengths", "name lengths that it reads")
+    lengths = options.lengths or dict.fromkeys(min(length, longest) for length in LENGTHS)
     every = [texts_of_length(tokenizer, length, batch) for length in lengths for batch in BATCHES]
-    ragged = ragged_texts(tokenizer, 512, *(QUICK_REAL if options.quick else REAL))
+    ragged = ragged_texts(tokenizer, longest, *(QUICK_REAL if options.quick else REAL))
     left_out = [] if ragged else ["real texts: SST-2 and SQuAD are not in the data folder ($BERTSMITH_DATA)"]
     if ragged:
         every += [ragged, replace(ragged, name=f"{ragged.name}, one by one", rows=1, every=True)]
@@ -130,7 +137,9 @@ def _write_graphs(folders: Folders, folder: Path, has_peers: bool, left_out: lis
                 left_out.append(f"graphs of transformers' model: {why.what}")
 
 
-def _measured(texts: TextSet, children: Mapping[Side, Child], quick: bool, left_out: list[str]) -> list[dict[str, Any]]:
+def _measured(
+    texts: TextSet, precision: str, children: Mapping[Side, Child], quick: bool, left_out: list[str]
+) -> list[dict[str, Any]]:
     """A row for each side, ours first. A side that fails is left out of the case. Raises OutOfTime where not even one
     round was finished."""
     seconds, rounds = (_QUICK_SECONDS, _QUICK_ROUNDS) if quick else (_SECONDS, _ROUNDS)
@@ -142,7 +151,8 @@ def _measured(texts: TextSet, children: Mapping[Side, Child], quick: bool, left_
         except OutOfTime:
             if len(found) < 2:
                 raise
-            left_out.append(f"{texts.name}: {rounds + 1 - number} of {rounds} rounds, for which no time was left")
+            rest = f"{rounds + 1 - number} of {rounds} rounds"
+            left_out.append(f"{_case(texts, precision)}: {rest}, for which no time was left")
             break
         found.append(answers)
     counted = found[1:]

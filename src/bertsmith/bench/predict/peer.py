@@ -18,7 +18,6 @@ from bertsmith.inference.backends.engines import check_installed, openvino, open
 GRAPHS = "graphs"
 """Whose process writes the padded graphs, and does nothing else."""
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_LONGEST = 512
 _OPENVINO_TOOL = "nncf"
 
 
@@ -66,8 +65,7 @@ def _pipeline(spec: Answer) -> Callable[[list[str], int], object]:
 
     dtype = torch.bfloat16 if spec["precision"] == "bf16" else torch.float32
     pipe = transformers.pipeline("text-classification", model=spec["model"], device="cpu", dtype=dtype)
-    options = {"truncation": True, "max_length": _LONGEST}
-    return lambda texts, at_once: pipe(texts, batch_size=at_once, **options)
+    return lambda texts, at_once: pipe(texts, batch_size=at_once, truncation=True)
 
 
 def _direct(spec: Answer) -> Callable[[list[str], int], object]:
@@ -76,7 +74,7 @@ def _direct(spec: Answer) -> Callable[[list[str], int], object]:
 
     run = _session(spec) if spec["backend"] == "onnx" else _compiled(spec)
     tokenizer = transformers.AutoTokenizer.from_pretrained(spec["model"])
-    options: dict[str, Any] = {"padding": True, "truncation": True, "max_length": _LONGEST, "return_tensors": "np"}
+    options: dict[str, Any] = {"padding": True, "truncation": True, "return_tensors": "np"}
 
     def call(texts: list[str], at_once: int) -> object:
         found = []

@@ -19,9 +19,9 @@ PRECISIONS = {"torch": ("fp32", "bf16"), "onnx": ("fp32", "int8"), "openvino": (
 
 @dataclass(frozen=True)
 class Folders:
-    """model: Hugging Face's, with its weights. exports: ours, a folder for each engine. padded: graphs of
-    transformers' model as PyTorch exports it, fp32.onnx, and what the engines' own tools make of it, int8.onnx and
-    int8.xml."""
+    """model: Hugging Face's, with its weights, from `open_classifier`. exports: ours, a folder for each engine. padded:
+    graphs of transformers' model as PyTorch exports it, fp32.onnx, and what the engines' own tools make of it,
+    int8.onnx and int8.xml."""
 
     model: Path
     exports: Path

@@ -8,6 +8,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.step.plan import shape
 from bertsmith.bench.text import data_folder
@@ -16,7 +17,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.tasks.kinds.pooled import Classifier, config_labels
 from bertsmith.tokens.tokenizer import Tokenizer
-from bertsmith.weights.huggingface import FolderContents, save_model
+from bertsmith.weights.huggingface import TASK_FILE, FolderContents, save_model
 
 _SENTENCES, _PARAGRAPHS = Path("glue", "SST-2", "dev.tsv"), Path("squad", "v1.1", "dev-v1.1.json")
 _SPECIAL_TOKENS = 2  # [CLS] and [SEP]
@@ -54,13 +55,22 @@ def made_classifier(folder: Path, quick: bool) -> str:
     return f"BERT-{size} with drawn weights, {words}"
 
 
-def open_classifier(model: Path) -> Predictor:
-    """The model in fp32, on a CPU. Raises BertsmithError for one that does not sort single texts into classes."""
-    predictor = Predictor(model, "cpu", precision="fp32")
-    if predictor.kind != "classify" or predictor.prompts != [predictor.columns.text]:
-        what = f"this model is of {predictor.kind}, and reads {', '.join(predictor.prompts)}"
+def open_classifier(model: Path, folder: Path) -> Predictor:
+    """The model in fp32, on a CPU, from a new folder for all sides: its files, with what makes them cut a long text at
+    the same token. Raises BertsmithError for a model that does not sort single texts into classes."""
+    given = Predictor(model, "cpu", precision="fp32")
+    if given.kind != "classify" or given.prompts != [given.columns.text]:
+        what = f"this model is of {given.kind}, and reads {', '.join(given.prompts)}"
         raise BertsmithError(what, model, "name a classifier of one text with --model, or leave it out")
-    return predictor
+    folder.mkdir(parents=True)
+    for each in given.folder.absolute().iterdir():
+        (folder / each.name).symlink_to(each)
+    # By the first, transformers cuts where ours does; by the second, ours reads no windows, which others do not know.
+    changes = {"tokenizer_config.json": ("model_max_length", given.max_length), TASK_FILE: ("window_overlap", None)}
+    for name, (key, value) in changes.items():
+        known = files.read_json(folder / name) if (folder / name).exists() else {}
+        files.write_json(folder / name, {**known, key: value})
+    return Predictor(folder, "cpu", precision="fp32")
 
 
 def texts_of_length(tokenizer: Tokenizer, length: int, batch: int) -> TextSet:

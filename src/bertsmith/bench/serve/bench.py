@@ -39,9 +39,7 @@ from bertsmith.bench.serve.side import OURS, PEERS, Side, sides_of
 from bertsmith.bench.table import Report
 from bertsmith.bench.text import name_sources
 from bertsmith.inference.predictor import Predictor
-from bertsmith.tokens.tokenizer import Tokenizer
 
-_LONGEST = 512
 _MADE_LENGTHS = (8, 16, 24, 48, 128)
 _COMPARED = 8
 _TOLERANCE = {"fp32": 1e-3, "bf16": 3e-2}
@@ -59,9 +57,10 @@ def bench_serve(options: BenchOptions, folder: Path, command: str) -> Report:
     about = made_classifier(folder / "model", options.quick) if options.model is None else ""
     model = options.model or folder / "model"
     plan = QUICK if options.quick else Plan()
-    predictor = open_classifier(model)
-    texts = _texts(predictor.tokenizer, options.quick)
-    bench = ServeBench(options, model, texts, _expected(predictor, texts.texts), plan, folder, deadline)
+    predictor = open_classifier(model, folder / "for-all")
+    texts = _texts(predictor, options.quick)
+    expected = _expected(predictor, texts.texts)
+    bench = ServeBench(options, predictor.folder, texts, expected, plan, folder, deadline)
     del predictor
     for side in sides:
         bench.measure(side)
@@ -95,29 +94,31 @@ def _rules(plan: Plan) -> list[str]:
         f"at most {MOST_A_SECOND:,.0f} requests a second are sent, and {MOST_IN_FLIGHT} wait at a time; what exceeds "
         "that is not sent, and counted",
         "peers are in fp32, as shipped: FastAPI over pipeline is a tutorial's server, litserve makes batches of up to "
-        "32 texts that came within 10 ms, infinity-emb is run by its own command",
+        "32 texts that came within 10 ms, infinity-emb is run by its own command; all cut texts at the length that the "
+        "model reads",
     ]
 
 
 @dataclass(frozen=True)
 class Texts:
-    """tokens: of each text, special ones included."""
+    """tokens: of each text as far as the model reads it, special ones included."""
 
     name: str
     texts: list[str]
     tokens: list[int]
 
 
-def _texts(tokenizer: Tokenizer, quick: bool) -> Texts:
+def _texts(predictor: Predictor, quick: bool) -> Texts:
     """Real texts, or made ones where the data folder has none."""
-    found = ragged_texts(tokenizer, _LONGEST, *(QUICK_REAL if quick else REAL))
+    tokenizer, longest = predictor.tokenizer, predictor.max_length
+    found = ragged_texts(tokenizer, longest, *(QUICK_REAL if quick else REAL))
     if found:
         name, texts = found.name, found.texts
     else:
         made = [texts_of_length(tokenizer, length, 1).texts[:4] for length in _MADE_LENGTHS]
         texts = [text for several in zip(*made, strict=True) for text in several]
         name = f"{len(texts)} made ones; SST-2 and SQuAD are not in the data folder ($BERTSMITH_DATA)"
-    return Texts(name, texts, [min(len(ids) + 2, _LONGEST) for ids in tokenizer.encode_ids(texts)])
+    return Texts(name, texts, [min(len(ids) + 2, longest) for ids in tokenizer.encode_ids(texts)])
 
 
 def _expected(predictor: Predictor, texts: Sequence[str]) -> list[dict[str, float]]:

@@ -20,7 +20,7 @@ def make_app(model: str) -> FastAPI:
 
     @app.post("/predict")
     def predict(request: Request) -> dict[str, object]:
-        found: dict[str, object] = pipe(request.text, truncation=True, max_length=512)[0]
+        found: dict[str, object] = pipe(request.text, truncation=True)[0]
         return found
 
     return app

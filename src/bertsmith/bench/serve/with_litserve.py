@@ -24,7 +24,7 @@ class Classify(LitAPI):  # type: ignore[misc]  # where types are checked, litser
         return request["text"]
 
     def predict(self, texts: list[str]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.pipe(texts, batch_size=len(texts), truncation=True, max_length=512)
+        found: list[dict[str, Any]] = self.pipe(texts, batch_size=len(texts), truncation=True)
         return found
 
     def encode_response(self, output: dict[str, Any]) -> dict[str, Any]:

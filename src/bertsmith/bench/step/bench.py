@@ -47,20 +47,21 @@ def bench_pretrain_step(options: BenchOptions, folder: Path, command: str) -> Re
 
 
 def _plan(options: BenchOptions, device: Device, folder: Path) -> tuple[Plan, str]:
+    lengths = options.sequence_lengths()
     if device.is_cpu:
         sizes = CpuSizes("tiny", sequences=4, seconds=0.5) if options.quick else CpuSizes()
-        real, vocabulary, source = _real(options, folder, dict.fromkeys(options.lengths, sizes.sequences))
+        real, vocabulary, source = _real(options, folder, dict.fromkeys(lengths, sizes.sequences))
         return cpu_plan(sizes, real, vocabulary), source
-    gpu = GpuSizes(str(device.torch_device), lengths=options.lengths)
+    gpu = GpuSizes(str(device.torch_device), lengths=lengths)
     if options.quick:
         gpu = replace(gpu, models=("tiny",), tokens=2048, passes=1, seconds=0.5, compiled=False)
     if options.corpus is None:
-        unknown = sorted({*options.lengths} - {*PERCENTILES})
+        unknown = sorted({*lengths} - {*PERCENTILES})
         if unknown:
             what = f"how long Wikipedia's pairs are is not known at {', '.join(map(str, unknown))}"
             raise BertsmithError(what, "--lengths", f"use {' or '.join(map(str, PERCENTILES))}, or give a --corpus")
         return gpu_plan(gpu, {}), "made-up pieces in pairs as long as those of English Wikipedia"
-    real, vocabulary, source = _real(options, folder, {each: max(1, gpu.tokens // each) for each in options.lengths})
+    real, vocabulary, source = _real(options, folder, {each: max(1, gpu.tokens // each) for each in lengths})
     return gpu_plan(replace(gpu, vocabulary=vocabulary), real), source
 
 
