@@ -111,10 +111,12 @@ def kilobytes(model: Path, verb: str, to: str, rows: int, folder: Path) -> tuple
     call += ["--device", "cpu", "--precision", "fp32"]
     done = subprocess.run([sys.executable, "-c", _MEMORY, *call], capture_output=True, text=True, check=True)
     peak, kept = map(int, done.stdout.split())
+    print(f"{verb}, {to}: {rows:,} rows took at most {peak / 1e3:.0f} MB and ended with {kept / 1e3:.0f} MB")
     return peak, kept
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 @pytest.mark.parametrize(
     ("verb", "to", "growth"), [("embed", "npy", 1.1), ("predict", "jsonl", 1.2), ("predict", "csv", 1.2)]

@@ -94,6 +94,26 @@ def test_a_file_without_a_usable_row_is_refused(model, tmp_path, wrong):
     assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+@pytest.mark.parametrize("out", ["out.jsonl", "-"])
+def test_rows_without_a_mask_are_told_that_the_model_is_only_pre_trained(model, tmp_path, on_error, out):
+    (tmp_path / "rows.csv").write_text("text\nlovely word1\nawful\n")
+    out = out if out == "-" else tmp_path / out
+    with pytest.raises(BertsmithError, match=r"no \[MASK\] in this row") as caught:
+        predict_file(model, tmp_path / "rows.csv", out, rows=RowOptions(on_error=on_error), **CPU)
+    assert "this model is only pre-trained, and gives words for each [MASK]" in caught.value.fix
+    assert "`bertsmith finetune` makes a classifier" in caught.value.fix
+
+
+def test_a_fine_tuned_model_is_not_called_pre_trained(tmp_path):
+    (tmp_path / "rows.csv").write_text("text,text_b\n,word1\n")
+    folder = made_head("classify", tmp_path / "model")
+    for on_error in ("stop", "skip"):
+        with pytest.raises(BertsmithError, match="is empty") as caught:
+            predict_file(folder, tmp_path / "rows.csv", "-", rows=RowOptions(on_error=on_error), **CPU)
+        assert "pre-trained" not in caught.value.fix
+
+
 def test_a_table_has_its_header_once_although_its_first_rows_are_left_out(model, tmp_path):
     with open(tmp_path / "rows.csv", "w", newline="") as file:
         csv.writer(file).writerows([["text", "n"], *(["no mask", n] for n in range(4)), *([text, 9] for text in GOOD)])

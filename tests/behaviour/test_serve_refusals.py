@@ -86,6 +86,12 @@ def served(served_models: dict[str, Path]) -> Iterator[Served]:
         ("/embed", {"inputs": "a", "truncate": "yes"}, 422, "truncate: give true or false"),
         ("/embed", {"inputs": "a", "truncation_direction": "up"}, 422, "truncation_direction: give 'right', 'left'"),
         ("/models/labels/answers", {"rows": ["a"], "top": 21}, 422, "top: give 20 or less"),
+        *(
+            (f"/models/{name}/answers", {"rows": ["a"], "top": top}, 422, f"top: {name} ({kind}) lists no answers")
+            for name, kind in (("labels", "classify"), ("several", "classify"), ("number", "regress"), ("tags", "tag"))
+            for top in (1, 5)
+        ),
+        ("/models/choices/answers", {"rows": [PAIR], "top": 1}, 422, "leave it out, qa and masked words have it"),
         ("/models/labels/answers", {"rows": [1]}, 422, "rows: give a text, or give an object"),
         ("/models/labels", {"inputs": "a", "parameters": []}, 422, "parameters: give an object"),
         ("/models/vectors", {"inputs": [5]}, 422, "inputs: give a text"),
@@ -163,6 +169,15 @@ def served(served_models: dict[str, Path]) -> Iterator[Served]:
         ("/models/number", {"inputs": "a", "parameters": {"function_to_apply": "softmax"}}, 422, "has 'none'"),
         ("/models/labels", {"inputs": "a", "parameters": {"top_k": 0}}, 422, "from 1"),
         ("/v1/embeddings", {"input": "a", "model": "labels"}, 424, "gives no vectors"),
+        *(
+            (path, body, 424, "`bertsmith finetune embed` makes a model that does, and `bertsmith embed` gives")
+            for path, body in (
+                ("/v1/embeddings", {"input": "a", "model": "masks"}),
+                ("/models/masks/embed", {"inputs": "a"}),
+                ("/models/masks/embed_all", {"inputs": "a"}),
+                ("/models/masks/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
+            )
+        ),
         ("/v1/embeddings", {"input": "a", "model": "ada"}, 404, "there is no model 'ada'"),
         ("/nowhere", {"inputs": "a"}, 404, "there is no such route"),
         ("/info", {"inputs": "a"}, 405, "another method"),

@@ -119,6 +119,15 @@ def test_answers_are_those_of_predict(served: Served, served_models: dict[str, P
         assert equal(ours, theirs), (ours, theirs)
 
 
+@pytest.mark.parametrize("top", [1, 3])
+def test_answers_list_as_many_as_are_asked_for(served: Served, top: int) -> None:
+    rows = [{"question": "what is word1", "context": "word2 lovely word3 word4 word5 word6"}]
+    (answer,) = asked(served, "/models/answers/answers", {"rows": rows, "top": top})["answers"]
+    assert len(answer["nbest"]) == top
+    (answer,) = asked(served, "/models/masks/answers", {"rows": ["word1 [MASK] [MASK]"], "top": top})["answers"]
+    assert [len(guesses) for guesses in answer["guesses"]] == [top, top]
+
+
 def equal(ours: Any, theirs: Any) -> bool:
     """Whether two answers are the same, numbers within 1e-5."""
     if isinstance(theirs, dict):

@@ -202,6 +202,42 @@ def test_a_table_is_what_the_bench_prints(
         assert table.as_markdown() in page(shown), table.title
 
 
+def test_what_is_said_of_our_server_alone() -> None:
+    text = " ".join(page("serving.md").split())
+    for name, said in (("serve-ours-amd.json", said_of_the_epyc), ("serve-ours-avx512.json", said_of_the_xeon)):
+        for figure in said({row["phase"]: row for row in stored(name)["rows"]}):
+            assert figure in text, (name, figure)
+
+
+def said_of_the_epyc(rows: dict[str, dict[str, Any]]) -> list[str]:
+    usual, half, most = rows["saturated"], rows["50%"], rows["overload"]
+    cores = f"{most['server_cores']:.2f} cores busy in place of {usual['server_cores']:.2f}"
+    share = half["server_cores"] / usual["server_cores"]
+    tokens, alone = half["tokens_per_cpu_second"], rows["unloaded"]["tokens_per_cpu_second"]
+    return [
+        f"gives {most['tokens_per_cpu_second']:.0f} tokens in place of {usual['tokens_per_cpu_second']:,.0f}",
+        f"{most['refused'] / most['seconds']:.0f} refusals a second take a share of it, and the server keeps {cores}",
+        f"At half the load it keeps {half['server_cores']:.2f} busy, {share:.0%} of what it keeps busy",
+        f"a CPU second gives {tokens:.0f} tokens there ({alone:.0f} of texts one at a time)",
+        f"saturated at {usual['tokens_per_second'] / usual['offline_tokens_per_second']:.0%} of offline prediction",
+        f"it answers {most['tokens_per_second'] / usual['tokens_per_second']:.0%} of the saturated rate",
+        f"a p99 of {half['p99_ms'] / rows['unloaded']['p99_ms']:.1f} times the unloaded one here",
+        f"Refusals take {most['refusal_p99_ms']:.0f} ms",
+    ]
+
+
+def said_of_the_xeon(rows: dict[str, dict[str, Any]]) -> list[str]:
+    usual, more, unloaded = rows["saturated"], rows["70%"], rows["unloaded"]["p99_ms"]
+    refused = f"{more['refused']} of {more['requests']} refused"
+    beside = [usual[name] / usual[f"offline_{name}"] for name in ("tokens_per_second", "tokens_per_cpu_second")]
+    return [
+        f"serve-ours-avx512.json`) it was {beside[0]:.0%} and {beside[1]:.0%}",
+        f"in the run alone {rows['50%']['p99_ms'] / unloaded:.2f} times (aim 5",
+        f"In the run alone it was {more['p99_ms'] / unloaded:.1f} times, with {refused}",
+        f"{rows['overload']['tokens_per_second'] / usual['tokens_per_second']:.0%} in the run alone)",
+    ]
+
+
 def test_no_page_waits_for_a_table() -> None:
     for path in sorted((ROOT / "docs").rglob("*.md")):
         assert "<!-- table" not in path.read_text(encoding="utf-8"), path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import bertsmith
+from bertsmith.inference.server.routes.schemas import HuggingFaceRequest
 from made_pages import blocks, page, typed
 from made_pairs import pairs
 from made_rows import QUICK, made_model, rows
@@ -53,3 +55,14 @@ def test_several_models_are_asked_by_curl_and_by_clients(folder: Path) -> None:
     assert said.splitlines()[-1] == "32"
     assert [len(each) for each in json.loads((folder / "vectors.json").read_text())] == [32, 32]
     assert [len(each) for each in json.loads((folder / "batch.json").read_text())] == [2, 2]
+
+
+def test_parameters_of_hugging_faces_tasks_that_are_not_taken_are_listed() -> None:
+    client = pytest.importorskip("huggingface_hub").InferenceClient
+    (missing,) = re.findall(r"^- Not there.*?(?=^- )", page("serving.md"), re.MULTILINE | re.DOTALL)
+    taken = {"top_k", "function_to_apply", "aggregation_strategy", "ignore_labels", *HuggingFaceRequest.model_fields}
+    inputs = {"self", "model", "text", "question", "context", "sentence", "other_sentences"}
+    tasks = ("text_classification", "token_classification", "question_answering", "fill_mask", "feature_extraction")
+    for task in (*tasks, "sentence_similarity"):
+        for name in inspect.signature(getattr(client, task)).parameters.keys() - inputs - taken:
+            assert f"`{name}`" in missing, (task, name)

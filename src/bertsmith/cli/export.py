@@ -54,7 +54,8 @@ class ExportFlags:
     """The folder: complete in itself, and written once the graph has given what PyTorch gives."""
     to: Literal["onnx", "openvino", "triton"]
     """onnx and openvino: for --backend of `predict`, `embed` and `evaluate`, and for whatever else reads such graphs.
-    triton: a model repository for NVIDIA's Triton Inference Server, with the graph for its ONNX Runtime."""
+    triton: a model repository for NVIDIA's Triton Inference Server, with the graph for its ONNX Runtime; neither
+    that server nor TensorRT has run such a repository yet."""
     int8: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """A graph in int8 too, where it costs no more than --max-loss on --data."""
     data: Path | None = None

@@ -130,7 +130,7 @@ class PredictFlags(RowFlags):
     interactive: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Read rows from prompts in place of a file, and answer each at once."""
     n_best: int = 5
-    """How many answers to a question are listed, or pieces for a [MASK]."""
+    """How many answers to a question are listed, or pieces for a [MASK]; other kinds of models list none."""
     likelihood: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """How likely each text is to a pre-trained model: the sum of the log probabilities of its tokens, each masked in
     turn."""

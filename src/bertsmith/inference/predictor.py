@@ -24,6 +24,7 @@ from bertsmith.tasks.reading.pairs import check_pairs, with_as_many_texts
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer, row_means
+from bertsmith.tasks.settings import check_read
 from bertsmith.tasks.task import Answer, Answering, Examples, Floats, FolderFacts, NotFiniteError, Task
 from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, model_folder, read_config
 
@@ -31,6 +32,21 @@ Prediction = Answer
 
 _LEAST_LENGTH = 4  # [CLS], [SEP] and [SEP] leave one piece of a pair
 TRUNCATED = "truncated_tokens"
+LISTS_BEST = ("qa", "masked words")
+"""The kinds of models whose answers list the n best."""
+_TEXTS = ("classify", "regress", "score", "choice", "embed", "masked words")
+_READ_BY: dict[str, tuple[str, ...]] = {
+    "--n-best": LISTS_BEST,
+    **dict.fromkeys(("--columns.question", "--columns.context", "--columns.answers"), ("qa",)),
+    **dict.fromkeys(("--columns.tokens", "--columns.tags", "--columns.tag-names", "--columns.spans"), ("tag",)),
+    "--columns.choices": ("choice",),
+    "--columns.negative": ("embed",),
+    "--columns.label-separator": ("classify",),
+    "--columns.label": ("classify", "regress", "choice", "embed"),
+    "--columns.text": (*_TEXTS, "tag"),
+    "--columns.text-b": _TEXTS,
+}
+"""Flags that not every kind of model reads, and the kinds that do."""
 
 
 class Predictor:
@@ -44,7 +60,7 @@ class Predictor:
     columns: where the texts stand in a row; the columns that the model was fine-tuned on, or these with the fields of a
     mapping in their place. At most `budget_tokens` go through the model at once. backend: "torch"; or "onnx" or
     "openvino", for a folder that was exported to it. folder, facts: the model's, and what it is run by. Raises
-    BertsmithError for a folder that predicts nothing.
+    BertsmithError for a folder that predicts nothing, and for a `top` and columns that its kind does not read.
     """
 
     def __init__(
@@ -54,7 +70,7 @@ class Predictor:
         *,
         precision: str = "auto",
         columns: Columns | Mapping[str, Any] | None = None,
-        top: int = 5,
+        top: int = FolderFacts.top,
         budget_tokens: int = 8192,
         backend: str = "torch",
     ) -> None:
@@ -75,6 +91,9 @@ class Predictor:
             self._task: Answering = kind.of_folder(about)
         except BertsmithError as error:  # which names a file of the folder, and there may be several folders
             raise BertsmithError(error.what, folder / error.where, error.fix) from error
+        named = columns if isinstance(columns, Mapping) else ()
+        given = [f"--columns.{name.replace('_', '-')}" for name in named] + ["--n-best"] * (top != FolderFacts.top)
+        check_read(self.kind, given, _READ_BY, folder)
         run_by = {"backend": backend, "device": device, "precision": precision}
         self._model, self._runner, facts = ready_model(
             self._task.build, folder, kind.may_be_fresh, **run_by, budget_tokens=budget_tokens
@@ -132,7 +151,8 @@ class Predictor:
         try:
             record = self._task.record(row, self.columns, False, where)
         except ValueError as error:
-            raise BertsmithError(str(error), where, "correct or remove this row") from error
+            fix = "; ".join(filter(None, ("correct or remove this row", self.reader.remedy)))
+            raise BertsmithError(str(error), where, fix) from error
         if self._task.pairs is not None:
             check_pairs([record], self._task.pairs)
         return record

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from bertsmith.base.errors import BertsmithError
@@ -180,10 +182,7 @@ class FinetuneSettings:
     def check_read_by(self, kind: str, always_in_windows: bool) -> None:
         """Raises BertsmithError for a setting that a kind of task does not read."""
         plain, where = FinetuneSettings(), "fine-tuning settings"
-        for name, kinds in _READ_BY.items():
-            if kind not in kinds and getattr(self, name) != getattr(plain, name):
-                what, fix = f"{kind} has no {name.replace('_', ' ')}", f"leave it out, or use {' or '.join(kinds)}"
-                raise BertsmithError(what, where, fix)
+        check_read(kind, [name for name in _READ_BY if getattr(self, name) != getattr(plain, name)], _READ_BY, where)
         if self.window_overlap != plain.window_overlap and not (self.windows or always_in_windows):
             what = f"window_overlap is {self.window_overlap}, but long texts are cut, not read in windows"
             raise BertsmithError(what, where, "set windows too (--windows), or leave it out")
@@ -244,6 +243,15 @@ class DistillSettings(FinetuneSettings):
         if self.augment and not (self.label_augmented or self.logits_weight or self.hidden_weight):
             what = "nothing would be learned from the made rows: they have no label, and the teacher no weight"
             raise BertsmithError(what, where, "set label_augmented, or a weight of the teacher's")
+
+
+def check_read(kind: str, given: Iterable[str], read_by: Mapping[str, Sequence[str]], where: str | Path) -> None:
+    """Raises BertsmithError for a setting that is given and that a kind of model does not read. read_by: the kinds that
+    read a setting, where those are not all."""
+    for name in given:
+        if kind not in (kinds := read_by.get(name, (kind,))):
+            what, fix = f"{kind} has no {name.replace('_', ' ')}", f"leave it out, or use {' or '.join(kinds)}"
+            raise BertsmithError(what, where, fix)
 
 
 def _demand(holds: bool, name: str, found: float, wanted: str) -> None:

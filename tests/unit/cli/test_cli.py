@@ -46,6 +46,12 @@ def test_help_of_a_preset_shows_its_numbers(capsys):
     assert "(default: 1024)" in said
 
 
+def test_help_says_that_no_triton_server_has_run_an_export(capsys):
+    main(["export", "--help"])
+    said = " ".join(re.sub("[^a-zA-Z']", " ", capsys.readouterr().out).split())
+    assert "neither that server nor TensorRT has run such a repository yet" in said
+
+
 @pytest.mark.parametrize(
     ("args", "what", "fix"),
     [

@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import main
 from bertsmith.inference.evaluate import evaluate
 from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
@@ -251,6 +252,56 @@ def test_an_input_that_may_not_be_read_is_not_taken_for_the_output(classes, tmp_
     with pytest.raises(BertsmithError, match=r"cannot be read .*Permission denied") as caught:
         predict_file(classes, source, tmp_path / "out.jsonl", device="cpu")
     assert caught.value.where == str(source)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_that_a_kind_of_model_does_not_read_is_refused_with_the_kinds_that_do(kind, tmp_path):
+    folder = made_head(kind, tmp_path / "model")
+    predictor = Predictor(folder, "cpu")
+    columns = ("text", "text_b", "question", "context", "answers", "tokens", "tags", "spans", "choices", "negative")
+    for name in columns:
+        if "other" in predictor.reader.used(Columns(**{name: "other"})):
+            assert getattr(Predictor(folder, "cpu", columns={name: "other"}).columns, name) == "other"
+        else:
+            flag = f"--columns.{name.replace('_', '-')}"
+            with pytest.raises(BertsmithError, match=rf"^{predictor.kind} has no {flag}\n") as caught:
+                Predictor(folder, "cpu", columns={name: "other"})
+            assert caught.value.fix.startswith("leave it out, or use ")
+            assert predictor.kind not in caught.value.fix.split("or use ")[1].split(" or ")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_number_of_best_answers_is_refused_by_kinds_that_list_none(kind, tmp_path):
+    folder, row = made_head(kind, tmp_path / "model"), KINDS[kind][3][0]
+    (answer,) = Predictor(folder, "cpu")([row])
+    if not {"nbest", "guesses"} & answer.keys():
+        with pytest.raises(BertsmithError, match="has no --n-best") as caught:
+            Predictor(folder, "cpu", top=1)
+        assert caught.value.fix == "leave it out, or use qa or masked words"
+    else:
+        (answer,) = Predictor(folder, "cpu", top=1)([row])
+        assert len(answer.get("nbest") or answer["guesses"][0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        (["--n-best", "1"], "classify has no --n-best"),
+        (["--columns.context", "a", "--columns.answers", "b"], "classify has no --columns.context"),
+        (["--columns.label-separator", ";", "--columns.tag-names", "b"], "classify has no --columns.tag-names"),
+    ],
+)
+def test_a_flag_of_another_kind_of_model_is_one_message_and_status_2(classes, tmp_path, capsys, flags, names):
+    (tmp_path / "rows.csv").write_text("text\na\n")
+    out = tmp_path / "out.jsonl"
+    call = ["predict", str(classes), str(tmp_path / "rows.csv"), "--out", str(out)]
+    assert main([*call, "--device", "cpu", *flags]) == 2
+    said = capsys.readouterr().err
+    assert names in said
+    assert str(classes) in said
+    assert "leave it out, or use" in said
+    assert "Traceback" not in said
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("kind", ["regress", "choice"])

@@ -22,6 +22,7 @@ from bertsmith.inference.parts.stream import stream
 from bertsmith.inference.parts.workers import Here, Load, Workers, processes
 from bertsmith.tasks.reading.bad_rows import listed
 from bertsmith.tasks.reading.files import is_pipe, name_of
+from bertsmith.tasks.reading.records import RowReader
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,9 @@ def answer_rows(job: Job, source: str | Path, out: str | Path, options: RowOptio
     with Progress(job.doing, None, "row") as progress:
         if str(out) != "-":
             return _into_file(job, source, Path(out), options, progress)
-        done = stream(job.load(job.device), source, options.part_rows, options.on_error, progress)
-        _check_some(done, source)
+        work = job.load(job.device)
+        done = stream(work, source, options.part_rows, options.on_error, progress)
+        _check_some(done, source, work.reader)
         return done
 
 
@@ -149,7 +151,7 @@ def _into_file(job: Job, source: str | Path, out: Path, options: RowOptions, pro
                 raise
             if not done.rows:
                 folder.remove()
-            _check_some(done, source)
+            _check_some(done, source, workers.reader)
             folder.check_whole(parts)
             if done.skipped:
                 folder.write_bad(parts)
@@ -219,11 +221,12 @@ def _tell_kept(folder: PartsFolder, source: str | Path) -> None:
         say(f"finished parts are kept in {folder.path} ({parts:,} of them): --resume continues from there")
 
 
-def _check_some(done: Account, source: str | Path) -> None:
+def _check_some(done: Account, source: str | Path, reader: type[RowReader]) -> None:
     """Raises BertsmithError where all rows were left out: then it is not the rows that are wrong."""
     if not done.rows and done.skipped:
         what = listed(f"none of {done.skipped:,} rows can be used", done.first_skipped, done.skipped)
-        raise BertsmithError(what, name_of(source), "name the right columns, or another model")
+        fix = "; ".join(filter(None, ("name the right columns, or another model", reader.remedy)))
+        raise BertsmithError(what, name_of(source), fix)
 
 
 def _input_facts(source: str | Path) -> dict[str, Any]:

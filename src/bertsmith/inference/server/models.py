@@ -18,7 +18,7 @@ from bertsmith.base import files
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.embed import Embedder, Vectors
-from bertsmith.inference.predictor import Prediction, Predictor, read_task
+from bertsmith.inference.predictor import LISTS_BEST, Prediction, Predictor, read_task
 from bertsmith.inference.server.batcher import Lane
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.refusals import Refusal, refused
@@ -171,7 +171,8 @@ def open_model(name: str, folder: Path, run_by: Mapping[str, str], limits: Limit
     kind = answering(read_task(folder / TASK_FILE).values | dict(config))
     if kind is None or getattr(kind, "kind", "") == EMBED:
         return TextModel(name, folder, Embedder(folder, **options), budget)
-    return RowModel(name, folder, Predictor(folder, top=MOST_GUESSES, **options), budget)
+    options |= {"top": MOST_GUESSES} if getattr(kind, "kind", kind.name) in LISTS_BEST else {}
+    return RowModel(name, folder, Predictor(folder, **options), budget)
 
 
 def check_texts(texts: Named, may_be_empty: bool = False) -> None:

@@ -137,8 +137,9 @@ class Service:
             raise Refusal(404, f"there is no model '{name[:80]}' here; {nearest(name[:80], self.models)}")
         return self.models[name]
 
-    def model(self, request: Request, able: Callable[[Model], bool], what: str) -> Model:
+    def model(self, request: Request, able: Callable[[Model], bool], what: str, fix: str = "") -> Model:
         """The model of a request: the one in its path, or the only one that is able. what: such as "vectors of texts".
+        fix: where there is none.
 
         Raises Refusal: 424 where the model is not able, or none is; 422 where several are; 404 for one not there.
         """
@@ -147,7 +148,7 @@ class Service:
         fit = [model for model in found if able(model)]
         if not fit:
             kinds = ", ".join(f"{model.name} ({model.kind})" for model in found)
-            raise Refusal(424, f"no model here gives {what}; there is {kinds}")
+            raise Refusal(424, "; ".join(filter(None, (f"no model here gives {what}", f"there is {kinds}", fix))))
         if len(fit) > 1:
             names = ", ".join(model.name for model in fit)
             path = f"/models/{fit[0].name}{request.url.path.rstrip('/')}"

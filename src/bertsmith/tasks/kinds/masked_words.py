@@ -50,6 +50,7 @@ class MaskedWords(Answering):
     architectures = ("BertForPreTraining", "BertForMaskedLM")
     may_be_fresh = ("encoder.pooler", "next_sentence")  # neither has a part in predicting words
     literal_specials = True
+    remedy = f"this model is only pre-trained, and gives words for each {MASK}: `bertsmith finetune` makes a classifier"
 
     tokenizer: Tokenizer
     top: int

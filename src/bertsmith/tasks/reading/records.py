@@ -6,7 +6,7 @@ import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from bertsmith.base.errors import BertsmithError, nearest
 from bertsmith.tasks.reading.bad_rows import BadRow, Report, SkippedRows, raise_at_once, refusal
@@ -90,7 +90,12 @@ class Record:
 
 
 class RowReader:
-    """How a row becomes a record: here one or two texts and one label. Tasks with other rows have their own."""
+    """How a row becomes a record: here one or two texts and one label. Tasks with other rows have their own.
+
+    remedy: what to do where the model is not what the rows are for, beside correcting them.
+    """
+
+    remedy: ClassVar[str] = ""
 
     @classmethod
     def wanted(cls, columns: Columns, labelled: bool) -> dict[str, str]:

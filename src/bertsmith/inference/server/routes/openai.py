@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from bertsmith.inference.server.models import Asked, TextModel
 from bertsmith.inference.server.refusals import Refusal
 from bertsmith.inference.server.routes import schemas
-from bertsmith.inference.server.routes.tei import VECTORS, check_dimensions, listed, named, numbers
+from bertsmith.inference.server.routes.tei import VECTORS, WAY_TO_VECTORS, check_dimensions, listed, named, numbers
 from bertsmith.inference.server.service import Service, account_of, answer
 
 
@@ -58,7 +58,8 @@ def _with_vectors(service: Service, name: str) -> TextModel:
     """Raises Refusal: 404 for a model that there is not, 424 for one that gives no vectors."""
     model = service.named(name)
     if not isinstance(model, TextModel):
-        raise Refusal(424, f"{model.name} gives no {VECTORS}; it is a model of the kind {model.kind}")
+        what = f"{model.name} gives no {VECTORS}; it is a model of the kind {model.kind}"
+        raise Refusal(424, f"{what}; {WAY_TO_VECTORS}")
     return model
 
 

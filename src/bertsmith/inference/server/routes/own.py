@@ -8,11 +8,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from bertsmith.base.versions import version_of
-from bertsmith.inference.predictor import Prediction
+from bertsmith.inference.predictor import LISTS_BEST, Prediction
 from bertsmith.inference.server.limits import Limits
 from bertsmith.inference.server.metrics import CONTENT_TYPE
 from bertsmith.inference.server.models import SCORE, Asked, Model, RowModel
-from bertsmith.inference.server.refusals import check_size
+from bertsmith.inference.server.refusals import Refusal, check_size
 from bertsmith.inference.server.routes import schemas
 from bertsmith.inference.server.service import Service, answer
 
@@ -27,6 +27,9 @@ def answers_route(service: Service) -> APIRouter:
         `truncated_tokens`."""
         model = service.model(request, lambda model: isinstance(model, RowModel), "answers to rows")
         assert isinstance(model, RowModel)
+        if "top" in body.model_fields_set and model.kind not in LISTS_BEST:
+            kinds = " and ".join(LISTS_BEST)
+            raise Refusal(422, f"top: {model.name} ({model.kind}) lists no answers; leave it out, {kinds} have it")
         if model.kind == "choice":
             _check_choices(body.rows, model.columns.choices.split(","), service.limits)
         bare = ((f"rows: the text of row {n}", row) for n, row in enumerate(body.rows, 1) if isinstance(row, str))

@@ -87,7 +87,9 @@ class AnswersRequest(Truncation):
     rows: Annotated[list[str | dict[str, Any]], Field(fail_fast=True)] = Field(
         description="As `bertsmith predict` reads them: texts, or objects."
     )
-    top: int = Field(5, ge=1, le=MOST_GUESSES, description="How many answers to a question, or words for a [MASK].")
+    top: int = Field(
+        5, ge=1, le=MOST_GUESSES, description="How many answers to a question, or words for a [MASK]; others have none."
+    )
 
 
 class OpenAIEmbeddings(Truncation):

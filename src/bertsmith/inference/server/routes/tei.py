@@ -30,6 +30,7 @@ from bertsmith.tasks.kinds.embed import short_numbers
 _BYTES_A_NUMBER = 10  # in an answer
 _FEW_ROWS = 16  # whose scores take less time than a change of threads
 VECTORS, CLASSES = "vectors of texts", "classes or numbers of rows"
+WAY_TO_VECTORS = "`bertsmith finetune embed` makes a model that does, and `bertsmith embed` gives those of any BERT"
 
 
 def classifies(model: Model) -> bool:
@@ -64,8 +65,7 @@ def tei_routes(service: Service) -> APIRouter:
     @router.post("/embed_all", responses=schemas.json_of(list[list[list[float]]]))
     async def embed_all(request: Request, body: schemas.EmbedAllRequest) -> Response:
         """The last hidden state of every token of each text, [CLS] and [SEP] included."""
-        model = service.model(request, embeds, VECTORS)
-        assert isinstance(model, TextModel)
+        model = _with_vectors(service, request)
         most = service.limits.answer_bytes // (_BYTES_A_NUMBER * model.width)
         asked = Asked(texts := listed(body.inputs), named("inputs", zip(texts)))
         encoded, states = await service.outputs(request, model, asked, body.cut, model.token_lane, most)
@@ -166,8 +166,7 @@ async def embeddings(
     service: Service, request: Request, texts: Sequence[str], body: schemas.EmbedRequest | schemas.HuggingFaceRequest
 ) -> tuple[Encoded, Vectors]:
     """float32[N, H]."""
-    model = service.model(request, embeds, VECTORS)
-    assert isinstance(model, TextModel)
+    model = _with_vectors(service, request)
     normalize = body.normalize is not False
     check_dimensions(model, body.dimensions)
     if not normalize and model.unit:
@@ -176,6 +175,13 @@ async def embeddings(
     asked = Asked(texts, named("inputs", zip(texts)))
     encoded, outputs = await service.outputs(request, model, asked, body.cut)
     return encoded, model.vectors(outputs, normalize, body.dimensions)
+
+
+def _with_vectors(service: Service, request: Request) -> TextModel:
+    """Raises as `Service.model`."""
+    model = service.model(request, embeds, VECTORS, WAY_TO_VECTORS)
+    assert isinstance(model, TextModel)
+    return model
 
 
 def check_dimensions(model: TextModel, dimensions: int | None) -> None:
@@ -188,8 +194,7 @@ async def similarities(
     service: Service, request: Request, inputs: schemas.SimilarityInput, cut: Cut
 ) -> tuple[Encoded, list[float]]:
     """The cosines of the source sentence with the others."""
-    model = service.model(request, embeds, VECTORS)
-    assert isinstance(model, TextModel)
+    model = _with_vectors(service, request)
     if not inputs.sentences:
         raise Refusal(422, "there are no sentences; give at least one")
     names = chain([("source_sentence", inputs.source_sentence)], named("sentences", zip(inputs.sentences)))
