@@ -70,7 +70,9 @@ def table_of(rows: list[dict[str, Any]]) -> list[str]:
     default with the same seed, with the standard error of that."""
     lines = [["task", "metric", "option", "seeds", "score", "difference", "standard error", "in errors"]]
     found = {(row["task"], row["option"], row["seed"]): 100 * row["score"] for row in rows}
-    for task, option in dict.fromkeys((row["task"], row["option"]) for row in rows):
+    order = list(OPTIONS)
+    # Several processes may have written the rows.
+    for task, option in sorted({key[:2] for key in found}, key=lambda each: (each[0], order.index(each[1]))):
         scores = {seed: score for (*of, seed), score in found.items() if of == [task, option]}
         mean = f"{np.mean(list(scores.values())):.2f} +- {deviation(list(scores.values())):.2f}"
         lines.append([task, TASKS[task].metric, option, str(len(scores)), mean, *_difference(found, task, option)])
