@@ -202,11 +202,14 @@ def test_a_bench_that_is_interrupted_leaves_no_process(tmp_path, monkeypatch):
 def test_a_bench_that_is_terminated_leaves_no_folder(source, tmp_path):
     command = [sys.executable, "-m", "bertsmith", "bench", "prepare", "--source", source, "--sizes", "1", "--against"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    bench = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-    while bench.poll() is None and not list(tmp_path.glob("bertsmith-bench-*/*/spec.json")):
-        time.sleep(0.02)
-    bench.terminate()
-    said = bench.communicate()[1]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as bench:
+        try:
+            while bench.poll() is None and not list(tmp_path.glob("bertsmith-bench-*/*/spec.json")):
+                time.sleep(0.02)
+            bench.terminate()
+            said = bench.communicate()[1]
+        finally:
+            bench.kill()
     assert bench.returncode == 143
     assert not list(tmp_path.glob("bertsmith-bench-*"))
     assert said.endswith(

@@ -91,7 +91,7 @@ def served(served_models: dict[str, Path]) -> Iterator[Served]:
             for name, kind in (("labels", "classify"), ("several", "classify"), ("number", "regress"), ("tags", "tag"))
             for top in (1, 5)
         ),
-        ("/models/choices/answers", {"rows": [PAIR], "top": 1}, 422, "leave it out, qa and masked words have it"),
+        ("/models/choices/answers", {"rows": [PAIR], "top": 1}, 422, "only models of qa and masked words read it"),
         ("/models/labels/answers", {"rows": [1]}, 422, "rows: give a text, or give an object"),
         ("/models/labels", {"inputs": "a", "parameters": []}, 422, "parameters: give an object"),
         ("/models/vectors", {"inputs": [5]}, 422, "inputs: give a text"),

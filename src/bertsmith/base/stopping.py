@@ -30,7 +30,7 @@ def leave_stopping_to_parent() -> None:
 
 
 class StoppedAfterSaving(Exception):
-    """The work was stopped by a signal, and everything up to here is saved.
+    """The work was stopped by a signal, and what it saves is saved.
 
     status: exit status of the command line, 130 after Ctrl-C and 143 after another signal.
     """

@@ -129,8 +129,8 @@ class PredictFlags(RowFlags):
     """The text that answers --question, of any length."""
     interactive: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Read rows from prompts in place of a file, and answer each at once."""
-    n_best: int = 5
-    """How many answers to a question are listed, or pieces for a [MASK]; other kinds of models list none."""
+    n_best: int | None = None
+    """How many answers to a question are listed, or pieces for a [MASK], 5 unless given; other kinds refuse it."""
     likelihood: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """How likely each text is to a pre-trained model: the sum of the log probabilities of its tokens, each masked in
     turn."""
@@ -177,9 +177,9 @@ def _check(flags: PredictFlags, prog: str) -> None:
     if flags.input is None and (flags.out != "-" or flags.rows() != RowFlags().rows()):
         what = "--out, --workers, --gpus, --on-error, --resume and --part-rows are for the rows of a file"
         raise BertsmithError(what, prog, "leave them out: the answer is printed")
-    if flags.n_best < 1:
+    if flags.n_best is not None and flags.n_best < 1:
         raise BertsmithError(f"--n-best is {flags.n_best}", prog, "use a whole number from 1")
-    if flags.likelihood and flags.n_best != PredictFlags.n_best:
+    if flags.likelihood and flags.n_best is not None:
         raise BertsmithError("--likelihood lists nothing that --n-best could count", prog, "leave out one of them")
 
 

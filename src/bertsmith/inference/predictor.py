@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -55,8 +55,8 @@ class Predictor:
     What it gives for each row is its task's: {"label", "score", "scores"} of a classifier, {"labels", "scores"} of one
     with several labels a row, {"number"}, {"score", "logit"} of a reranker, {"entities"}, {"answer", ...},
     {"choice", ...}, {"embedding"}, or {"similarity"} of two texts, as `answers_of` of `tasks/kinds` says; a pre-trained
-    folder gives {"guesses"}: for each [MASK] of the row the `top` likeliest pieces, as {"piece", "probability"}. Each
-    answer also has "truncated_tokens", how many tokens of the row the model did not read.
+    folder gives {"guesses"}: for each [MASK] of the row the `top` likeliest pieces (5), as {"piece", "probability"}.
+    Each answer also has "truncated_tokens", how many tokens of the row the model did not read.
     columns: where the texts stand in a row; the columns that the model was fine-tuned on, or these with the fields of a
     mapping in their place. At most `budget_tokens` go through the model at once. backend: "torch"; or "onnx" or
     "openvino", for a folder that was exported to it. folder, facts: the model's, and what it is run by. Raises
@@ -70,7 +70,7 @@ class Predictor:
         *,
         precision: str = "auto",
         columns: Columns | Mapping[str, Any] | None = None,
-        top: int = FolderFacts.top,
+        top: int | None = None,
         budget_tokens: int = 8192,
         backend: str = "torch",
     ) -> None:
@@ -86,19 +86,21 @@ class Predictor:
         if kind is None:
             what = f"this folder holds {architecture_of(config)}, which predicts nothing by itself"
             raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
-        about = FolderFacts(config, trained.values, self.tokenizer, top, read_sentence_config(folder))
+        most = FolderFacts.top if top is None else top
+        about = FolderFacts(config, trained.values, self.tokenizer, most, read_sentence_config(folder))
         try:
             self._task: Answering = kind.of_folder(about)
         except BertsmithError as error:  # which names a file of the folder, and there may be several folders
             raise BertsmithError(error.what, folder / error.where, error.fix) from error
-        named = columns if isinstance(columns, Mapping) else ()
-        given = [f"--columns.{name.replace('_', '-')}" for name in named] + ["--n-best"] * (top != FolderFacts.top)
+        named = [each.name for each in fields(Columns)]
+        named = [name for name in named if getattr(self.columns, name) != getattr(trained.columns, name)]
+        given = [f"--columns.{name.replace('_', '-')}" for name in named] + ["--n-best"] * (top is not None)
         check_read(self.kind, given, _READ_BY, folder)
         run_by = {"backend": backend, "device": device, "precision": precision}
         self._model, self._runner, facts = ready_model(
             self._task.build, folder, kind.may_be_fresh, **run_by, budget_tokens=budget_tokens
         )
-        self.facts = {**facts, "top": top, "budget_tokens": budget_tokens}
+        self.facts = {**facts, "top": most, "budget_tokens": budget_tokens}
 
     def __call__(self, rows: Sequence[Row | str] | Row | str) -> list[Prediction]:
         """The predictions of the rows, in their order. A row is a text, or a mapping with the texts' columns; a single

@@ -4,6 +4,7 @@ import csv
 import errno
 import io
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -283,10 +284,18 @@ def test_a_number_of_best_answers_is_refused_by_kinds_that_list_none(kind, tmp_p
         assert len(answer.get("nbest") or answer["guesses"][0]) == 1
 
 
+def test_all_columns_may_be_given_where_those_that_are_not_read_stay_as_they_were(classes):
+    for body in (Columns(text="body"), asdict(Columns(text="body"))):
+        assert Predictor(classes, "cpu", columns=body)([{"body": "a"}])
+    for wrong in (Columns(question="q"), {"question": "q"}):
+        with pytest.raises(BertsmithError, match="classify has no"):
+            Predictor(classes, "cpu", columns=wrong)
+
+
 @pytest.mark.parametrize(
     ("flags", "names"),
     [
-        (["--n-best", "1"], "classify has no --n-best"),
+        (["--n-best", "5"], "classify has no --n-best"),
         (["--columns.context", "a", "--columns.answers", "b"], "classify has no --columns.context"),
         (["--columns.label-separator", ";", "--columns.tag-names", "b"], "classify has no --columns.tag-names"),
     ],

@@ -70,6 +70,7 @@ def open_classifier(model: Path, folder: Path) -> Predictor:
     for name, (key, value) in changes.items():
         known = files.read_json(folder / name) if (folder / name).exists() else {}
         files.write_json(folder / name, {**known, key: value})
+    del given
     return Predictor(folder, "cpu", precision="fp32")
 
 

@@ -18,6 +18,7 @@ from bertsmith.tasks.embedding.ranking import NO_TEXT
 from bertsmith.tasks.reading.overlap import text_key
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, id_of, label_of, row_of, text_of
 from bertsmith.tasks.reading.shapes import is_number
+from bertsmith.tasks.reading.table import folded
 from bertsmith.tasks.reading.texts import SIMILARITIES
 
 
@@ -45,11 +46,18 @@ def pair_of(row: Row | str, columns: Columns, labelled: bool, where: str) -> Pai
     if negative is not None and text_key([negative]) in (text_key([text]), text_key([second])):
         raise ValueError(f"column '{columns.negative}' holds one of the two texts that are alike")
     score = _score(label_of(row, columns.label)) if row.get(columns.label) not in (None, "") else None
-    other = next((name for name in row if name.casefold() in SIMILARITIES and is_number(str(row[name]).strip())), None)
-    if columns.label not in row and other is not None:
-        what = f"column '{other}' may say how alike the two texts are, and is not read"
-        raise ValueError(f"{what}: name it with --columns.label {other}, or remove it")
+    if columns.label not in row:
+        _check_no_score(row, columns)
     return PairRecord(text, second, score, where, id_of(row, columns), negative=negative)
+
+
+def _check_no_score(row: Row, columns: Columns) -> None:
+    """ValueError for a number that may say how alike the texts are, in a column that has no part in the record."""
+    used = RowReader.used(columns)
+    for name in map(str, row):
+        if name not in used and folded(name) in SIMILARITIES and is_number(str(row.get(name)).strip()):
+            what = f"column '{name}' may say how alike the two texts are, and is not read"
+            raise ValueError(f"{what}: name it with --columns.label '{name}', or remove it")
 
 
 def _score(label: str) -> float:

@@ -24,7 +24,7 @@ from bertsmith.model.losses import LossSum
 from bertsmith.tasks.kinds.many_labels import ManyLabels
 from bertsmith.tasks.kinds.pooled import Classifier as Classifier
 from bertsmith.tasks.kinds.pooled import config_labels as config_labels
-from bertsmith.tasks.kinds.pooled import fitted_number, places_of, truths_of
+from bertsmith.tasks.kinds.pooled import fitted_number, places_of, said_of, truths_of
 from bertsmith.tasks.kinds.pooled import names_of_config as names_of_config
 from bertsmith.tasks.losses import PLAIN, Rarity, balanced_weights, single_label_sum
 from bertsmith.tasks.reading.labels import class_name, class_names, refuse_ids
@@ -138,7 +138,7 @@ class Classify(Task):
             task.get("positive"),
             overlap=task.get("window_overlap"),
             temperature=fitted_number(task, "temperature", 1.0),
-            in_weights=task.get("temperature_in_weights") is True,
+            in_weights=said_of(task, "temperature_in_weights"),
             threshold=fitted_number(task, "threshold", HALF, zero=True),
             negative=task.get("negative"),
         )

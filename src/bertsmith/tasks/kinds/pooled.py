@@ -101,6 +101,14 @@ def fitted_number(task: Mapping[str, Any], name: str, default: float, zero: bool
     return float(value)
 
 
+def said_of(task: Mapping[str, Any], name: str) -> bool:
+    """Whether task.json says so. Raises BertsmithError for what is neither true nor false."""
+    value = task.get(name, False)
+    if not isinstance(value, bool):
+        raise BertsmithError(f"{name} is {value!r}, neither true nor false", "task.json", "fine-tune again")
+    return value
+
+
 def truths_of(examples: Examples) -> NDArray[np.int64]:
     """The class of each record, int64[N], or whether it has each label, [N, L]."""
     return np.asarray(examples.targets[np.arange(len(examples.targets))], dtype=np.int64)

@@ -26,7 +26,7 @@ class Table:
         self.shapes = shapes_of(self.head)
         self._by_folded: dict[str, list[str]] = {}
         for name in self.shapes:
-            self._by_folded.setdefault(_folded(name), []).append(name)
+            self._by_folded.setdefault(folded(name), []).append(name)
 
     def own(self, part: str) -> str | None:
         """The column that the user named for a part, or the one with its default name, perhaps in other letters. Raises
@@ -77,5 +77,6 @@ class Table:
         return BertsmithError(f"{what}:{''.join(lines)}", self.where, fix or f"name the right one with {flags}")
 
 
-def _folded(name: str) -> str:
+def folded(name: str) -> str:
+    """A name without what its case and marks add to it."""
     return re.sub(r"\W+", "_", name.strip().lower()).strip("_")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.reading.labels import MOST_CLASSES, YES_OR_NO, class_name
+from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.reading.shapes import LISTS, is_number, shapes_of
 from bertsmith.tasks.reading.table import Table
 
@@ -63,7 +64,8 @@ def two_texts(table: Table) -> Found:
     columns, why = _texts(table, (*table.usual(LABELS, "number"), table.columns.negative))
     if "text_b" not in columns:
         raise table.refusal("no two columns look like a pair of texts; there are", table.shapes, "text", "text_b")
-    label = None if table.several("label") else table.named("label", SIMILARITIES, "number")
+    is_named = table.columns.label != Columns.label  # then it may be in other files alone
+    label = None if is_named else table.named("label", SIMILARITIES, "number")
     return Found(columns if label is None else columns | {"label": label}, {"label": _USUAL} | why)
 
 

@@ -248,7 +248,10 @@ def test_the_report_of_a_tuned_threshold_is_of_other_rows_on_dev_alone(tmp_path)
         assert ("not fitted to these rows" in remark) == (part == "test")
 
 
-@pytest.mark.parametrize("stored", [{"temperature": 0}, {"temperature": "1"}, {"threshold": -1}, {"threshold": None}])
+@pytest.mark.parametrize(
+    "stored",
+    [{"temperature": 0}, {"temperature": "1"}, {"threshold": -1}, {"threshold": None}, {"temperature_in_weights": 1}],
+)
 def test_numbers_that_cannot_be_fitted_ones_are_refused(stored):
     with pytest.raises(BertsmithError, match=next(iter(stored))) as caught:
         Classify.of_folder(FolderFacts(config_labels(["a", "b"]), stored, None))

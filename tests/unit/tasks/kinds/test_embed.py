@@ -61,7 +61,8 @@ def test_empty_cells_are_no_text_and_no_score():
         ({**LIKE[0], "label": "neutral"}, {}, "'neutral' is not a number"),
         ({**LIKE[0], "label": "inf"}, {}, "'inf' is not a number"),
         (LIKE[0], {"negative": "unlike"}, "no column 'unlike'"),
-        ({**LIKE[0], "Score": "3.5"}, {}, "--columns.label Score"),
+        ({**LIKE[0], "Score": "3.5"}, {}, "--columns.label 'Score'"),
+        ({**LIKE[0], "similarity-score": 1}, {}, "--columns.label 'similarity-score'"),
         ({**LIKE[0], "similarity": 0}, {"label": "score"}, "may say how alike the two texts are"),
     ],
 )

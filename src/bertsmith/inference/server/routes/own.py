@@ -29,7 +29,8 @@ def answers_route(service: Service) -> APIRouter:
         assert isinstance(model, RowModel)
         if "top" in body.model_fields_set and model.kind not in LISTS_BEST:
             kinds = " and ".join(LISTS_BEST)
-            raise Refusal(422, f"top: {model.name} ({model.kind}) lists no answers; leave it out, {kinds} have it")
+            what = f"top: {model.name} ({model.kind}) lists no answers"
+            raise Refusal(422, f"{what}; leave it out: only models of {kinds} read it")
         if model.kind == "choice":
             _check_choices(body.rows, model.columns.choices.split(","), service.limits)
         bare = ((f"rows: the text of row {n}", row) for n, row in enumerate(body.rows, 1) if isinstance(row, str))

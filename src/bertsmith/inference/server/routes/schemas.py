@@ -88,7 +88,7 @@ class AnswersRequest(Truncation):
         description="As `bertsmith predict` reads them: texts, or objects."
     )
     top: int = Field(
-        5, ge=1, le=MOST_GUESSES, description="How many answers to a question, or words for a [MASK]; others have none."
+        5, ge=1, le=MOST_GUESSES, description="How many answers to a question, or words for a [MASK]; others refuse it."
     )
 
 
