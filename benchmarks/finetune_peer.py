@@ -125,8 +125,8 @@ def table_of(rows: list[dict[str, Any]]) -> list[str]:
     """For each precision of ours a line a task, in points of its metric: both means, their difference and its standard
     error; then the mean over the tasks, and the same of seeds with the same draws."""
     precisions = sorted({row["precision"] for row in rows if row["side"] != THEIRS}, reverse=True)
-    lines = [line for each in precisions for line in [*_table_of(rows, each), *_same_table_of(rows, each)]]
-    return lines or ["no task has both sides"]
+    lines = [line for each in precisions for line in ["", *_table_of(rows, each), *_same_table_of(rows, each)]]
+    return lines[1:] if any(lines) else ["no task has both sides"]
 
 
 def _same_table_of(rows: list[dict[str, Any]], precision: str) -> list[str]:
