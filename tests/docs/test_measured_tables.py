@@ -247,6 +247,7 @@ def test_no_page_waits_for_a_table() -> None:
     ("script", "results", "last", "shown"),
     [
         ("finetune_peer.py", "finetune-peer.json", "mrpc", "finetuning.md"),
+        ("finetune_options.py", "finetune-options.json", "cola", "finetuning.md"),
         ("distill_sst2.py", "distill-sst2.json", "taught", "distillation.md"),
         ("embed_peer.py", "embed-peer.json", "minilm", "embeddings.md"),
         ("export_parity.py", "export-parity.json", "masked words", "export.md"),
