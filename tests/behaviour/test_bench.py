@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import random
+import signal
 import subprocess
 import sys
-import time
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -199,22 +199,20 @@ def test_a_bench_that_is_interrupted_leaves_no_process(tmp_path, monkeypatch):
     assert not Path(f"/proc/{started[0]}").exists()
 
 
-def test_a_bench_that_is_terminated_leaves_no_folder(source, tmp_path):
-    command = [sys.executable, "-m", "bertsmith", "bench", "prepare", "--source", source, "--sizes", "1", "--against"]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as bench:
-        try:
-            while bench.poll() is None and not list(tmp_path.glob("bertsmith-bench-*/*/spec.json")):
-                time.sleep(0.02)
-            bench.terminate()
-            said = bench.communicate()[1]
-        finally:
-            bench.kill()
-    assert bench.returncode == 143
+def test_a_bench_that_is_terminated_leaves_no_folder(source, tmp_path, monkeypatch, capsys):
+    left = []
+
+    def terminated(self: Child, do: str):
+        left.extend(tmp_path.glob("bertsmith-bench-*/*"))
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Child, "ask", terminated)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert main(["bench", "prepare", "--source", source, "--sizes", "1", "--against"]) == 143
+    assert left
     assert not list(tmp_path.glob("bertsmith-bench-*"))
-    assert said.endswith(
-        "warning: SIGTERM received: the bench deletes what it wrote, and stops\nthe bench has stopped\n"
-    )
+    said = "warning: SIGTERM received: the bench deletes what it wrote, and stops\nthe bench has stopped\n"
+    assert capsys.readouterr().err.endswith(said)
 
 
 def test_a_source_that_is_too_small_is_gone_through_again_with_marks(tmp_path, source, monkeypatch):
