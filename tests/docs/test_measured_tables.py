@@ -258,3 +258,20 @@ def test_a_table_is_what_its_script_prints(tmp_path: Path, script: str, results:
     printed = ran(tmp_path, "python", str(benchmarks / script), "table", str(benchmarks / "results" / results)).stdout
     assert last in printed
     assert "\n".join(line.rstrip() for line in printed.splitlines()) in page(shown)
+
+
+@pytest.mark.parametrize(
+    ("head", "form", "name", "start"),
+    [
+        ("a BERT-base step in bf16", ".0f", "pretrain-step-amd.json", "base, 16 of 40-128: bf16, AdamW against"),
+        ("a BERT-base step in fp32", ".0f", "pretrain-step-amd.json", "base, 16 of 40-128: fp32, AdamW against"),
+        ("MiniLM fine-tuned on MRPC in bf16", ".1f", "finetune-amd.json", "MRPC: bf16 against"),
+    ],
+)
+def test_rows_of_the_readme_beside_peers(head: str, form: str, name: str, start: str) -> None:
+    (shown,) = [each for each in (ROOT / "README.md").read_text("utf-8").splitlines() if each.startswith(f"| {head}")]
+    rows = [row for row in stored(name)["rows"] if row["case"].startswith(start)]
+    peers = shown.split(" | ")[2].split("; ")
+    assert f"{rows[0]['ours']:{form}}" in shown
+    for row, peer in zip(rows[: len(peers)], peers, strict=True):
+        assert peer.startswith(f"{row['peer']:{form}} ") and f"({row['ratio']:.1f}x)" in peer, row["case"]

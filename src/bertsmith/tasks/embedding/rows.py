@@ -46,7 +46,7 @@ def pair_of(row: Row | str, columns: Columns, labelled: bool, where: str) -> Pai
     if negative is not None and text_key([negative]) in (text_key([text]), text_key([second])):
         raise ValueError(f"column '{columns.negative}' holds one of the two texts that are alike")
     score = _score(label_of(row, columns.label)) if row.get(columns.label) not in (None, "") else None
-    if columns.label not in row:
+    if score is None:
         _check_no_score(row, columns)
     return PairRecord(text, second, score, where, id_of(row, columns), negative=negative)
 

@@ -63,6 +63,7 @@ def test_empty_cells_are_no_text_and_no_score():
         (LIKE[0], {"negative": "unlike"}, "no column 'unlike'"),
         ({**LIKE[0], "Score": "3.5"}, {}, "--columns.label 'Score'"),
         ({**LIKE[0], "similarity-score": 1}, {}, "--columns.label 'similarity-score'"),
+        ({**LIKE[0], "label": "", "score": 3.5}, {}, "--columns.label 'score'"),
         ({**LIKE[0], "similarity": 0}, {"label": "score"}, "may say how alike the two texts are"),
     ],
 )
