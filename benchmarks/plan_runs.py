@@ -1,10 +1,12 @@
-"""Plans beside runs: `bert-mini` and BERT-base on one and two ranks of this machine's CPU, a few steps of each.
+"""Plans beside runs: `bert-mini` and BERT-base on one and two ranks of this machine's CPU, a few steps of each, and a
+model fine-tuned for an epoch.
 
-    python benchmarks/plan_runs.py --corpus corpus --json benchmarks/results/plan-runs.json
+    python benchmarks/plan_runs.py --corpus corpus --model all-MiniLM-L6-v2 --mrpc glue/MRPC --json plan-runs.json
 
 Each run is planned first, then trained with a line of metrics every step; the first step of a phase is left out.
-Compared are the most memory of a rank (the first one's `memory_bytes`), and the seconds of a step in both phases. The
-machine should do nothing else: a plan is measured in CPU time, and a run is not.
+Compared are the most memory of a rank (the first one's `memory_bytes`), and the seconds of a step in both phases; of
+fine-tuning, all seconds from the start of the command to its end, with its start, evaluations and report. The machine
+should do nothing else: a plan is measured in CPU time, and a run is not.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from bertsmith.base.files import write_text
 from bertsmith.base.tables import aligned
+from bertsmith.bench.machine import machine
 from bertsmith.training.records.meters import read_metrics
 
 STEPS = 3
@@ -29,53 +33,76 @@ CASES = {
     "bert-mini": ("256", "64", "8192"),
     "bert-base-nvlamb": ("64", "16", "2048"),
 }
+FINE_TUNED = "MRPC"
+WHOLE = "whole run"
+UNITS = {"memory": ("GB", 1e-9), WHOLE: ("s", 1.0)}
 
 
-def planned(name: str, ranks: int, flags: list[str], corpus: Path, folder: Path) -> dict[str, Any]:
+def planned(words: list[str], ranks: int, folder: Path) -> dict[str, Any]:
     """The figures of a plan, and the seconds that it took."""
     path = folder / "plan.json"
-    spent = os.times()
-    command = ["plan", name, "--corpus", str(corpus), "--gpu", "cpu", "--gpus", str(ranks), "--json", str(path)]
-    bertsmith([*command, *flags])
+    took = bertsmith(["plan", *words, "--gpu", "cpu", "--gpus", str(ranks), "--json", str(path)])
     made: dict[str, Any] = json.loads(path.read_text())
-    return made | {"plan_seconds": os.times().elapsed - spent.elapsed}
+    return made | {"plan_seconds": took}
 
 
-def trained(name: str, ranks: int, flags: list[str], corpus: Path, folder: Path) -> dict[str, Any]:
-    """The most memory of a run in bytes, and the median seconds of a step by phase."""
-    out = folder / "run"
-    cadence = ["--log-every", "1", "--evaluate-every", "1000", "--save-every", "1000", "--evaluate-instances", "16"]
-    bertsmith(["pretrain", name, "--corpus", str(corpus), "--out", str(out), "--ranks", str(ranks), *cadence, *flags])
-    lines = [each for each in read_metrics(out / "metrics.jsonl") if each["kind"] == "train"]
-    found: dict[str, Any] = {"memory": max(each["memory_bytes"] for each in lines)}
-    for phase in (1, 2):
-        later = [each["seconds_per_step"] for each in lines if each["phase"] == phase and each["phase_step"] > 1]
-        found[f"phase {phase}"] = statistics.median(later)
-    return found
+def trained(words: list[str], ranks: int, out: Path) -> tuple[float, list[dict[str, Any]]]:
+    """The seconds of a run, and its metrics of every step."""
+    cadence = ["--log-every", "1", "--save-every", "1000"]
+    seconds = bertsmith([*words, "--out", str(out), "--ranks", str(ranks), *cadence])
+    return seconds, [each for each in read_metrics(out / "metrics.jsonl") if each["kind"] == "train"]
 
 
-def bertsmith(arguments: list[str]) -> None:
-    """Runs a verb; what it says is shown where it fails."""
+def bertsmith(arguments: list[str]) -> float:
+    """Runs a verb, and gives its seconds; what it says is shown where it fails."""
+    start = time.perf_counter()
     done = subprocess.run([sys.executable, "-m", "bertsmith", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"bertsmith {' '.join(arguments)}\n{done.stderr}")
+    return time.perf_counter() - start
 
 
-def compared(name: str, ranks: int, corpus: Path) -> dict[str, Any]:
-    """A row: what was planned, what was found, and the errors of the plan."""
+def pretrained(name: str, ranks: int, corpus: Path) -> dict[str, Any]:
+    """A row: what was planned of pre-training, what was found, and the errors of the plan."""
     first, second, most = CASES[name]
-    flags = ["--phase1.steps", str(STEPS), "--phase2.steps", str(STEPS)]
-    flags += ["--phase1.global-batch", first, "--phase2.global-batch", second, "--micro-batch-tokens", most]
+    words = [name, "--corpus", str(corpus), "--phase1.steps", str(STEPS), "--phase2.steps", str(STEPS)]
+    words += ["--phase1.global-batch", first, "--phase2.global-batch", second, "--micro-batch-tokens", most]
     with tempfile.TemporaryDirectory() as folder:
-        plan = planned(name, ranks, flags, corpus, Path(folder))
-        run = trained(name, ranks, flags, corpus, Path(folder))
+        plan = planned(words, ranks, Path(folder))
+        less = ["--evaluate-every", "1000", "--evaluate-instances", "16"]
+        _, lines = trained(["pretrain", *words, *less], ranks, Path(folder) / "run")
+    found = {}
+    for stage, phase in zip(plan["stages"], (1, 2), strict=True):
+        later = [each["seconds_per_step"] for each in lines if each["phase"] == phase and each["phase_step"] > 1]
+        found[stage["name"]] = statistics.median(later)
     steps = {each["name"]: each["seconds_per_step"]["total"] for each in plan["stages"]}
-    pairs = {"memory": (plan["memory_bytes"]["needed"], run["memory"])}
-    pairs |= {name: (seconds, run[name]) for name, seconds in steps.items()}
-    errors = {what: ours / found - 1 for what, (ours, found) in pairs.items()}
-    row = {"run": name, "ranks": ranks, "planned": {what: ours for what, (ours, _) in pairs.items()}}
+    return compared(name, ranks, plan, steps, lines, found)
+
+
+def fine_tuned(ranks: int, model: Path, data: Path) -> dict[str, Any]:
+    """The same of an epoch of fine-tuning, whose seconds are those of the whole run."""
+    words = ["mrpc", "--model", str(model), "--data", str(data), "--epochs", "1"]
+    with tempfile.TemporaryDirectory() as folder:
+        plan = planned(words, ranks, Path(folder))
+        seconds, lines = trained(["finetune", *words], ranks, Path(folder) / "run")
+    return compared(FINE_TUNED, ranks, plan, {WHOLE: 3600 * plan["hours"]}, lines, {WHOLE: seconds})
+
+
+def compared(
+    name: str,
+    ranks: int,
+    plan: dict[str, Any],
+    seconds: dict[str, float],
+    lines: list[dict[str, Any]],
+    found: dict[str, float],
+) -> dict[str, Any]:
+    """seconds, found: as planned and as measured, by what they are of. lines: the run's metrics."""
+    ours = {"memory": plan["memory_bytes"]["needed"], **seconds}
+    theirs = {"memory": max(each["memory_bytes"] for each in lines), **found}
+    errors = {what: ours[what] / theirs[what] - 1 for what in ours}
     took, precision = plan["plan_seconds"], plan["precision"]
-    return row | {"found": run, "errors": errors, "plan_seconds": took, "precision": precision}
+    row = {"run": name, "ranks": ranks, "planned": ours, "found": theirs, "errors": errors}
+    return row | {"plan_seconds": took, "precision": precision}
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
@@ -84,7 +111,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     cells = [head]
     for row in rows:
         for what, error in row["errors"].items():
-            unit, factor = ("GB", 1e-9) if what == "memory" else ("s a step", 1.0)
+            unit, factor = UNITS.get(what, ("s a step", 1.0))
             planned, found = (f"{row[side][what] * factor:.2f}" for side in ("planned", "found"))
             cells.append([row["run"], str(row["ranks"]), f"{what}, {unit}", planned, found, f"{error:+.0%}"])
     return aligned(cells, "lrlr")
@@ -93,17 +120,23 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, required=True, help="a prepared corpus")
+    parser.add_argument("--model", type=Path, help="the folder of a model to fine-tune; none is without it")
+    parser.add_argument("--mrpc", type=Path, help="the folder of MRPC's files, with --model")
     parser.add_argument("--json", type=Path, help="where the rows go")
     parser.add_argument("--only", default="", help="runs whose name holds this")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     options = parser.parse_args()
-    rows = []
+    if bool(options.model) != bool(options.mrpc):
+        parser.error("--model and --mrpc go together")
+    about, rows = machine(), []
     for name in CASES:
         if options.only in name:
-            rows += [compared(name, ranks, options.corpus) for ranks in options.ranks]
+            rows += [pretrained(name, ranks, options.corpus) for ranks in options.ranks]
+    if options.model and options.only in FINE_TUNED:
+        rows += [fine_tuned(ranks, options.model, options.mrpc) for ranks in options.ranks]
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     if options.json:
-        write_text(options.json, json.dumps({"load_at_the_end": load, "rows": rows}, indent=2) + "\n")
+        write_text(options.json, json.dumps({"machine": about, "load_at_the_end": load, "rows": rows}, indent=2) + "\n")
     print("\n".join(table(rows)))
     print(f"processes running at the end, a minute's average: {load}")
 

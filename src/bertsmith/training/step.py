@@ -74,8 +74,9 @@ def train_step(
     or a stop is looked for, with equally many micro-batches.
 
     counts: labels of each loss in the whole step, over all ranks. The learning rate is the optimizer's. compiled: runs
-    the objective's model, where it is compiled. should_stop: called between micro-batches; where it
-    is True, which it must be on all ranks alike, the step is dropped, nothing is changed, and None is returned.
+    the objective's model, where it is compiled. should_stop: called between micro-batches and, where there are several,
+    between forward and backward of each; where it is True, which it must be on all ranks alike, the step is dropped,
+    nothing is changed, and None is returned.
     """
     optimizer.begin_step(min((counts[name] for name in objective.names if counts[name]), default=1))
     counts = {name: max(counts[name], 1) for name in objective.names}
@@ -84,15 +85,26 @@ def train_step(
     sums = StepSums.zero(len(counts), device)
     if isinstance(objective, SeesSteps):
         objective.begin_step(micro_batches, device)
+
+    def dropped() -> bool:
+        """Whether a stop came, and the step was dropped for it."""
+        if not should_stop():
+            return False
+        gradients.drop()
+        optimizer.zero_grad(set_to_none=True)
+        return True
+
+    several = len(micro_batches) > 1
     for number, batch in enumerate(micro_batches, start=1):
-        if number > 1 and should_stop():
-            gradients.drop()
-            optimizer.zero_grad(set_to_none=True)
+        if number > 1 and dropped():
             return None
         if number == len(micro_batches):
             gradients.before_last()
         if compiled is None:
             forward = objective.forward(batch, device)
+            # On a CPU a micro-batch takes seconds, and among several ranks a signal counts one look later.
+            if several and dropped():
+                return None
             sums.add(forward)
             loss = mean_loss([forward.losses[name] for name in counts], list(counts.values()))
             optimizer.scaled(loss).backward()  # type: ignore[no-untyped-call]

@@ -80,6 +80,7 @@ def check_against_transformers(model: PretrainingModel, batches: list[list[int]]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # without bf16 instructions PyTorch's products take minutes
 def test_a_real_encoder(real_data) -> None:
     check_against_transformers(load_pretraining_model(real_data("weights/all-MiniLM-L6-v2")), REAL)
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.base.device import Device, choose_device
+from bertsmith.base.processor import Processor
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import step_flop
 from bertsmith.training import run
@@ -20,6 +21,17 @@ from made_runs import corpus, join_ranks, leave_ranks, ran_by_ranks, small_recip
 BASE = BertConfig(vocab_size=30522)
 TINY = BertConfig(vocab_size=512, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48)
 CPU = choose_device("cpu", "fp32")
+
+
+@pytest.fixture(autouse=True)
+def avx512(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor with AVX-512."""
+    monkeypatch.setattr(run, "this_processor", lambda: Processor("Linux", features=frozenset({"avx512"})))
+
+
+def test_without_avx512_a_thread_takes_half_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "this_processor", lambda: Processor("Linux"))
+    assert [micro_batch_tokens(32768, BASE, 128, CPU, threads) for threads in (1, 2, 8)] == [512, 1024, 4096]
 
 
 def test_of_bert_base_a_thread_takes_1024_and_a_gpu_what_was_asked_for(said: pytest.LogCaptureFixture) -> None:
@@ -48,13 +60,14 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
     del made
     join_ranks(rank, 2, folder)
     torch.set_num_threads(3 - rank)
+    run.this_processor = lambda: Processor("Linux", features=frozenset({"avx512"} if rank else ()))
     (folder / f"found-{rank}").write_text(str(micro_batch_tokens(32768, BASE, 512, CPU)), encoding="utf-8")
     leave_ranks()
 
 
-def test_all_ranks_have_that_of_the_one_with_the_fewest_threads(tmp_path: Path) -> None:
+def test_all_ranks_have_that_of_the_fewest_threads_and_of_the_slowest_processor(tmp_path: Path) -> None:
     ran_by_ranks(work_of_a_rank, 2, tmp_path)
-    assert [(tmp_path / f"found-{rank}").read_text(encoding="utf-8") for rank in (0, 1)] == ["2048", "2048"]
+    assert [(tmp_path / f"found-{rank}").read_text(encoding="utf-8") for rank in (0, 1)] == ["1024", "1024"]
 
 
 def test_a_run_takes_its_steps_in_as_many_micro_batches_and_notes_it(tmp_path, monkeypatch) -> None:

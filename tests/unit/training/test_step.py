@@ -1,4 +1,4 @@
-"""What a step counts on the way."""
+"""What a step counts on the way, and where it looks for a stop."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.training.pretraining.inputs import to_inputs
 from bertsmith.training.pretraining.objective import Pretraining
-from bertsmith.training.step import StepSums
+from bertsmith.training.step import StepSums, train_step
 from made_pretraining import fresh_model
+from made_steps import PlainSgd
 
 CPU = torch.device("cpu")
 
@@ -63,3 +64,43 @@ def test_the_figures_of_a_step_are_sums_over_its_micro_batches() -> None:
     assert sums.figures.tolist() == pytest.approx(expected, rel=1e-5)
     assert expected[1:5:3] == [6, 6]
     assert len(set(expected[:3])) == len(set(expected[3:])) == 3, "a figure in another's place would be seen"
+
+
+@pytest.mark.parametrize(
+    ("micro_batches", "stop_at", "passes"),
+    [
+        (1, 1, "forward backward"),
+        (3, 0, "forward look backward look forward look backward look forward look backward"),
+        (3, 1, "forward look"),
+        (3, 2, "forward look backward look"),
+        (3, 5, "forward look backward look forward look backward look forward look"),
+    ],
+)
+def test_a_stop_is_looked_for_between_all_passes_of_several_micro_batches(
+    micro_batches: int, stop_at: int, passes: str
+) -> None:
+    """So that two looks, which it takes among several ranks, are one micro-batch apart. A step of one is short."""
+    model = fresh_model(deviation=0.5, vocab_size=20, hidden_size=8, num_hidden_layers=1, intermediate_size=8)
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    done: list[str] = []
+
+    class Noted(Pretraining):
+        def forward(self, batch, device):
+            done.append("forward")
+            found = super().forward(batch, device)
+            found.losses["masked"].loss.register_hook(lambda _: done.append("backward"))
+            return found
+
+    def should_stop() -> bool:
+        done.append("look")
+        return done.count("look") == stop_at
+
+    optimizer = PlainSgd(model.parameters(), lr=0.1)
+    given = [ragged_batch()] * micro_batches
+    counts = {"masked": 3 * micro_batches, "next_sentence": 4 * micro_batches}
+    sums = train_step(Noted(model, CPU), optimizer, given, counts, CPU, should_stop=should_stop)
+    assert " ".join(done) == passes
+    stopped = "look" in passes and stop_at > 0
+    assert (sums is None) == stopped
+    assert all(torch.equal(before[name], each) for name, each in model.state_dict().items()) == stopped
+    assert not stopped or all(each.grad is None for each in model.parameters())

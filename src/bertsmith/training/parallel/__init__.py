@@ -36,7 +36,7 @@ class Gradients(Protocol):
         """
 
     def drop(self) -> None:
-        """Instead of `before_last` and `finish`, on all ranks, where a step is given up between two micro-batches: the
+        """Instead of `finish`, on all ranks, where a step is given up before a backward pass: the
         weights may then be saved, as they were before the step. Sharded ones may not be trained any more."""
 
 
