@@ -48,8 +48,7 @@ def planned(words: list[str], ranks: int, folder: Path) -> dict[str, Any]:
 
 def trained(words: list[str], ranks: int, out: Path) -> tuple[float, list[dict[str, Any]]]:
     """The seconds of a run, and its metrics of every step."""
-    cadence = ["--log-every", "1", "--save-every", "1000"]
-    seconds = bertsmith([*words, "--out", str(out), "--ranks", str(ranks), *cadence])
+    seconds = bertsmith([*words, "--out", str(out), "--ranks", str(ranks), "--log-every", "1"])
     return seconds, [each for each in read_metrics(out / "metrics.jsonl") if each["kind"] == "train"]
 
 
@@ -69,7 +68,7 @@ def pretrained(name: str, ranks: int, corpus: Path) -> dict[str, Any]:
     words += ["--phase1.global-batch", first, "--phase2.global-batch", second, "--micro-batch-tokens", most]
     with tempfile.TemporaryDirectory() as folder:
         plan = planned(words, ranks, Path(folder))
-        less = ["--evaluate-every", "1000", "--evaluate-instances", "16"]
+        less = ["--evaluate-every", "1000", "--save-every", "1000", "--evaluate-instances", "16"]
         _, lines = trained(["pretrain", *words, *less], ranks, Path(folder) / "run")
     found = {}
     for stage, phase in zip(plan["stages"], (1, 2), strict=True):
@@ -84,7 +83,8 @@ def fine_tuned(ranks: int, model: Path, data: Path) -> dict[str, Any]:
     words = ["mrpc", "--model", str(model), "--data", str(data), "--epochs", "1"]
     with tempfile.TemporaryDirectory() as folder:
         plan = planned(words, ranks, Path(folder))
-        seconds, lines = trained(["finetune", *words], ranks, Path(folder) / "run")
+        # Saved once on the way, because later steps have the save's copies beside them.
+        seconds, lines = trained(["finetune", *words, "--save-every", "60"], ranks, Path(folder) / "run")
     return compared(FINE_TUNED, ranks, plan, {WHOLE: 3600 * plan["hours"]}, lines, {WHOLE: seconds})
 
 

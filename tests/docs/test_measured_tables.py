@@ -48,11 +48,17 @@ def percent(error: float) -> str:
 
 def test_plans_beside_runs() -> None:
     lines = page("plan.md").splitlines()
-    for row in stored("plan-runs.json")["rows"]:
+    of_amd = stored("plan-runs-amd.json")
+    for row in [*stored("plan-runs.json")["rows"], *of_amd["rows"], *of_amd["rows_an_hour_before"]]:
         planned, found, errors = row["planned"], row["found"], row["errors"]
-        head = NAMES[row["run"]], row["ranks"]
-        memory = (f"{side['memory'] / 1e9:.2f} GB" for side in (planned, found))
-        assert line(*head, *memory, percent(errors["memory"])) in lines
+        head = NAMES.get(row["run"], row["run"]), row["ranks"]
+        if "memory" in errors:
+            memory = (f"{side['memory'] / 1e9:.2f} GB" for side in (planned, found))
+            assert line(*head, *memory, percent(errors["memory"])) in lines
+        if "whole run" in errors:
+            seconds = (f"{side['whole run']:.0f} s" for side in (planned, found))
+            assert line(*head, *seconds, percent(errors["whole run"])) in lines
+            continue
         phases = [
             cell
             for name in ("phase 1", "phase 2")

@@ -16,7 +16,7 @@ WHOLE, HALF = 4, 2
 _PADDED = 1.05
 # From this mean length on, attention in fp32 without dropout keeps no probabilities on a CPU (`attention/attend.py`).
 _LONG = 256
-HEAP = 1.975
+HEAP = 1.7
 """Of a CPU's process: what it takes for a byte that a micro-batch needs at its peak. The process keeps what a step
 frees (`model/cpu/allocator.py`), and pieces of many sizes do not fill the holes of others. By the runs of docs/plan.md.
 """
@@ -116,6 +116,8 @@ def memory(held: Held, load: Load) -> dict[str, float]:
     # Gradients of the only micro-batch take the place of what it kept.
     replaced = min(whole, kept + head) if load.micro_batches <= 1 and held.ranks == 1 else 0.0
     holes = (HEAP - 1) * (kept + head) if held.on_cpu else 0.0
+    # Of weights and moments, by the first rank, from the first save on; a GPU's lies in the host's memory.
+    saved = 3 * whole if held.on_cpu else 0.0
     # On a GPU LAMB's kernels keep no direction. On a CPU there are few holes of its size in freed memory.
     directions = whole / shards if held.lamb and held.on_cpu else 0.0
     return {
@@ -129,6 +131,7 @@ def memory(held: Held, load: Load) -> dict[str, float]:
         "gradients as they are summed": sums,
         "update, beyond activations": directions,
         "holes in freed memory": holes,
+        "copy for saves": saved,
         "corpus and batches": held.data,
         "PyTorch" if held.on_cpu else "CUDA and its libraries": held.base,
     }
