@@ -78,17 +78,19 @@ def start_device(
 def micro_batch_tokens(asked: int, config: BertConfig, longest: int, device: Device, threads: int = 0) -> int:
     """The most tokens of a micro-batch: as many as asked for, but on a CPU no more than are computed in some seconds.
 
-    longest: the tokens of the longest sequence. threads: of a rank; 0 for as many as the rank with the fewest has, for
-    which all ranks must make the call. A signal drops a step between two micro-batches, and those that suit a GPU
+    longest: the tokens of the longest sequence. threads: of a rank; 0 for what the slowest rank has, for
+    which all ranks must make the call. A signal waits for a micro-batch, and those that suit a GPU
     would take a CPU longer than a scheduler waits, and more memory than it has. What a thread can do in some seconds
     follows from its instructions: a measured rate would not be the same at the next start.
     """
     if not device.is_cpu:
         return asked
     flop = _FLOP_OF_A_THREAD if this_processor().has("avx512") else _FLOP_WITHOUT_AVX512
+    room = threads * flop
     if not threads:
-        threads, flop = map(min, zip(*ranks.gathered((torch.get_num_threads(), flop)), strict=True))
-    fitting = int(threads * flop / step_flop(config, 1, longest))
+        threads = torch.get_num_threads()
+        room, threads = min(ranks.gathered((threads * flop, threads)))
+    fitting = int(room / step_flop(config, 1, longest))
     most = max(fitting // _MICRO_BATCH_TILE * _MICRO_BATCH_TILE, longest)
     if most >= asked:
         return asked

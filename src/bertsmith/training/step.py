@@ -74,9 +74,9 @@ def train_step(
     or a stop is looked for, with equally many micro-batches.
 
     counts: labels of each loss in the whole step, over all ranks. The learning rate is the optimizer's. compiled: runs
-    the objective's model, where it is compiled. should_stop: called between micro-batches and, where there are several,
-    between forward and backward of each; where it is True, which it must be on all ranks alike, the step is dropped,
-    nothing is changed, and None is returned.
+    the objective's model, where it is compiled. should_stop: called between micro-batches and, of several that are not
+    compiled on a CPU, between forward and backward of each; where it is True, which it must be on all ranks alike, the
+    step is dropped, nothing is changed, and None is returned.
     """
     optimizer.begin_step(min((counts[name] for name in objective.names if counts[name]), default=1))
     counts = {name: max(counts[name], 1) for name in objective.names}
@@ -94,7 +94,8 @@ def train_step(
         optimizer.zero_grad(set_to_none=True)
         return True
 
-    several = len(micro_batches) > 1
+    # On a CPU a micro-batch takes seconds, and among several ranks a signal counts one look later.
+    within = len(micro_batches) > 1 and device.type == "cpu"
     for number, batch in enumerate(micro_batches, start=1):
         if number > 1 and dropped():
             return None
@@ -102,8 +103,7 @@ def train_step(
             gradients.before_last()
         if compiled is None:
             forward = objective.forward(batch, device)
-            # On a CPU a micro-batch takes seconds, and among several ranks a signal counts one look later.
-            if several and dropped():
+            if within and dropped():
                 return None
             sums.add(forward)
             loss = mean_loss([forward.losses[name] for name in counts], list(counts.values()))

@@ -131,7 +131,7 @@ def memory(held: Held, load: Load) -> dict[str, float]:
         "gradients as they are summed": sums,
         "update, beyond activations": directions,
         "holes in freed memory": holes,
-        "copy for saves": saved,
+        "copy for saves, first rank": saved,
         "corpus and batches": held.data,
         "PyTorch" if held.on_cpu else "CUDA and its libraries": held.base,
     }

@@ -110,7 +110,7 @@ def work_of_a_rank(rank: int, folder: Path, made: Path) -> None:
 
     def should_stop() -> bool:
         gathered.append(sum(not isinstance(each, DTensor) and each.ndim > 1 for each in model.parameters()))
-        return len(gathered) == 3  # between forward and backward of the second micro-batch
+        return len(gathered) == 7  # between forward and backward of the last micro-batch
 
     micro_batches, counts = [batch_of(LENGTHS, seed=5)] * 4, {"masked": 60, "next_sentence": 64}
     dropped = train_step(Pretraining(model, CPU), optimizer, micro_batches, counts, CPU, should_stop=should_stop)

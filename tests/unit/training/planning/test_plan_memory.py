@@ -92,3 +92,11 @@ def test_settings_that_save_activations(saving: dict[str, bool], on_cpu: bool) -
 def test_gradients_of_the_only_micro_batch_take_the_place_of_what_it_kept() -> None:
     many, one = memory(HELD, LOAD), memory(HELD, replace(LOAD, micro_batches=1))
     assert sum(many.values()) - sum(one.values()) == pytest.approx(many["gradients, fp32"])
+
+
+def test_the_first_rank_of_a_cpu_holds_a_whole_copy_for_saves() -> None:
+    """Of what a save writes: weights and both moments, in fp32."""
+    for sharded in (False, True):
+        held = replace(HELD, ranks=2, sharded=sharded)
+        assert memory(held, LOAD)["copy for saves, first rank"] == 3 * 4 * HELD.size.total
+    assert memory(replace(HELD, on_cpu=False), LOAD)["copy for saves, first rank"] == 0
