@@ -14,6 +14,7 @@ import pytest
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.engines import array_jobs
 from bertsmith.corpus.engines.array_jobs import Seat
+from bertsmith.corpus.engines.open import open_engine
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from made_corpora import OPTIONS, contents, made_parts, start, wait_for
@@ -131,3 +132,14 @@ def test_the_sbatch_file_under_slurms_variables(
     ]
     end(tasks)
     assert contents(out) == undisturbed
+
+
+def test_a_task_that_is_late_for_the_end_leaves_no_work_behind(tmp_path: Path) -> None:
+    """Another one has published, and the work under this one's hands went away; it began to put a corpus together."""
+    out = tmp_path / "corpus"
+    with open_engine(PrepareOptions(array_task="1/2", workers=1), out, "a plan"):
+        (out / ".work" / "corpus").mkdir(parents=True)
+        (out / ".work" / "corpus" / ".of").write_text("a plan")
+        (out / "corpus.json").write_text("{}")
+        raise FileNotFoundError(out / ".work" / "parts")
+    assert [each.name for each in out.iterdir()] == ["corpus.json"]

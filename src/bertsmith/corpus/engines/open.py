@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ def _unless_published(out: Path) -> Iterator[None]:
         yield
     except (SessionOver, OSError, BertsmithError) as error:
         if (out / "corpus.json").is_file():
+            shutil.rmtree(out / WORK, ignore_errors=True)  # what this task began anew after it went away
             return
         if isinstance(error, SessionOver):
             what = "the claims of this array's tasks were removed while they worked"
