@@ -40,7 +40,7 @@ ACCUMULATED_BYTES = 12
 """Read and written for a parameter to add a micro-batch's gradient to those before it."""
 _LAYERS = 3
 _FLOP = 5e10
-_LEAST_TOKENS, _MOST_TOKENS = 384, 4096
+_LEAST_TOKENS, _MOST_TOKENS = 512, 4096
 _SECONDS, _MOST_REPEATS = 0.5, 4
 
 
@@ -158,15 +158,15 @@ def _trial(measuring: Measuring, clock: Clock) -> tuple[dict[str, Timed], float]
         return _best(partial(_pass, model, inputs, measuring.masking), clock) / inputs.packed.tokens
 
     whole = {name: a_token(lengths) for name, lengths in measuring.lengths.items()}
+    optimizer = measuring.make_optimizer(model)
+    optimizer.set_learning_rate(0.0)
+    update = _best(optimizer.step, clock) / sum(each.numel() for each in model.parameters())
     name, first = next(iter(whole.items()))
     rest = first / 2  # of one layer, which cannot be taken away, any part will do
     if layers > 1:
         model.encoder.layers = model.encoder.layers[:1]
         one = a_token(measuring.lengths[name])
         rest = max(one - (first - one) / (layers - 1), 0.0)
-    optimizer = measuring.make_optimizer(model)  # of few parameters, of which all take alike
-    optimizer.set_learning_rate(0.0)
-    update = _best(optimizer.step, clock) / sum(each.numel() for each in model.parameters())
     return {name: Timed(max(each - rest, 0.0) / layers, rest) for name, each in whole.items()}, update
 
 
@@ -198,7 +198,7 @@ def _inputs(config: BertConfig, lengths: Lengths, masking: MaskingSettings | Non
     of_a_token = Batch(1, 0, 0, 0).flop(replace(config, num_hidden_layers=_LAYERS))
     wanted = int(min(_MOST_TOKENS, max(_LEAST_TOKENS, _FLOP / of_a_token)))
     mean = float(lengths.values.mean())
-    count = max(1, round(wanted / mean))
+    count = max(2, round(wanted / mean))
     chosen: Ints = np.quantile(lengths.values, (np.arange(count) + 0.5) / count).astype(np.int64)
     asked = Layout.from_lengths(draw.permutation(chosen))
     layout = asked.filled()
