@@ -79,7 +79,7 @@ def test_the_figures_of_a_step_are_sums_over_its_micro_batches() -> None:
 def test_a_stop_is_looked_for_between_all_passes_of_several_micro_batches(
     micro_batches: int, stop_at: int, passes: str
 ) -> None:
-    """So that two looks, which it takes among several ranks, are one micro-batch apart. A step of one is short."""
+    """So that two looks, which it takes among several ranks, are one micro-batch apart. After a step the loop looks."""
     model = fresh_model(deviation=0.5, vocab_size=20, hidden_size=8, num_hidden_layers=1, intermediate_size=8)
     before = {name: each.clone() for name, each in model.state_dict().items()}
     done: list[str] = []
