@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bertsmith.base.layout import Layout
-from bertsmith.model.attention.attend import attend, back_end
+from bertsmith.model.attention.attend import attend, flash_attention, settle
 from bertsmith.model.attention.packed import Offsets, Packed
 from bertsmith.model.attention.padded import padded_attention
 from bertsmith.model.triton import attention as triton_attention
@@ -32,8 +32,8 @@ def run(name: str, qkv: torch.Tensor, packed: Packed, dropout: float) -> torch.T
         return triton_attention.varlen_attention(qkv, HEADS, packed.offsets, packed.longest, dropout)
     if name == "padded rows":
         return padded_attention(qkv, HEADS, packed, dropout)
-    assert back_end(qkv.device, qkv.dtype, HEADS, HIDDEN // HEADS, packed, dropout) == name
-    return attend(qkv, HEADS, packed, dropout)
+    settle("flash varlen", qkv.device)
+    return flash_attention(qkv, HEADS, packed)
 
 
 def check_card(name: str, dtype: torch.dtype) -> None:

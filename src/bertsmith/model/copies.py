@@ -123,6 +123,8 @@ def compute_copy(dtype: torch.dtype, *parameters: Tensor) -> Tensor:
     """The parameters joined along their first axis, in `dtype`, with gradients that reach them."""
     if torch.compiler.is_compiling() or (len(parameters) == 1 and parameters[0].dtype == dtype):
         return torch.cat([each.to(dtype) for each in parameters]) if len(parameters) > 1 else parameters[0].to(dtype)
+    if not torch.is_grad_enabled():
+        return _copies.of(parameters, dtype)
     copy: Tensor = _Compute.apply(_copies.of(parameters, dtype), *parameters)  # type: ignore[no-untyped-call]
     return copy
 

@@ -194,6 +194,16 @@ def test_copies_go_with_their_parameters():
     assert len(_copies._kept) == before
 
 
+def test_without_gradients_the_copy_is_the_kept_one_itself():
+    weights = [each.weight for each in maps()]
+    with torch.no_grad():
+        plain = compute_copy(torch.bfloat16, *weights)
+    assert plain is _copies.of(weights, torch.bfloat16)
+    copy = compute_copy(torch.bfloat16, *weights)
+    assert copy.requires_grad
+    assert torch.equal(copy, plain)
+
+
 def test_the_copy_of_one_parameter_in_its_own_dtype_is_itself():
     weight = maps(1)[0].weight
     assert compute_copy(torch.float32, weight) is weight

@@ -22,7 +22,7 @@ from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.bench.child import Answer, CannotHere, serve_worker
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
-from bertsmith.model.attention.attend import attend, back_end
+from bertsmith.model.attention.attend import flash_attention, settle
 from bertsmith.model.attention.packed import Packed
 from bertsmith.model.attention.padded import padded_attention
 from bertsmith.model.config import BertConfig
@@ -93,9 +93,10 @@ class Worker:
         sizes = self._sizes
         packed = Packed(Layout.from_lengths(sizes.lengths), self._device)
         heads, hidden = sizes.heads, sizes.heads * sizes.width
-        found = back_end(self._device, dtype, heads, sizes.width, packed, dropout)
-        if kernel == FLASH and found != FLASH:
-            raise CannotHere(f"this GPU takes '{found}' in its place")
+        if kernel == FLASH:
+            if torch.cuda.get_device_capability(self._device) < (8, 0):
+                raise CannotHere("this GPU is older than flash attention")
+            settle("flash varlen", self._device)
         qkv = _drawn(0, packed.tokens, 3, hidden).to(self._device, dtype).requires_grad_()
         by_out = _drawn(1, packed.tokens, hidden).to(self._device, dtype)
 
@@ -103,7 +104,11 @@ class Worker:
             torch.manual_seed(_SEED)
             if kernel == TRITON:
                 return triton_attention.varlen_attention(qkv, heads, packed.offsets, packed.longest, dropout)
-            return padded_attention(qkv, heads, packed, dropout) if kernel == PADDED else attend(qkv, heads, packed)
+            return (
+                padded_attention(qkv, heads, packed, dropout)
+                if kernel == PADDED
+                else flash_attention(qkv, heads, packed)
+            )
 
         out = run(qkv)
         out.backward(by_out)  # type: ignore[no-untyped-call]

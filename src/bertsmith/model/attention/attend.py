@@ -22,7 +22,7 @@ from bertsmith.model.triton import attention as triton_attention
 BackEnd = Literal["flash varlen", "Triton varlen", "padded rows", "sequence by sequence", "padded blocks"]
 _REASONS: dict[BackEnd, str] = {
     "flash varlen": "half precision on a GPU that has it, no attention dropout",
-    "Triton varlen": "half precision with attention dropout, in a kernel of our own",
+    "Triton varlen": "half precision with attention dropout, or where it is faster, in a kernel of our own",
     "padded rows": "PyTorch's fused kernel, for this device, dtype and dropout",
     "sequence by sequence": "PyTorch's fused kernel, faster for long sequences in fp32 on a CPU",
     "padded blocks": "exact, with few padded slots",
@@ -34,6 +34,8 @@ _LONG = 256
 _HALVES = (torch.bfloat16, torch.float16)
 # FlashAttention-3 (Shah et al., 2024) by PyTorch's name, the package that has it, and the generation that it is for.
 _HOPPERS, _PACKAGE, _HOPPER = "FA3", "flash_attn_interface", 9
+# The head width of all of Google's models but the smallest, for which our kernels were timed.
+_TIMED_WIDTH = 64
 
 
 def attend(qkv: Tensor, heads: int, packed: Offsets, dropout: float = 0.0) -> Tensor:
@@ -45,7 +47,7 @@ def attend(qkv: Tensor, heads: int, packed: Offsets, dropout: float = 0.0) -> Te
     if not torch.compiler.is_compiling():
         settle(chosen, qkv.device)
     if chosen == "flash varlen":
-        return _flash(qkv, heads, packed)
+        return flash_attention(qkv, heads, packed)
     if chosen == "Triton varlen":
         return triton_attention.varlen_attention(qkv, heads, packed.offsets, packed.longest, dropout)
     if chosen == "padded rows":
@@ -65,10 +67,11 @@ def back_end(
     """
     on_gpu = device.type == "cuda"
     if on_gpu and dtype in _HALVES and packed.tokens and _is_ampere(device.index):
+        ours = dropout or (width == _TIMED_WIDTH and _is_faster_in_ours(device.index))
+        if ours and triton_attention.can_run(packed.tokens * heads, packed.longest, width):
+            return "Triton varlen"
         if not dropout and width % 8 == 0 and width <= 256:
             return "flash varlen"
-        if dropout and triton_attention.can_run(packed.tokens * heads, packed.longest, width):
-            return "Triton varlen"
     if not isinstance(packed, Packed) or (on_gpu and packed.padded_places <= _MOST_PADDING * packed.tokens):
         return "padded rows"
     if not on_gpu and dtype == torch.float32 and not dropout and 0 < _LONG * packed.sequences <= packed.tokens:
@@ -89,7 +92,7 @@ def _take_hoppers(device: torch.device) -> None:
     those for Ampere. Another choice that was made before is left."""
     from torch.nn import attention
 
-    if torch.cuda.get_device_capability(device)[0] != _HOPPER or find_spec(_PACKAGE) is None:
+    if torch.cuda.get_device_capability(device)[0] != _HOPPER or not _has_package():
         return
     if attention.current_flash_attention_impl() is None and _HOPPERS in attention.list_flash_attention_impls():
         try:
@@ -104,11 +107,24 @@ def _is_ampere(device: int | None) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-# As torch.compiler.assume_constant_result marks it, which imports the compiler: seconds that a prediction waits for.
+def _is_faster_in_ours(device: int | None) -> bool:
+    """Whether our kernels are faster than PyTorch's flash attention, which is for Ampere: on Hopper, without the
+    package that is for Hopper. Other generations were not timed."""
+    return torch.cuda.get_device_capability(device)[0] == _HOPPER and not _has_package()
+
+
+@cache
+def _has_package() -> bool:
+    return find_spec(_PACKAGE) is not None
+
+
+# As torch.compiler.assume_constant_result marks them, which imports the compiler: seconds that a prediction waits for.
 _is_ampere._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_is_faster_in_ours._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _flash(qkv: Tensor, heads: int, packed: Offsets) -> Tensor:
+def flash_attention(qkv: Tensor, heads: int, packed: Offsets) -> Tensor:
+    """`attend` by the back-end "flash varlen", on a GPU that has it."""
     from torch.nn.attention.varlen import varlen_attn
 
     tokens, _, hidden = qkv.shape

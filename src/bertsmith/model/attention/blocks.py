@@ -70,8 +70,8 @@ class HeadBlocks:
             inside = layout.blocks.real[part].reshape(sequences, 1, longest)
             spread.append((slots * heads + head).ravel())
             real.append(np.broadcast_to(inside, (sequences, heads, longest)).ravel())
-            padding = None if inside.all() else torch.from_numpy(~inside[:, :, None]).to(device)
-            lengths = torch.from_numpy(inside[:, 0].sum(-1)).to(device)
+            padding = None if inside.all() else torch.from_numpy(~inside[:, :, None]).to(device, non_blocking=True)
+            lengths = torch.from_numpy(inside[:, 0].sum(-1)).to(device, non_blocking=True)
             blocks.append(Block(start, sequences * heads, longest, lengths, padding))
             place, start = part.stop, start + sequences * heads * longest
         rows = np.concatenate([*spread, np.zeros(0, np.int64)])
@@ -83,7 +83,7 @@ class HeadBlocks:
         gather = slot * (3 * heads) + parts * heads + which
         scatter = restore.reshape(-1, 1, heads) + parts * start
         arrays = (gather.ravel(), scatter.ravel(), restore, rows, np.flatnonzero(~is_real))
-        return cls(tuple(blocks), start, *(torch.from_numpy(each).to(device) for each in arrays))
+        return cls(tuple(blocks), start, *(torch.from_numpy(each).to(device, non_blocking=True) for each in arrays))
 
 
 def block_attention(qkv: Tensor, heads: int, where: HeadBlocks, dropout: float) -> Tensor:

@@ -83,7 +83,8 @@ class Packed(Offsets):
         self.layout = layout
         self.device = torch.device(device)
         self._head_blocks: dict[int, HeadBlocks] = {}
-        offsets = torch.from_numpy(layout.offsets).to(self.device, torch.int32)
+        # By itself PyTorch waits for all that is queued on a GPU.
+        offsets = torch.from_numpy(layout.offsets).to(self.device, torch.int32, non_blocking=True)
         super().__init__(offsets, layout.tokens, layout.longest)
 
     @property

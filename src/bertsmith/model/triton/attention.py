@@ -1,4 +1,4 @@
-"""Attention over packed sequences with dropout on the probabilities, in Triton kernels of our own.
+"""Attention over packed sequences, with or without dropout on the probabilities, in Triton kernels of our own.
 
 Both directions are operators of PyTorch, so a compiled step has them in its graph as they are. The kernels read
 queries, keys and values where they lie, and write their gradients so; nothing is padded, and nothing is kept for the
@@ -10,6 +10,7 @@ Legend: T token slots, S sequences, N heads, D head width, H = N * D.
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,14 +20,23 @@ from bertsmith.base.device import made_current
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 _WIDTHS = (16, 32, 64, 128)
-# Rows of a block of queries and of keys, and the warps that share it: the fewest for which no register spills on Hopper
-# and Blackwell. On Ampere some of backward_of_keys do. None of this was timed on a GPU yet.
-_BLOCK = 64
-OPTIONS = {
-    "forward": {"num_warps": 4},
-    "backward_of_keys": {"num_warps": 8},
-    "backward_of_queries": {"num_warps": 8},
-}
+_ROWS, _AMPERES_KEYS, _WARPS, _WIDE, _HOPPER = 64, 32, 4, 128, 9
+
+
+def how_to_run(width: int, dtype: torch.dtype, generation: int) -> dict[str, int]:
+    """Rows of a block of queries (Q) and of keys (K), and Triton's options, for rows of D numbers on a GPU of a major
+    compute capability.
+
+    They were the fastest of a dozen each on an H200, for BERT-large at 128 and 512: twice the warps, for which fewer
+    registers are needed, took nearly twice the time. Stages are blocks on their way while others are worked on: wide
+    rows have less room for them. On Ampere registers spill with more keys; there nothing was timed.
+    """
+    return {
+        "Q": _ROWS,
+        "K": _ROWS if generation >= _HOPPER else _AMPERES_KEYS,
+        "num_warps": _WARPS,
+        "num_stages": 3 if width * dtype.itemsize <= _WIDE else 2,
+    }
 
 
 def can_run(rows: int, longest: int, width: int) -> bool:
@@ -38,9 +48,20 @@ def can_run(rows: int, longest: int, width: int) -> bool:
 def varlen_attention(qkv: Tensor, heads: int, offsets: Tensor, longest: int, dropout: float) -> Tensor:
     """qkv [T, 3, H] -> [T, H]. offsets: int32[S + 1]. dropout: taken to the nearest of 65,536 parts, 0.1 as 0.100006.
     The seed of what is dropped comes from the device's default generator."""
-    seed = torch.randint(2**62, (1,), device=qkv.device)
-    out: Tensor = _attention(qkv, heads, offsets, longest, dropout, seed)[0]
-    return out
+    # Without dropout nothing looks at the seed.
+    seed = torch.randint(2**62, (1,), device=qkv.device) if dropout else offsets
+    # An operator of PyTorch's costs the host more than the launch, which short predictions wait for.
+    plain = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+    return (_forward if plain else _attention)(qkv, heads, offsets, longest, dropout, seed)[0]
+
+
+def _forward(
+    qkv: Tensor, heads: int, offsets: Tensor, longest: int, dropout: float, seed: Tensor
+) -> tuple[Tensor, Tensor]:
+    qkv = qkv.contiguous()
+    out, lse = _empty_results(qkv, heads)
+    _run("forward", (qkv, out, lse, offsets, seed, _dropped(dropout), longest), heads)
+    return out, lse
 
 
 @torch.library.custom_op("bertsmith::varlen_attention", mutates_args=())
@@ -48,10 +69,7 @@ def _attention(
     qkv: Tensor, heads: int, offsets: Tensor, longest: int, dropout: float, seed: Tensor
 ) -> tuple[Tensor, Tensor]:
     """[T, H], and the logarithm of each row's sum in base 2: fp32[T, N]."""
-    qkv = qkv.contiguous()
-    out, lse = _empty_results(qkv, heads)
-    _run("forward", (qkv, out, lse, offsets, seed, _dropped(dropout), longest), heads)
-    return out, lse
+    return _forward(qkv, heads, offsets, longest, dropout, seed)
 
 
 @torch.library.custom_op("bertsmith::varlen_attention_backward", mutates_args=())
@@ -79,11 +97,19 @@ def _run(name: str, arguments: tuple[Any, ...], heads: int) -> None:
     seed, what is dropped and the longest last."""
     from bertsmith.model.triton import kernels as triton_kernels
 
-    qkv, longest, sequences = arguments[0], arguments[-1], len(arguments[-4]) - 1
-    grid = (-(-longest // _BLOCK) * heads * sequences,)
-    shape = {"HEADS": heads, "D": qkv.shape[-1] // heads, "K": _BLOCK}
+    qkv, dropped, longest, sequences = arguments[0], *arguments[-2:], len(arguments[-4]) - 1
+    width = qkv.shape[-1] // heads
+    how = how_to_run(width, qkv.dtype, _generation(qkv.device))
+    rows = how["K" if name == "backward_of_keys" else "Q"]
+    grid = (-(-longest // rows) * heads * sequences,)
     with made_current(qkv.device):
-        getattr(triton_kernels, name)[grid](*arguments, **shape, **OPTIONS[name])
+        getattr(triton_kernels, name)[grid](*arguments, HEADS=heads, D=width, DROPS=dropped > 0, **how)
+
+
+@cache
+def _generation(device: torch.device) -> int:
+    """Triton's interpreter, which runs on a CPU, takes what the newest take."""
+    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else _HOPPER
 
 
 def _empty_results(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:

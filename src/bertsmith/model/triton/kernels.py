@@ -1,4 +1,4 @@
-"""Kernels of attention over packed sequences with dropout on the probabilities: forward, and two for backward.
+"""Kernels of attention over packed sequences, with or without dropout: forward, and two for backward.
 
 The method is FlashAttention-2's (Dao, 2023): a block of queries walks over the keys of its own sequence with a running
 maximum and sum; backward makes the probabilities again from the saved logarithm of the sum. What is dropped is a pure
@@ -6,9 +6,10 @@ function of a seed and of (slot, head, key), so that backward drops the same wit
 
 Imported only where Triton is there. Programs: blocks of the longest sequence x N x S, blocks first.
 
-Legend: T token slots, S sequences, N heads, D head width (a power of two), K rows of a block. qkv: [T, 3, N, D]. out:
-[T, N, D]. lse (in base 2), delta: fp32[T, N]. offsets: int32[S + 1]. seed: int64[1]. dropped: how many of 65,536
-probabilities are dropped.
+Legend: T token slots, S sequences, N heads, D head width (a power of two), Q rows of a block of queries, K of a block
+of keys, R of either. qkv: [T, 3, N, D]. out: [T, N, D]. lse (in base 2), delta: fp32[T, N]. offsets: int32[S + 1].
+seed: int64[1]. dropped: how many of 65,536 probabilities are dropped. DROPS: whether any are; otherwise nothing is
+drawn, and no seed is read.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
@@ -24,27 +25,27 @@ _ROUNDS = tl.constexpr(7)
 
 
 @triton.jit
-def _place(offsets, LONGEST, HEADS: tl.constexpr, K: tl.constexpr):
+def _place(offsets, LONGEST, HEADS: tl.constexpr, R: tl.constexpr):
     """(first row of the program's block, its head, its sequence's first slot and length)."""
-    blocks = tl.cdiv(LONGEST, K)
+    blocks = tl.cdiv(LONGEST, R)
     program = tl.program_id(0)
     sequence = program // (blocks * HEADS)
     start = tl.load(offsets + sequence)
     length = tl.load(offsets + sequence + 1) - start
-    return program % blocks * K, program // blocks % HEADS, start, length
+    return program % blocks * R, program // blocks % HEADS, start, length
 
 
 @triton.jit
-def _rows(base, first, length, ROW: tl.constexpr, D: tl.constexpr, K: tl.constexpr):
-    """[K, D]: rows first to first + K of a sequence, ROW numbers apart; zeros behind its end."""
-    row = first + tl.arange(0, K)
+def _rows(base, first, length, ROW: tl.constexpr, D: tl.constexpr, R: tl.constexpr):
+    """[R, D]: rows first to first + R of a sequence, ROW numbers apart; zeros behind its end."""
+    row = first + tl.arange(0, R)
     at = row.to(tl.int64)[:, None] * ROW + tl.arange(0, D)[None, :]
     return tl.load(base + at, mask=(row < length)[:, None], other=0.0)
 
 
 @triton.jit
-def _store_rows(base, values, first, length, ROW: tl.constexpr, D: tl.constexpr, K: tl.constexpr):
-    row = first + tl.arange(0, K)
+def _store_rows(base, values, first, length, ROW: tl.constexpr, D: tl.constexpr, R: tl.constexpr):
+    row = first + tl.arange(0, R)
     at = row.to(tl.int64)[:, None] * ROW + tl.arange(0, D)[None, :]
     tl.store(base + at, values.to(base.dtype.element_ty), mask=(row < length)[:, None])
 
@@ -56,9 +57,9 @@ def _share(dropped):
 
 
 @triton.jit
-def _kept(seed, dropped, query, key_first, head, LONGEST, HEADS: tl.constexpr, K: tl.constexpr):
-    """[K queries, K keys]: whether a probability is kept. query: [K], slots of the batch. key_first: the first key's
-    place in the sequence, a multiple of K.
+def _kept(seed, dropped, query, key_first, head, LONGEST, HEADS: tl.constexpr, Q: tl.constexpr, K: tl.constexpr):
+    """[Q, K]: whether a probability is kept. query: [Q], slots of the batch. key_first: the first key's place in the
+    sequence, a multiple of K.
 
     One call of Philox gives 128 bits, 16 for each of eight neighbouring keys: its multiplications are what dropout
     costs."""
@@ -68,21 +69,23 @@ def _kept(seed, dropped, query, key_first, head, LONGEST, HEADS: tl.constexpr, K
     a, b, c, d = tl.randint4x(seed, counter, _ROUNDS)
     four = tl.join(tl.join(a, b), tl.join(c, d)).to(tl.uint32, bitcast=True)
     kept = tl.join((four & 0xFFFF) >= dropped, (four >> 16) >= dropped)
-    return tl.reshape(kept, (K, K))
+    return tl.reshape(kept, (Q, K))
 
 
 @triton.jit
-def forward(qkv, out, lse, offsets, seed, dropped, LONGEST, HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr):
-    first, head, start, length = _place(offsets, LONGEST, HEADS, K)
+def forward(
+    qkv, out, lse, offsets, seed, dropped, LONGEST,
+    HEADS: tl.constexpr, D: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
+    first, head, start, length = _place(offsets, LONGEST, HEADS, Q)
     if first < length:
         ROW: tl.constexpr = 3 * HEADS * D
         query_base = qkv + start.to(tl.int64) * ROW + head * D
-        q = _rows(query_base, first, length, ROW, D, K)
-        row = first + tl.arange(0, K)
-        highest = tl.full([K], float("-inf"), tl.float32)
-        total = tl.zeros([K], tl.float32)
-        sums = tl.zeros([K, D], tl.float32)
-        drawn = tl.load(seed)
+        q = _rows(query_base, first, length, ROW, D, Q)
+        row = first + tl.arange(0, Q)
+        highest = tl.full([Q], float("-inf"), tl.float32)
+        total = tl.zeros([Q], tl.float32)
+        sums = tl.zeros([Q, D], tl.float32)
         scale = _LOG2_E / tl.sqrt(D * 1.0)
         for key_first in range(0, length, K):
             k = _rows(query_base + HEADS * D, key_first, length, ROW, D, K)
@@ -94,36 +97,43 @@ def forward(qkv, out, lse, offsets, seed, dropped, LONGEST, HEADS: tl.constexpr,
             probabilities = tl.exp2(scores - higher[:, None])
             shrink = tl.exp2(highest - higher)
             total = total * shrink + tl.sum(probabilities, 1)
-            kept = _kept(drawn, dropped, start + row, key_first, head, LONGEST, HEADS, K)
-            probabilities = tl.where(kept, probabilities, 0.0)
+            if DROPS:
+                kept = _kept(tl.load(seed), dropped, start + row, key_first, head, LONGEST, HEADS, Q, K)
+                probabilities = tl.where(kept, probabilities, 0.0)
             sums = sums * shrink[:, None] + tl.dot(probabilities.to(v.dtype), v, input_precision="ieee")
             highest = higher
         result = sums / (total * _share(dropped))[:, None]
-        _store_rows(out + (start.to(tl.int64) * HEADS + head) * D, result, first, length, HEADS * D, D, K)
+        _store_rows(out + (start.to(tl.int64) * HEADS + head) * D, result, first, length, HEADS * D, D, Q)
         tl.store(lse + (start + row) * HEADS + head, highest + tl.log2(total), mask=row < length)
 
 
 @triton.jit
-def _gradients(q, k, v, grad_out, lse, delta, kept, real, dropped, D: tl.constexpr):
-    """[K keys, K queries]: the probabilities after dropout, and the gradient of the scores, both transposed."""
-    scale = 1.0 / tl.sqrt(D * 1.0)
-    scores = tl.dot(k, tl.trans(q), input_precision="ieee") * (scale * _LOG2_E)
-    probabilities = tl.where(real, tl.exp2(scores - lse[None, :]), 0.0)
-    grad_probabilities = tl.dot(v, tl.trans(grad_out), input_precision="ieee")
-    grad_probabilities = tl.where(kept, grad_probabilities / _share(dropped), 0.0)
-    left = tl.where(kept, probabilities / _share(dropped), 0.0)
-    return left, probabilities * (grad_probabilities - delta[None, :]) * scale
+def _gradients(a, b, c, d, lse, delta, kept, real, dropped, D: tl.constexpr):
+    """The probabilities that are kept, without the factor of dropout, and the gradient of the scores, without that of
+    the scores. a, b, c, d: queries, keys, gradients of the output and values for [Q, K]; keys, queries, values and
+    gradients for [K, Q]. lse, delta, kept: such that they can be broadcast to that; kept is None for all. real:
+    likewise, where others count as zero, or None."""
+    scores = tl.dot(a, tl.trans(b), input_precision="ieee") * (_LOG2_E / tl.sqrt(D * 1.0))
+    probabilities = tl.exp2(scores - lse)
+    if real is not None:
+        probabilities = tl.where(real, probabilities, 0.0)
+    grad_probabilities = tl.dot(c, tl.trans(d), input_precision="ieee")
+    left = probabilities
+    if kept is not None:
+        grad_probabilities = tl.where(kept, grad_probabilities * (1 / _share(dropped)), 0.0)
+        left = tl.where(kept, probabilities, 0.0)
+    return left, probabilities * (grad_probabilities - delta)
 
 
 @triton.jit
 def _queries(
-    qkv, grad_out, lse, delta, first, head, start, length, HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr
+    qkv, grad_out, lse, delta, first, head, start, length, HEADS: tl.constexpr, D: tl.constexpr, Q: tl.constexpr
 ):
-    """Rows first to first + K of a sequence, zeros behind its end: queries, grad_out, lse and delta."""
+    """Rows first to first + Q of a sequence, zeros behind its end: queries, grad_out, lse and delta."""
     ROW: tl.constexpr = 3 * HEADS * D
-    q = _rows(qkv + (start.to(tl.int64) * ROW + head * D), first, length, ROW, D, K)
-    by = _rows(grad_out + (start.to(tl.int64) * HEADS + head) * D, first, length, HEADS * D, D, K)
-    row = first + tl.arange(0, K)
+    q = _rows(qkv + (start.to(tl.int64) * ROW + head * D), first, length, ROW, D, Q)
+    by = _rows(grad_out + (start.to(tl.int64) * HEADS + head) * D, first, length, HEADS * D, D, Q)
+    row = first + tl.arange(0, Q)
     at = (start + row) * HEADS + head
     sums = tl.load(lse + at, mask=row < length, other=0.0)
     return q, by, sums, tl.load(delta + at, mask=row < length, other=0.0)
@@ -131,72 +141,54 @@ def _queries(
 
 @triton.jit
 def backward_of_keys(
-    qkv,
-    grad_out,
-    lse,
-    delta,
-    grad_qkv,
-    offsets,
-    seed,
-    dropped,
-    LONGEST,
-    HEADS: tl.constexpr,
-    D: tl.constexpr,
-    K: tl.constexpr,
-):
-    """Gradients of a block of keys and values, from all queries of the sequence."""
+    qkv, grad_out, lse, delta, grad_qkv, offsets, seed, dropped, LONGEST,
+    HEADS: tl.constexpr, D: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of a block of keys and values, from all queries of the sequence. Queries behind its end add zeros, as
+    their gradient is zero; what is found for keys behind it is not stored."""
     first, head, start, length = _place(offsets, LONGEST, HEADS, K)
     if first < length:
         ROW: tl.constexpr = 3 * HEADS * D
         base = start.to(tl.int64) * ROW + head * D
         k = _rows(qkv + base + HEADS * D, first, length, ROW, D, K)
         v = _rows(qkv + base + 2 * HEADS * D, first, length, ROW, D, K)
-        key = first + tl.arange(0, K)
-        drawn = tl.load(seed)
         grad_k = tl.zeros([K, D], tl.float32)
         grad_v = tl.zeros([K, D], tl.float32)
-        for query_first in range(0, length, K):
-            row = query_first + tl.arange(0, K)
-            q, by, sums, shift = _queries(qkv, grad_out, lse, delta, query_first, head, start, length, HEADS, D, K)
-            real = (key < length)[:, None] & (row < length)[None, :]
-            kept = tl.trans(_kept(drawn, dropped, start + row, first, head, LONGEST, HEADS, K))
-            left, grad_scores = _gradients(q, k, v, by, sums, shift, kept, real, dropped, D)
+        for query_first in range(0, length, Q):
+            row = query_first + tl.arange(0, Q)
+            q, by, sums, shift = _queries(qkv, grad_out, lse, delta, query_first, head, start, length, HEADS, D, Q)
+            kept = None
+            if DROPS:
+                kept = tl.trans(_kept(tl.load(seed), dropped, start + row, first, head, LONGEST, HEADS, Q, K))
+            left, grad_scores = _gradients(k, q, v, by, sums[None, :], shift[None, :], kept, None, dropped, D)
             grad_v += tl.dot(left.to(by.dtype), by, input_precision="ieee")
             grad_k += tl.dot(grad_scores.to(q.dtype), q, input_precision="ieee")
+        grad_k, grad_v = grad_k * (1 / tl.sqrt(D * 1.0)), grad_v * (1 / _share(dropped))
         _store_rows(grad_qkv + base + HEADS * D, grad_k, first, length, ROW, D, K)
         _store_rows(grad_qkv + base + 2 * HEADS * D, grad_v, first, length, ROW, D, K)
 
 
 @triton.jit
 def backward_of_queries(
-    qkv,
-    grad_out,
-    lse,
-    delta,
-    grad_qkv,
-    offsets,
-    seed,
-    dropped,
-    LONGEST,
-    HEADS: tl.constexpr,
-    D: tl.constexpr,
-    K: tl.constexpr,
-):
+    qkv, grad_out, lse, delta, grad_qkv, offsets, seed, dropped, LONGEST,
+    HEADS: tl.constexpr, D: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
     """Gradients of a block of queries, from all keys of the sequence."""
-    first, head, start, length = _place(offsets, LONGEST, HEADS, K)
+    first, head, start, length = _place(offsets, LONGEST, HEADS, Q)
     if first < length:
         ROW: tl.constexpr = 3 * HEADS * D
         base = start.to(tl.int64) * ROW + head * D
-        q, by, sums, shift = _queries(qkv, grad_out, lse, delta, first, head, start, length, HEADS, D, K)
-        row = first + tl.arange(0, K)
-        drawn = tl.load(seed)
-        grad_q = tl.zeros([K, D], tl.float32)
+        q, by, sums, shift = _queries(qkv, grad_out, lse, delta, first, head, start, length, HEADS, D, Q)
+        row = first + tl.arange(0, Q)
+        grad_q = tl.zeros([Q, D], tl.float32)
         for key_first in range(0, length, K):
             key = key_first + tl.arange(0, K)
             k = _rows(qkv + base + HEADS * D, key_first, length, ROW, D, K)
             v = _rows(qkv + base + 2 * HEADS * D, key_first, length, ROW, D, K)
-            real = (key < length)[:, None] & (row < length)[None, :]
-            kept = tl.trans(_kept(drawn, dropped, start + row, key_first, head, LONGEST, HEADS, K))
-            _, grad_scores = _gradients(q, k, v, by, sums, shift, kept, real, dropped, D)
-            grad_q += tl.dot(tl.trans(grad_scores).to(k.dtype), k, input_precision="ieee")
-        _store_rows(grad_qkv + base, grad_q, first, length, ROW, D, K)
+            kept = None
+            if DROPS:
+                kept = _kept(tl.load(seed), dropped, start + row, key_first, head, LONGEST, HEADS, Q, K)
+            real = (key < length)[None, :]
+            _, grad_scores = _gradients(q, k, by, v, sums[:, None], shift[:, None], kept, real, dropped, D)
+            grad_q += tl.dot(grad_scores.to(k.dtype), k, input_precision="ieee")
+        _store_rows(grad_qkv + base, grad_q * (1 / tl.sqrt(D * 1.0)), first, length, ROW, D, Q)

@@ -87,6 +87,7 @@ def test_rows_looked_up_for_the_compiler_are_plain_ones() -> None:
 
 def test_the_back_end_follows_from_device_dtype_and_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertsmith.model.attention.attend._is_ampere", lambda index: index == 0)
+    monkeypatch.setattr("bertsmith.model.attention.attend._is_faster_in_ours", lambda index: False)
     monkeypatch.setattr("bertsmith.model.triton.attention._HAS_TRITON", True)
     new, old = torch.device("cuda", 0), torch.device("cuda", 1)
     even, uneven = Packed(Layout.from_lengths([9, 12])), Packed(Layout.from_lengths([100, *[1] * 50]))
@@ -97,12 +98,27 @@ def test_the_back_end_follows_from_device_dtype_and_dropout(monkeypatch: pytest.
 
     assert chosen(new, half, fixed, 0.0) == chosen(new, half, uneven, 0.0) == "flash varlen"
     assert chosen(new, half, fixed, 0.1) == "Triton varlen"
+    monkeypatch.setattr("bertsmith.model.attention.attend._is_faster_in_ours", lambda index: True)
+    assert chosen(new, half, fixed, 0.0) == chosen(new, half, uneven, 0.0) == "Triton varlen"
+    assert chosen(new, half, fixed, 0.0, width=32) == "flash varlen", "other widths were not timed"
     assert chosen(new, half, fixed, 0.1, width=24) == chosen(new, half, fixed, 0.0, width=300) == "padded rows"
     assert chosen(new, wide, fixed, 0.0) == chosen(new, wide, even, 0.1) == chosen(old, half, fixed, 0.1)
     assert chosen(old, half, fixed, 0.1) == chosen(CPU, half, fixed, 0.1) == "padded rows"
     assert chosen(new, wide, uneven, 0.0) == chosen(CPU, wide, even, 0.0) == "padded blocks"
     monkeypatch.setattr("bertsmith.model.triton.attention._HAS_TRITON", False)
     assert chosen(new, half, fixed, 0.1) == "padded rows"
+    assert chosen(new, half, fixed, 0.0) == "flash varlen"
+
+
+@pytest.mark.parametrize(
+    ("generation", "installed", "faster"), [(9, False, True), (9, True, False), (8, False, False), (10, False, False)]
+)
+def test_our_kernels_are_taken_without_dropout_where_they_were_faster(
+    generation: int, installed: bool, faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (generation, 0))
+    monkeypatch.setattr(attend_module, "_has_package", lambda: installed)
+    assert attend_module._is_faster_in_ours(0) is faster
 
 
 @pytest.mark.parametrize(
@@ -131,7 +147,7 @@ def test_flash_attention_for_hopper_is_asked_for_by_its_name(
 
     monkeypatch.setitem(torch.nn.attention._registry._FLASH_ATTENTION_IMPLS, "FA3", register)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (generation, 0))
-    monkeypatch.setattr(attend_module, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr(attend_module, "_has_package", lambda: installed)
     attend_module._take_hoppers.cache_clear()
     try:
         for _ in range(2):
@@ -153,7 +169,8 @@ def test_draws_are_numbered_in_31_bits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_asked_of_a_card_is_marked_as_the_compiler_marks_it() -> None:
     marked = torch.compiler.assume_constant_result(lambda device: True)
-    assert vars(_is_ampere) == vars(marked)
+    for each in (_is_ampere, attend_module._is_faster_in_ours):
+        assert vars(marked).items() <= vars(each).items()
 
 
 TRITON = pytest.mark.skipif(
@@ -181,7 +198,7 @@ def run_apart(code: str, *arguments: str, **environment: str) -> str:
 
 @TRITON
 def test_the_triton_kernels_by_their_interpreter() -> None:
-    checks = ("without_dropout", "with_dropout", "in_a_graph")
+    checks = ("without_dropout", "with_dropout", "in_a_graph", "the_benchmark")
     run_apart(
         "\n".join(["import triton_checks", *(f"triton_checks.{each}()" for each in checks)]), TRITON_INTERPRET="1"
     )
