@@ -87,7 +87,7 @@ class TaskObjective:
         train = batch.examples
         members, unit = train.members(batch.numbers)
         inputs = pack(train.sequences, members, device, unit)
-        return inputs, torch.from_numpy(train.targets[batch.numbers]).to(device)
+        return inputs, torch.from_numpy(train.targets[batch.numbers]).to(device, non_blocking=True)
 
     def evaluate(
         self, held_out: Mapping[str, Examples], between: Callable[[], None] = lambda: None

@@ -19,6 +19,7 @@ from types import FunctionType
 from typing import Any, Literal
 
 import torch
+import torch._functorch.config as functorch_config
 from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError
@@ -263,7 +264,12 @@ class CompiledStep:
 
 
 class _Program:
-    """A function compiled for one shape, and how many graphs that took so far."""
+    """A function compiled for one shape, and how many graphs that took so far.
+
+    What gradient checkpointing computes again draws from the device's generator, at the state that was kept. PyTorch
+    would give it generators of its own, seeded once a process: checkpointing would change the numbers, and a resumed
+    run would not give those of an unbroken one.
+    """
 
     def __init__(self, kind: str, work: Callable[..., Any], compiler: Compiler) -> None:
         self.graphs = 0
@@ -279,7 +285,8 @@ class _Program:
         self.graphs += 1
         if self.graphs > 1:
             warn(f"a graph of steps ({self._kind}) was compiled again, and {self.graphs} times in all")
-        compiled: Callable[..., Any] = self._compile(graph, inputs)
+        with functorch_config.patch(graphsafe_rng_functionalization=False):
+            compiled: Callable[..., Any] = self._compile(graph, inputs)
         return compiled
 
     def __call__(self, *inputs: Tensor | nn.Module) -> Any:

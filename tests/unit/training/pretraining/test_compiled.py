@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch._functorch.config as functorch_config
 from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -143,6 +144,20 @@ def test_three_graphs_a_phase_and_mode_over_fifty_ragged_steps(
     assert made_so_far == [6, 12], "embeddings, a block for both layers, heads; the same for the evaluation"
     assert not counters["graph_break"]
     assert counters["stats"]["unique_graphs"] == 12
+
+
+def test_what_is_computed_again_draws_from_the_generator_that_is_kept() -> None:
+    """On a GPU PyTorch would take generators of its own, which no checkpoint has."""
+    found = []
+
+    def compiler(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
+        found.append(functorch_config.graphsafe_rng_functionalization)
+        return graph.forward
+
+    model, optimizer = made(0.1)
+    take(model, optimizer, Phase.of(32, 10).builder.build(0), CompiledStep(model, CPU, compiler))
+    assert found == [False] * 3
+    assert functorch_config.graphsafe_rng_functionalization, "elsewhere it is as it was"
 
 
 def together(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
