@@ -1,7 +1,8 @@
-"""The share of the peak that matrix products reach, from one GPU of NVIDIA's, and how well the rest is predicted.
+"""The share of the peak that matrix products reach, from runs on one GPU, and how well the rest is predicted.
 
-One number for each GPU, precision and length comes from the row of one GPU; the rows of 8 to 256 GPUs are predicted
-with it and with constants that are the same for all (`cost.py`, `gpus.py`).
+One number for each GPU, precision and length comes from the row of one GPU, ours where there is one, else NVIDIA's.
+NVIDIA's rows of 8 to 256 GPUs are predicted with it and with constants that are the same for all (`cost.py`,
+`gpus.py`).
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from bertsmith.training.planning.cost import (
     step_seconds,
     update_seconds,
 )
-from bertsmith.training.planning.gpus import GPUS, Gpu
+from bertsmith.training.planning.gpus import GPUS
 from bertsmith.training.planning.model_size import parameters
-from bertsmith.training.planning.published import BERT_LARGE, SQUAD_LENGTH, Row, one_gpu, several_gpus
+from bertsmith.training.planning.published import BERT_LARGE, OWN, SQUAD_LENGTH, Own, Row, one_gpu, several_gpus
 
-_LIKE = "a100"
+# The GPU whose rows stand for those of one without any: of the same processor, if there is one.
+_LIKE, _SAME_PROCESSOR = "a100", {"h100": "h200"}
 # Whose row stands for a precision that was not published.
 _ROW_OF = {"bf16": "fp16", "fp16": "fp16", "tf32": "tf32", "fp32": "fp32"}
 
@@ -61,7 +63,7 @@ def product_share(row: Row) -> float:
     """Of the peak, from the row of one GPU: what remains of its time when all else is taken off."""
     gpu, (tokens, squares, masked) = GPUS[row.gpu], row.sequence
     batch = Batch(tokens, squares, masked, 1)
-    second = (row.share / row.rate - _update(gpu)) / row.share
+    second = (row.share / row.rate - update_seconds(gpu, BERT_LARGE, row.optimizer)) / row.share
     products = second - between_products(gpu, BERT_LARGE, batch, is_half(row.precision))
     return batch.flop(BERT_LARGE) / (products * gpu.peak(row.precision))
 
@@ -70,11 +72,13 @@ def share_of(name: str, precision: str, length: int, finetuning: bool = False) -
     """For a GPU by its name in `GPUS`. length: of sequences; pre-training at up to 256 is like at 128, else at 512."""
     wanted = SQUAD_LENGTH if finetuning else 128 if length <= 256 else 512
     rows = {(row.gpu, row.precision): row for row in one_gpu() if row.length == wanted}
-    row = rows.get((name, _ROW_OF[precision]))
+    published = _ROW_OF[precision]
+    own = {(row.gpu, row.precision): row for row in OWN if row.length == wanted}
+    row = own.get((name, precision)) or rows.get((name, published))
     if row is not None:
         value = product_share(row)
         return Share(value, f"{_said(row)}: products at {value:.0%} of the peak", True)
-    row = rows.get((_LIKE, _ROW_OF[precision])) or rows[(_LIKE, "tf32")]
+    row = own.get((_SAME_PROCESSOR.get(name, ""), precision)) or rows.get((_LIKE, published)) or rows[(_LIKE, "tf32")]
     value = product_share(row)
     what = f"assumed, not measured on {_a(GPUS[name].name)} in {precision}: products at {value:.0%} of the peak"
     return Share(value, f"{what}, as in {_said(row)}", False)
@@ -87,7 +91,8 @@ def _a(name: str) -> str:
 def _said(row: Row) -> str:
     what = "fine-tuning on SQuAD" if row.length == SQUAD_LENGTH else "pre-training"
     where = f"BERT-large, {what} at {row.length}, {row.precision}"
-    return f"NVIDIA's published run on one {GPUS[row.gpu].name} ({where}, {row.rate:g} sequences/s)"
+    whose = "our run" if isinstance(row, Own) else "NVIDIA's published run"
+    return f"{whose} on one {GPUS[row.gpu].name} ({where}, {row.rate:g} sequences/s)"
 
 
 def predict(row: Row) -> Predicted:
@@ -96,7 +101,7 @@ def predict(row: Row) -> Predicted:
     (alone,) = (each for each in one_gpu() if (each.gpu, each.precision, each.length) == _key(row))
     batch = Batch(tokens, squares, masked, 1).times(row.micro_batch)
     second = micro_batch_seconds(gpu, row.precision, product_share(alone), BERT_LARGE, batch)
-    work = RankWork(row.share / row.micro_batch, second, _update(gpu))
+    work = RankWork(row.share / row.micro_batch, second, update_seconds(gpu, BERT_LARGE, row.optimizer))
     exchange = Exchange(row.gradient_bytes * parameters(BERT_LARGE).total)
     seconds = step_seconds(work, exchange, links_of(gpu), row.hosts, row.ranks)
     return Predicted(row, row.share * row.ranks / seconds.total, seconds)
@@ -104,10 +109,6 @@ def predict(row: Row) -> Predicted:
 
 def _key(row: Row) -> tuple[str, str, int]:
     return row.gpu, row.precision, row.length
-
-
-def _update(gpu: Gpu) -> float:
-    return update_seconds(gpu, BERT_LARGE, "lamb")
 
 
 def predicted() -> list[Predicted]:
@@ -129,16 +130,29 @@ def calibration_lines(found: Sequence[Predicted]) -> list[str]:
         "sums",
         "update",
     ]
-    shares = [
-        [GPUS[row.gpu].name, row.precision, str(row.length), f"{row.rate:g}", f"{product_share(row):.1%}", _whole(row)]
-        for row in one_gpu()
-    ]
+    published, ours = (
+        [
+            [
+                GPUS[row.gpu].name,
+                row.precision,
+                str(row.length),
+                f"{row.rate:g}",
+                f"{product_share(row):.1%}",
+                _whole(row),
+            ]
+            for row in rows
+        ]
+        for rows in (one_gpu(), OWN)
+    )
     titles = ["GPU", "precision", "length", "sequences/s", "products, of the peak", "all, of the peak"]
     counted = [abs(each.error) for each in found if not each.row.is_excluded]
     mean = sum(counted) / len(counted)
     return [
         "One GPU, as NVIDIA published it, and the share of the peak that products must have had:",
-        *aligned([titles, *shares], "lllr"),
+        *aligned([titles, *published], "lllr"),
+        "",
+        "One GPU, as `make gpu-check` measured ours:",
+        *aligned([titles, *ours], "lllr"),
         "",
         "Several GPUs, predicted from these. Of a step: ms of waiting, sums and update:",
         *aligned([head, *map(_cells, found)], "llllr"),

@@ -1,4 +1,4 @@
-"""What a run costs on GPUs, by NVIDIA's published runs of one of them."""
+"""What a run costs on GPUs, by runs on one of them: ours, or those that NVIDIA published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What NVIDIA published of BERT-large with its "BERT for PyTorch" (container 21.11): sequences a second.
+"""What NVIDIA published of BERT-large with its "BERT for PyTorch" (container 21.11), and what `make gpu-check` measured
+of ours: sequences a second.
 
 DGX A100 (8 x A100 80 GB) and DGX-1 (8 x V100 32 GB). The global batch of pre-training is 65,536 sequences of 128 or
 32,768 of 512 on whole hosts, so a GPU's share of an update shrinks as hosts are added; one GPU alone takes an eighth.
@@ -59,6 +60,10 @@ class Row:
         return *_SLOTS[self.length], _MASKED[self.length]
 
     @property
+    def optimizer(self) -> str:
+        return "lamb"
+
+    @property
     def gradient_bytes(self) -> int:
         """Bytes of a number of the gradient as it is summed."""
         return 2 if self.precision == "fp16" else 4
@@ -70,6 +75,37 @@ class Row:
         return (self.gpu, self.precision, self.length) == ("a100", "tf32", 512) and self.hosts >= 16
 
 
+@dataclass(frozen=True)
+class Own(Row):
+    """A figure of `make gpu-check`: steps of one micro-batch with attention dropout, each with an update by AdamW.
+
+    sequences: of a micro-batch. mean: `sequence`, of lengths as Wikipedia's."""
+
+    sequences: int
+    mean: tuple[float, float, float]
+
+    @property
+    def share(self) -> float:
+        return self.sequences
+
+    @property
+    def micro_batch(self) -> int:
+        return self.sequences
+
+    @property
+    def sequence(self) -> tuple[float, float, float]:
+        return self.mean
+
+    @property
+    def optimizer(self) -> str:
+        return "adamw"
+
+
+OWN = (
+    Own("h200", "bf16", 128, 1, 1, 1919.4, 256, (116.05, 14_149, 17.25)),
+    Own("h200", "bf16", 512, 1, 1, 488.9, 64, (397.06, 187_262, 59.66)),
+)
+"""`benchmarks/results/nvidia-h200.json`."""
 _HOSTS = (1, 1, 2, 4, 8, 16, 32)
 _ONE_HOST = {
     ("a100", "tf32", 128): (317, 2505),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from bertsmith.base.files import read_json
+from bertsmith.bench.step.made_batches import lengths_of
 from bertsmith.training.planning import calibration, cost
 from bertsmith.training.planning.calibration import calibration_lines, predicted, product_share, share_of
 from bertsmith.training.planning.cost import Batch, micro_batch_seconds, update_seconds
 from bertsmith.training.planning.gpus import GPUS
-from bertsmith.training.planning.published import BERT_LARGE, Row, one_gpu, several_gpus
+from bertsmith.training.planning.published import BERT_LARGE, OWN, Row, one_gpu, several_gpus
+from made_pages import ROOT
 
 
 def name(row: Row) -> str:
@@ -38,12 +42,12 @@ def test_the_rows_are_those_that_were_published() -> None:
     assert accumulated == {("tf32", 128): 2, ("fp16", 128): 1, ("tf32", 512): 8, ("fp16", 512): 4}
 
 
-@pytest.mark.parametrize("row", one_gpu(), ids=name)
+@pytest.mark.parametrize("row", [*one_gpu(), *OWN], ids=name)
 def test_a_row_of_one_gpu_is_met_by_its_own_share(row: Row) -> None:
     gpu, (tokens, squares, masked) = GPUS[row.gpu], row.sequence
     batch = Batch(tokens, squares, masked, 1).times(row.share)
     seconds = micro_batch_seconds(gpu, row.precision, product_share(row), BERT_LARGE, batch)
-    seconds += update_seconds(gpu, BERT_LARGE, "lamb")
+    seconds += update_seconds(gpu, BERT_LARGE, row.optimizer)
     assert row.share / seconds == pytest.approx(row.rate)
     assert 0.2 < product_share(row) < 0.9
 
@@ -56,16 +60,34 @@ def test_both_phases_on_32_hosts_take_the_hours_that_were_published() -> None:
 
 def test_what_was_not_measured_is_called_assumed() -> None:
     assert share_of("a100", "bf16", 128).is_measured
-    assert not share_of("h200", "bf16", 128).is_measured
-    assert "assumed, not measured on an H200 141 GB" in share_of("h200", "bf16", 128).source
+    assert not share_of("h200", "fp16", 128).is_measured
+    assert "assumed, not measured on an H200 141 GB" in share_of("h200", "fp16", 128).source
+    assert "NVIDIA's published run on one A100 80 GB" in share_of("h200", "fp16", 128).source
     short, long = share_of("a100", "bf16", 128), share_of("a100", "fp16", 300)
     assert short.value > long.value == share_of("a100", "bf16", 512).value
+
+
+def test_our_own_rows_are_those_that_were_measured_and_stand_for_the_same_processor() -> None:
+    stored = read_json(ROOT / "benchmarks" / "results" / "nvidia-h200.json")["rows"]
+    for row, set_name in zip(
+        OWN, ("256 with Wikipedia's lengths at 128", "64 with Wikipedia's lengths at 512"), strict=True
+    ):
+        (found,) = (each for each in stored if each["case"] == f"large, {set_name}: bf16, AdamW, compiled")
+        assert row.rate == pytest.approx(found["sequences_per_second"], rel=1e-4)
+        lengths = np.concatenate([lengths_of("wikipedia", row.sequences, row.length, seed) for seed in range(2)])
+        assert row.mean[:2] == pytest.approx((lengths.mean(), (lengths**2).mean()), rel=1e-4)
+        own, like = share_of("h200", "bf16", row.length), share_of("h100", "bf16", row.length)
+        assert own.is_measured
+        assert "our run on one H200" in own.source
+        assert not like.is_measured
+        assert like.value == own.value
+    assert "SQuAD" in share_of("h200", "bf16", 384, finetuning=True).source, "which was not measured"
 
 
 def test_the_errors_are_printed_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """And come from the constants: with links of no width they are large."""
     lines = calibration_lines(predicted())
     assert sum("%*" in line for line in lines) == 2
-    assert len(lines) == len(one_gpu()) + len(several_gpus()) + 8
+    assert len(lines) == len(one_gpu()) + len(OWN) + len(several_gpus()) + 11
     monkeypatch.setattr(cost, "LINK_SHARE", 0.005)
     assert max(abs(each.error) for each in calibration.predicted()) > 0.3
