@@ -33,6 +33,7 @@ from bertsmith.bench.gpu.rows import Part, Rows, calls_of, measure_parts, tables
 from bertsmith.bench.machine import machine
 from bertsmith.bench.process import NO_TIME, last_line
 from bertsmith.bench.step.bench import about_steps
+from bertsmith.bench.step.results import time_groups
 from bertsmith.bench.step.run import StepRun
 from bertsmith.bench.table import Report, Table
 
@@ -48,33 +49,45 @@ def main() -> int:
     """Measures the rows in their order for as long as there is time; returns the exit status. The tables come last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="a file for the rows; by default one of benchmarks/results")
-    parser.add_argument("--only", default="", help="only the rows whose name holds this")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[""],
+        help="only the rows in whose names one of these regular expressions is found, in this order",
+    )
     parser.add_argument("--go-on", action="store_true", help="keep the rows that the file has, and measure the others")
+    parser.add_argument("--seconds", type=float, default=TOTAL_SECONDS, help="in which all must be done")
+    parser.add_argument("--show", type=Path, help="print the tables of a stored file, and measure nothing")
     parser.add_argument("--tiny", action="store_true", help="every row at a tiny size, on a CPU too, without the tests")
     asked = parser.parse_args()
     has_gpu = torch.cuda.is_available()
     started = time.monotonic()
     command = f'make gpu-check ARGS="{shlex.join(sys.argv[1:])}"' if sys.argv[1:] else "make gpu-check"
     sizes = CheckSizes.tiny_on("cuda" if has_gpu else "cpu") if asked.tiny else CheckSizes()
+    if asked.show:
+        print("\n\n".join(table.as_text() for table in stored_tables(asked.show)))
+        return 0
     with tempfile.TemporaryDirectory(prefix="bertsmith-gpu-check-") as made:
         gpu = torch.cuda.get_device_name(0) if has_gpu else "cpu"
         head = {"command": command, "gpu": gpu, "torch": torch.__version__}
         rows = Rows(asked.json or ROOT / "benchmarks" / "results" / f"{file_name(gpu)}.json", head, machine())
         rows.expected = {} if asked.tiny else expectations(read_json(EXPECTED)["rows"])
-        parts, run = check_parts(sizes, Path(made), rows, run_tests, asked.only)
+        parts, run = check_parts(sizes, Path(made), rows, run_tests)
         parts = [part for part in parts if not asked.tiny or TESTS not in part.names]
         if not has_gpu and not asked.tiny:
             print("\n".join(would_do(parts, rows.expected, asked.only)))
             return 0
-        if not any(asked.only in name for part in parts for name in part.names):
-            print(f"gpu-check: no row's name holds '{asked.only}'", file=sys.stderr)
-            return 2
+        for only in asked.only:
+            if not any(re.search(only, name) for part in parts for name in part.names):
+                print(f"gpu-check: no row has a name with '{only}'", file=sys.stderr)
+                return 2
         if asked.go_on:
             keep_rows(rows)
         log.configure()
         keep_kernels()
         rows.write()
-        measure_parts(parts, rows, started + TOTAL_SECONDS, asked.only)
+        for only in asked.only:
+            measure_parts(parts, rows, started + asked.seconds, only)
         rows.head["about"] = about_steps(run, "made-up pieces in pairs as long as those of English Wikipedia")
         rows.write()
     return tell(parts, rows, run, command)
@@ -83,10 +96,7 @@ def main() -> int:
 def tell(parts: Sequence[Part], rows: Rows, run: StepRun, command: str) -> int:
     """Prints what was found, and gives the exit status: 1 for tests that failed, a kernel that is not as exact as it
     has to be, and for no row at all."""
-    found = [
-        *tables(parts, rows),
-        *([beside_expected(rows.made)] if any("expected" in row for row in rows.made) else []),
-    ]
+    found = all_tables(parts, rows)
     report = Report(command, rows.machine, rows.head["about"], rows.made, found)
     failed = [f"  {name}: {last_line(why)}" for name, why in rows.failed.items()]
     print("\n".join([f"gpu-check: {len(rows.made)} rows in {rows.to}, {len(failed)} not measured", *failed]))
@@ -100,7 +110,35 @@ def tell(parts: Sequence[Part], rows: Rows, run: StepRun, command: str) -> int:
     return 0 if rows.made and not wrong else 1
 
 
-def would_do(parts: Sequence[Part], expected: Mapping[str, Any], only: str) -> list[str]:
+def all_tables(parts: Sequence[Part], rows: Rows) -> list[Table]:
+    """Of the rows, of what was expected of them, and of where the time of steps goes."""
+    timed = {row["case"]: row["kernels"] for row in rows.made if "kernels" in row}
+    return [
+        *tables(parts, rows),
+        *([beside_expected(rows.made)] if any("expected" in row for row in rows.made) else []),
+        *([kernels_table(timed)] if timed else []),
+    ]
+
+
+def kernels_table(timed: Mapping[str, Any]) -> Table:
+    """A line for each step: what share of the time the GPU spends on what."""
+    groups = [group for group in time_groups() if any(group in found["groups"] for found in timed.values())]
+    shown = [
+        [case, *(f"{found['groups'].get(group, 0.0) / found['seconds']:.1%}" for group in groups)]
+        for case, found in timed.items()
+    ]
+    return Table("Where the GPU's time of a compiled step goes", ["", *groups], shown)
+
+
+def stored_tables(path: Path) -> list[Table]:
+    """Those of a file that a call wrote."""
+    stored = read_json(path)
+    rows = Rows(path, {}, stored["machine"], made=stored["rows"])
+    with tempfile.TemporaryDirectory() as made:
+        return all_tables(check_parts(CheckSizes(), Path(made), rows, run_tests)[0], rows)
+
+
+def would_do(parts: Sequence[Part], expected: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:
     """What is measured where there is a GPU, call by call, with the seconds and the figures that are expected."""
     lines = ["gpu-check: no CUDA device was found, so there is nothing to check here. It would measure, in this order,"]
     for number, call in enumerate(calls_of(parts, TOTAL_SECONDS)):
@@ -108,7 +146,7 @@ def would_do(parts: Sequence[Part], expected: Mapping[str, Any], only: str) -> l
         with_option = ' with ARGS="--go-on"' if number else ""
         lines.append(f"in call {number + 1}{with_option}, expected to take {seconds:.0f} s:")
         for part in call:
-            names = [name for name in part.names if only in name]
+            names = [name for name in part.names if any(re.search(only, name) for only in wanted)]
             lines += [f"  {part.seconds:.0f} s for"] if names else []
             lines += [
                 f"    {name}{f' (expected: {figures(expected[name])})' if name in expected else ''}" for name in names

@@ -1,7 +1,7 @@
 """What a counted pass is expected to take on a GPU: a few shares of its data sheet, the same for every row.
 
-None of these shares has been measured yet. A row is a pass, as `gpu_expected.py` writes it, counted for an H100; an
-H200 is taken to launch the same.
+The shares of attention follow from a measurement on an H200; the others were assumed before it, and left. A row is a
+pass, as `gpu_expected.py` writes it, counted for an H100; an H200 is taken to launch the same.
 
 Legend: H hidden width, N heads, T token slots.
 """
@@ -19,8 +19,8 @@ MATRIX_RATE = 0.80
 """Share of the peak that the best product of `make gpu-check` reaches: what aims and results are shares of."""
 PRODUCTS = 0.65
 """Share of the peak, for the products of a step."""
-FLASH, OWN = 0.25, 0.125
-"""Shares of the peak, for PyTorch's flash attention and for our kernels, which draw random numbers for dropout too."""
+ATTENTION, DROPPING = 0.25, 0.17
+"""Shares of the peak, for our kernels of attention; the second where they draw random numbers for dropout too."""
 MEMORY = 0.80
 """Share of the memory's data-sheet rate, for everything that waits for memory."""
 LAUNCH_SECONDS = 3e-6
@@ -33,11 +33,10 @@ CALL_SECONDS = 1.7e-4
 GRAPH_SECONDS = 2e-4
 """What the host takes for a micro-batch that is one CUDA graph."""
 
-OWN_ATTENTION, FLASH_ATTENTION = "bertsmith.varlen_attention", "torch_attn._varlen_attn"
+ATTENTION_OPERATOR = "bertsmith.varlen_attention"
 # Kernels that an operator launches, where it is more than one.
 _OPERATOR_LAUNCHES = {
-    f"{OWN_ATTENTION}_backward": 2,  # one for keys and values, one for queries
-    f"{FLASH_ATTENTION}_backward": 3,  # sums of outputs times their gradients; all gradients; those of queries to bf16
+    f"{ATTENTION_OPERATOR}_backward": 2,  # one for keys and values, one for queries
     "bertsmith.look_up_backward": 8,  # a sort of the ids by digits, a table of zeros, sums over equal ids
 }
 _WIDTHS = {"bfloat16": 2, "float32": 4}
@@ -77,9 +76,9 @@ def parts(row: Row, gpu: Gpu = GPU) -> dict[str, Work]:
         found["products"].add(count, count * size, count * 2 * m * n * k, PRODUCTS * peak)
     for name, (calls, size) in row["operators"].items():
         launches = calls * _OPERATOR_LAUNCHES.get(name, 1)
-        if name.startswith((OWN_ATTENTION, FLASH_ATTENTION)):
+        if name.startswith(ATTENTION_OPERATOR):
             size, flop = attention(row, name.endswith("_backward"))
-            share = OWN if name.startswith(OWN_ATTENTION) else FLASH
+            share = DROPPING if row["attention_dropout"] else ATTENTION
             peak = gpu.peak(row.get("precision", "bf16"))
             found["attention"].add(launches, calls * size, calls * flop, share * peak)
         else:
@@ -97,12 +96,12 @@ def attention(row: Row, backward: bool) -> tuple[float, float]:
 
     Forward reads queries, keys and values and writes the output, all [T, H] in the dtype of products, and a number a
     row, fp32 [T, N]; it has 2 products with the square of each length. Backward reads these and the output's gradient
-    twice, and writes 3 gradients; it has 5 products, ours 7, because both of its kernels make the probabilities again.
+    twice, and writes 3 gradients; it has 7 products, because both of its kernels make the probabilities again.
     """
     tokens, hidden, heads = row["tokens"], row["hidden"], row["heads"]
     number = 2 if row.get("precision", "bf16") == "bf16" else 4
     wide, narrow = number * tokens * hidden, 4 * tokens * heads
-    products = (7 if row["attention_dropout"] else 5) if backward else 2
+    products = 7 if backward else 2
     flop = 2 * products * hidden * row["squared_lengths"]
     return (2 * (4 * wide + 2 * narrow) + 3 * wide if backward else 4 * wide + narrow), flop
 

@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 from cuda_code import Product
-from gpu_cost import CALL, EAGER, FLASH_ATTENTION, Row, summed
+from gpu_cost import ATTENTION_OPERATOR, CALL, EAGER, Row, summed
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -21,10 +21,10 @@ from bertsmith.bench.step.plan import GpuSizes, gpu_plan, gpu_shape
 from bertsmith.bench.step.run import LADDER
 from bertsmith.bench.step.side import StepSide
 from bertsmith.model import encoder, layers, losses
-from bertsmith.model.attention.attend import _flash
 from bertsmith.model.attention.packed import Offsets, Packed
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.model.triton.attention import _attention
 from bertsmith.tasks.kinds.qa import SpanModel
 from bertsmith.training.objective import mean_loss
 from bertsmith.training.pretraining.objective import Pretraining
@@ -80,7 +80,9 @@ def eager_row(about: Row, config: BertConfig, precision: str, layout: Layout, wo
     the fused kernel that a GPU has for it."""
 
     def attention(qkv: torch.Tensor, heads: int, packed: Offsets, dropout: float = 0.0) -> torch.Tensor:
-        return _flash(qkv, heads, packed)
+        # The operator itself: what is around it would start a kernel.
+        out: torch.Tensor = _attention(qkv, heads, packed.offsets, packed.longest, 0.0, packed.offsets)[0]
+        return out
 
     with ExitStack() as stack:
         for module, name, given in (
@@ -120,9 +122,8 @@ class EagerCounts(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = func.name().partition("::")[2].partition(".")[0]
-        if func.name().startswith("torch_attn"):
-            place = f"{FLASH_ATTENTION}{'_backward' if 'backward' in name else ''}"
-            self._add(self.operators, place, 0)
+        if func.name().startswith("bertsmith::varlen_attention"):
+            self._add(self.operators, f"{ATTENTION_OPERATOR}{'_backward' if 'backward' in name else ''}", 0)
         elif name in ("mm", "addmm"):
             added, a, b = args if name == "addmm" else (None, *args)
             dtype = str(a.dtype).removeprefix("torch.")

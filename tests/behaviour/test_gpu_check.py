@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -51,9 +52,7 @@ SECONDS = 40.0
 def made_parts(*measures: Callable[[Rows, str, float], None]) -> Callable[..., Any]:
     """What takes the place of `check_parts`: a part for each measurement, whose row has its name."""
 
-    def parts(
-        sizes: CheckSizes, folder: Path, rows: Rows, tests: Callable[[float], str], only: str
-    ) -> tuple[list[Part], StepRun]:
+    def parts(sizes: CheckSizes, folder: Path, rows: Rows, tests: Callable[[float], str]) -> tuple[list[Part], StepRun]:
         def part(measure: Callable[[Rows, str, float], None]) -> Part:
             name = measure.__name__
             return Part((name,), lambda names, deadline: measure(rows, name, deadline), table, SECONDS)
@@ -97,7 +96,6 @@ def test_without_a_gpu_it_lists_every_row_with_its_call_its_seconds_and_what_is_
         "ladder: fp32",
         "fine-tuning: sst2",
         "base, 256 full at 128",
-        "time: ",
     ]
     places = [next(place for place, row in enumerate(rows) if row.startswith(start)) for start in order]
     assert places == sorted(places)
@@ -219,6 +217,46 @@ def test_a_call_goes_on_where_the_one_before_ended(
     to.write_text(json.dumps({**kept, "gpu": "another"}))
     with pytest.raises(SystemExit, match="rows of another, not A GPU 80GB"):
         check.main()
+
+
+def test_rows_are_chosen_by_expressions_in_their_order(
+    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = []
+
+    def first(rows: Rows, name: str, deadline: float) -> None:
+        measured.append((name, deadline))
+        fine(rows, name, deadline)
+
+    second, third = (partial(first) for _ in range(2))
+    second.__name__, third.__name__ = "second", "third"  # type: ignore[attr-defined]
+    monkeypatch.setattr(check, "check_parts", made_parts(first, second, third))
+    clock = SimpleNamespace(monotonic=lambda: 1000.0)
+    monkeypatch.setattr(check, "time", clock)
+    monkeypatch.setattr(gpu_rows, "time", clock)
+    to = str(tmp_path / "rows.json")
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", to, "--seconds", "30", "--only", "^th", "fi.*t$"])
+    assert check.main() == 0
+    assert measured == [("third", 1030.0), ("first", 1030.0)]
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", to, "--only", "nothing"])
+    assert check.main() == 2
+    assert "no row has a name with 'nothing'" in capsys.readouterr().err
+
+
+def test_the_tables_of_a_stored_file_are_shown(
+    check: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = repository / "benchmarks" / "results" / "nvidia-h200.json"
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--show", str(stored)])
+    assert check.main() == 0
+    said = capsys.readouterr().out
+    for title in (
+        "The largest error beside float64",
+        "A pre-training step",
+        "Expected and measured",
+        "Where the GPU's",
+    ):
+        assert title in said
 
 
 def test_parts_are_cut_into_calls_by_the_seconds_that_they_are_expected_to_take() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from bertsmith.base.device import made_current
 from bertsmith.base.log import log_choice, warn
 
-# Elements of a chunk, which a program takes, and of those worked on at once. Not timed on a GPU yet.
+# Elements of a chunk, which a program takes, and of those worked on at once. Others were not timed.
 CHUNK, WIDTH = 16384, 1024
 OPTIONS = {"num_warps": 4}
 _ALIGNMENT = 16

@@ -19,8 +19,8 @@ from bertsmith.bench.gpu.peers import peer_parts
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.gpu.update import update_parts
 from bertsmith.bench.step.plan import GpuSizes, Match, Rung, gpu_plan, small_matches
-from bertsmith.bench.step.results import ladder_table, steps_table, time_table, with_gains
-from bertsmith.bench.step.run import LADDER, TIME, StepRun
+from bertsmith.bench.step.results import ladder_table, steps_table, with_gains
+from bertsmith.bench.step.run import LADDER, StepRun
 from bertsmith.bench.table import Table
 
 START_SECONDS, COMPILE_SECONDS, SET_SECONDS = 10.0, 20.0, 8.0
@@ -46,7 +46,7 @@ class CheckSizes:
 
 
 def check_parts(
-    sizes: CheckSizes, folder: Path, rows: Rows, tests: Callable[[float], str], only: str = ""
+    sizes: CheckSizes, folder: Path, rows: Rows, tests: Callable[[float], str]
 ) -> tuple[list[Part], StepRun]:
     """All parts in their order, and what runs the steps among them. folder: for what is made on the way. tests: how
     they end by a deadline of time.monotonic(), such as "passed"."""
@@ -56,7 +56,6 @@ def check_parts(
         replace(plan.alone(), sets={**plan.sets, **sets}),
         folder,
         0.0,
-        only,
         ran_on=rows.machine,
         made=rows.add,
         failed=rows.fail,
@@ -80,7 +79,6 @@ def check_parts(
         *of_others,
         *inference[1:],
         *other_peers,
-        _profile(run),
     ]
     return parts, run
 
@@ -122,17 +120,3 @@ def _rung(run: StepRun, rung: Rung, table: Callable[..., Any]) -> Part:
 
     compiled = COMPILE_SECONDS if rung.side.compiled else 0.0
     return Part((f"{LADDER} {rung.what}",), measure, table, START_SECONDS + compiled + SET_SECONDS)
-
-
-def _profile(run: StepRun) -> Part:
-    sets = run.plan.matches[0].sets
-
-    def measure(names: Sequence[str], deadline: float) -> None:
-        run.deadline = deadline
-        run.profile(sets)
-
-    def table(rows: Sequence[dict[str, Any]]) -> Table:
-        profiles = {row["case"].removeprefix(f"{TIME} "): row for row in rows}
-        return time_table(profiles, f"{run.plan.model}, ours, {run.plan.profiled.label}")
-
-    return Part(tuple(f"{TIME} {name}" for name in sets), measure, table, START_SECONDS + SET_SECONDS * len(sets))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,10 +80,11 @@ class Part:
 
 
 def measure_parts(parts: Sequence[Part], rows: Rows, deadline: float, only: str = "") -> None:
-    """Measures the rows whose name holds `only`, in order. Afterwards each of them is made or failed, whatever a part
-    raises; one that is there already is not measured again. deadline: of time.monotonic()."""
+    """Measures the rows in whose name `only`, a regular expression, is found, in order. Afterwards each of them is made
+    or failed, whatever a part raises; one that is there already is not measured again. deadline: of
+    time.monotonic()."""
     for part in parts:
-        names = rows.missing([name for name in part.names if only in name])
+        names = rows.missing([name for name in part.names if re.search(only, name)])
         why, now = NO_TIME, time.monotonic()
         if names and now < deadline:
             try:

@@ -1,7 +1,9 @@
 """Where the time of a step goes: the self time of every operator, in groups named after the parts of BERT.
 
 An operator belongs to the first group of `GROUPS` whose pattern is found in its own name and those that it was called
-from, innermost first: "aten::bmm < _BlockAttention".
+from, innermost first: "aten::bmm < _BlockAttention". In a compiled step, which has no such callers, a GPU's kernel
+belongs to the first group of `KERNELS` whose pattern is found in its name; the compiler names its own after what it
+fused.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from bertsmith.base.device import Device
@@ -41,6 +44,18 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
 )
 
+IDLE = "the GPU idle"
+KERNELS: tuple[tuple[str, str], ...] = (
+    ("optimizer", r"^(squares|totals|moments|scaled)$"),
+    ("attention", r"flash|fmha|^(forward|backward_of_keys|backward_of_queries)$"),
+    ("matrix products", r"nvjet|gemm|cutlass|cublas|splitK"),
+    (HEAD, r"^triton_.*(log_softmax|nll_loss|argmax)"),
+    ("embeddings", r"^triton_.*(embedding|look_up)|embedding|[sS]ort|[sS]can|unique|thrust"),
+    ("dropout with sum and LayerNorm", r"^triton_.*layer_norm"),
+    ("GELU", r"^triton_.*(gelu|tanh)"),
+    (CASTS, r"^triton_.*(_to_copy|cat|stack|sum)|^Memcpy|^Memset"),
+)
+
 
 def group_of(names: Sequence[str], has_vocabulary: bool) -> str:
     """The group of an operator. names: its own and its callers', innermost first. has_vocabulary: whether it, or one of
@@ -48,6 +63,29 @@ def group_of(names: Sequence[str], has_vocabulary: bool) -> str:
     chain = " < ".join(name.removeprefix("autograd::engine::evaluate_function: ") for name in names)
     chain += " [vocabulary]" * has_vocabulary
     return next((group for group, pattern in GROUPS if re.search(pattern, chain)), REST)
+
+
+def kernel_group_of(name: str) -> str:
+    """The group of a GPU's kernel."""
+    return next((group for group, pattern in KERNELS if re.search(pattern, name)), REST)
+
+
+def profile_kernels(run: Callable[[], None], device: Device) -> dict[str, Any]:
+    """The same as `profile_steps` gives, by what runs on a GPU: {"seconds": wall time, "groups": {group: seconds}}."""
+    run()
+    wait(device.torch_device)
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        start = time.perf_counter()
+        run()
+        wait(device.torch_device)
+        seconds = time.perf_counter() - start
+    groups: dict[str, float] = {}
+    for event in found.events() or ():
+        if event.device_type == DeviceType.CUDA:
+            group = kernel_group_of(event.name)
+            groups[group] = groups.get(group, 0.0) + event.time_range.elapsed_us() / 1e6
+    groups[IDLE] = max(0.0, seconds - sum(groups.values()))
+    return {"seconds": seconds, "groups": groups}
 
 
 def profile_steps(run: Callable[[], None], vocabulary: int, device: Device) -> dict[str, Any]:

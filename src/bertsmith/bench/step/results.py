@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertsmith.base.log import size
-from bertsmith.bench.step.profile import GROUPS, PYTHON, REST
+from bertsmith.bench.step.profile import GROUPS, IDLE, KERNELS, PYTHON, REST
 from bertsmith.bench.step.race import Race
 from bertsmith.bench.table import Table
 
@@ -24,7 +24,8 @@ class Work:
 @dataclass(frozen=True)
 class Result:
     """A race over a set. precision: ours. memory_bytes, peer_memory_bytes: the most that each side held, of the GPU or,
-    on a CPU, of the process; None without a peer. loaded: of `Worker.loaded`, where that was asked for."""
+    on a CPU, of the process; None without a peer. loaded: of `Worker.loaded`, where that was asked for. kernels: of
+    `Worker.kernels`, likewise."""
 
     case: str
     precision: str
@@ -33,6 +34,7 @@ class Result:
     memory_bytes: int
     peer_memory_bytes: int | None = None
     loaded: Mapping[str, float | None] = field(default_factory=dict)
+    kernels: Mapping[str, Any] | None = None
 
     def row(self, peaks: Mapping[str, float]) -> dict[str, Any]:
         """As JSON can hold it; the figures are those of the median round, so that ratio = ours / peer.
@@ -57,6 +59,7 @@ class Result:
             "ours_seconds": self.race.ours,
             "peer_seconds": self.race.peer,
             **self.loaded,
+            **({"kernels": self.kernels} if self.kernels else {}),
             "note": self.race.failed,
         }
 
@@ -68,7 +71,8 @@ def steps_table(rows: Sequence[dict[str, Any]]) -> Table:
     head += [*loaded, "peer: real tokens/s", "memory", "ours is", "rounds"]
     shown = []
     for row in rows:
-        peer = [f"{row['peer']:,.0f}", size(row["peer_memory_bytes"])] if row["peer"] else [row["note"] or "-", "-"]
+        why = row["note"] if " against " in row["case"] else ""
+        peer = [f"{row['peer']:,.0f}", size(row["peer_memory_bytes"])] if row["peer"] else [why or "-", "-"]
         ratio = f"{row['ratio']:.2f}x as fast" if row["ratio"] else "-"
         ours = [f"{row['ours']:,.0f}", f"{row['sequences_per_second']:,.1f}", f"{row['peak_share']:.1%}"]
         ours += [size(row["ours_memory_bytes"]), *(_loaded(row) if loaded else [])]
@@ -107,10 +111,14 @@ def ladder_table(rows: Sequence[dict[str, Any]], model: str) -> Table:
     return Table(f"What each thing gives: {model}, ours, AdamW", head, shown)
 
 
+def time_groups() -> list[str]:
+    """All groups of profiles, in the order in which tables have them."""
+    return [*dict.fromkeys(group for group, _ in (*GROUPS, *KERNELS)), REST, PYTHON, IDLE]
+
+
 def time_table(profiles: Mapping[str, dict[str, Any]], what: str) -> Table:
     """Where the time goes: a column for each set of batches, its shares of the step."""
-    order = [*dict.fromkeys(group for group, _ in GROUPS), REST, PYTHON]
-    there = [group for group in order if any(group in found["groups"] for found in profiles.values())]
+    there = [group for group in time_groups() if any(group in found["groups"] for found in profiles.values())]
     rows = []
     for group in there:
         cells = [found["groups"].get(group, 0.0) / sum(found["groups"].values()) for found in profiles.values()]

@@ -92,11 +92,17 @@ class StepRun:
         found = race(ours, peer, name, self.plan.passes, self.plan.seconds)
         found = replace(found, failed=failed or found.failed)
         result = self._result(match.case(name), match.ours, name, found, ours, peer)
-        if self.plan.loaded_steps:
+        more: dict[str, dict[str, Any]] = (
+            {"loaded": {"steps": self.plan.loaded_steps}} if self.plan.loaded_steps else {}
+        )
+        more |= {"kernels": {}} if match.ours.compiled and match.ours.device != "cpu" else {}
+        for question, how in more.items():
             try:
-                result = replace(result, loaded=ours.ask("loaded", name=name, steps=self.plan.loaded_steps))
+                answer: Any = ours.ask(question, name=name, **how)
+                result = replace(result, **{question: answer})
             except (BertsmithError, OutOfTime) as why:  # the row is there without it
-                result = replace(result, race=replace(found, failed=f"{found.failed} data wait: {ending(why)}".strip()))
+                note = f"{result.race.failed} {question}: {ending(why)}".strip()
+                result = replace(result, race=replace(result.race, failed=note))
         self.results.append(result)
         self.made(self.results[-1].row(self.peaks))
 

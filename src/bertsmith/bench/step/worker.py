@@ -17,7 +17,7 @@ from bertsmith.bench.step.loaded import data_wait_share
 from bertsmith.bench.step.matrix_rate import matrix_rate, step_shapes, wait
 from bertsmith.bench.step.ours import OurSteps, TakeStep, device_of
 from bertsmith.bench.step.peer import peer_steps
-from bertsmith.bench.step.profile import profile_steps
+from bertsmith.bench.step.profile import profile_kernels, profile_steps
 from bertsmith.bench.step.side import OURS, StepSide
 from bertsmith.model.config import BertConfig
 from bertsmith.training.records.meters import memory_bytes
@@ -87,6 +87,10 @@ class Worker:
     def memory(self) -> Answer:
         """The most memory held so far: of the GPU, or of the whole process."""
         return {"bytes": memory_bytes(self.device.torch_device)}
+
+    def kernels(self, name: str) -> Answer:
+        """Where the GPU's time of a set's compiled steps goes."""
+        return profile_kernels(lambda: self._pass(name), self.device)
 
     def profile(self, name: str) -> Answer:
         """Where the time of a set's steps goes, after a step that is not counted."""

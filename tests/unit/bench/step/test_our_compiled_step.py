@@ -59,4 +59,5 @@ def test_each_set_has_its_shape_and_batches_of_a_loader_take_it(monkeypatch: pyt
     ours(1)
     assert ours.compilations == 3, "of the losses"
     assert 0 <= data_wait_share(ours, 1, 300, steps=3) < 1
+    assert data_wait_share(ours, 0, 300, steps=3) is None, "there shorter sequences do not fit, however few"
     assert ours.compilations == 3

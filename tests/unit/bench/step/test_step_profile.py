@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
+from torch._C._autograd import DeviceType
 
 from bertsmith.base.device import choose_device
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.bench.step.ours import OurSteps
 from bertsmith.bench.step.plan import shape
-from bertsmith.bench.step.profile import HEAD, PYTHON, REST, group_of, profile_steps
+from bertsmith.bench.step.profile import (
+    HEAD,
+    IDLE,
+    PYTHON,
+    REST,
+    group_of,
+    kernel_group_of,
+    profile_kernels,
+    profile_steps,
+)
 from bertsmith.bench.step.side import StepSide
 
 
@@ -41,6 +55,42 @@ def test_an_operator_has_its_group(names, group):
 def test_a_product_with_the_vocabulary_is_the_heads():
     assert group_of(["aten::mm", "AddmmBackward0"], has_vocabulary=True) == HEAD
     assert group_of(["aten::index_select", "aten::embedding"], has_vocabulary=True) == "embeddings"
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("nvjet_hsh_256x128_64x4_1x2_h_bz_coopB_NNT", "matrix products"),
+        ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16>", "matrix products"),
+        ("backward_of_keys", "attention"),
+        ("void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits>", "attention"),
+        ("triton_per_fused__to_copy_add_native_dropout_native_layer_norm_2", "dropout with sum and LayerNorm"),
+        ("triton_poi_fused_gelu_gelu_backward_5", "GELU"),
+        ("triton_red_fused_sum_4", "casts of weights, sums of gradients"),
+        ("triton_red_fused__log_softmax_nll_loss_forward_1", HEAD),
+        ("moments", "optimizer"),
+        ("Memcpy HtoD (Pinned -> Device)", "casts of weights, sums of gradients"),
+        ("void at::native::embedding_backward_kernel", "embeddings"),
+        ("unheard_of", REST),
+    ],
+)
+def test_a_kernel_has_its_group(name, group):
+    assert kernel_group_of(name) == group
+
+
+def test_kernels_are_counted_and_the_rest_of_the_time_the_gpu_is_idle(monkeypatch):
+    def event(name, microseconds, device_type=DeviceType.CUDA):
+        return SimpleNamespace(
+            name=name, device_type=device_type, time_range=SimpleNamespace(elapsed_us=lambda: microseconds)
+        )
+
+    events = [event("forward", 30), event("moments", 5), event("forward", 10), event("aten::mm", 99, DeviceType.CPU)]
+    profiler = SimpleNamespace(events=lambda: events)
+    monkeypatch.setattr("bertsmith.bench.step.profile.profile", lambda activities: nullcontext(profiler))
+    found = profile_kernels(lambda: time.sleep(0.001), choose_device("cpu", "fp32"))
+    groups = found["groups"]
+    assert groups == {"attention": pytest.approx(4e-5), "optimizer": pytest.approx(5e-6), IDLE: groups[IDLE]}
+    assert sum(groups.values()) == pytest.approx(found["seconds"])
 
 
 def test_a_real_step_is_taken_apart():
