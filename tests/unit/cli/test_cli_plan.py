@@ -41,7 +41,7 @@ def test_a_plan_of_pre_training(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert found["hours"] == pytest.approx(sum(each["hours"] for each in found["stages"]))
     assert [each["hosts"] for each in found["hosts"]] == [1, 2, 4, 8, 16, 32, 64, 128]
     assert found["memory_bytes"]["needed"] == pytest.approx(sum(found["memory_bytes"]["parts"].values()))
-    assert "assumed, not measured on an H200 141 GB in bf16" in said
+    assert "our run on one H200 141 GB" in said
     assert f"{found['money']:,.2f}" in said
     assert f"{found['parameters']:,} parameters" in said
     assert picture.read_bytes().startswith(b"\x89PNG")

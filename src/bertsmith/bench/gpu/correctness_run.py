@@ -94,8 +94,8 @@ class Worker:
         packed = Packed(Layout.from_lengths(sizes.lengths), self._device)
         heads, hidden = sizes.heads, sizes.heads * sizes.width
         if kernel == FLASH:
-            if torch.cuda.get_device_capability(self._device) < (8, 0):
-                raise CannotHere("this GPU is older than flash attention")
+            if self._device.type == "cpu" or torch.cuda.get_device_capability(self._device) < (8, 0):
+                raise CannotHere("flash attention needs a GPU of compute capability 8.0 or more")
             settle("flash varlen", self._device)
         qkv = _drawn(0, packed.tokens, 3, hidden).to(self._device, dtype).requires_grad_()
         by_out = _drawn(1, packed.tokens, hidden).to(self._device, dtype)
