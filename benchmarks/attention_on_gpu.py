@@ -2,13 +2,15 @@
 
 `run --out FILE` times each with several blocks and warps, `table FILE` prints what was found. By it,
 `model/attention/attend.py` and `model/triton/attention.py` can be chosen anew on another GPU. A figure is the median of
-Triton's `do_bench`, in microseconds; the kernels of `backward` are named.
+Triton's `do_bench`, in microseconds. Kernels are launched alone; "operator" is all that an uncompiled step does, where
+it may be the host that is timed.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -46,6 +48,8 @@ def microseconds(work: Callable[[], object]) -> float:
 
 def rows_of(name: str, dropout: float, device: str = "cuda", dtype: torch.dtype = torch.bfloat16) -> Iterator[Row]:
     """A row of PyTorch's, where it has the dropout; then one of each of our kernels and ways to run it."""
+    from triton.runtime.errors import OutOfResources
+
     kind, sequences, longest = SETS[name]
     packed = Packed(Layout.from_lengths(lengths_of(kind, sequences, longest), longest), device)
     qkv = torch.randn(packed.tokens, 3, HEADS * WIDTH, device=device, dtype=dtype)
@@ -57,13 +61,19 @@ def rows_of(name: str, dropout: float, device: str = "cuda", dtype: torch.dtype 
         yield {**about, "kernel": "flash forward", "us": microseconds(lambda: flash_attention(own, HEADS, packed))}
         backward = microseconds(lambda: torch.autograd.grad(out, own, by_out, retain_graph=True))
         yield {**about, "kernel": "flash backward, gradients joined", "us": backward}
+    own = qkv.clone().requires_grad_()
+    whole = partial(attention.varlen_attention, own, HEADS, packed.offsets, packed.longest, dropout)
+    yield {**about, "kernel": "operator, forward", "us": microseconds(whole)}
+    out = whole()
+    backward = microseconds(lambda: torch.autograd.grad(out, own, by_out, retain_graph=True))
+    yield {**about, "kernel": "operator, backward", "us": backward}
     for kernel, arguments in arguments_of(qkv, by_out, packed, dropout).items():
         for q, k, warps, stages in WAYS:
             how = {"Q": q, "K": k, "num_warps": warps, "num_stages": stages}
             with mock.patch.object(attention, "how_to_run", return_value=how):
                 try:
                     taken = microseconds(lambda name=kernel, given=arguments: attention._run(name, given, HEADS))  # type: ignore[misc]
-                except Exception as why:  # such as too much shared memory
+                except OutOfResources as why:
                     print(f"{name}, {kernel}, {how}: {type(why).__name__}")
                     continue
             yield {**about, "kernel": kernel, **how, "us": taken}
@@ -81,7 +91,7 @@ def arguments_of(qkv: Tensor, by_out: Tensor, packed: Packed, dropout: float) ->
 
 
 def table(rows: list[Row]) -> list[str]:
-    """PyTorch's, and of each of our kernels the fastest way, and all others as times of it."""
+    """PyTorch's, and of each of our kernels the fastest way, the next and the slowest."""
     head = ["", "dropout", "kernel", "us", "fastest with", "then", "the slowest"]
     shown = []
     for key in dict.fromkeys((row["set"], row["dropout"], row["kernel"]) for row in rows):
@@ -106,7 +116,8 @@ def main() -> None:
     verbs.add_parser("table").add_argument("rows", type=Path)
     asked = parser.parse_args()
     if asked.verb == "table":
-        print("\n".join(table(read_json(asked.rows)["rows"])))
+        stored = read_json(asked.rows)
+        print("\n".join([*table(stored["rows"]), *([f"note: {stored['note']}"] if "note" in stored else [])]))
         return
     rows = [row for name in SETS for dropout in (0.0, 0.1) for row in rows_of(name, dropout)]
     about = {"command": "python benchmarks/attention_on_gpu.py run", "gpu": torch.cuda.get_device_name()}

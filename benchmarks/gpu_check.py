@@ -51,6 +51,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="a file for the rows; by default one of benchmarks/results")
     parser.add_argument(
         "--only",
+        type=expression,
         nargs="+",
         default=[""],
         help="only the rows in whose names one of these regular expressions is found, in this order",
@@ -91,6 +92,15 @@ def main() -> int:
         rows.head["about"] = about_steps(run, "made-up pieces in pairs as long as those of English Wikipedia")
         rows.write()
     return tell(parts, rows, run, command)
+
+
+def expression(text: str) -> str:
+    """ArgumentTypeError for what is no regular expression."""
+    try:
+        re.compile(text)
+    except re.error as why:
+        raise argparse.ArgumentTypeError(f"'{text}' is no regular expression: {why}") from why
+    return text
 
 
 def tell(parts: Sequence[Part], rows: Rows, run: StepRun, command: str) -> int:

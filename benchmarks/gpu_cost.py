@@ -20,7 +20,8 @@ MATRIX_RATE = 0.80
 PRODUCTS = 0.65
 """Share of the peak, for the products of a step."""
 ATTENTION, DROPPING = 0.25, 0.17
-"""Shares of the peak, for our kernels of attention; the second where they draw random numbers for dropout too."""
+"""Shares of the peak, for our kernels of attention, about halfway between those at 128 and at 512; the second with
+dropout."""
 MEMORY = 0.80
 """Share of the memory's data-sheet rate, for everything that waits for memory."""
 LAUNCH_SECONDS = 3e-6

@@ -68,8 +68,8 @@ def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 def data_wait_share(ours: OurSteps, like: int, vocabulary: int, steps: int) -> float | None:
     """The share of the time of `steps` steps in which the loop waited for batches, which a thread makes as training's
     loader does by default. like: the number of a batch whose shape theirs have. Each step waits, as training does,
-    for the figures of the one before. None where the batch's shape has no room but for full sequences, which a loader
-    does not make."""
+    for the figures of the one before. None where the batch's shape has room for half of these sequences at the most,
+    as that of full ones."""
     batch = ours.batches[like]
     slots, longest = len(batch.input_ids), int(batch.layout.longest)
     order = Order(
@@ -80,11 +80,13 @@ def data_wait_share(ours: OurSteps, like: int, vocabulary: int, steps: int) -> f
     if ours.compilations is not None:
         masked = len(batch.masked_positions)
         shapes = FixedShapes(slots, batch.layout.sequences, masked, longest, micro_batches=1, expected_fill=_ROOM)
-        # What a micro-batch lacks is filled by the longest sequences, so that shorter ones need more of them.
-        most = (batch.layout.sequences - slots / longest) / (1 - order.epoch(0).lengths.mean() / longest)
-        if _ROOM * most < sequences / 2:
+        # What a micro-batch lacks of its slots is filled by the longest sequences: n real ones of mean length m leave
+        # (slots - n m) / longest of these, and together they must not be more than the shape has.
+        shorter = 1 - float(order.epoch(0).lengths.mean()) / longest
+        fitting = int(_ROOM * (batch.layout.sequences - slots / longest) / max(shorter, 1e-9))
+        if fitting < sequences / 2:
             return None
-        sequences = min(sequences, int(_ROOM * most))
+        sequences = min(sequences, fitting)
     how: dict[str, Any] = {"masking": MaskingSettings(), "micro_batch_tokens": slots, "shapes": shapes}
     late: LateReading | None = None
     with Loader(order, global_batch=sequences, start_step=0, stop_step=_NOT_COUNTED + steps, **how) as loader:

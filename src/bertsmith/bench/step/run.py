@@ -24,6 +24,7 @@ from bertsmith.model.flop import step_flop
 
 LADDER, TIME = "ladder:", "time:"
 """How the names of these cases begin."""
+_ASKED = {"loaded": "data wait", "kernels": "the GPU's time"}
 _OURS_ALONE_SECONDS = 20.0
 """Of the time, in which ours is measured where the peer was not done."""
 
@@ -101,7 +102,7 @@ class StepRun:
                 answer: Any = ours.ask(question, name=name, **how)
                 result = replace(result, **{question: answer})
             except (BertsmithError, OutOfTime) as why:  # the row is there without it
-                note = f"{result.race.failed} {question}: {ending(why)}".strip()
+                note = f"{result.race.failed} {_ASKED[question]}: {ending(why)}".strip()
                 result = replace(result, race=replace(result.race, failed=note))
         self.results.append(result)
         self.made(self.results[-1].row(self.peaks))

@@ -22,7 +22,7 @@ from bertsmith.model.triton import attention as triton_attention
 BackEnd = Literal["flash varlen", "Triton varlen", "padded rows", "sequence by sequence", "padded blocks"]
 _REASONS: dict[BackEnd, str] = {
     "flash varlen": "half precision on a GPU that has it, no attention dropout",
-    "Triton varlen": "half precision with attention dropout, or where it is faster, in a kernel of our own",
+    "Triton varlen": "half precision, with attention dropout or where it was faster, in kernels of our own",
     "padded rows": "PyTorch's fused kernel, for this device, dtype and dropout",
     "sequence by sequence": "PyTorch's fused kernel, faster for long sequences in fp32 on a CPU",
     "padded blocks": "exact, with few padded slots",
@@ -34,7 +34,7 @@ _LONG = 256
 _HALVES = (torch.bfloat16, torch.float16)
 # FlashAttention-3 (Shah et al., 2024) by PyTorch's name, the package that has it, and the generation that it is for.
 _HOPPERS, _PACKAGE, _HOPPER = "FA3", "flash_attn_interface", 9
-# The head width of all of Google's models but the smallest, for which our kernels were timed.
+# The head width of all of Google's models, for which our kernels were timed.
 _TIMED_WIDTH = 64
 
 
@@ -110,7 +110,8 @@ def _is_ampere(device: int | None) -> bool:
 def _is_faster_in_ours(device: int | None) -> bool:
     """Whether our kernels are faster than PyTorch's flash attention, which is for Ampere: on Hopper, without the
     package that is for Hopper. Other generations were not timed."""
-    return torch.cuda.get_device_capability(device)[0] == _HOPPER and not _has_package()
+    is_hopper = torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == _HOPPER
+    return is_hopper and not _has_package()
 
 
 @cache

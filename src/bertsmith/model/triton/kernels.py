@@ -114,6 +114,7 @@ def _gradients(a, b, c, d, lse, delta, kept, real, dropped, D: tl.constexpr):
     gradients for [K, Q]. lse, delta, kept: such that they can be broadcast to that; kept is None for all. real:
     likewise, where others count as zero, or None."""
     scores = tl.dot(a, tl.trans(b), input_precision="ieee") * (_LOG2_E / tl.sqrt(D * 1.0))
+    # Infinite, at worst, for keys behind the end of a sequence, of which backward_of_keys stores nothing.
     probabilities = tl.exp2(scores - lse)
     if real is not None:
         probabilities = tl.where(real, probabilities, 0.0)

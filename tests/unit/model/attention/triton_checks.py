@@ -75,6 +75,8 @@ def with_dropout() -> None:
     with mock.patch.object(triton_attention, "_generation", return_value=8):
         other = kernel(qkv, packed, dropout)
     assert (other - out).norm() < 2e-6 * out.norm(), "the same is dropped whatever the blocks are"
+    with torch.no_grad():
+        assert torch.equal(kernel(qkv, packed, dropout), out), "without the operator too"
 
 
 def dropped(packed: Packed, dropout: float) -> list[torch.Tensor]:
@@ -121,8 +123,8 @@ def the_benchmark() -> None:
         patch.setattr(bench, "flash_attention", attend)
         rows = [row for dropout in (0.0, 0.1) for row in bench.rows_of("few", dropout, "cpu", torch.float32)]
     assert [row["kernel"] for row in rows if not row["dropout"]].count("flash forward") == 1
-    assert len(rows) == 2 + 2 * 3 * 2
-    assert len(bench.table(rows)) == 1 + 2 + 2 * 3
+    assert len(rows) == 2 + 2 * (2 + 3 * 2)
+    assert len(bench.table(rows)) == 1 + 2 + 2 * (2 + 3)
 
 
 def in_a_graph() -> None:
@@ -153,7 +155,7 @@ def compiles(folder: Path) -> None:
     known = {"lse": "*fp32", "delta": "*fp32", "offsets": "*i32", "seed": "*i64", "dropped": "i32", "LONGEST": "i32"}
     code, tool = folder / "cubin", Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     cases = itertools.product(("forward", "backward_of_keys", "backward_of_queries"), (64, 128), (False, True))
-    for (name, width, drops), generation in itertools.product(cases, (8, 9, 10)):
+    for (name, width, drops), generation in itertools.product(cases, (8, 9, 10, 12)):
         function = getattr(triton_kernels, name)
         options = triton_attention.how_to_run(width, torch.bfloat16, generation)
         shape = {"HEADS": 16, "D": width, "DROPS": drops, "Q": options.pop("Q"), "K": options.pop("K")}
@@ -164,9 +166,15 @@ def compiles(folder: Path) -> None:
         source = ASTSource(fn=function, signature=signature, constexprs=shape, attrs=aligned)
         made = triton.compile(source, target=GPUTarget("cuda", 10 * generation, 32), options=options)
         code.write_bytes(made.asm["cubin"])
-        assert made.metadata.shared < (100_000 if generation == 8 else 200_000)
+        assert made.metadata.shared <= (200_000 if generation in (9, 10) else 101_376)
         used = subprocess.run([tool, "-res-usage", code], capture_output=True, text=True, check=True).stdout
         assert f"Function {name}" in used
         spilled = max(int(each) for each in re.findall(r"STACK:(\d+)", used))
-        assert spilled <= (0 if width == 64 else 300), (name, width, drops, generation, used)
+        assert spilled <= ((32 if generation == 12 else 0) if width == 64 else 300), (
+            name,
+            width,
+            drops,
+            generation,
+            used,
+        )
         assert made.asm["ptx"].count("mul.hi") < (100 if drops else 1), "one Philox call for eight keys"
