@@ -282,3 +282,11 @@ def test_rows_of_the_readme_beside_peers(head: str, form: str, name: str, start:
     for row, peer in zip(rows[: len(peers)], peers, strict=True):
         assert peer.startswith(f"{row['peer']:{form}} "), row["case"]
         assert f"({row['ratio']:.1f}x)" in peer, row["case"]
+
+
+def test_the_readmes_figures_of_a_gpu() -> None:
+    (shown,) = [each for each in (ROOT / "README.md").read_text("utf-8").splitlines() if each.startswith("On one H200")]
+    for start in ("large, 256 full at 128", "large, 64 full at 512"):
+        (row,) = [each for each in stored("nvidia-h200.json")["rows"] if each["case"].startswith(start)]
+        assert f"{row['ours']:,.0f} " in shown
+        assert f"{row['peak_share']:.1%}" in shown
