@@ -62,14 +62,16 @@ class StopSignal:
         A signal that is sent to a launcher and its ranks reaches these twice, so the same Ctrl-C may come again."""
         del frame
         global _requested
-        first, again = not self.requested, time.monotonic() - self._interrupted_at < _SAME_SECONDS
-        if number == signal.SIGINT:
-            if again and LAUNCHER in os.environ:
-                return
-            if not first:
-                raise KeyboardInterrupt
-            self.interrupted, self._interrupted_at = True, time.monotonic()
+        now, launched, interrupt = time.monotonic(), LAUNCHER in os.environ, number == signal.SIGINT
+        # Nothing is called until all is noted: inside of a call the same signal may come once more.
+        first, again = not self.requested, now - self._interrupted_at < _SAME_SECONDS
         self.requested = _requested = True
+        if interrupt and first:
+            self.interrupted, self._interrupted_at = True, now
+        if interrupt and not first:
+            if again and launched:
+                return
+            raise KeyboardInterrupt
         if first:
             self._answer(number)
             if self._at_once:

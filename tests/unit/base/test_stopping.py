@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
 from bertsmith.base import stopping
-from bertsmith.base.stopping import StoppedAfterSaving, stop_on_signals, stop_requested
+from bertsmith.base.stopping import StoppedAfterSaving, StopSignal, stop_on_signals, stop_requested
 
 
 def test_handlers_are_put_back_and_an_ignored_sigint_stays_ignored() -> None:
@@ -156,3 +157,24 @@ def test_a_signal_in_the_middle_of_a_line_of_the_log_is_noted_like_any_other() -
     assert said.count(b"warning: SIGTERM received: it stops\n") == 1
     process.stdout.close()
     process.stderr.close()
+
+
+def test_the_same_interrupt_that_comes_while_the_first_is_noted_is_answered_once(
+    monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
+) -> None:
+    """As that of a launcher, which comes behind that of a terminal, while Python looks at the clock for the first."""
+    monkeypatch.setenv("BERTSMITH_LAUNCHER", "1")
+    stop, calls, clock = StopSignal(), list[int](), time.monotonic
+
+    def interrupted() -> float:
+        calls.append(1)
+        if len(calls) == 1:
+            stop.note(signal.SIGINT, None)
+        return clock()
+
+    monkeypatch.setattr(stopping.time, "monotonic", interrupted)
+    stop.note(signal.SIGINT, None)
+    assert len(calls) == 2
+    assert stop.requested
+    assert stop.interrupted
+    assert len(said.messages) == 1
