@@ -58,7 +58,7 @@ def main() -> int:
     )
     parser.add_argument("--go-on", action="store_true", help="keep the rows that the file has, and measure the others")
     parser.add_argument("--seconds", type=float, default=TOTAL_SECONDS, help="in which all must be done")
-    parser.add_argument("--show", type=Path, help="print the tables of a stored file, and measure nothing")
+    parser.add_argument("--show", type=Path, help="print what a stored file has, and measure nothing")
     parser.add_argument("--tiny", action="store_true", help="every row at a tiny size, on a CPU too, without the tests")
     asked = parser.parse_args()
     has_gpu = torch.cuda.is_available()
@@ -66,7 +66,7 @@ def main() -> int:
     command = f'make gpu-check ARGS="{shlex.join(sys.argv[1:])}"' if sys.argv[1:] else "make gpu-check"
     sizes = CheckSizes.tiny_on("cuda" if has_gpu else "cpu") if asked.tiny else CheckSizes()
     if asked.show:
-        print("\n\n".join(table.as_text() for table in stored_tables(asked.show)))
+        print(stored_report(asked.show).as_text())
         return 0
     with tempfile.TemporaryDirectory(prefix="bertsmith-gpu-check-") as made:
         gpu = torch.cuda.get_device_name(0) if has_gpu else "cpu"
@@ -140,12 +140,15 @@ def kernels_table(timed: Mapping[str, Any]) -> Table:
     return Table("Where the GPU's time of a compiled step goes", ["", *groups], shown)
 
 
-def stored_tables(path: Path) -> list[Table]:
-    """Those of a file that a call wrote."""
+def stored_report(path: Path) -> Report:
+    """Of a file that a call wrote, with how many of its rows no table shows."""
     stored = read_json(path)
     rows = Rows(path, {}, stored["machine"], made=stored["rows"])
     with tempfile.TemporaryDirectory() as made:
-        return all_tables(check_parts(CheckSizes(), Path(made), rows, run_tests)[0], rows)
+        parts, _ = check_parts(CheckSizes(), Path(made), rows, run_tests)
+    unknown = rows.names - {name for part in parts for name in part.names}
+    about = [*stored.get("about", []), *([f"{len(unknown)} rows are of no part, and not shown"] if unknown else [])]
+    return Report(stored["command"], rows.machine, about, rows.made, all_tables(parts, rows))
 
 
 def would_do(parts: Sequence[Part], expected: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:

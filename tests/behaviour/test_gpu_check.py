@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -228,8 +227,12 @@ def test_rows_are_chosen_by_expressions_in_their_order(
         measured.append((name, deadline))
         fine(rows, name, deadline)
 
-    second, third = (partial(first) for _ in range(2))
-    second.__name__, third.__name__ = "second", "third"  # type: ignore[attr-defined]
+    def second(rows: Rows, name: str, deadline: float) -> None:
+        first(rows, name, deadline)
+
+    def third(rows: Rows, name: str, deadline: float) -> None:
+        first(rows, name, deadline)
+
     monkeypatch.setattr(check, "check_parts", made_parts(first, second, third))
     clock = SimpleNamespace(monotonic=lambda: 1000.0)
     monkeypatch.setattr(check, "time", clock)

@@ -104,11 +104,9 @@ class Worker:
             torch.manual_seed(_SEED)
             if kernel == TRITON:
                 return triton_attention.varlen_attention(qkv, heads, packed.offsets, packed.longest, dropout)
-            return (
-                padded_attention(qkv, heads, packed, dropout)
-                if kernel == PADDED
-                else flash_attention(qkv, heads, packed)
-            )
+            if kernel == FLASH:
+                return flash_attention(qkv, heads, packed)
+            return padded_attention(qkv, heads, packed, dropout)
 
         out = run(qkv)
         out.backward(by_out)  # type: ignore[no-untyped-call]

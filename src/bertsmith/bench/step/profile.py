@@ -72,15 +72,9 @@ def kernel_group_of(name: str) -> str:
 
 def profile_kernels(run: Callable[[], None], device: Device) -> dict[str, Any]:
     """The same as `profile_steps` gives, by what runs on a GPU: {"seconds": wall time, "groups": {group: seconds}}."""
-    run()
-    wait(device.torch_device)
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
-        start = time.perf_counter()
-        run()
-        wait(device.torch_device)
-        seconds = time.perf_counter() - start
+    events, seconds = _profiled(run, device, activities=[ProfilerActivity.CUDA])
     groups: dict[str, float] = {}
-    for event in found.events() or ():
+    for event in events:
         if event.device_type == DeviceType.CUDA:
             group = kernel_group_of(event.name)
             groups[group] = groups.get(group, 0.0) + event.time_range.elapsed_us() / 1e6
@@ -94,18 +88,10 @@ def profile_steps(run: Callable[[], None], vocabulary: int, device: Device) -> d
     Returns {"seconds": wall time, "groups": {group: seconds}}. On a GPU the seconds of groups are those of its
     kernels; on a CPU the self time of operators, and the rest of the wall time is Python's.
     """
-    run()
-    if device.is_cpu:
-        touch_memory()
-    wait(device.torch_device)
     activities = [ProfilerActivity.CPU, *([] if device.is_cpu else [ProfilerActivity.CUDA])]
-    with profile(activities=activities, record_shapes=True) as found:
-        start = time.perf_counter()
-        run()
-        wait(device.torch_device)
-        seconds = time.perf_counter() - start
+    events, seconds = _profiled(run, device, activities=activities, record_shapes=True)
     groups: dict[str, float] = {}
-    for event in found.events() or ():
+    for event in events:
         spent = event.self_cpu_time_total if device.is_cpu else event.self_device_time_total
         if spent > 0:
             names, has_vocabulary = _callers(event, vocabulary)
@@ -114,6 +100,20 @@ def profile_steps(run: Callable[[], None], vocabulary: int, device: Device) -> d
     if device.is_cpu:
         groups[PYTHON] = max(0.0, seconds - sum(groups.values()))
     return {"seconds": seconds, "groups": groups}
+
+
+def _profiled(run: Callable[[], None], device: Device, **how: Any) -> tuple[Sequence[Any], float]:
+    """The events of the second of two runs, and its seconds of wall time. how: of PyTorch's profiler."""
+    run()
+    if device.is_cpu:
+        touch_memory()
+    wait(device.torch_device)
+    with profile(**how) as found:
+        start = time.perf_counter()
+        run()
+        wait(device.torch_device)
+        seconds = time.perf_counter() - start
+    return found.events() or (), seconds
 
 
 def _callers(event: Any, vocabulary: int) -> tuple[list[str], bool]:

@@ -71,8 +71,7 @@ def steps_table(rows: Sequence[dict[str, Any]]) -> Table:
     head += [*loaded, "peer: real tokens/s", "memory", "ours is", "rounds"]
     shown = []
     for row in rows:
-        why = row["note"] if " against " in row["case"] else ""
-        peer = [f"{row['peer']:,.0f}", size(row["peer_memory_bytes"])] if row["peer"] else [why or "-", "-"]
+        peer = [f"{row['peer']:,.0f}", size(row["peer_memory_bytes"])] if row["peer"] else [row["note"] or "-", "-"]
         ratio = f"{row['ratio']:.2f}x as fast" if row["ratio"] else "-"
         ours = [f"{row['ours']:,.0f}", f"{row['sequences_per_second']:,.1f}", f"{row['peak_share']:.1%}"]
         ours += [size(row["ours_memory_bytes"]), *(_loaded(row) if loaded else [])]

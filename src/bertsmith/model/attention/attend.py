@@ -120,8 +120,8 @@ def _has_package() -> bool:
 
 
 # As torch.compiler.assume_constant_result marks them, which imports the compiler: seconds that a prediction waits for.
-_is_ampere._dynamo_marked_constant = True  # type: ignore[attr-defined]
-_is_faster_in_ours._dynamo_marked_constant = True  # type: ignore[attr-defined]
+for _asked in (_is_ampere, _is_faster_in_ours):
+    _asked._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def flash_attention(qkv: Tensor, heads: int, packed: Offsets) -> Tensor:

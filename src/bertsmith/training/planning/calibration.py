@@ -130,29 +130,15 @@ def calibration_lines(found: Sequence[Predicted]) -> list[str]:
         "sums",
         "update",
     ]
-    published, ours = (
-        [
-            [
-                GPUS[row.gpu].name,
-                row.precision,
-                str(row.length),
-                f"{row.rate:g}",
-                f"{product_share(row):.1%}",
-                _whole(row),
-            ]
-            for row in rows
-        ]
-        for rows in (one_gpu(), OWN)
-    )
     titles = ["GPU", "precision", "length", "sequences/s", "products, of the peak", "all, of the peak"]
     counted = [abs(each.error) for each in found if not each.row.is_excluded]
     mean = sum(counted) / len(counted)
     return [
         "One GPU, as NVIDIA published it, and the share of the peak that products must have had:",
-        *aligned([titles, *published], "lllr"),
+        *aligned([titles, *map(_share_cells, one_gpu())], "lllr"),
         "",
         "One GPU, as `make gpu-check` measured ours:",
-        *aligned([titles, *ours], "lllr"),
+        *aligned([titles, *map(_share_cells, OWN)], "lllr"),
         "",
         "Several GPUs, predicted from these. Of a step: ms of waiting, sums and update:",
         *aligned([head, *map(_cells, found)], "llllr"),
@@ -160,6 +146,11 @@ def calibration_lines(found: Sequence[Predicted]) -> list[str]:
         f"errors: {mean:.1%} in the mean, {max(counted):.1%} at most, without the rows marked *. As published, a step",
         "of these takes 0.37 s more than its share of one GPU's work, on 8, 16 and 32 hosts alike: no others do.",
     ]
+
+
+def _share_cells(row: Row) -> list[str]:
+    where = [GPUS[row.gpu].name, row.precision, str(row.length), f"{row.rate:g}"]
+    return [*where, f"{product_share(row):.1%}", _whole(row)]
 
 
 def _cells(each: Predicted) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -86,11 +85,12 @@ def test_kernels_are_counted_and_the_rest_of_the_time_the_gpu_is_idle(monkeypatc
 
     events = [event("forward", 30), event("moments", 5), event("forward", 10), event("aten::mm", 99, DeviceType.CPU)]
     profiler = SimpleNamespace(events=lambda: events)
-    monkeypatch.setattr("bertsmith.bench.step.profile.profile", lambda activities: nullcontext(profiler))
-    found = profile_kernels(lambda: time.sleep(0.001), choose_device("cpu", "fp32"))
-    groups = found["groups"]
-    assert groups == {"attention": pytest.approx(4e-5), "optimizer": pytest.approx(5e-6), IDLE: groups[IDLE]}
-    assert sum(groups.values()) == pytest.approx(found["seconds"])
+    monkeypatch.setattr("bertsmith.bench.step.profile.profile", lambda **_: nullcontext(profiler))
+    clock = SimpleNamespace(perf_counter=iter([7.0, 7.0001]).__next__)
+    monkeypatch.setattr("bertsmith.bench.step.profile.time", clock)
+    found = profile_kernels(lambda: None, choose_device("cpu", "fp32"))
+    assert found["seconds"] == pytest.approx(1e-4)
+    assert found["groups"] == pytest.approx({"attention": 4e-5, "optimizer": 5e-6, IDLE: 5.5e-5})
 
 
 def test_a_real_step_is_taken_apart():
