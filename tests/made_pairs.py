@@ -62,15 +62,15 @@ def scored_pairs(count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def objective_of(
-    folder: Path, budget_tokens: int, negatives: bool = True, settings: FinetuneSettings = EXACT
+    folder: Path, budget_tokens: int, negatives: bool = True, settings: FinetuneSettings = EXACT, max_length: int = 32
 ) -> tuple[RankingObjective, RowStep]:
     """The objective on a model folder, with the first step of this rank."""
     config = read_config(folder)
     tokenizer, records = load_tokenizer(folder, config), read_records(pairs(60, 1, negatives), reader=Embed)
     task = Embed.of_records(records, settings)
-    examples = task.examples(records, tokenizer, 32)
+    examples = task.examples(records, tokenizer, max_length)
     device: Device = choose_device("cpu", "fp32")
-    model = build_model(Work(folder, task, tokenizer, settings, 32, {"train": examples}), device, 0).train()
+    model = build_model(Work(folder, task, tokenizer, settings, max_length, {"train": examples}), device, 0).train()
     order = Order(examples, task, 1, 1, BATCH, budget_tokens, ranks.rank(), ranks.world_size())
     objective = RankingObjective(task, config, model, "mrr", Runner(device.torch_device, 999))
     return objective, order.step(0, order.units(1))

@@ -18,7 +18,7 @@ from made_students import QUICK, WORDS, made_bert, made_teacher, rows
 
 Rows = list[dict[str, Any]]
 STILL = replace(QUICK, dropout=0.0, attention_dropout=0.0, max_length=12)
-IN_WINDOWS = {"qa": {"doc_stride": 4}, "choice": {}}  # the other kinds share an overlap
+IN_WINDOWS = {"qa": {"doc_stride": 4}}  # the other kinds share an overlap
 
 
 def several(count: int) -> Rows:
@@ -55,7 +55,7 @@ def choices(count: int) -> Rows:
         listed = draw.sample(WORDS, k=draw.randrange(2, 4))
         label = draw.randrange(len(listed))
         listed[label] = "lovely"
-        made.append({"text": draw.choice(WORDS), "choices": listed, "label": label})
+        made.append({"text": " ".join(draw.choices(WORDS, k=draw.randrange(1, 16))), "choices": listed, "label": label})
     return made
 
 

@@ -248,32 +248,6 @@ def test_too_few_rows_for_folds_are_named(model: Path) -> None:
         assert "dev_share" not in str(caught.value)
 
 
-def test_long_texts_are_read_in_windows_and_nothing_is_cut(model: Path, tmp_path: Path) -> None:
-    """The word that decides is the last one, behind what the model reads at once."""
-    filler = " ".join(f"word{number % 20}" for number in range(25))
-    long = [[{**row, "text": f"{filler} {row['text']}"} for row in those] for those in (TRAIN, DEV)]
-    settings = replace(QUICK, windows=True, window_overlap=4, max_length=24, epochs=14)
-    result = bertsmith.finetune("classify", model, *long, tmp_path / "run", settings=settings)
-    assert result.truncated["train"].rows == result.truncated["dev"].rows == 0
-    assert result.mean > 0.9
-    short = replace(QUICK, max_length=24, epochs=1)
-    cut = bertsmith.finetune("classify", model, *long, None, settings=short)
-    assert cut.truncated["train"].rows == 160
-    assert cut.mean <= cut.baseline, "without windows it never sees the word"
-    assert "no better than the best answer that does not look at the text" in cut.line()
-    assert "no better" not in result.line()
-    answers = Predictor(tmp_path / "run", "cpu", precision="fp32")(long[1])
-    right = sum(each["label"] == row["label"] for each, row in zip(answers, DEV, strict=True)) / len(DEV)
-    assert right == pytest.approx(result.mean)
-    assert {each["truncated_tokens"] for each in answers} == {0}
-
-
-def test_windows_that_would_share_more_than_half_are_said(model: Path, said: pytest.LogCaptureFixture) -> None:
-    settings = replace(QUICK, windows=True, window_overlap=13, max_length=24, max_steps=1)
-    bertsmith.finetune("classify", model, TRAIN[:40], DEV, None, settings=settings)
-    assert "windows of 24 tokens share at most half of what they hold of a text, not 13 tokens" in said.text
-
-
 def test_evaluate_gives_the_figures_of_the_run_in_another_process(model: Path, tmp_path: Path, capsys) -> None:
     result = tune(model, tmp_path / "run", epochs=1)
     data = tmp_path / "dev.jsonl"

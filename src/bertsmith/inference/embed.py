@@ -19,7 +19,8 @@ from bertsmith.inference.predictor import changed, read_task
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
 from bertsmith.tasks.embedding.layers import LayersModel
-from bertsmith.tasks.embedding.pooling import POOLINGS, Pooling, VectorModel
+from bertsmith.tasks.embedding.pooling import POOLINGS, Pooling, VectorModel, text_vectors
+from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.reading.records import Columns, Record, Row, id_of, row_of, text_of
 from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer
 from bertsmith.tasks.task import NotFiniteError
@@ -69,8 +70,9 @@ class Embedder:
     sentence-transformers does. columns: where texts stand in a row; where they stood in training, or that with the
     fields of a mapping in its place. At most `budget_tokens` go through the model at once. vectors: what is to be
     otherwise than the folder says. backend: as of `Predictor`. width: H, the numbers of a vector. rules: how vectors
-    are made. folder, facts: the model's, and what it is run by. Raises BertsmithError for a folder that holds no BERT,
-    or whose vectors are made in a way that is not known here.
+    are made. overlap: tokens that the windows of a long text share, of a model that was fine-tuned with windows; None
+    where long texts are cut. folder, facts: the model's, and what it is run by. Raises BertsmithError for a folder that
+    holds no BERT, or whose vectors are made in a way that is not known here.
     """
 
     def __init__(
@@ -88,6 +90,8 @@ class Embedder:
         self.options.check()
         self.folder = folder = model_folder(Path(folder))
         self.columns = columns_of(folder, columns)
+        task = read_task(folder / TASK_FILE).values
+        self.overlap = task.get("window_overlap") if Embed.reads(task) and not self.options.layers else None
         config = read_config(folder)
         self.rules = rules = _rules(folder, self.options)
         self.max_length = _length(self.options.max_length, rules.max_length, config.max_position_embeddings)
@@ -127,20 +131,29 @@ class Embedder:
         named = list(rows)
         sequences = self.encoded(named, column)
         try:
-            return self.vectors(sequences), sequences
+            vectors = self.vectors(sequences)
+            return vectors if self.options.layers else self.of_texts(vectors, sequences), sequences
         except NotFiniteError as error:
             raise error.of_rows([where for where, _ in named], sequences.rows) from error
 
-    def encoded(self, rows: Iterable[tuple[str, Row | str]], column: str = "", keep_end: bool = False) -> Sequences:
-        """The sequences of rows that come with their names for messages. keep_end: a long text loses its beginning."""
+    def encoded(
+        self, rows: Iterable[tuple[str, Row | str]], column: str = "", keep_end: bool = False, windows: bool = True
+    ) -> Sequences:
+        """The sequences of rows that come with their names for messages. keep_end: a long text loses its beginning.
+        windows: a text may have several sequences, where the model was fine-tuned so."""
         records = [record_of(where, row, column or self.columns.text) for where, row in rows]
-        return encode(records, self.tokenizer, self.max_length, keep_end=keep_end)
+        overlap = self.overlap if windows else None
+        return encode(records, self.tokenizer, self.max_length, overlap=overlap, keep_end=keep_end)
 
     def vectors(self, sequences: Sequences) -> Vectors:
         """The vectors of sequences: fp32[S, H]; with layers those of all tokens, fp32[T, L * H]."""
         if not sequences.ids:
             return np.zeros((0, self.width), dtype=np.float32)
         return self._runner.scores(self._model, sequences, bool(self.options.layers))
+
+    def of_texts(self, vectors: Vectors, sequences: Sequences) -> Vectors:
+        """The vectors of texts, fp32[N, H], from those of their sequences, [S, H]."""
+        return text_vectors(vectors, sequences, self.rules.unit)
 
     def token_vectors(self, sequences: Sequences) -> list[Vectors]:
         """The last hidden states of the tokens of each sequence, [CLS] and [SEP] included: fp32[length, H] each."""

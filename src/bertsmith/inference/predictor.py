@@ -23,7 +23,7 @@ from bertsmith.tasks.reading.files import name_of
 from bertsmith.tasks.reading.pairs import check_pairs, with_as_many_texts
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering, architecture_of
-from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer, row_means
+from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer, window_means
 from bertsmith.tasks.settings import check_read
 from bertsmith.tasks.task import Answer, Answering, Examples, Floats, FolderFacts, NotFiniteError, Task
 from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, model_folder, read_config
@@ -161,7 +161,7 @@ class Predictor:
 
     def raw_scores(self, outputs: Sequence[Any], sequences: Sequences) -> Floats:
         """The numbers of each class before the softmax or sigmoid, of a model that scores rows: float32[N, C]."""
-        return row_means(np.stack(outputs), sequences)
+        return window_means(np.stack(outputs), sequences)
 
     def examples(self, source: Source, skipped: SkippedRows | None = None) -> Examples:
         """Labelled rows of a file or a list, encoded. skipped: is given rows that cannot be used. Without it raises

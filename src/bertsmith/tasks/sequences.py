@@ -1,13 +1,14 @@
 """Records as token sequences, and sequences as packed batches.
 
-A record has one sequence, or several: the windows of a long text, or a choice each. Legend: N records, S sequences,
-T token slots, U units (what a step of training counts).
+A record has one sequence, or several: one for each of its texts or choices, and several for a long text that is read in
+windows. Legend: N records, G texts of all records, S sequences, T token slots, U units (what a step of training
+counts).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,13 +46,15 @@ class Sequences:
 
     ids: int64[length] each, [CLS] a [SEP] or [CLS] a [SEP] b [SEP]. first_segments: int64[S], the tokens up to and with
     the first [SEP], whose token type is 0. lost_tokens: int64[S], how many were cut from each. rows: int64[S], the
-    record that each belongs to, ascending from 0 without gaps.
+    record that each belongs to, ascending from 0 without gaps. texts: int64[S], which text of its record each is, or is
+    a window of, ascending from 0; None where a record has one.
     """
 
     ids: list[Ints]
     first_segments: Ints
     lost_tokens: Ints
     rows: Ints
+    texts: Ints | None = field(default=None, kw_only=True)
 
     @cached_property
     def lengths(self) -> Ints:
@@ -62,6 +65,16 @@ class Sequences:
     def row_offsets(self) -> Ints:
         """int64[N + 1]: record n has the sequences row_offsets[n] to row_offsets[n + 1]."""
         return np.concatenate(([0], np.cumsum(np.bincount(self.rows)))).astype(np.int64)
+
+    @cached_property
+    def text_starts(self) -> Ints:
+        """int64[G]: the first sequence of each text of each record."""
+        return self.row_offsets[:-1] if self.texts is None else np.flatnonzero(begins(self.rows, self.texts))
+
+    @property
+    def text_offsets(self) -> Ints:
+        """int64[N + 1]: record n has the texts text_offsets[n] to text_offsets[n + 1]."""
+        return np.concatenate(([0], np.cumsum(np.bincount(self.rows[self.text_starts])))).astype(np.int64)
 
     @property
     def row_lost_tokens(self) -> Ints:
@@ -117,12 +130,27 @@ def slots_of(offsets: Ints, members: Ints) -> Ints:
     return np.asarray(np.arange(ends[-1] if len(ends) else 0) + np.repeat(offsets[members] - ends + lengths, lengths))
 
 
+def begins(rows: Ints, texts: Ints) -> NDArray[np.bool_]:
+    """bool[S]: where another text begins, of sequences in order. rows, texts: int64[S]."""
+    return np.concatenate(([True], (np.diff(rows) != 0) | (np.diff(texts) != 0)))[: len(rows)]
+
+
+@dataclass(frozen=True)
+class BatchTexts:
+    """The texts of a batch whose units have several. of: int64[S], that of each sequence, ascending from 0. unit,
+    place: int64[G], the unit of each and which of its texts it is, from 0."""
+
+    of: Tensor
+    unit: Tensor
+    place: Tensor
+
+
 @dataclass(frozen=True)
 class Inputs:
     """A packed batch on the device. input_ids, token_type_ids, position_ids: int64[T].
 
     asked: the layout of the sequences asked for; behind them may lie some that fill the batch to a round size. unit:
-    int64[S], the unit of each sequence asked for, ascending from 0. units: U.
+    int64[S], the unit of each sequence asked for, ascending from 0. units: U. texts: None where a unit has one.
     """
 
     input_ids: Tensor
@@ -132,6 +160,7 @@ class Inputs:
     asked: Layout
     unit: Tensor
     units: int
+    texts: BatchTexts | None = None
 
 
 def load_tokenizer(folder: Path, config: BertConfig) -> Tokenizer:
@@ -159,7 +188,7 @@ def encode(
     """The sequences of records, at most `max_length` tokens each.
 
     What is too long loses tokens at the end of the longer text (with `keep_end`, at its beginning), one by one, as in
-    Google's run_classifier.py; with `overlap` a single text, or the second of two, is read in windows that share so
+    Google's run_classifier.py; with `overlap` a single text, or the longer of two, is read in windows that share so
     many tokens. literal_specials: "[MASK]" in a text becomes the mask's id. cut: another rule for what is too long.
     """
     firsts = tokenizer.encode_ids([record.text for record in records], literal_specials)
@@ -178,6 +207,18 @@ def encode(
     return Sequences([ids for ids, _, _ in made], *counts)
 
 
+def encode_several(
+    records: Sequence[Sequence[Record]], tokenizer: Tokenizer, max_length: int, overlap: int | None = None
+) -> Sequences:
+    """The sequences of records that have several texts, or pairs of texts, each given as a record of its own: as of
+    `encode`, with the `texts` that they are of."""
+    found = encode([text for record in records for text in record], tokenizer, max_length, overlap=overlap)
+    counts = np.array([len(record) for record in records], dtype=np.int64)
+    rows = np.repeat(np.arange(len(counts)), counts)
+    places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return replace(found, rows=rows[found.rows], texts=places[found.rows])
+
+
 Parts = list[NDArray[np.unsignedinteger[Any]]]
 
 
@@ -186,16 +227,19 @@ def _sequences_of(
 ) -> list[tuple[Parts, int]]:
     """The sequences of a record of one or two texts, with the tokens that each has lost."""
     lengths, room = [len(part) for part in parts], max_length - 1 - len(parts)
-    if overlap is None or sum(lengths) <= room:
-        sizes = cut(lengths[0], sum(lengths[1:]), room)[: len(parts)]
-        kept = [part[len(part) - size :] if keep_end else part[:size] for part, size in zip(parts, sizes, strict=True)]
-        return [(kept, sum(lengths) - sum(sizes))]
-    # The first of two texts is in every window; where it takes more than half of the room, it is cut.
-    *question, text = parts
-    question = [part[: room // 2] for part in question]
-    lost = sum(lengths[:-1]) - sum(map(len, question))
-    windows = [text[start:end] for start, end in spread(len(text), room - sum(map(len, question)), overlap)]
-    return [([*question, window], lost if not number else 0) for number, window in enumerate(windows)]
+    in_windows = overlap is not None and sum(lengths) > room
+    longer = int(lengths[-1] >= lengths[0]) * (len(parts) - 1)
+    sizes = list(cut(lengths[0], sum(lengths[1:]), room)[: len(parts)])
+    if in_windows:
+        # The shorter of two texts is in every window; where it takes more than half of the room, it is cut.
+        sizes = [length if place == longer else min(length, room // 2) for place, length in enumerate(lengths)]
+    kept = [part[len(part) - size :] if keep_end else part[:size] for part, size in zip(parts, sizes, strict=True)]
+    lost = sum(lengths) - sum(sizes)
+    if overlap is None or not in_windows:
+        return [(kept, lost)]
+    spans = spread(sizes[longer], room - sum(sizes) + sizes[longer], overlap)
+    windows = [[*kept[:longer], kept[longer][start:end], *kept[longer + 1 :]] for start, end in spans]
+    return [(window, 0 if number else lost) for number, window in enumerate(windows)]
 
 
 def spread(length: int, most: int, overlap: int) -> list[tuple[int, int]]:
@@ -218,6 +262,7 @@ def pack(sequences: Sequences, members: Ints, device: torch.device, unit: Ints |
 
     unit: int64[S], the unit of each, ascending from 0; by default each is one.
     """
+    texts = None if unit is None or sequences.texts is None else sequences.texts[members]
     unit = np.arange(len(members)) if unit is None else unit
     asked = Layout.from_lengths(sequences.lengths[members])
     layout = asked.filled() if device.type == "cpu" else asked
@@ -228,6 +273,10 @@ def pack(sequences: Sequences, members: Ints, device: torch.device, unit: Ints |
     def tensor(values: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(values).to(device, non_blocking=True)
 
+    def batch_texts(texts: Ints) -> BatchTexts:
+        new = begins(unit, texts)
+        return BatchTexts(tensor(np.cumsum(new) - 1), tensor(unit[new]), tensor(texts[new]))
+
     return Inputs(
         input_ids=tensor(np.concatenate((*ids, np.zeros(filling, np.int64)))),
         token_type_ids=tensor(np.concatenate((kinds.astype(np.int64), np.zeros(filling, np.int64)))),
@@ -236,6 +285,7 @@ def pack(sequences: Sequences, members: Ints, device: torch.device, unit: Ints |
         asked=asked,
         unit=tensor(unit),
         units=int(unit[-1]) + 1 if len(unit) else 0,
+        texts=None if texts is None else batch_texts(texts),
     )
 
 
@@ -257,22 +307,24 @@ def by_length(sequences: Sequences, budget_tokens: int) -> Iterator[Ints]:
         yield np.array(batch, dtype=np.int64)
 
 
-def unit_means(scores: Tensor, inputs: Inputs) -> Tensor:
-    """The scores of each unit, [U, C]: the mean of those of its sequences, [S, C]."""
-    if inputs.units == len(scores):
+def batch_window_means(scores: Tensor, inputs: Inputs) -> Tensor:
+    """The scores of each text of a batch, [G, C]: the mean of those of its windows, of [S, C]."""
+    texts = inputs.texts
+    of, count = (inputs.unit, inputs.units) if texts is None else (texts.of, len(texts.unit))
+    if count == len(scores):
         return scores
     # A product, because adding by index has no fixed order on a GPU.
-    member = torch.nn.functional.one_hot(inputs.unit, inputs.units).T.to(scores.dtype)
+    member = torch.nn.functional.one_hot(of, count).T.to(scores.dtype)
     return member @ scores / member.sum(1, keepdim=True)
 
 
-def row_means(scores: NDArray[np.float32], sequences: Sequences) -> NDArray[np.float32]:
-    """The scores of each record, float32[N, C]: the mean of those of its sequences, [S, C]."""
-    starts = sequences.row_offsets[:-1]
+def window_means(scores: NDArray[np.float32], sequences: Sequences) -> NDArray[np.float32]:
+    """The scores of each text of all records, float32[G, C]: the mean of those of its windows, of [S, C]."""
+    starts = sequences.text_starts
     if len(starts) == len(scores):
         return scores
     sums = np.add.reduceat(scores.astype(np.float64), starts)
-    return (sums / np.diff(sequences.row_offsets)[:, None]).astype(np.float32)
+    return (sums / np.diff(starts, append=len(scores))[:, None]).astype(np.float32)
 
 
 def rows_ended(left: Ints, rows: Ints) -> int:

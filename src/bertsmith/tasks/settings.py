@@ -19,7 +19,7 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((*_OF_RARE, *_OF_CLASSES), ("classify",)),
     **dict.fromkeys(_OF_ANSWERS, ("qa",)),
     "labels": ("classify", "tag"),
-    "window_overlap": ("classify", "regress", "tag"),
+    "window_overlap": ("classify", "regress", "tag", "choice", "embed"),
 }
 
 
@@ -61,7 +61,8 @@ class FinetuneSettings:
     """The most tokens of a row, [CLS] and [SEP] included; longer texts are cut at their end, or read in windows. 0 is
     the task's own: 384 for qa, 128 for all others."""
     windows: bool = False
-    """Read texts that are longer in windows, in training and in prediction, and take the mean of their scores."""
+    """Read texts that are longer in windows, in training and in prediction, and take the mean of their scores (of
+    embed: of their vectors)."""
     window_overlap: int = 32
     """Tokens that a window shares with the one before it, at most half of what it holds of the text."""
     doc_stride: int = 128

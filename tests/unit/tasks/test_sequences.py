@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.tasks.reading.records import Record
-from bertsmith.tasks.sequences import by_length, encode, pack, row_means, unit_means
+from bertsmith.tasks.sequences import batch_window_means, by_length, encode, encode_several, pack, window_means
 from bertsmith.tokens.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b"]
@@ -56,25 +56,31 @@ def test_keeping_the_end_cuts_as_much_of_each_text_from_its_beginning(a, b, max_
     assert seconds[0] == seconds[1][::-1]
 
 
-@given(a=text, b=document, pair=st.booleans(), max_length=st.integers(8, 40), overlap=st.integers(0, 60))
+@given(a=document, b=document, pair=st.booleans(), max_length=st.integers(8, 40), overlap=st.integers(0, 60))
 @settings(deadline=None)
-def test_windows_cover_every_token_of_a_document_and_overlap_as_asked(a, b, pair, max_length, overlap):
-    """The document is the second of two texts, or the only one."""
+def test_windows_cover_every_token_of_the_longer_text_and_overlap_as_asked(a, b, pair, max_length, overlap):
     sequences = encode([record(a, b) if pair else record(b)], TOKENIZER, max_length, overlap=overlap)
-    asked, whole = ([PIECES.index(piece) for piece in each.split()] for each in (a if pair else "", b))
-    room = max_length - 2 - pair
-    kept = asked if len(asked) + len(whole) <= room else asked[: room // 2]
-    before = [CLS, *kept, SEP] if pair else [CLS]
-    assert all(len(ids) <= max_length for ids in sequences.ids)
-    assert all(ids[: len(before)].tolist() == before and ids[-1] == SEP for ids in sequences.ids)
-    first, *others = [ids[len(before) : -1].tolist() for ids in sequences.ids]
-    shared = min(overlap, (room - len(kept)) // 2)
+    texts = [[PIECES.index(piece) for piece in each.split()] for each in ([a, b] if pair else [b])]
+    room = max_length - 1 - len(texts)
+    longer = 0 if len(texts[0]) > len(texts[-1]) else len(texts) - 1
+    kept = [each if place == longer else each[: room // 2] for place, each in enumerate(texts)]
+    kept = texts if sum(map(len, texts)) <= room else kept
+    read: list[list[int]] = []
+    for ids, first in zip(sequences.ids, sequences.first_segments, strict=True):
+        assert len(ids) <= max_length
+        parts = [ids[1 : first - 1], ids[first:-1]][: len(texts)]
+        assert [ids[0], ids[first - 1], ids[-1]] == [CLS, SEP, SEP]
+        assert all(part.tolist() == kept[place] for place, part in enumerate(parts) if place != longer)
+        read.append(parts[longer].tolist())
+    first, *others = read
+    shared = min(overlap, (room - sum(map(len, kept)) + len(kept[longer])) // 2)
     for window in others:
         assert first[len(first) - shared :] == window[:shared]
         assert len(window) > shared, "a window that has nothing new"
         first += window[shared:]
-    assert first == whole
-    assert sequences.lost_tokens.tolist() == [len(asked) - len(kept)] + [0] * len(others)
+    assert first == texts[longer]
+    lost = sum(map(len, texts)) - sum(map(len, kept))
+    assert sequences.lost_tokens.tolist() == [lost] + [0] * len(others)
     assert sequences.rows.tolist() == [0] * len(sequences.ids)
 
 
@@ -91,7 +97,7 @@ def test_a_short_document_is_not_changed_by_windows_nor_by_joining_them(document
     windows, cut = (encode(records, TOKENIZER, max_length, overlap=each) for each in (overlap, None))
     scores = np.random.default_rng(seed).normal(size=(len(windows.ids), 3)).astype(np.float32)
     inputs = pack(windows, np.arange(len(windows.ids)), torch.device("cpu"), windows.rows)
-    joined, of_units = row_means(scores, windows), unit_means(torch.from_numpy(scores), inputs).numpy()
+    joined, of_units = window_means(scores, windows), batch_window_means(torch.from_numpy(scores), inputs).numpy()
     for row, members in enumerate(map(range, windows.row_offsets, windows.row_offsets[1:])):
         if len(members) == 1:
             assert joined[row].tolist() == of_units[row].tolist() == scores[members[0]].tolist()
@@ -100,6 +106,33 @@ def test_a_short_document_is_not_changed_by_windows_nor_by_joining_them(document
             assert windows.first_segments[members[0]] == cut.first_segments[row]
         np.testing.assert_allclose(joined[row], scores[members].mean(0, dtype=np.float64), rtol=1e-6)
         np.testing.assert_allclose(of_units[row], joined[row], rtol=1e-5, atol=1e-6)
+
+
+@given(
+    rows=st.lists(st.lists(document, min_size=1, max_size=4), min_size=1, max_size=4),
+    overlap=st.none() | st.integers(0, 6),
+    seed=st.integers(0, 2**31),
+)
+@settings(deadline=None)
+def test_records_of_several_texts_have_the_windows_of_each_and_a_mean_of_each(rows, overlap, seed):
+    several = encode_several([[record(each) for each in row] for row in rows], TOKENIZER, 12, overlap)
+    single = [encode([record(each)], TOKENIZER, 12, overlap=overlap) for row in rows for each in row]
+    assert [ids.tolist() for ids in several.ids] == [ids.tolist() for each in single for ids in each.ids]
+    assert several.text_offsets.tolist() == [0, *np.cumsum([len(row) for row in rows])]
+    windows = [len(each.ids) for each in single]
+    assert several.text_starts.tolist() == [0, *np.cumsum(windows)[:-1]]
+    scores = np.random.default_rng(seed).normal(size=(len(several.ids), 3)).astype(np.float32)
+    means = np.stack([each.mean(0) for each in np.split(scores, np.cumsum(windows)[:-1])])
+    np.testing.assert_allclose(window_means(scores, several), means, rtol=1e-5, atol=1e-6)
+    taken = np.flatnonzero(several.rows != 0) if len(rows) > 1 else np.arange(len(several.ids))
+    unit = several.rows[taken] - several.rows[taken[0]]
+    inputs = pack(several, taken, torch.device("cpu"), unit)
+    assert inputs.texts is not None
+    places = [place for row in (rows[1:] or rows) for place in range(len(row))]
+    assert inputs.texts.place.tolist() == places
+    assert inputs.texts.unit.tolist() == [unit for unit, row in enumerate(rows[1:] or rows) for _ in row]
+    of_batch = batch_window_means(torch.from_numpy(scores[taken]), inputs).numpy()
+    np.testing.assert_allclose(of_batch, means[-len(places) :], rtol=1e-5, atol=1e-6)
 
 
 def test_a_literal_special_is_text_unless_asked_for():

@@ -49,10 +49,12 @@ class Asked:
 @dataclass(frozen=True)
 class Cut:
     """What to do with a row that is longer than the model reads. truncate: whether it may lose tokens; otherwise the
-    request is refused. keep_end: whether it loses its beginning."""
+    request is refused. keep_end: whether it loses its beginning. windows: whether a model of vectors that reads long
+    texts in windows does so."""
 
     truncate: bool = False
     keep_end: bool = False
+    windows: bool = True
 
 
 @dataclass(frozen=True)
@@ -138,16 +140,18 @@ class TextModel:
         """Raises Refusal for texts that cannot be used (422), and for one that is too long (413)."""
         try:
             rows = [(where, {"text": text}) for where, text in _named(asked.rows)]
-            sequences = self._embedder.encoded(rows, "text", cut.keep_end)
+            sequences = self._embedder.encoded(rows, "text", cut.keep_end, cut.windows)
         except BertsmithError as error:
             check_texts(asked.texts)
             raise refused(error) from error
         _check_length(sequences, cut, self.max_length, asked.texts)
         return Encoded((), sequences)
 
-    def vectors(self, outputs: Sequence[Vectors], normalize: bool, dimensions: int | None = None) -> Vectors:
+    def vectors(
+        self, encoded: Encoded, outputs: Sequence[Vectors], normalize: bool, dimensions: int | None = None
+    ) -> Vectors:
         """float32[N, H], or the first `dimensions` numbers of each; scaled to length 1 with `normalize`."""
-        found = np.stack(outputs)[:, :dimensions]
+        found = self._embedder.of_texts(np.stack(outputs), encoded.sequences)[:, :dimensions]
         if not normalize:
             return found
         return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12), dtype=np.float32)

@@ -1,18 +1,20 @@
 """A model that gives one vector for each sequence, out of the hidden states of its tokens.
 
-Legend: T token slots, S sequences, H hidden width.
+Legend: T token slots, S sequences, G texts, H hidden width.
 """
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
-from bertsmith.tasks.sequences import Inputs
+from bertsmith.tasks.sequences import Inputs, Sequences, batch_window_means, window_means
 
 Pooling = Literal["mean", "cls", "max"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)
@@ -60,3 +62,18 @@ def pooled(hidden: Tensor, offsets: Tensor, pooling: Pooling) -> Tensor:
     reduce = "max" if pooling == "max" else "sum"
     found = torch.segment_reduce(hidden, reduce, offsets=offsets, axis=0, unsafe=True)
     return found if pooling == "max" else found / offsets.diff()[:, None]
+
+
+def batch_text_vectors(vectors: Tensor, inputs: Inputs) -> Tensor:
+    """A vector of length 1 for each text of a batch, [G, H]: the mean of those of its windows, [S, H], scaled."""
+    means = batch_window_means(vectors, inputs)
+    return means if len(means) == len(vectors) else nn.functional.normalize(means)
+
+
+def text_vectors(vectors: NDArray[np.float32], sequences: Sequences, unit: bool = True) -> NDArray[np.float32]:
+    """A vector for each text of all records, float32[G, H]: the mean of those of its windows, of [S, H]; with `unit`
+    scaled to length 1, as those are. A text of one window keeps its vector as it is."""
+    means, windows = window_means(vectors, sequences), np.diff(sequences.text_starts, append=len(vectors))
+    if unit and (several := windows > 1).any():
+        means[several] /= np.maximum(np.linalg.norm(means[several], axis=1, keepdims=True), 1e-12)
+    return means

@@ -2,7 +2,8 @@
 
 Each choice is a sequence of its own, [CLS] context [SEP] start of the ending, choice [SEP], whose pooled output becomes
 one number; a softmax over the numbers of a row gives its probabilities. Rows may have different numbers of choices.
-Legend: N records, S sequences, U units, C the most choices of a row.
+With windows a long one is several sequences, and its number is the mean of theirs. Legend: N records, S sequences, U
+units, C the most choices of a row.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Self
@@ -43,7 +44,7 @@ from bertsmith.tasks.reading.records import (
 from bertsmith.tasks.report.parts import about_records
 from bertsmith.tasks.report.report import Classified, report_choices
 from bertsmith.tasks.scoring.classes import accuracy
-from bertsmith.tasks.sequences import Inputs, Sequences, encode
+from bertsmith.tasks.sequences import Inputs, Sequences, batch_window_means, encode_several, window_means
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -78,6 +79,7 @@ class Choice(Task):
     most: int = 0
     pairs: bool | None = None
     counts: Mapping[str, int] | None = None
+    overlap: int | None = None
 
     @classmethod
     def wanted(cls, columns: Columns, labelled: bool) -> dict[str, str]:
@@ -126,18 +128,17 @@ class Choice(Task):
 
     @classmethod
     def of_records(cls, records: Sequence[Record], settings: FinetuneSettings) -> Self:
-        if settings.windows:
-            what = "rows of multiple choice are not read in windows"
-            raise BertsmithError(what, "windows", "leave it out; a context that is too long is cut, and counted")
         rows = [record for record in records if isinstance(record, ChoiceRecord)]
         _warn_of_numbers(rows)
         counts = Counter(str(record.label) for record in rows)
         most = max(len(record.choices) for record in rows)
-        return cls(most, are_pairs(records), dict(counts.most_common()))
+        overlap = settings.window_overlap if settings.windows else None
+        return cls(most, are_pairs(records), dict(counts.most_common()), overlap)
 
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:
-        return cls(facts.task.get("most_choices", 0), facts.task.get("pairs"))
+        task = facts.task
+        return cls(task.get("most_choices", 0), task.get("pairs"), overlap=task.get("window_overlap"))
 
     def build(self, config: BertConfig, compute: torch.dtype | None) -> Classifier:
         return Classifier(config, 1, compute)
@@ -145,13 +146,12 @@ class Choice(Task):
     def encode(self, records: Sequence[Record], tokenizer: Tokenizer, max_length: int) -> Sequences:
         if self.pairs is not None:
             check_pairs(records, self.pairs)
-        singles, rows = [], list[int]()
-        for row, record in enumerate(records):
+        pairs = []
+        for record in records:
             assert isinstance(record, ChoiceRecord)
             start = "" if record.text_b is None else f"{record.text_b} "
-            singles += [Record(record.text, start + choice, None, record.where) for choice in record.choices]
-            rows += [row] * len(record.choices)
-        return replace(encode(singles, tokenizer, max_length), rows=np.array(rows, dtype=np.int64))
+            pairs.append([Record(record.text, start + choice, None, record.where) for choice in record.choices])
+        return encode_several(pairs, tokenizer, max_length, self.overlap)
 
     def targets(self, records: Sequence[Record], sequences: Sequences) -> Ints:
         return np.array([record.label for record in records], dtype=np.int64)
@@ -167,10 +167,9 @@ class Choice(Task):
 
     def _choices(self, scores: Tensor, inputs: Inputs, none: float) -> Tensor:
         """The scores of the choices of each unit, [U, C]; `none` behind its last one."""
-        # Sequences of a unit are one after another, so a place is counted from where its unit begins.
-        place = torch.arange(len(scores), device=scores.device) - torch.searchsorted(inputs.unit, inputs.unit)
+        assert inputs.texts is not None
         table = scores.new_full((inputs.units, self.most), none)
-        return table.index_put((inputs.unit, place), scores[:, 0])
+        return table.index_put((inputs.texts.unit, inputs.texts.place), batch_window_means(scores, inputs)[:, 0])
 
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
         return {"accuracy": accuracy(_table(scores, examples.sequences).argmax(1), _truths(examples))}
@@ -197,7 +196,7 @@ class Choice(Task):
         return {}
 
     def facts(self) -> dict[str, Any]:
-        return {"pairs": self.pairs, "most_choices": self.most}
+        return {"pairs": self.pairs, "most_choices": self.most, "window_overlap": self.overlap}
 
     def shown(self, record: Record) -> str:
         return _numbered_texts(record)[int(record.label)]
@@ -205,10 +204,10 @@ class Choice(Task):
     def answers_of(self, scores: Floats, records: Sequence[Record], sequences: Sequences) -> list[Answer]:
         """{"label", "choice", "score", "scores"} for each row: the number of the likeliest choice and its text, its
         probability, and every choice's."""
-        offsets, found = sequences.row_offsets, []
-        for record, start, end in zip(records, offsets[:-1], offsets[1:], strict=True):
+        found = []
+        for record, row in zip(records, _table(scores, sequences), strict=True):
             assert isinstance(record, ChoiceRecord)
-            logits = scores[start:end, 0].astype(np.float64)
+            logits = row[: len(record.choices)].astype(np.float64)
             powers = np.exp(logits - logits.max())
             best, each = int(logits.argmax()), (powers / powers.sum()).tolist()
             found.append({"label": best, "choice": record.choices[best], "score": each[best], "scores": each})
@@ -298,9 +297,9 @@ def _warn_of_numbers(records: Sequence[ChoiceRecord]) -> None:
 
 def _table(scores: Floats, sequences: Sequences) -> Floats:
     """The scores of each record's choices, float32[N, C]; -inf behind its last one."""
-    counts = np.diff(sequences.row_offsets)
+    counts = np.diff(sequences.text_offsets)
     table = np.full((len(counts), int(counts.max())), -np.inf, dtype=np.float32)
-    table[np.arange(table.shape[1]) < counts[:, None]] = scores[:, 0]
+    table[np.arange(table.shape[1]) < counts[:, None]] = window_means(scores, sequences)[:, 0]
     return table
 
 

@@ -37,7 +37,7 @@ from bertsmith.tasks.scoring.calibration import FOLDS, calibrate, calibrated_els
 from bertsmith.tasks.scoring.classes import class_metrics
 from bertsmith.tasks.scoring.resampling import folds_of
 from bertsmith.tasks.scoring.thresholds import HALF, best_threshold, cross_fitted
-from bertsmith.tasks.sequences import Inputs, Sequences, row_means, unit_means
+from bertsmith.tasks.sequences import Inputs, Sequences, batch_window_means, window_means
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 
@@ -158,15 +158,15 @@ class Classify(Task):
         return rows_of_epoch(len(examples.targets), truths_of(examples), self.sampling, seed, epoch)
 
     def loss_of(self, scores: Tensor, inputs: Inputs, targets: Tensor) -> LossSum:
-        return single_label_sum(unit_means(scores, inputs), targets, self.rarity)
+        return single_label_sum(batch_window_means(scores, inputs), targets, self.rarity)
 
     def distilled(
         self, scores: Tensor, teacher: Tensor, inputs: Inputs, targets: Tensor, temperature: float
     ) -> LossSum:
-        return soft_sum(unit_means(scores, inputs), unit_means(teacher, inputs), temperature)
+        return soft_sum(batch_window_means(scores, inputs), batch_window_means(teacher, inputs), temperature)
 
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
-        return self._metrics(self._predicted(row_means(scores, examples.sequences)), truths_of(examples))
+        return self._metrics(self._predicted(window_means(scores, examples.sequences)), truths_of(examples))
 
     def _predicted(self, logits: Floats) -> Ints:
         """The class of each row of scores: the likeliest, or by the threshold of the positive one."""
@@ -191,7 +191,7 @@ class Classify(Task):
 
     def tuned(self, scores: Floats, examples: Examples) -> Self:
         """With the temperature, and the threshold where the user wants one, that suit the dev rows."""
-        logits, true, task = row_means(scores, examples.sequences), truths_of(examples), self
+        logits, true, task = window_means(scores, examples.sequences), truths_of(examples), self
         if self.fits_temperature:
             found = calibrate(logits, true, groups_of(examples.records))
             task = replace(task, temperature=found.temperature)
@@ -215,7 +215,7 @@ class Classify(Task):
         return replace(self, in_weights=True)
 
     def cross_fitted(self, scores: Floats, examples: Examples) -> dict[str, float]:
-        predicted = self._predicted_by_others(row_means(scores, examples.sequences), examples)
+        predicted = self._predicted_by_others(window_means(scores, examples.sequences), examples)
         return {} if predicted is None else self._metrics(predicted, truths_of(examples))
 
     def _predicted_by_others(self, logits: Floats, examples: Examples) -> Ints | None:
@@ -232,7 +232,7 @@ class Classify(Task):
         """The report (`tasks/report`)."""
         if self.in_weights:  # it compares the scores before and after the temperature
             return replace(self, in_weights=False).write(self.temperature * scores, examples, folder)
-        logits, true = row_means(scores, examples.sequences), truths_of(examples)
+        logits, true = window_means(scores, examples.sequences), truths_of(examples)
         about = about_records(examples.part, examples.records)
         by_others = self._predicted_by_others(logits, examples) if about.part == "dev" else None
         predicted, note = (self._predicted(logits), "") if by_others is None else (by_others, CROSS_FITTED)
@@ -278,7 +278,7 @@ class Classify(Task):
 
     def answers_of(self, scores: Floats, records: Sequence[Record], sequences: Sequences) -> list[Answer]:
         """{"label", "score", "scores"} for each row: its class, that class's probability, and every class's."""
-        logits = row_means(scores, sequences)
+        logits = window_means(scores, sequences)
         return [
             {
                 "label": self.names[place],

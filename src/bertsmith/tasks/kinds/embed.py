@@ -1,7 +1,8 @@
 """Vectors of texts, so that like texts have like vectors: learned from pairs, with the other rows for unlike texts.
 
-A row has a text, one that is like it, and perhaps one that is not; each is a sequence of its own. Rows to measure on
-may have a score for each pair instead. Legend: N records, S sequences, K texts of a row, H width of a vector.
+A row has a text, one that is like it, and perhaps one that is not; each is a sequence of its own, or with windows
+several. Rows to measure on may have a score for each pair instead. Legend: N records, G texts of all, S sequences, K
+texts of a row, H width of a vector.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from bertsmith.base.log import log_choice, say
 from bertsmith.model.config import BertConfig
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.embedding.folders import SentenceRules, folder_files, read_rules
-from bertsmith.tasks.embedding.pooling import POOLINGS, Pooling, VectorModel
+from bertsmith.tasks.embedding.pooling import POOLINGS, Pooling, VectorModel, batch_text_vectors, text_vectors
 from bertsmith.tasks.embedding.ranking import NO_TEXT, ranking_losses, ranks_of_like, rows_with_shared_texts
 from bertsmith.tasks.embedding.rows import PairRecord, are_scored, check_alike, pair_of, text_numbers
 from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.parts import about_records, write_doubts, write_intervals
 from bertsmith.tasks.scoring.numbers import number_figures
 from bertsmith.tasks.scoring.resampling import Figures, mean_figures
-from bertsmith.tasks.sequences import Inputs, Sequences, encode
+from bertsmith.tasks.sequences import Inputs, Sequences, encode_several
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -59,6 +60,7 @@ class Embed(Task):
     triplets: int = 0
     shared: int = 0
     last_alone: bool = False
+    overlap: int | None = None
 
     @classmethod
     def reads(cls, config: Mapping[str, Any]) -> bool:
@@ -96,9 +98,6 @@ class Embed(Task):
     @classmethod
     def check(cls, settings: FinetuneSettings) -> None:
         super().check(settings)
-        if settings.windows:
-            what = "texts of embed are not read in windows"
-            raise BertsmithError(what, "windows", "leave it out; a text that is too long is cut, and counted")
         if settings.batch < 2:
             what = "in a step of 1 row there is no text of another row to tell it from"
             raise BertsmithError(what, "batch", "use at least 2; more are better")
@@ -113,14 +112,15 @@ class Embed(Task):
                 raise BertsmithError(what, records[0].where, f"give rows with different texts, or name {name} anew")
         triplets = int(np.count_nonzero(texts[:, 2:] != NO_TEXT))
         shared, last_alone = rows_with_shared_texts(texts), len(records) % settings.batch == 1
-        return cls(rows=len(records), triplets=triplets, shared=shared, last_alone=last_alone)
+        overlap = settings.window_overlap if settings.windows else None
+        return cls(rows=len(records), triplets=triplets, shared=shared, last_alone=last_alone, overlap=overlap)
 
     @classmethod
     def of_folder(cls, facts: FolderFacts) -> Self:
         pooling = facts.task.get("pooling", "mean")
         if pooling not in POOLINGS:
             raise BertsmithError(f"its pooling is {pooling!r}", "task.json", f"use one of {', '.join(POOLINGS)}")
-        return cls(pooling=pooling)
+        return cls(pooling=pooling, overlap=facts.task.get("window_overlap"))
 
     def settled(self, folder: Path, parts: Mapping[str, Examples], settings: FinetuneSettings) -> Self:
         """With the pooling that the folder says, and the figures that the rows to measure on give."""
@@ -158,12 +158,11 @@ class Embed(Task):
         return VectorModel(config, self.pooling, compute)
 
     def encode(self, records: Sequence[Record], tokenizer: Tokenizer, max_length: int) -> Sequences:
-        singles, rows = [], list[int]()
-        for row, record in enumerate(records):
-            own = [text for text in self.texts(record) if text is not None]
-            singles += [Record(text, None, None, record.where) for text in own]
-            rows += [row] * len(own)
-        return replace(encode(singles, tokenizer, max_length), rows=np.array(rows, dtype=np.int64))
+        singles = [
+            [Record(text, None, None, record.where) for text in self.texts(record) if text is not None]
+            for record in records
+        ]
+        return encode_several(singles, tokenizer, max_length, self.overlap)
 
     def targets(self, records: Sequence[Record], sequences: Sequences) -> Ints:
         """A number for each text of a record, int64[N, K]: equal where texts are, but for case and white space."""
@@ -205,6 +204,11 @@ class Embed(Task):
 
     def description(self) -> list[str]:
         found = [f"{self.rows:,} pairs of like texts, {self.triplets:,} of them with an unlike one"]
+        if self.overlap is not None:
+            found.append(
+                "the vector of a long text is the mean of its windows' vectors, scaled to length 1; "
+                "sentence-transformers has no windows, and cuts it"
+            )
         if self.last_alone:
             found.append(
                 "the last step of an epoch has one row, which teaches nothing without another to tell it from; a "
@@ -221,7 +225,7 @@ class Embed(Task):
         return {}
 
     def facts(self) -> dict[str, Any]:
-        return {"pooling": self.pooling}
+        return {"pooling": self.pooling, "window_overlap": self.overlap}
 
     def folder_files(self, config: BertConfig, max_length: int) -> dict[str, Any]:
         return folder_files(SentenceRules(self.pooling, max_length=max_length), config.hidden_size)
@@ -235,11 +239,12 @@ class Embed(Task):
         """{"embedding"} for a row with one text, the H numbers of its vector; {"similarity"} for one with two, their
         cosine."""
         found: list[Answer] = []
-        for record, start in zip(records, sequences.row_offsets[:-1], strict=True):
+        vectors = text_vectors(scores, sequences)
+        for record, first in zip(records, sequences.text_offsets[:-1], strict=True):
             if record.text_b is None:
-                found.append({"embedding": short_numbers(scores[start])})
+                found.append({"embedding": short_numbers(vectors[first])})
             else:
-                found.append({"similarity": float(scores[start].astype(np.float64) @ scores[start + 1])})
+                found.append({"similarity": float(vectors[first].astype(np.float64) @ vectors[first + 1])})
         return found
 
     def cells(self, answer: Answer) -> dict[str, str]:
@@ -250,10 +255,11 @@ class Embed(Task):
 
 def by_row(vectors: Tensor, inputs: Inputs, targets: Tensor) -> Tensor:
     """The vectors of a batch, [S, H], as ranking takes them: [N, K, H], zeros for a missing text. targets: [N, K]."""
-    place = torch.arange(len(vectors), device=vectors.device) - torch.searchsorted(inputs.unit, inputs.unit)
+    assert inputs.texts is not None
     rows, texts = targets.shape
     table = vectors.new_zeros(rows * texts, vectors.shape[1])
-    return table.index_copy(0, inputs.unit * texts + place, vectors).view(rows, texts, vectors.shape[1])
+    places = inputs.texts.unit * texts + inputs.texts.place
+    return table.index_copy(0, places, batch_text_vectors(vectors, inputs)).view(rows, texts, vectors.shape[1])
 
 
 def short_numbers(vector: Floats) -> list[float]:
@@ -264,7 +270,7 @@ def short_numbers(vector: Floats) -> list[float]:
 def _ranks(scores: Floats, examples: Examples) -> Ints:
     targets = np.asarray(examples.targets[np.arange(len(examples.targets))])
     table = np.zeros((*targets.shape, scores.shape[1]), dtype=np.float32)
-    table[targets != NO_TEXT] = scores
+    table[targets != NO_TEXT] = text_vectors(scores, examples.sequences)
     return ranks_of_like(table, targets)
 
 
@@ -281,8 +287,8 @@ def far_off(cosines: NDArray[np.float64], scores: NDArray[np.float64]) -> list[d
 
 
 def _cosines(scores: Floats, sequences: Sequences) -> NDArray[np.float64]:
-    first = scores[sequences.row_offsets[:-1]].astype(np.float64)
-    return np.asarray((first * scores[sequences.row_offsets[:-1] + 1]).sum(1))
+    vectors, first = text_vectors(scores, sequences), sequences.text_offsets[:-1]
+    return np.asarray((vectors[first].astype(np.float64) * vectors[first + 1]).sum(1))
 
 
 def _scores(records: Sequence[Record]) -> NDArray[np.float64]:

@@ -42,7 +42,7 @@ from bertsmith.tasks.scoring.calibration import FOLDS, yes_probabilities
 from bertsmith.tasks.scoring.multilabel import label_metrics
 from bertsmith.tasks.scoring.resampling import folds_of
 from bertsmith.tasks.scoring.thresholds import HALF, LEAST_POSITIVES, best_thresholds, cross_fitted
-from bertsmith.tasks.sequences import Inputs, Sequences, row_means, unit_means
+from bertsmith.tasks.sequences import Inputs, Sequences, batch_window_means, window_means
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 
@@ -164,15 +164,15 @@ class ManyLabels(Task):
         return rows_of_epoch(len(true), rarest, self.sampling, seed, epoch)
 
     def loss_of(self, scores: Tensor, inputs: Inputs, targets: Tensor) -> LossSum:
-        return multi_label_sum(unit_means(scores, inputs), targets, self.rarity)
+        return multi_label_sum(batch_window_means(scores, inputs), targets, self.rarity)
 
     def distilled(
         self, scores: Tensor, teacher: Tensor, inputs: Inputs, targets: Tensor, temperature: float
     ) -> LossSum:
-        return soft_label_sum(unit_means(scores, inputs), unit_means(teacher, inputs), temperature)
+        return soft_label_sum(batch_window_means(scores, inputs), batch_window_means(teacher, inputs), temperature)
 
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
-        predicted = self._predicted(row_means(scores, examples.sequences))
+        predicted = self._predicted(window_means(scores, examples.sequences))
         return label_metrics(predicted, truths_of(examples) > 0)
 
     def _predicted(self, logits: Floats) -> Bools:
@@ -186,7 +186,7 @@ class ManyLabels(Task):
         """
         if self.fits == "half":
             return self
-        p, true = yes_probabilities(row_means(scores, examples.sequences)), truths_of(examples) > 0
+        p, true = yes_probabilities(window_means(scores, examples.sequences)), truths_of(examples) > 0
         found, fold = best_thresholds(p, true), folds_of(len(true), FOLDS, groups_of(examples.records))
         task = replace(self, thresholds=tuple(each.value for each in found))
         sides = (p >= HALF, cross_fitted(p, true, fold), p >= np.array(task.thresholds))
@@ -204,7 +204,7 @@ class ManyLabels(Task):
         return task
 
     def cross_fitted(self, scores: Floats, examples: Examples) -> dict[str, float]:
-        predicted = self._predicted_by_others(row_means(scores, examples.sequences), examples)
+        predicted = self._predicted_by_others(window_means(scores, examples.sequences), examples)
         return {} if predicted is None else label_metrics(predicted, truths_of(examples) > 0)
 
     def _predicted_by_others(self, logits: Floats, examples: Examples) -> Bools | None:
@@ -216,7 +216,7 @@ class ManyLabels(Task):
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The report (`tasks/report`)."""
-        logits, true = row_means(scores, examples.sequences), truths_of(examples) > 0
+        logits, true = window_means(scores, examples.sequences), truths_of(examples) > 0
         about = about_records(examples.part, examples.records)
         by_others = self._predicted_by_others(logits, examples) if about.part == "dev" else None
         predicted, note = (self._predicted(logits), "") if by_others is None else (by_others, CROSS_FITTED)
@@ -257,7 +257,7 @@ class ManyLabels(Task):
 
     def answers_of(self, scores: Floats, records: Sequence[Record], sequences: Sequences) -> list[Answer]:
         """{"labels", "scores"} for each row: the labels that reach their thresholds, and the probability of each."""
-        logits = row_means(scores, sequences)
+        logits = window_means(scores, sequences)
         return [
             {
                 "labels": [name for name, given in zip(self.names, those, strict=True) if given],

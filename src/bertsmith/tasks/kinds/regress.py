@@ -26,7 +26,7 @@ from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.parts import about_records
 from bertsmith.tasks.report.report import report_numbers
 from bertsmith.tasks.scoring.numbers import NUMBER_METRICS
-from bertsmith.tasks.sequences import Inputs, Sequences, row_means, unit_means
+from bertsmith.tasks.sequences import Inputs, Sequences, batch_window_means, window_means
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 
@@ -80,15 +80,15 @@ class Regress(Task):
         return np.array([record.label for record in records], dtype=np.float32)
 
     def loss_of(self, scores: Tensor, inputs: Inputs, targets: Tensor) -> LossSum:
-        return squared_sum(unit_means(scores, inputs)[:, 0], targets)
+        return squared_sum(batch_window_means(scores, inputs)[:, 0], targets)
 
     def distilled(
         self, scores: Tensor, teacher: Tensor, inputs: Inputs, targets: Tensor, temperature: float
     ) -> LossSum:
-        return squared_sum(unit_means(scores, inputs)[:, 0], unit_means(teacher, inputs)[:, 0])
+        return squared_sum(batch_window_means(scores, inputs)[:, 0], batch_window_means(teacher, inputs)[:, 0])
 
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
-        return self._metrics(row_means(scores, examples.sequences)[:, 0], examples)
+        return self._metrics(window_means(scores, examples.sequences)[:, 0], examples)
 
     def _metrics(self, numbers: NDArray[Any], examples: Examples) -> dict[str, float]:
         truths = np.array([record.label for record in examples.records], dtype=np.float64)
@@ -97,7 +97,7 @@ class Regress(Task):
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The report (`tasks/report`)."""
         truths = np.array([record.label for record in examples.records], dtype=np.float64)
-        numbers = row_means(scores, examples.sequences)[:, 0].astype(np.float64)
+        numbers = window_means(scores, examples.sequences)[:, 0].astype(np.float64)
         report_numbers(folder, about_records(examples.part, examples.records), numbers, truths)
 
     def baseline(self, metric: str, examples: Examples) -> float:
@@ -119,7 +119,7 @@ class Regress(Task):
 
     def answers_of(self, scores: Floats, records: Sequence[Record], sequences: Sequences) -> list[Answer]:
         """{"number"} for each row."""
-        return [{"number": float(number)} for number in row_means(scores, sequences)[:, 0]]
+        return [{"number": float(number)} for number in window_means(scores, sequences)[:, 0]]
 
     def cells(self, answer: Answer) -> dict[str, str]:
         return {"predicted_number": f"{answer['number']:.6f}"}

@@ -19,6 +19,7 @@ from bertsmith.tasks.kinds.tag import Tag
 from bertsmith.tasks.reading.records import Columns, read_records
 from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tasks.task import FolderFacts
 from bertsmith.tokens.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
@@ -166,9 +167,35 @@ def test_a_number_is_the_choices_place_and_where_it_may_be_its_text_is_warned_of
     assert "in 1 training rows the label is the number of a choice and the text of another, such as row 1" in said.text
 
 
-def test_windows_are_refused():
-    with pytest.raises(BertsmithError, match="not read in windows"):
-        Choice.of_records(records([2]), FinetuneSettings(windows=True))
+def test_a_long_context_is_read_in_windows_beside_each_choice_and_their_numbers_are_joined_by_their_mean():
+    rows = [
+        {"text": "a b c d e f g h", "choices": ["c d", "b"], "label": 1},
+        {"text": "a", "choices": ["d", "c", "b"], "label": 0},
+    ]
+    made = read_records(rows, reader=Choice)
+    task = Choice.of_records(made, FinetuneSettings(windows=True, window_overlap=1))
+    assert Choice.of_folder(FolderFacts({}, task.facts(), TOKENIZER)).overlap == 1
+    examples = task.examples(made, TOKENIZER, 9)
+    read = [" ".join(PIECES[piece] for piece in ids[1:-1]) for ids in examples.sequences.ids]
+    long = ["a b c d [SEP] c d", "d e f g [SEP] c d", "g h [SEP] c d", "a b c d e [SEP] b", "e f g h [SEP] b"]
+    assert read == [*long, *(f"a [SEP] {choice}" for choice in "dcb")]
+    assert examples.sequences.truncated.rows == 0
+    numbers = [1.0, 2.0, 6.0, -1.0, 2.0, 0.5, 0.0, 3.0]
+    expected = [torch.tensor([3.0, 0.5]), torch.tensor([0.5, 0.0, 3.0])]
+    members, unit = examples.members(np.arange(2))
+    inputs = pack(examples.sequences, members, CPU, unit)
+    model = Given(numbers)
+    found = task.loss(model, inputs, torch.tensor([1, 0]))
+    found.loss.backward()
+    losses = [-torch.log_softmax(row, 0)[right] for row, right in zip(expected, (1, 0), strict=True)]
+    assert found.loss.item() == pytest.approx(sum(losses).item(), rel=1e-6)
+    of_first = torch.softmax(expected[0], 0)[0] / 3
+    assert model.numbers.grad[:3].tolist() == pytest.approx([of_first.item()] * 3, rel=1e-5)
+    scores = np.array(numbers, dtype=np.float32)[:, None]
+    answers = task.answers_of(scores, examples.records, examples.sequences)
+    for answer, row in zip(answers, expected, strict=True):
+        assert answer["scores"] == pytest.approx(torch.softmax(row, 0).tolist(), abs=1e-6)
+    assert task.evaluate(scores, examples) == {"accuracy": 0.0}
 
 
 @pytest.mark.parametrize("kind", [Tag, Qa, Classify])

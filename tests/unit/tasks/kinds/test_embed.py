@@ -8,13 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import pearsonr, spearmanr
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.embedding.pooling import text_vectors
 from bertsmith.tasks.embedding.ranking import NO_TEXT
-from bertsmith.tasks.kinds.embed import Embed, short_numbers
+from bertsmith.tasks.kinds.embed import Embed, by_row, short_numbers
 from bertsmith.tasks.reading.records import Columns, read_records
+from bertsmith.tasks.sequences import pack
 from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tasks.task import FolderFacts
 from bertsmith.tokens.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
@@ -105,11 +109,39 @@ def test_the_description_counts_unlike_and_shared_texts():
 
 @pytest.mark.parametrize(
     ("changes", "what"),
-    [({"windows": True}, "windows"), ({"batch": 1}, "a step of 1 row"), ({"focal": 2.0}, "no focal")],
+    [({"window_overlap": 8}, "set windows too"), ({"batch": 1}, "a step of 1 row"), ({"focal": 2.0}, "no focal")],
 )
 def test_settings_that_it_has_not_are_refused(changes, what):
     with pytest.raises(BertsmithError, match=what):
         Embed.check(replace(SETTINGS, **changes))
+
+
+def test_the_vector_of_a_long_text_is_the_scaled_mean_of_its_windows():
+    rows = [
+        {"text": "a b c d e f g h", "text_b": "a", "label": 1},
+        {"text": "b", "text_b": "h g f e d c b", "label": 0},
+    ]
+    records = read_records(rows, reader=Embed)
+    task = Embed(overlap=1)
+    assert Embed.of_folder(FolderFacts({}, task.facts(), TOKENIZER)).overlap == 1
+    found = replace(task.examples(records, TOKENIZER, 6), part="dev")
+    read = ["".join(PIECES[piece] for piece in ids[1:-1]) for ids in found.sequences.ids]
+    assert read == ["abcd", "defg", "gh", "a", "b", "hgfe", "edcb"]
+    assert found.sequences.truncated.rows == 0
+    vectors = unit_vectors(7)
+    joined = [vectors[:3].mean(0), vectors[3], vectors[4], vectors[5:].mean(0)]
+    expected = np.stack([each / np.linalg.norm(each) for each in joined])
+    assert text_vectors(vectors, found.sequences) == pytest.approx(expected, abs=1e-6)
+    assert text_vectors(vectors, found.sequences)[1:3].tolist() == vectors[3:5].tolist()
+    assert text_vectors(vectors, found.sequences, unit=False) == pytest.approx(np.stack(joined), abs=1e-6)
+    members, unit = found.members(np.arange(2))
+    inputs = pack(found.sequences, members, torch.device("cpu"), unit)
+    table = by_row(torch.from_numpy(vectors), inputs, torch.from_numpy(found.targets))
+    assert table.reshape(4, -1).numpy() == pytest.approx(expected, abs=1e-6)
+    cosines = (expected[::2] * expected[1::2]).sum(1)
+    answers = task.answers_of(vectors, records, found.sequences)
+    assert [each["similarity"] for each in answers] == pytest.approx(cosines.tolist(), abs=1e-6)
+    assert task.evaluate(vectors, found)["pearson"] == pytest.approx(pearsonr(cosines, [1, 0])[0])
 
 
 def test_scores_are_measured_as_scipy_does():

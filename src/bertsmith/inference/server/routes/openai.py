@@ -26,7 +26,7 @@ def openai_routes(service: Service) -> APIRouter:
         check_dimensions(model, body.dimensions)
         asked = Asked(texts := listed(body.input), named("input", zip(texts)))
         encoded, outputs = await service.outputs(request, model, asked, body.cut)
-        vectors = model.vectors(outputs, normalize=True, dimensions=body.dimensions)
+        vectors = model.vectors(encoded, outputs, normalize=True, dimensions=body.dimensions)
         is_base64 = body.encoding_format == "base64"
         forms = map(_base64, vectors) if is_base64 else await numbers(service, request, vectors)
         tokens = int(encoded.sequences.lengths.sum())

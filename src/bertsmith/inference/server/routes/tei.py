@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -68,7 +69,8 @@ def tei_routes(service: Service) -> APIRouter:
         model = _with_vectors(service, request)
         most = service.limits.answer_bytes // (_BYTES_A_NUMBER * model.width)
         asked = Asked(texts := listed(body.inputs), named("inputs", zip(texts)))
-        encoded, states = await service.outputs(request, model, asked, body.cut, model.token_lane, most)
+        cut = replace(body.cut, windows=False)  # a token that two windows share has no one vector
+        encoded, states = await service.outputs(request, model, asked, cut, model.token_lane, most)
         found = await service.in_rows_thread(request, lambda: [list(map(short_numbers, each)) for each in states])
         return await service.answer(request, found, encoded)
 
@@ -174,7 +176,7 @@ async def embeddings(
         raise Refusal(422, f"{what}; leave normalize out, or set it to true")
     asked = Asked(texts, named("inputs", zip(texts)))
     encoded, outputs = await service.outputs(request, model, asked, body.cut)
-    return encoded, model.vectors(outputs, normalize, body.dimensions)
+    return encoded, model.vectors(encoded, outputs, normalize, body.dimensions)
 
 
 def _with_vectors(service: Service, request: Request) -> TextModel:
@@ -200,7 +202,7 @@ async def similarities(
     names = chain([("source_sentence", inputs.source_sentence)], named("sentences", zip(inputs.sentences)))
     asked = Asked([inputs.source_sentence, *inputs.sentences], names)
     encoded, outputs = await service.outputs(request, model, asked, cut)
-    source, *others = model.vectors(outputs, normalize=True).astype(np.float64)
+    source, *others = model.vectors(encoded, outputs, normalize=True).astype(np.float64)
     return encoded, [float(np.clip(each @ source, -1, 1)) for each in others]
 
 

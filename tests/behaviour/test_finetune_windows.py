@@ -1,0 +1,169 @@
+"""Texts that are longer than the model are read in windows, in training, prediction and serving, and nothing is cut."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bertsmith
+from bertsmith import Embedder
+from bertsmith.cli import main
+from bertsmith.inference.embed import VectorOptions
+from bertsmith.inference.predictor import Predictor
+from made_pairs import EXACT, farthest, objective_of, pairs, stepped
+from made_rows import QUICK, WORDS, made_model, rows
+from made_served import serving
+
+TRAIN, DEV = rows(160, 1), rows(60, 2)
+FILLER = " ".join(f"word{number % 20}" for number in range(25))
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_model(tmp_path_factory.mktemp("encoder"))
+
+
+def test_long_texts_are_read_in_windows_and_nothing_is_cut(model: Path, tmp_path: Path) -> None:
+    """The word that decides is the last one, behind what the model reads at once."""
+    filler = " ".join(f"word{number % 20}" for number in range(25))
+    long = [[{**row, "text": f"{filler} {row['text']}"} for row in those] for those in (TRAIN, DEV)]
+    settings = replace(QUICK, windows=True, window_overlap=4, max_length=24, epochs=14)
+    result = bertsmith.finetune("classify", model, *long, tmp_path / "run", settings=settings)
+    assert result.truncated["train"].rows == result.truncated["dev"].rows == 0
+    assert result.mean > 0.9
+    short = replace(QUICK, max_length=24, epochs=1)
+    cut = bertsmith.finetune("classify", model, *long, None, settings=short)
+    assert cut.truncated["train"].rows == 160
+    assert cut.mean <= cut.baseline, "without windows it never sees the word"
+    assert "no better than the best answer that does not look at the text" in cut.line()
+    assert "no better" not in result.line()
+    answers = Predictor(tmp_path / "run", "cpu", precision="fp32")(long[1])
+    right = sum(each["label"] == row["label"] for each, row in zip(answers, DEV, strict=True)) / len(DEV)
+    assert right == pytest.approx(result.mean)
+    assert {each["truncated_tokens"] for each in answers} == {0}
+
+
+def test_windows_that_would_share_more_than_half_are_said(model: Path, said: pytest.LogCaptureFixture) -> None:
+    settings = replace(QUICK, windows=True, window_overlap=13, max_length=24, max_steps=1)
+    bertsmith.finetune("classify", model, TRAIN[:40], DEV, None, settings=settings)
+    assert "windows of 24 tokens share at most half of what they hold of a text, not 13 tokens" in said.text
+
+
+def choices(count: int, seed: int) -> Rows:
+    """Of two or three long choices the one is right whose last word is lovely."""
+    draw, made = random.Random(seed), []
+    for _ in range(count):
+        last = draw.sample(["lovely", "awful", "word29"], 3)
+        last = last[: draw.randrange(2, 4)] if "lovely" in last[:2] else last
+        listed = [f"{FILLER} {word}" for word in last]
+        made.append({"text": " ".join(draw.choices(WORDS, k=4)), "choices": listed, "label": last.index("lovely")})
+    return made
+
+
+def alike(count: int, seed: int) -> Rows:
+    """Pairs behind a beginning that all texts have, which is as long as the model reads."""
+    return [{name: f"{FILLER} {text}" for name, text in row.items()} for row in pairs(count, seed)]
+
+
+@pytest.mark.parametrize(("kind", "made", "metric"), [("choice", choices, "accuracy"), ("embed", alike, "mrr")])
+def test_rows_of_several_long_texts_are_learned_in_windows_and_predicted_so(
+    model: Path,
+    tmp_path: Path,
+    said: pytest.LogCaptureFixture,
+    kind: str,
+    made: Callable[[int, int], Rows],
+    metric: str,
+) -> None:
+    train, dev = made(160, 1), made(40, 2)
+    settings = replace(QUICK, windows=True, window_overlap=4, max_length=24, epochs=14)
+    result = bertsmith.finetune(kind, model, train, dev, tmp_path / "run", settings=settings)
+    assert result.truncated["train"].rows == result.truncated["dev"].rows == 0
+    cut = bertsmith.finetune(kind, model, train, dev, None, settings=replace(QUICK, max_length=24, epochs=3))
+    assert cut.truncated["train"].rows == 160
+    assert result.mean > 0.9 > cut.mean + 0.2
+    predictor = Predictor(tmp_path / "run", "cpu", precision="fp32")
+    assert predictor.evaluate(predictor.examples(dev))[metric] == pytest.approx(result.mean)
+    answers = predictor([{key: value for key, value in row.items() if key != "label"} for row in dev])
+    assert {each["truncated_tokens"] for each in answers} == {0}
+    assert ("sentence-transformers has no windows" in said.text) == (kind == "embed")
+    if kind == "choice":
+        right = [each["label"] == row["label"] for each, row in zip(answers, dev, strict=True)]
+        assert sum(right) / len(right) == pytest.approx(result.mean)
+        return
+    alone = Embedder(tmp_path / "run", "cpu", precision="fp32")
+    first, second = (alone([row[name] for row in dev]) for name in dev[0])
+    assert [each["similarity"] for each in answers] == pytest.approx((first * second).sum(1).tolist(), abs=1e-5)
+
+
+def test_a_step_of_pairs_in_windows_is_the_same_however_it_is_cut_up(model: Path) -> None:
+    settings = replace(EXACT, windows=True, window_overlap=2)
+    whole, step = objective_of(model, 9999, settings=settings, max_length=8)
+    assert len(step.micro_batches) == 1
+    assert len(step.micro_batches[0].examples.sequences.ids) > len(step.micro_batches[0].examples.sequences.text_starts)
+    gradients, figures = stepped(whole, step)
+    parts, step = objective_of(model, 160, settings=settings, max_length=8)
+    assert len(step.micro_batches) == 4
+    found, its_figures = stepped(parts, step)
+    assert its_figures == pytest.approx(figures, rel=1e-5)
+    assert farthest(found, gradients) < 1e-5
+
+
+@pytest.fixture(scope="module")
+def in_windows(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of vectors of texts in windows of 12 tokens."""
+    run = tmp_path_factory.mktemp("vectors") / "run"
+    settings = replace(QUICK, windows=True, window_overlap=4, max_length=12, epochs=1)
+    bertsmith.finetune("embed", model, pairs(48, 1), pairs(16, 2), run, settings=settings)
+    return run
+
+
+def test_vectors_of_long_texts_are_joined_wherever_they_are_asked_for(in_windows: Path, tmp_path: Path) -> None:
+    texts = ["lovely", " ".join(WORDS[:25]), f"{FILLER} awful"]
+    embedder = Embedder(in_windows, "cpu", precision="fp32")
+    # Windows of 10 words that share 4, as texts of their own.
+    spans = [texts[1].split()[start : start + 10] for start in (0, 6, 12, 18)]
+    parts = embedder([" ".join(words) for words in spans])
+    mean = parts.mean(0)
+    expected = embedder(texts)
+    assert expected[1] == pytest.approx(mean / np.linalg.norm(mean), abs=1e-6)
+    assert np.abs(expected[2] - embedder([FILLER])[0]).max() > 1e-3, "the end of a text changes its vector"
+    rows_file = tmp_path / "rows.jsonl"
+    rows_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    on_cpu = ["--device", "cpu", "--precision", "fp32"]
+    for out in ("v.npy", "v.jsonl"):
+        assert main(["embed", str(in_windows), str(rows_file), "--out", str(tmp_path / out), *on_cpu]) == 0
+    assert np.load(tmp_path / "v.npy", allow_pickle=False) == pytest.approx(expected, abs=1e-6)
+    lines = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert np.array([line["embedding"] for line in lines]) == pytest.approx(expected, abs=1e-6)
+    assert [line["truncated_tokens"] for line in lines] == [0, 0, 0]
+    unscaled = Embedder(in_windows, "cpu", precision="fp32", vectors=VectorOptions(unit=False))
+    assert unscaled([texts[1]])[0] == pytest.approx(unscaled([" ".join(words) for words in spans]).mean(0), abs=1e-5)
+    with serving({"vectors": in_windows / "model"}, "--precision", "fp32") as served:
+        status, found, headers = served.ask("/embed", {"inputs": texts})
+        assert (status, "x-truncated-tokens" in headers) == (200, False)
+        assert np.array(found) == pytest.approx(expected, abs=1e-5)
+        body = {"source_sentence": texts[0], "sentences": texts}
+        status, found, _ = served.ask("/similarity", {"inputs": body})
+        assert found == pytest.approx((expected @ expected[0]).tolist(), abs=1e-5)
+        status, found, _ = served.ask("/v1/embeddings", {"model": "vectors", "input": texts})
+        assert np.array([each["embedding"] for each in found["data"]]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_vectors_of_tokens_are_those_of_one_window_and_what_is_cut_is_told(in_windows: Path) -> None:
+    text = " ".join(WORDS[:25])
+    layers = Embedder(in_windows, "cpu", vectors=VectorOptions(layers=(-1,)))
+    vectors, sequences = layers.embed([("row 1", text)])
+    assert (len(vectors), sequences.row_lost_tokens.tolist()) == (12, [15])
+    with serving({"vectors": in_windows / "model"}) as served:
+        status, found, _ = served.ask("/embed_all", {"inputs": [text]})
+        assert (status, "15 tokens more" in str(found["error"])) == (413, True)
+        status, found, headers = served.ask("/embed_all", {"inputs": [text], "truncate": True})
+        assert (status, len(found[0]), headers["x-truncated-tokens"]) == (200, 12, "15")
