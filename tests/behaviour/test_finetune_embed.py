@@ -22,8 +22,12 @@ from made_rows import QUICK, made_model
 from made_runs import OF_THE_CLOCK, figures, weights
 
 TRAIN, DEV, SCORED, TEST = pairs(97, 1, negatives=True), pairs(40, 2), scored_pairs(40, 3), pairs(9, 4)
-# 97 rows in steps of 24: the last step of an epoch has one row. Most steps are cut into several micro-batches.
-SETTINGS = replace(EXACT, epochs=2, learning_rate=1e-3, micro_batch_tokens=200, log_every=2, save_every=2, keep=2)
+# 97 rows in steps of 24: the last step of an epoch has one row. Most steps are cut into several micro-batches, and
+# texts of more than 8 words are read in windows.
+SETTINGS = replace(
+    EXACT, epochs=2, learning_rate=1e-3, micro_batch_tokens=200, log_every=2, save_every=2, keep=2,
+    windows=True, window_overlap=2, max_length=10,
+)  # fmt: skip
 DROPPING = replace(SETTINGS, dropout=0.2, attention_dropout=0.1)
 STEPS = 2 * 5
 CLOSE = 1e-5

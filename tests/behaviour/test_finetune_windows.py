@@ -33,8 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_long_texts_are_read_in_windows_and_nothing_is_cut(model: Path, tmp_path: Path) -> None:
     """The word that decides is the last one, behind what the model reads at once."""
-    filler = " ".join(f"word{number % 20}" for number in range(25))
-    long = [[{**row, "text": f"{filler} {row['text']}"} for row in those] for those in (TRAIN, DEV)]
+    long = [[{**row, "text": f"{FILLER} {row['text']}"} for row in those] for those in (TRAIN, DEV)]
     settings = replace(QUICK, windows=True, window_overlap=4, max_length=24, epochs=14)
     result = bertsmith.finetune("classify", model, *long, tmp_path / "run", settings=settings)
     assert result.truncated["train"].rows == result.truncated["dev"].rows == 0

@@ -95,6 +95,9 @@ class Embedder:
         config = read_config(folder)
         self.rules = rules = _rules(folder, self.options)
         self.max_length = _length(self.options.max_length, rules.max_length, config.max_position_embeddings)
+        if self.overlap is not None:
+            share = min(self.overlap, (self.max_length - 2) // 2)
+            log_choice("long texts", f"windows of {self.max_length} tokens that share {share}", f"{folder} says so")
         self.width = config.hidden_size
         self.tokenizer = load_tokenizer(folder, config)
         if rules.lowercase and not self.tokenizer.lowercase:

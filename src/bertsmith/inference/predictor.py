@@ -274,6 +274,10 @@ def read_task(path: Path) -> Trained:
     if length is not None and (type(length) is not int or length < _LEAST_LENGTH):
         wanted = f"a whole number from {_LEAST_LENGTH}"
         raise BertsmithError(f"this file does not describe a task: max_length is {length!r}, not {wanted}", path, fix)
+    overlap = task.get("window_overlap")
+    if overlap is not None and (type(overlap) is not int or overlap < 0):
+        what = f"this file does not describe a task: window_overlap is {overlap!r}, not a whole number from 0"
+        raise BertsmithError(what, path, fix)
     if not isinstance(task.get("pairs"), bool | None):
         raise BertsmithError(f"this file does not describe a task: pairs is {task['pairs']!r}", path, fix)
     try:

@@ -184,21 +184,25 @@ def encode(
     overlap: int | None = None,
     cut: Cut = truncated_lengths,
     keep_end: bool = False,
+    groups: Ints | None = None,
 ) -> Sequences:
     """The sequences of records, at most `max_length` tokens each.
 
     What is too long loses tokens at the end of the longer text (with `keep_end`, at its beginning), one by one, as in
     Google's run_classifier.py; with `overlap` a single text, or the longer of two, is read in windows that share so
     many tokens. literal_specials: "[MASK]" in a text becomes the mask's id. cut: another rule for what is too long.
+    groups: int64[N], ascending from 0; of the records of a group, the longest texts decide which one is the longer.
     """
     firsts = tokenizer.encode_ids([record.text for record in records], literal_specials)
     texts_b = [record.text_b for record in records if record.text_b is not None]
-    seconds = iter(tokenizer.encode_ids(texts_b, literal_specials))
+    given = iter(tokenizer.encode_ids(texts_b, literal_specials))
+    seconds = [None if record.text_b is None else next(given) for record in records]
+    in_first = _longer_is_first(firsts, seconds, groups)
     made: list[tuple[Ints, int, int]] = []
     rows: list[int] = []
-    for row, (record, first) in enumerate(zip(records, firsts, strict=True)):
-        parts = [first] if record.text_b is None else [first, next(seconds)]
-        sequences = _sequences_of(parts, max_length, overlap, cut, keep_end)
+    for row, (first, second, windowed) in enumerate(zip(firsts, seconds, in_first, strict=True)):
+        parts = [first] if second is None else [first, second]
+        sequences = _sequences_of(parts, max_length, None if overlap is None else (windowed, overlap), cut, keep_end)
         made += [(_joined(each, tokenizer.special), len(each[0]) + 2, lost) for each, lost in sequences]
         rows += [row] * len(sequences)
     first_segments = [first for _, first, _ in made]
@@ -211,35 +215,52 @@ def encode_several(
     records: Sequence[Sequence[Record]], tokenizer: Tokenizer, max_length: int, overlap: int | None = None
 ) -> Sequences:
     """The sequences of records that have several texts, or pairs of texts, each given as a record of its own: as of
-    `encode`, with the `texts` that they are of."""
-    found = encode([text for record in records for text in record], tokenizer, max_length, overlap=overlap)
+    `encode`, with the `texts` that they are of. All pairs of a record have their windows in the same text, the first or
+    the second."""
     counts = np.array([len(record) for record in records], dtype=np.int64)
     rows = np.repeat(np.arange(len(counts)), counts)
+    every = [text for record in records for text in record]
+    found = encode(every, tokenizer, max_length, overlap=overlap, groups=rows)
     places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     return replace(found, rows=rows[found.rows], texts=places[found.rows])
 
 
-Parts = list[NDArray[np.unsignedinteger[Any]]]
+Ids = NDArray[np.unsignedinteger[Any]]
+
+
+def _longer_is_first(firsts: Sequence[Ids], seconds: Sequence[Ids | None], groups: Ints | None) -> list[bool]:
+    lengths = np.array(
+        [(len(a), 0 if b is None else len(b)) for a, b in zip(firsts, seconds, strict=True)], dtype=np.int64
+    ).reshape(-1, 2)
+    if groups is not None and len(groups):
+        starts = np.flatnonzero(np.diff(groups, prepend=-1))
+        lengths = np.maximum.reduceat(lengths, starts)[groups]
+    return [bool(first > second) for first, second in lengths]
 
 
 def _sequences_of(
-    parts: Parts, max_length: int, overlap: int | None, cut: Cut, keep_end: bool
-) -> list[tuple[Parts, int]]:
-    """The sequences of a record of one or two texts, with the tokens that each has lost."""
+    parts: list[Ids], max_length: int, windows: tuple[bool, int] | None, cut: Cut, keep_end: bool
+) -> list[tuple[list[Ids], int]]:
+    """The sequences of a record of one or two texts, with the tokens that each has lost. windows: whether the first of
+    two is read in them, and how many tokens they share."""
     lengths, room = [len(part) for part in parts], max_length - 1 - len(parts)
-    in_windows = overlap is not None and sum(lengths) > room
-    longer = int(lengths[-1] >= lengths[0]) * (len(parts) - 1)
-    sizes = list(cut(lengths[0], sum(lengths[1:]), room)[: len(parts)])
-    if in_windows:
-        # The shorter of two texts is in every window; where it takes more than half of the room, it is cut.
-        sizes = [length if place == longer else min(length, room // 2) for place, length in enumerate(lengths)]
-    kept = [part[len(part) - size :] if keep_end else part[:size] for part, size in zip(parts, sizes, strict=True)]
-    lost = sum(lengths) - sum(sizes)
-    if overlap is None or not in_windows:
-        return [(kept, lost)]
-    spans = spread(sizes[longer], room - sum(sizes) + sizes[longer], overlap)
-    windows = [[*kept[:longer], kept[longer][start:end], *kept[longer + 1 :]] for start, end in spans]
-    return [(window, 0 if number else lost) for number, window in enumerate(windows)]
+
+    def kept(sizes: Sequence[int]) -> list[Ids]:
+        return [part[len(part) - size :] if keep_end else part[:size] for part, size in zip(parts, sizes, strict=True)]
+
+    if windows is None or sum(lengths) <= room:
+        sizes = cut(lengths[0], sum(lengths[1:]), room)[: len(parts)]
+        return [(kept(sizes), sum(lengths) - sum(sizes))]
+    in_first, overlap = windows
+    place = 0 if in_first else len(parts) - 1
+    # The other of two texts is in every window; where it takes more than half of the room, it is cut.
+    whole = kept([length if each == place else min(length, room // 2) for each, length in enumerate(lengths)])
+    lost, others = sum(lengths) - sum(map(len, whole)), sum(map(len, whole)) - lengths[place]
+    windows_of_it = [whole[place][start:end] for start, end in spread(lengths[place], room - others, overlap)]
+    return [
+        ([*whole[:place], window, *whole[place + 1 :]], 0 if number else lost)
+        for number, window in enumerate(windows_of_it)
+    ]
 
 
 def spread(length: int, most: int, overlap: int) -> list[tuple[int, int]]:
@@ -250,7 +271,7 @@ def spread(length: int, most: int, overlap: int) -> list[tuple[int, int]]:
     return [(start, min(start + most, length)) for start in starts]
 
 
-def _joined(parts: Parts, special: SpecialIds) -> Ints:
+def _joined(parts: Sequence[Ids], special: SpecialIds) -> Ints:
     pieces = [np.array([special.cls])]
     for part in parts:
         pieces += [part.astype(np.int64), np.array([special.sep])]
@@ -313,9 +334,10 @@ def batch_window_means(scores: Tensor, inputs: Inputs) -> Tensor:
     of, count = (inputs.unit, inputs.units) if texts is None else (texts.of, len(texts.unit))
     if count == len(scores):
         return scores
-    # A product, because adding by index has no fixed order on a GPU.
-    member = torch.nn.functional.one_hot(of, count).T.to(scores.dtype)
-    return member @ scores / member.sum(1, keepdim=True)
+    offsets = torch.searchsorted(of, torch.arange(count + 1, device=of.device))
+    # Not by adding at an index, which has no fixed order on a GPU. `unsafe` leaves out a check that would wait for it.
+    sums = torch.segment_reduce(scores, "sum", offsets=offsets, axis=0, unsafe=True)
+    return sums / offsets.diff()[:, None]
 
 
 def window_means(scores: NDArray[np.float32], sequences: Sequences) -> NDArray[np.float32]:
@@ -323,7 +345,7 @@ def window_means(scores: NDArray[np.float32], sequences: Sequences) -> NDArray[n
     starts = sequences.text_starts
     if len(starts) == len(scores):
         return scores
-    sums = np.add.reduceat(scores.astype(np.float64), starts)
+    sums = np.add.reduceat(scores, starts, dtype=np.float64)
     return (sums / np.diff(starts, append=len(scores))[:, None]).astype(np.float32)
 
 

@@ -135,6 +135,16 @@ def test_records_of_several_texts_have_the_windows_of_each_and_a_mean_of_each(ro
     np.testing.assert_allclose(of_batch, means[-len(places) :], rtol=1e-5, atol=1e-6)
 
 
+def test_pairs_of_one_record_have_their_windows_in_the_same_text():
+    pairs = [("a b c d e f", "a b c d e"), ("a b c d e f", "b c d e f g h")]
+    several = encode_several([[record(*pair) for pair in pairs], [record(*pairs[0])]], TOKENIZER, 11, 0)
+    read = [" ".join(PIECES[piece] for piece in ids[1:-1]) for ids in several.ids]
+    by_choice = ["a b c d [SEP] a b c d", "a b c d [SEP] e", "a b c d [SEP] b c d e", "a b c d [SEP] f g h"]
+    assert read == [*by_choice, "a b c d [SEP] a b c d", "e f [SEP] a b c d"]
+    assert several.texts.tolist() == [0, 0, 1, 1, 0, 0]
+    assert several.lost_tokens.tolist() == [2, 0, 2, 0, 1, 0]
+
+
 def test_a_literal_special_is_text_unless_asked_for():
     assert MASK not in encode([record("a [MASK] b")], TOKENIZER, 20).ids[0]
     assert encode([record("a [MASK] b")], TOKENIZER, 20, literal_specials=True).ids[0].tolist() == [2, 5, 4, 6, 3]

@@ -201,4 +201,6 @@ def _check_length(sequences: Sequences, cut: Cut, max_length: int, texts: Named 
     row = int(np.flatnonzero(lost)[0])
     name = next((name for name, _ in islice(texts, row, None)), f"row {row + 1}")
     what = f"{name} has {int(lost[row]):,} tokens more than the {max_length:,} that the model reads"
+    if np.count_nonzero(sequences.rows == row) > 1:
+        what = f"the shorter text of {name} takes {int(lost[row]):,} tokens too many of the windows that it is read in"
     raise Refusal(413, f"{what}; shorten it, or set truncate to true")

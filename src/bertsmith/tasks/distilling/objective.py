@@ -75,6 +75,7 @@ class DistilObjective(TaskObjective):
             return self.task.loss_of(scores, inputs, targets)
         labelled = torch.from_numpy(which).to(scores.device)
         # Rows are made of texts only, for which a model has scores by sequence; these are numbered anew.
+        assert inputs.texts is None
         of_labelled = labelled[inputs.unit]
         unit = (labelled.cumsum(0) - 1)[inputs.unit[of_labelled]]
         part = replace(inputs, unit=unit, units=int(which.sum()))

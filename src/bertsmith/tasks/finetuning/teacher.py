@@ -11,7 +11,7 @@ from torch import nn
 from bertsmith.base import files
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say
+from bertsmith.base.log import say, warn
 from bertsmith.model.distillation import maps
 from bertsmith.model.distillation.layers import layer_pairs
 from bertsmith.model.encoder import Encoder
@@ -69,6 +69,9 @@ def _check_same(task: Task, teacher: Task, where: str) -> None:
     if teacher.pairs is not None and task.pairs is not None and teacher.pairs != task.pairs:
         counts = ["two texts" if each.pairs else "one text" for each in (teacher, task)]
         raise BertsmithError(f"the teacher reads {counts[0]} a row, and the rows have {counts[1]}", where, _FIX)
+    if (teacher.overlap is None) != (task.overlap is None):
+        ways = ["cut" if each.overlap is None else "read in windows" for each in (teacher, task)]
+        warn(f"long texts were {ways[0]} when the teacher was trained, and are {ways[1]} here, for both models")
 
 
 def _tell(work: Work, pairs: tuple[tuple[int, int], ...]) -> None:

@@ -150,7 +150,7 @@ def _trial(measuring: Measuring, clock: Clock) -> tuple[dict[str, Timed], float]
     """One rank's share of the measurement, and the seconds that it takes to update a parameter."""
     config, device = measuring.config, measuring.device
     compute = None if device.compute == torch.float32 else device.compute
-    layers = min(_LAYERS, config.num_hidden_layers)
+    layers = min(_layers(config), config.num_hidden_layers)
     model = PretrainingModel(replace(config, num_hidden_layers=layers), compute)
 
     def a_token(lengths: Lengths) -> float:
@@ -168,6 +168,15 @@ def _trial(measuring: Measuring, clock: Clock) -> tuple[dict[str, Timed], float]
         one = a_token(measuring.lengths[name])
         rest = max(one - (first - one) / (layers - 1), 0.0)
     return {name: Timed(max(each - rest, 0.0) / layers, rest) for name, each in whole.items()}, update
+
+
+def _layers(config: BertConfig) -> int:
+    """How many are timed: of the widest models two, so that a plan of two ranks takes less than ten seconds."""
+    return _LAYERS if _flop_of_token(config) * _LEAST_TOKENS <= 2 * _FLOP else _LAYERS - 1
+
+
+def _flop_of_token(config: BertConfig) -> float:
+    return Batch(1, 0, 0, 0).flop(replace(config, num_hidden_layers=_LAYERS))
 
 
 def _best(work: Callable[[], object], clock: Clock) -> float:
@@ -195,8 +204,7 @@ def _pass(model: PretrainingModel, inputs: PretrainInputs, masking: MaskingSetti
 def _inputs(config: BertConfig, lengths: Lengths, masking: MaskingSettings | None) -> PretrainInputs:
     """A micro-batch of random pieces with the stretch's lengths: few for a second, many enough for full speed."""
     draw = np.random.default_rng(0)
-    of_a_token = Batch(1, 0, 0, 0).flop(replace(config, num_hidden_layers=_LAYERS))
-    wanted = int(min(_MOST_TOKENS, max(_LEAST_TOKENS, _FLOP / of_a_token)))
+    wanted = int(min(_MOST_TOKENS, max(_LEAST_TOKENS, _FLOP / _flop_of_token(config))))
     mean = float(lengths.values.mean())
     count = max(2, round(wanted / mean))
     chosen: Ints = np.quantile(lengths.values, (np.arange(count) + 0.5) / count).astype(np.int64)
