@@ -318,6 +318,10 @@ def test_a_tuned_threshold_is_used_by_everything(tuned):
         ("regress", {"labels": "0,1,2"}, "regress has no labels"),
         ("classify", {"doc_stride": 64}, "classify has no doc stride"),
         ("classify", {"window_overlap": 8}, "long texts are cut, not read in windows"),
+        ("classify", {"columns": Columns(question="text")}, "classify has no --columns.question"),
+        ("regress", {"columns": Columns(label_separator=";")}, "regress has no --columns.label-separator"),
+        ("regress", {"columns": Columns(id="number")}, "no training row has a column 'number'"),
+        ("regress", {"frozen_layers": 1, "reinitialised_layers": 2}, "so that some are both"),
         ("classify", {"metric": "subset_accuracy"}, "subset_accuracy is of rows with several labels"),
         ("classify", {"thresholds": "tuned"}, "one of 3"),
     ],
@@ -329,7 +333,10 @@ def test_settings_that_do_not_fit_are_refused(model, tmp_path, task, settings, w
     assert not (tmp_path / "run" / "model").exists()
 
 
-@pytest.mark.parametrize("wrong", [{"focal": -1.0}, {"label_smoothing": 1.0}, {"focal": 1.0, "label_smoothing": 0.1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"focal": -1.0}, {"label_smoothing": 1.0}, {"focal": 1.0, "label_smoothing": 0.1}, {"bad_share": 0.1}],
+)
 def test_wrong_numbers_are_named(wrong):
     with pytest.raises(BertsmithError, match=next(iter(wrong))):
         FinetuneSettings(**wrong)

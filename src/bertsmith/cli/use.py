@@ -299,6 +299,8 @@ def _evaluate(call: Call) -> None:
         files.check_file(out)
     if flags.null_scores is not None and flags.model.suffix != ".json":
         raise BertsmithError("--null-scores belongs to a predictions.json", flags.model, "leave it out")
+    if flags.skip_bad_rows is None and flags.bad_share != EvaluateFlags.bad_share:
+        raise BertsmithError("--bad-share is for --skip-bad-rows, which leaves rows out", call.prog, "give both")
     columns = flags.columns.given(call.prog)
     found: Evaluated | BenchmarkScore | MinimalPairsScore
     if flags.data is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ from bertsmith.tasks.reading.pairs import check_pairs, with_as_many_texts
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering, architecture_of
 from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer, window_means
-from bertsmith.tasks.settings import check_read
+from bertsmith.tasks.settings import COLUMNS_READ_BY, changed_columns, check_read
 from bertsmith.tasks.task import Answer, Answering, Examples, Floats, FolderFacts, NotFiniteError, Task
 from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, model_folder, read_config
 
@@ -34,18 +34,7 @@ _LEAST_LENGTH = 4  # [CLS], [SEP] and [SEP] leave one piece of a pair
 TRUNCATED = "truncated_tokens"
 LISTS_BEST = ("qa", "masked words")
 """The kinds of models whose answers list the n best."""
-_TEXTS = ("classify", "regress", "score", "choice", "embed", "masked words")
-_READ_BY: dict[str, tuple[str, ...]] = {
-    "--n-best": LISTS_BEST,
-    **dict.fromkeys(("--columns.question", "--columns.context", "--columns.answers"), ("qa",)),
-    **dict.fromkeys(("--columns.tokens", "--columns.tags", "--columns.tag-names", "--columns.spans"), ("tag",)),
-    "--columns.choices": ("choice",),
-    "--columns.negative": ("embed",),
-    "--columns.label-separator": ("classify",),
-    "--columns.label": ("classify", "regress", "choice", "embed"),
-    "--columns.text": (*_TEXTS, "tag"),
-    "--columns.text-b": _TEXTS,
-}
+_READ_BY = {"--n-best": LISTS_BEST, **COLUMNS_READ_BY}
 """Flags that not every kind of model reads, and the kinds that do."""
 
 
@@ -92,9 +81,7 @@ class Predictor:
             self._task: Answering = kind.of_folder(about)
         except BertsmithError as error:  # which names a file of the folder, and there may be several folders
             raise BertsmithError(error.what, folder / error.where, error.fix) from error
-        named = [each.name for each in fields(Columns)]
-        named = [name for name in named if getattr(self.columns, name) != getattr(trained.columns, name)]
-        given = [f"--columns.{name.replace('_', '-')}" for name in named] + ["--n-best"] * (top is not None)
+        given = changed_columns(self.columns, trained.columns) + ["--n-best"] * (top is not None)
         check_read(self.kind, given, _READ_BY, folder)
         run_by = {"backend": backend, "device": device, "precision": precision}
         self._model, self._runner, facts = ready_model(
@@ -116,7 +103,9 @@ class Predictor:
         """The same for rows that come with their names for messages ("file:line")."""
         records, sequences = self.encoded(rows)
         if sequences.truncated.rows:
-            say(f"{sequences.truncation()} (the model reads {self.max_length})")
+            trained_so = isinstance(self._task, Task) and self._task.overlap is None
+            remedy = "; one that is fine-tuned with --windows reads long texts whole" if trained_so else ""
+            say(f"{sequences.truncation()} (the model reads {self.max_length}{remedy})")
         try:
             return self.answered(self.outputs(sequences), records, sequences) if records else []
         except NotFiniteError as error:

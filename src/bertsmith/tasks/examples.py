@@ -16,7 +16,7 @@ from bertsmith.tasks.reading.bad_rows import BadRow, SkippedRows, pass_over, rai
 from bertsmith.tasks.reading.files import is_pipe, name_of
 from bertsmith.tasks.reading.overlap import text_key
 from bertsmith.tasks.reading.parts import Parts, hold_out, read_parts, warn_of_copies, warn_of_groups
-from bertsmith.tasks.reading.records import Record, Source, unused_columns
+from bertsmith.tasks.reading.records import Columns, Record, Source, unused_columns
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Examples, Task
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -75,6 +75,9 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
     """The records of all parts, those to learn from as far as they can be. Logs what was found about them."""
     skipped = None if settings.skip_bad_rows is None else SkippedRows(settings.bad_share)
     records = read_parts(sources, settings.columns, kind, skipped)
+    if settings.columns.id != Columns.id and all(record.id is None for record in records["train"]):
+        what = f"no training row has a column '{settings.columns.id}'"
+        raise BertsmithError(what, "columns.id", "name the column that names rows, or leave it out")
     kind.check_labels(records["train"], settings)
     told: list[str] = []
     for part, source in sources.items():

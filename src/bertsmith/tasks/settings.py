@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +12,7 @@ from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.sampling import Sampling
 
 # Settings that not every kind of task reads, and the kinds that do.
+_BAD_SHARE = 0.5
 _OF_RARE = ("class_weights", "focal", "sampling", "label_smoothing")
 _OF_CLASSES = ("positive", "negative_label", "many_labels", "temperature", "thresholds")
 _OF_ANSWERS = ("doc_stride", "max_query_length", "n_best", "max_answer_length", "unanswerable", "null_threshold")
@@ -21,6 +22,18 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     "labels": ("classify", "tag"),
     "window_overlap": ("classify", "regress", "tag", "choice", "embed"),
 }
+_OF_TEXTS = ("classify", "regress", "score", "choice", "embed", "masked words")
+COLUMNS_READ_BY: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("--columns.question", "--columns.context", "--columns.answers"), ("qa",)),
+    **dict.fromkeys(("--columns.tokens", "--columns.tags", "--columns.tag-names", "--columns.spans"), ("tag",)),
+    "--columns.choices": ("choice",),
+    "--columns.negative": ("embed",),
+    "--columns.label-separator": ("classify",),
+    "--columns.label": ("classify", "regress", "choice", "embed"),
+    "--columns.text": (*_OF_TEXTS, "tag"),
+    "--columns.text-b": _OF_TEXTS,
+}
+"""Columns that not every kind of model reads, and the kinds that do."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +155,7 @@ class FinetuneSettings:
     --columns.group; then 0.2 by default."""
     skip_bad_rows: str | None = None
     """Leave out rows that cannot be used, and write them to this file as JSON lines, each with the reason."""
-    bad_share: float = 0.5
+    bad_share: float = _BAD_SHARE
     """The largest share of the rows of a file that --skip-bad-rows may leave out."""
     columns: Columns = field(default_factory=Columns)
     """Where text and label stand; those that the rows lack are inferred."""
@@ -171,6 +184,8 @@ class FinetuneSettings:
         share = self.dev_share
         _demand(share is None or 0 < share < 1, "dev_share", share or 0, "a share between 0 and 1")
         _demand(0 < self.bad_share <= 1, "bad_share", self.bad_share, "a share above 0, up to 1")
+        alone = self.skip_bad_rows is None and self.bad_share != _BAD_SHARE
+        _demand(not alone, "bad_share", self.bad_share, "it with skip_bad_rows, which leaves rows out")
         for name in ("dropout", "attention_dropout"):
             _demand(0 <= getattr(self, name) < 1, name, getattr(self, name), "a share from 0 to below 1")
         _demand(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "a share from 0 to below 1")
@@ -184,6 +199,7 @@ class FinetuneSettings:
         """Raises BertsmithError for a setting that a kind of task does not read."""
         plain, where = FinetuneSettings(), "fine-tuning settings"
         check_read(kind, [name for name in _READ_BY if getattr(self, name) != getattr(plain, name)], _READ_BY, where)
+        check_read(kind, changed_columns(self.columns, plain.columns), COLUMNS_READ_BY, where)
         if self.window_overlap != plain.window_overlap and not (self.windows or always_in_windows):
             what = f"window_overlap is {self.window_overlap}, but long texts are cut, not read in windows"
             raise BertsmithError(what, where, "set windows too (--windows), or leave it out")
@@ -244,6 +260,12 @@ class DistillSettings(FinetuneSettings):
         if self.augment and not (self.label_augmented or self.logits_weight or self.hidden_weight):
             what = "nothing would be learned from the made rows: they have no label, and the teacher no weight"
             raise BertsmithError(what, where, "set label_augmented, or a weight of the teacher's")
+
+
+def changed_columns(columns: Columns, others: Columns) -> list[str]:
+    """The flags of the columns in which the first ones are not the others."""
+    names = [each.name for each in fields(Columns)]
+    return [f"--columns.{name.replace('_', '-')}" for name in names if getattr(columns, name) != getattr(others, name)]
 
 
 def check_read(kind: str, given: Iterable[str], read_by: Mapping[str, Sequence[str]], where: str | Path) -> None:

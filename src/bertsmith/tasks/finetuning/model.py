@@ -56,6 +56,11 @@ def _set_layers(model: nn.Module, settings: FinetuneSettings, seed: int) -> None
     for name in ("frozen_layers", "reinitialised_layers"):
         if getattr(settings, name) > layers:
             raise BertsmithError(f"{name} is {getattr(settings, name)}", "settings", f"the model has {layers} layers")
+    if settings.frozen_layers + settings.reinitialised_layers > layers:
+        counts = settings.frozen_layers, settings.reinitialised_layers
+        what = f"frozen_layers is {counts[0]} and reinitialised_layers is {counts[1]}, so that some are both"
+        fix = f"the model has {layers} layers; one with random weights has to learn, so use fewer"
+        raise BertsmithError(what, "settings", fix)
     for place in range(layers - settings.reinitialised_layers, layers):
         deviation = encoder.config.initializer_range
         initialise(encoder.layers[place], deviation, stream_key(seed, "reinitialised layer", place))
