@@ -123,9 +123,10 @@ def checksum(train: Rows, dev: Rows) -> str:
 
 def table_of(rows: list[dict[str, Any]]) -> list[str]:
     """For each precision of ours a line a task, in points of its metric: both means, their difference and its standard
-    error; then the mean over the tasks, and the same of seeds with the same draws."""
+    error; then the mean over the tasks; seeds beyond those fixed beforehand; and seeds with the same draws."""
     precisions = sorted({row["precision"] for row in rows if row["side"] != THEIRS}, reverse=True)
-    lines = [line for each in precisions for line in ["", *_table_of(rows, each), *_same_table_of(rows, each)]]
+    tables = (_table_of, _further_table_of, _same_table_of)
+    lines = [line for each in precisions for line in ["", *(line for made in tables for line in made(rows, each))]]
     return lines[1:] if any(lines) else ["no task has both sides"]
 
 
@@ -149,9 +150,12 @@ def _same_table_of(rows: list[dict[str, Any]], precision: str) -> list[str]:
     return ["", *aligned(lines, "llrrrrrr")] if len(lines) > 1 else []
 
 
-def _table_of(rows: list[dict[str, Any]], precision: str) -> list[str]:
+def _lines_of(
+    rows: list[dict[str, Any]], precision: str, seeds: str = "seeds"
+) -> tuple[list[list[str]], list[float], list[float]]:
+    """The cells of a line a task, with the head; the differences, and their errors. seeds: the name of that column."""
     own = f"ours in {precision}"
-    lines = [["task", "metric", "seeds", own, "transformers", "difference", "standard error", "in errors"]]
+    lines = [["task", "metric", seeds, own, "transformers", "difference", "standard error", "in errors"]]
     differences, errors = [], []
     for name in TASKS:
         sides = [
@@ -164,12 +168,24 @@ def _table_of(rows: list[dict[str, Any]], precision: str) -> list[str]:
         error = math.sqrt(sum(map(_variance_of_mean, sides)))
         differences.append(difference)
         errors.append(error)
-        seeds = "/".join(str(len(each)) for each in sides)
+        counts = "/".join(str(len(each)) for each in sides)
         means = [f"{each.mean():.2f} +- {deviation(each):.2f}" for each in sides]
         in_errors = f"{difference / error:+.1f}" if error > 0 else "-"
-        lines.append([name, TASKS[name].metric, seeds, *means, f"{difference:+.2f}", f"{error:.2f}", in_errors])
+        lines.append([name, TASKS[name].metric, counts, *means, f"{difference:+.2f}", f"{error:.2f}", in_errors])
         if error > 0 and difference < -FEWEST_ERRORS * error:
             lines[-1].append("worse: five new seeds on both sides")
+    return lines, differences, errors
+
+
+def _further_table_of(rows: list[dict[str, Any]], precision: str) -> list[str]:
+    """The lines of seeds beyond those that were fixed beforehand, by themselves."""
+    further = [row for row in rows if row["seed"] > TASKS[row["task"]].seeds]
+    lines, differences, _ = _lines_of(further, precision, "further seeds")
+    return ["", *aligned(lines, "llrrrrrrl")] if differences else []
+
+
+def _table_of(rows: list[dict[str, Any]], precision: str) -> list[str]:
+    lines, differences, errors = _lines_of(rows, precision)
     if not differences:
         return []
     found = [*aligned(lines, "llrrrrrrl"), _mean_of(differences, errors)]

@@ -62,6 +62,13 @@ def test_each_precision_of_ours_has_a_table(peer):
     assert "mean over 1 tasks: -9.00 points" in text
 
 
+def test_seeds_beyond_those_fixed_beforehand_have_a_table_of_their_own(peer):
+    rows = rows_of("squad1", [0.1, 0.1, 0.1, 0.32, 0.30], [0.3, 0.3, 0.3, 0.22, 0.24])
+    *_, last = peer.table_of(rows)
+    assert " ".join(last.split()) == "squad1 f1 2/2 31.00 +- 1.41 23.00 +- 1.41 +8.00 1.41 +5.7"
+    assert "further seeds" not in "\n".join(peer.table_of(rows_of("squad1", [0.1] * 3, [0.2] * 3)))
+
+
 def test_seeds_with_the_same_draws_are_compared_one_by_one(peer):
     rows = rows_of("squad1", [0.10, 0.12], [0.30, 0.20])
     rows += [{**row, "side": "same-draws"} for row in rows_of("squad1", [0.29, 0.22, 0.9], [])]

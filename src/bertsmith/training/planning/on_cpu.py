@@ -165,9 +165,23 @@ def _trial(measuring: Measuring, clock: Clock) -> tuple[dict[str, Timed], float]
     rest = first / 2  # of one layer, which cannot be taken away, any part will do
     if layers > 1:
         model.encoder.layers = model.encoder.layers[:1]
-        one = a_token(measuring.lengths[name])
-        rest = max(one - (first - one) / (layers - 1), 0.0)
+        lengths = measuring.lengths[name]
+        share = share_of_layers(config, layers, lengths.sequence(measuring.masking))
+        rest = rest_of(first, a_token(lengths), layers, share)
     return {name: Timed(max(each - rest, 0.0) / layers, rest) for name, each in whole.items()}, update
+
+
+def rest_of(whole: float, one: float, layers: int, share: float) -> float:
+    """Seconds of all but layers, from those of a pass of so many and of a pass of one. share: of the floating-point
+    operations that layers have. They take half of that share of the time at least, whatever else the machine did while
+    one of the two passes was timed: the rest reads and writes memory, and so is slower than products, not faster."""
+    return min(max(one - (whole - one) / (layers - 1), 0.0), whole * (1 - share / 2))
+
+
+def share_of_layers(config: BertConfig, layers: int, sequence: Batch) -> float:
+    """Of the floating-point operations of a model of so many layers, more than one."""
+    whole, one = (sequence.flop(replace(config, num_hidden_layers=each)) for each in (layers, 1))
+    return (whole - one) / (layers - 1) * layers / whole
 
 
 def _layers(config: BertConfig) -> int:
