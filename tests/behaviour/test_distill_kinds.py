@@ -92,6 +92,17 @@ def test_each_kind_of_task_has_a_student(name: str, tmp_path: Path) -> None:
     assert len(Predictor(tmp_path / "run", "cpu")(dev)) == 12
 
 
+def test_a_teacher_that_cut_long_texts_is_told_of(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+    train, bert = rows(20, 3), made_bert(tmp_path / "bert")
+    teacher = made_teacher(tmp_path / "teacher", bert, train, "classify", epochs=1)
+    given: dict[str, Any] = {"task": "classify", "train": train, "dev": train}
+    told = "long texts were cut when the teacher was trained, and are read in windows here, for both models"
+    for windows in (False, True):
+        settings = replace(STILL, windows=windows, max_steps=1)
+        bertsmith.distill(teacher, None, tmp_path / f"run-{windows}", **given, settings=settings)
+        assert (told in said.text) == windows
+
+
 def test_every_kind_is_tried_or_has_no_student() -> None:
     assert {kind for kind, task in TASKS.items() if task.can_be_distilled()} == {kind for kind, _ in KINDS.values()}
 
