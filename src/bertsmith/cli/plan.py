@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +15,8 @@ from bertsmith.base.files import check_file, write_text
 from bertsmith.base.log import say
 from bertsmith.cli.train import given_fields, recipe_flags, task_flags
 from bertsmith.cli.verb import Call, Verb
-from bertsmith.recipes.flags import wants_help
-from bertsmith.recipes.loader import BUDGET
+from bertsmith.recipes.flags import split_flags, wants_help
+from bertsmith.recipes.loader import BUDGET, FIELDS
 
 if TYPE_CHECKING:
     from bertsmith.training.planning.plan import Plan
@@ -98,6 +98,7 @@ def _pretraining(call: Call) -> tuple[WhereFlags, Plan]:
     from bertsmith.training.plan import plan_pretraining
 
     flags, recipe = recipe_flags(call, PlanFlags, budget=True)
+    _refuse_device("device" in split_flags(call.args, FIELDS)[0])
     where = where_of(flags)
     if flags.recipe == BUDGET:
         from bertsmith.training.budget import planned_recipe
@@ -107,12 +108,20 @@ def _pretraining(call: Call) -> tuple[WhereFlags, Plan]:
 
 
 def _finetuning(call: Call) -> tuple[WhereFlags, Plan]:
+    if call.args and not call.args[0].startswith("-"):
+        call = replace(call, prog=f"{call.prog} {call.args[0]}")  # whose help has the flags of a fine-tuning
     flags, settings = task_flags(call, TaskFlags)
+    _refuse_device(settings.device != "auto")
     where = where_of(flags)
     from bertsmith.tasks.plan import RowsOfRun, plan_finetuning
 
     rows = RowsOfRun(flags.train, flags.dev, flags.test, flags.data, flags.hyper_parameters, flags.fold)
     return flags, plan_finetuning(flags.task, flags.model, rows, where, settings)
+
+
+def _refuse_device(given: bool) -> None:
+    if given:
+        raise BertsmithError("a plan is made for --gpu, not for --device", "--device", "use --gpu cpu, or leave it out")
 
 
 def where_of(flags: WhereFlags) -> Where:
@@ -155,6 +164,7 @@ VERBS = {
         "  bertsmith plan budget --hours 24 --corpus corpus --gpu h100\n"
         "  bertsmith plan classify --model runs/mini --train train.csv --dev dev.csv --seeds 5 --gpu v100\n"
         "  bertsmith plan mrpc --model runs/mini --data glue\n"
+        "  bertsmith plan mrpc --help          the flags of a plan of fine-tuning\n"
         "  bertsmith plan --calibration        how well NVIDIA's published runs are predicted",
         _plan,
     ),

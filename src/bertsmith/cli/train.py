@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 import tyro
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import say
 from bertsmith.cli.ranks import RankFlags, over_ranks, said_once_a_host
 from bertsmith.cli.verb import Call, Verb
 from bertsmith.recipes.flags import split_flags, wants_help
@@ -18,6 +19,10 @@ from bertsmith.recipes.schema import Recipe
 if TYPE_CHECKING:
     from bertsmith.tasks.settings import FinetuneSettings
     from bertsmith.training.records.sinks import Outputs
+
+
+_SHOWN = "bert-base-nvlamb"
+"""Whose numbers the help has where no recipe is named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +90,9 @@ def _check(call: Call, flags: PretrainFlags, recipe: Recipe) -> int:
         raise BertsmithError(what, "--check", "omit --gpus and --ranks, or name another recipe")
     from bertsmith.training.check import check_pretraining
 
+    unread = [name for name in ("ranks", "gpus", "dllogger", "wandb", "profile") if getattr(flags, name)]
+    if unread:
+        say(f"a check is made on one device and keeps nothing: {', '.join(f'--{name}' for name in unread)} not read")
     given = {"init_from": flags.init_from, "also_evaluate": flags.also_evaluate}
     check_pretraining(_by_budget(call, flags, recipe), flags.corpus, flags.out, **given)
     print("model, data, optimizer and device fit together")
@@ -117,12 +125,19 @@ OfRecipe = TypeVar("OfRecipe", bound=NamesRecipe)
 
 def recipe_flags(call: Call, kind: type[OfRecipe], *, budget: bool = False) -> tuple[OfRecipe, Recipe]:
     """A verb's own flags, and the recipe with the values that flags give its fields. budget: as of `load_recipe`."""
-    named = next((token for token in call.args if token in presets()), None)
     _, own = split_flags(call.args, FIELDS)
-    if wants_help(call.args):  # with the numbers of the preset, where one is named
+    named = next((token for token in own if token in presets() or _is_recipe_file(token)), None)
+    if wants_help(call.args):  # with the numbers of the recipe, where one is named
+        unnamed = f"Numbers are those of {_SHOWN}; name a preset or a file before --help for its own.\n\n"
+        call = replace(call, description=("" if named else unnamed) + call.description)
         own = ["--help"]
-    flags, _ = replace(call, args=own).read_with(kind, load_recipe(named or "bert-base-nvlamb", budget=budget))
+    shown = named if named is not None and wants_help(call.args) else _SHOWN
+    flags, _ = replace(call, args=own).read_with(kind, load_recipe(shown, budget=budget))
     return flags, load_recipe(flags.recipe, given_fields(call), budget=budget)
+
+
+def _is_recipe_file(token: str) -> bool:
+    return token.endswith((".yaml", ".yml")) and Path(token).is_file()
 
 
 # One line: tyro keeps the breaks of a field's string.

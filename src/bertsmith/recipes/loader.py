@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Hashable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -68,7 +69,8 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, budg
     validate(recipe, origins)
     missing = [name for name in FIELDS if name not in given and name not in flags]
     if missing:
-        log.say(f"recipe {where}: {len(missing)} fields are not given and keep their defaults ({', '.join(missing)})")
+        values = [f"{name} {functools.reduce(getattr, name.split('.'), recipe)}" for name in missing]
+        log.say(f"recipe {where}: {len(missing)} fields are not given and keep their defaults ({', '.join(values)})")
     return recipe
 
 

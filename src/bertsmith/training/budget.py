@@ -8,12 +8,15 @@
 4. The learning rate is 0.001 x 768 / width x sqrt(batch / 4,096), the square root being LAMB's and NVIDIA's rule. Of
    BERT-base at 4,096 it is what Geiping and Goldstein (2022) have; of a width of 256 at 128 it is ELECTRA-small's.
 5. The run ends by time, so the steps are a first guess only.
+
+What the user gives of the model or the batch goes over it, and the rest follows: batch, rate and steps are those of
+that model and that batch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +26,8 @@ from bertsmith.base.log import log_choice
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import peak_flops, step_flop
-from bertsmith.recipes.loader import BUDGET, load_recipe
+from bertsmith.recipes.flags import split_flags
+from bertsmith.recipes.loader import BUDGET, FIELDS, load_recipe
 from bertsmith.recipes.schema import Recipe
 
 if TYPE_CHECKING:
@@ -38,6 +42,8 @@ _LEAST_BATCH, _MOST_BATCH = 32, 4096
 _RATE, _RATE_WIDTH, _RATE_BATCH = 1e-3, 768, 4096
 # Of a core, in training, by docs/speed.md.
 _AMX, _AVX512_BF16, _AVX512, _OTHER = 5e11, 1.4e11, 7.5e10, 6e10
+_BATCH = "phase1.global_batch"
+_ASKED = ("model.layers", "model.hidden", "model.heads", _BATCH)
 # Of the peak of a GPU, and what one makes that is not known.
 _GPU_SHARE, _UNKNOWN_GPU = 0.4, 2e13
 
@@ -141,7 +147,11 @@ def _given(overrides: Sequence[str]) -> Recipe:
 def _chosen(given: Recipe, overrides: Sequence[str], speed: float, corpus: Path) -> Recipe:
     """speed: of all ranks together, in FLOP/s."""
     length, pieces = given.phase1.sequence_length, Corpus.open(corpus).special.vocabulary_size
-    found = fitted(speed * 3600 * given.hours, length, pieces, given.masking.rate)
+    asked = {name: int(value) for name, value in split_flags(overrides, FIELDS)[0].items() if name in _ASKED}
+    counts = speed * 3600 * given.hours, length, pieces, given.masking.rate
+    found = fitted(*counts)
+    if asked:
+        found = fitted(*counts, [_with(found.size, asked)], asked.get(_BATCH))
     why = f"{given.hours:g} hours at {speed / 1e12:,.2f} TFLOP/s are {found.tokens / 1e6:,.1f} million tokens of it"
     log_choice("model", f"{found.size.layers} layers of {found.size.hidden}", why)
     recipe = load_recipe(BUDGET, [*_flags(found), *overrides], budget=True)
@@ -150,15 +160,31 @@ def _chosen(given: Recipe, overrides: Sequence[str], speed: float, corpus: Path)
     return recipe
 
 
-def fitted(flop: float, length: int, pieces: int, masked_share: float) -> Fitted:
-    """What so many FLOP are best spent on. length: tokens of a sequence. pieces: of the vocabulary."""
-    each = [(size, flop / _token_flop(size, length, pieces, masked_share)) for size in SIZES]
+def _with(size: Size, asked: Mapping[str, int]) -> Size:
+    """A size with what the user gives of it; heads are 64 wide where the width is given alone."""
+    layers, hidden, heads = (asked.get(f"model.{name}") for name in ("layers", "hidden", "heads"))
+    by_width = size.heads if hidden is None else max(1, hidden // 64)
+    return Size(layers or size.layers, hidden or size.hidden, heads or by_width)
+
+
+def fitted(
+    flop: float,
+    length: int,
+    pieces: int,
+    masked_share: float,
+    sizes: Sequence[Size] = (),
+    batch: int | None = None,
+) -> Fitted:
+    """What so many FLOP are best spent on. length: tokens of a sequence. pieces: of the vocabulary. sizes: to choose
+    from, `SIZES` by default. batch: in sequences, where it is given."""
+    each = [(size, flop / _token_flop(size, length, pieces, masked_share)) for size in sizes or SIZES]
     size, tokens = next(
         ((size, tokens) for size, tokens in reversed(each) if tokens >= TOKENS_PER_WEIGHT * size.weights), each[0]
     )
     sequences = tokens / length
-    batch = 2 ** round(math.log2(max(sequences / _STEPS, 1.0)))
-    batch = min(max(batch, _LEAST_BATCH), _MOST_BATCH)
+    if batch is None:
+        power: int = 2 ** round(math.log2(max(sequences / _STEPS, 1.0)))
+        batch = min(max(power, _LEAST_BATCH), _MOST_BATCH)
     return Fitted(size, tokens, batch, max(1, round(sequences / batch)))
 
 

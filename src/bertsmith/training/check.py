@@ -132,7 +132,8 @@ def _checked(work: Work, device: Device, out: Path) -> Checked:
     micro_batch, update = _timed(objective, optimizer, many)
     step, run = _times(recipe, micro_batch, update, many)
     memory = memory_bytes(device.torch_device)
-    say(f"memory: {log.size(memory)} at most, with micro-batches of {many.tokens:,} tokens")
+    longest = f"in sequences of up to {phase.sequence_length}"
+    say(f"memory: {log.size(memory)} at most, with micro-batches of {many.tokens:,} tokens {longest}")
     save, load = _saved_and_read(objective, optimizer, out)
     losses = learned.before, learned.after, frequencies, learned.updates
     return Checked(*losses, micro_batch, update, step, run, memory, save, load)

@@ -70,7 +70,8 @@ def _fits(objective: Pretraining, tokens: int, longest: int, masked_share: float
     model, where = objective.model, objective.device
     try:
         model.train()  # one that was loaded is not
-        held = [torch.empty(_OF_THE_OPTIMIZER * sum(each.numel() for each in model.parameters()), device=where)]
+        # Filled, because a CPU's memory is taken when it is written to.
+        held = [torch.full((_OF_THE_OPTIMIZER * sum(each.numel() for each in model.parameters()),), 1.0, device=where)]
         if where.type == "cuda":
             spare = int(_SPARE * torch.cuda.mem_get_info(where)[1])
             held.append(torch.empty(spare, dtype=torch.uint8, device=where))
