@@ -22,7 +22,7 @@ from bertsmith.tasks.embedding.layers import LayersModel
 from bertsmith.tasks.embedding.pooling import POOLINGS, Pooling, VectorModel, text_vectors
 from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.reading.records import Columns, Record, Row, id_of, row_of, text_of
-from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer
+from bertsmith.tasks.sequences import Fit, Sequences, encode, load_tokenizer
 from bertsmith.tasks.task import NotFiniteError
 from bertsmith.weights.huggingface import TASK_FILE, model_folder, read_config
 from bertsmith.weights.names import POOLER
@@ -145,8 +145,8 @@ class Embedder:
         """The sequences of rows that come with their names for messages. keep_end: a long text loses its beginning.
         windows: a text may have several sequences, where the model was fine-tuned so."""
         records = [record_of(where, row, column or self.columns.text) for where, row in rows]
-        overlap = self.overlap if windows else None
-        return encode(records, self.tokenizer, self.max_length, overlap=overlap, keep_end=keep_end)
+        fit = Fit(self.overlap if windows else None, keep_end=keep_end)
+        return encode(records, self.tokenizer, self.max_length, fit)
 
     def vectors(self, sequences: Sequences) -> Vectors:
         """The vectors of sequences: fp32[S, H]; with layers those of all tokens, fp32[T, L * H]."""

@@ -23,7 +23,7 @@ from bertsmith.tasks.reading.files import name_of
 from bertsmith.tasks.reading.pairs import check_pairs, with_as_many_texts
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering, architecture_of
-from bertsmith.tasks.sequences import Sequences, encode, load_tokenizer, window_means
+from bertsmith.tasks.sequences import Fit, Sequences, encode, load_tokenizer, window_means
 from bertsmith.tasks.settings import COLUMNS_READ_BY, changed_columns, check_read
 from bertsmith.tasks.task import Answer, Answering, Examples, Floats, FolderFacts, NotFiniteError, Task
 from bertsmith.weights.huggingface import CONFIG_FILE, TASK_FILE, model_folder, read_config
@@ -122,8 +122,8 @@ class Predictor:
             if type(task).encode is not Answering.encode:
                 what = f"rows of a {self.kind} model do not lose their end, so there is no beginning to cut instead"
                 raise BertsmithError(what, records[0].where, "leave the direction out")
-            rules = (task.literal_specials, task.overlap, task.cut)
-            sequences = encode(records, self.tokenizer, self.max_length, *rules, keep_end=True)
+            fit = Fit(task.overlap, task.cut, keep_end=True)
+            sequences = encode(records, self.tokenizer, self.max_length, fit, task.literal_specials)
         task.check_rows(records, sequences)
         return records, sequences
 

@@ -33,6 +33,23 @@ Cut = Callable[[int, int, int], tuple[int, int]]
 
 
 @dataclass(frozen=True)
+class Fit:
+    """What becomes of texts that are too long.
+
+    They lose tokens at the end of the longer one (with `keep_end`, at its beginning), one by one, as in Google's
+    run_classifier.py. overlap: a single text, or the longer of two, is read in windows that share so many tokens. cut:
+    another rule for how much each of two texts loses.
+    """
+
+    overlap: int | None = None
+    cut: Cut = truncated_lengths
+    keep_end: bool = False
+
+
+CUT_AT_END = Fit()
+
+
+@dataclass(frozen=True)
 class Truncated:
     """How many rows lost tokens, and how many tokens these were."""
 
@@ -180,18 +197,14 @@ def encode(
     records: Sequence[Record],
     tokenizer: Tokenizer,
     max_length: int,
+    fit: Fit = CUT_AT_END,
     literal_specials: bool = False,
-    overlap: int | None = None,
-    cut: Cut = truncated_lengths,
-    keep_end: bool = False,
     groups: Ints | None = None,
 ) -> Sequences:
     """The sequences of records, at most `max_length` tokens each.
 
-    What is too long loses tokens at the end of the longer text (with `keep_end`, at its beginning), one by one, as in
-    Google's run_classifier.py; with `overlap` a single text, or the longer of two, is read in windows that share so
-    many tokens. literal_specials: "[MASK]" in a text becomes the mask's id. cut: another rule for what is too long.
-    groups: int64[N], ascending from 0; of the records of a group, the longest texts decide which one is the longer.
+    literal_specials: "[MASK]" in a text becomes the mask's id. groups: int64[N], ascending from 0; of the records of a
+    group, the longest texts decide which one is the longer.
     """
     firsts = tokenizer.encode_ids([record.text for record in records], literal_specials)
     texts_b = [record.text_b for record in records if record.text_b is not None]
@@ -202,7 +215,7 @@ def encode(
     rows: list[int] = []
     for row, (first, second, windowed) in enumerate(zip(firsts, seconds, in_first, strict=True)):
         parts = [first] if second is None else [first, second]
-        sequences = _sequences_of(parts, max_length, None if overlap is None else (windowed, overlap), cut, keep_end)
+        sequences = _sequences_of(parts, max_length, fit, windowed)
         made += [(_joined(each, tokenizer.special), len(each[0]) + 2, lost) for each, lost in sequences]
         rows += [row] * len(sequences)
     first_segments = [first for _, first, _ in made]
@@ -220,7 +233,7 @@ def encode_several(
     counts = np.array([len(record) for record in records], dtype=np.int64)
     rows = np.repeat(np.arange(len(counts)), counts)
     every = [text for record in records for text in record]
-    found = encode(every, tokenizer, max_length, overlap=overlap, groups=rows)
+    found = encode(every, tokenizer, max_length, Fit(overlap), groups=rows)
     places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     return replace(found, rows=rows[found.rows], texts=places[found.rows])
 
@@ -238,25 +251,23 @@ def _longer_is_first(firsts: Sequence[Ids], seconds: Sequence[Ids | None], group
     return [bool(first > second) for first, second in lengths]
 
 
-def _sequences_of(
-    parts: list[Ids], max_length: int, windows: tuple[bool, int] | None, cut: Cut, keep_end: bool
-) -> list[tuple[list[Ids], int]]:
-    """The sequences of a record of one or two texts, with the tokens that each has lost. windows: whether the first of
-    two is read in them, and how many tokens they share."""
+def _sequences_of(parts: list[Ids], max_length: int, fit: Fit, in_first: bool) -> list[tuple[list[Ids], int]]:
+    """The sequences of a record of one or two texts, with the tokens that each has lost. in_first: whether it is the
+    first of two that is read in windows, if any is."""
     lengths, room = [len(part) for part in parts], max_length - 1 - len(parts)
 
     def kept(sizes: Sequence[int]) -> list[Ids]:
-        return [part[len(part) - size :] if keep_end else part[:size] for part, size in zip(parts, sizes, strict=True)]
+        pairs = zip(parts, sizes, strict=True)
+        return [part[len(part) - size :] if fit.keep_end else part[:size] for part, size in pairs]
 
-    if windows is None or sum(lengths) <= room:
-        sizes = cut(lengths[0], sum(lengths[1:]), room)[: len(parts)]
+    if fit.overlap is None or sum(lengths) <= room:
+        sizes = fit.cut(lengths[0], sum(lengths[1:]), room)[: len(parts)]
         return [(kept(sizes), sum(lengths) - sum(sizes))]
-    in_first, overlap = windows
     place = 0 if in_first else len(parts) - 1
     # The other of two texts is in every window; where it takes more than half of the room, it is cut.
     whole = kept([length if each == place else min(length, room // 2) for each, length in enumerate(lengths)])
     lost, others = sum(lengths) - sum(map(len, whole)), sum(map(len, whole)) - lengths[place]
-    windows_of_it = [whole[place][start:end] for start, end in spread(lengths[place], room - others, overlap)]
+    windows_of_it = [whole[place][start:end] for start, end in spread(lengths[place], room - others, fit.overlap)]
     return [
         ([*whole[:place], window, *whole[place + 1 :]], 0 if number else lost)
         for number, window in enumerate(windows_of_it)

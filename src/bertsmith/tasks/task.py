@@ -28,7 +28,7 @@ from bertsmith.tasks.reading.bad_rows import Report, pass_over
 from bertsmith.tasks.reading.pairs import check_pairs
 from bertsmith.tasks.reading.records import Record, RowReader
 from bertsmith.tasks.sampling import rows_of_epoch
-from bertsmith.tasks.sequences import Inputs, Sequences, Targets, by_length, encode, pack, rows_ended, slots_of
+from bertsmith.tasks.sequences import Fit, Inputs, Sequences, Targets, by_length, encode, pack, rows_ended, slots_of
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
 
@@ -83,7 +83,7 @@ class Answering(RowReader, ABC):
         """The sequences of records. Raises BertsmithError for single texts where pairs are wanted, and the reverse."""
         if self.pairs is not None:
             check_pairs(records, self.pairs)
-        return encode(records, tokenizer, max_length, self.literal_specials, self.overlap, self.cut)
+        return encode(records, tokenizer, max_length, Fit(self.overlap, self.cut), self.literal_specials)
 
     @staticmethod
     def cut(first: int, second: int, room: int) -> tuple[int, int]:

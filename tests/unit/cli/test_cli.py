@@ -46,6 +46,19 @@ def test_help_of_a_preset_shows_its_numbers(capsys):
     assert "(default: 1024)" in said
 
 
+@pytest.mark.parametrize("verb", ["pretrain", "plan"])
+def test_help_of_a_recipes_file_shows_its_numbers_and_without_one_says_whose_they_are(verb, capsys, tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text("phase1:\n  global_batch: 77\n", encoding="utf-8")
+    assert main([verb, str(path), "--help"]) == 0
+    said = capsys.readouterr()
+    assert "(default: 77)" in " ".join(said.out.split())
+    assert "Numbers are those of" not in said.out
+    assert "phase1.steps 1000" in said.err, "what a file leaves out is told with its value"
+    assert main([verb, "--help"]) == 0
+    assert "Numbers are those of bert-base-nvlamb" in " ".join(capsys.readouterr().out.split())
+
+
 def test_help_says_that_no_triton_server_has_run_an_export(capsys):
     main(["export", "--help"])
     said = " ".join(re.sub("[^a-zA-Z']", " ", capsys.readouterr().out).split())

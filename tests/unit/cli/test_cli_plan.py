@@ -153,6 +153,9 @@ def test_the_tasks_that_it_knows_are_all() -> None:
         (("plan", "bert-tinny", "--corpus", "CORPUS"), "'bert-tiny'"),
         (("plan", "classify", "--model", "no/model", "--train", "rows.csv"), "no/model"),
         (("plan", "--calibration", "--gpus", "8"), "give it alone"),
+        ((*TINY, "CORPUS", "--device", "cpu"), "use --gpu cpu"),
+        (("plan", "mrpc", "--model", "no/model", "--data", "glue", "--device", "cpu"), "use --gpu cpu"),
+        (("plan", "mrpc", "--gpu", "h100"), "bertsmith plan mrpc --help"),
     ],
 )
 def test_a_mistake_is_one_message(

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.tasks.reading.records import Record
-from bertsmith.tasks.sequences import batch_window_means, by_length, encode, encode_several, pack, window_means
+from bertsmith.tasks.sequences import Fit, batch_window_means, by_length, encode, encode_several, pack, window_means
 from bertsmith.tokens.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b"]
@@ -46,7 +46,7 @@ def test_sequences_are_googles(a, b, max_length):
 @settings(deadline=None)
 def test_keeping_the_end_cuts_as_much_of_each_text_from_its_beginning(a, b, max_length):
     """It is what cutting the end of the reversed texts leaves, reversed."""
-    kept = encode([record(a, b)], TOKENIZER, max_length, keep_end=True)
+    kept = encode([record(a, b)], TOKENIZER, max_length, Fit(keep_end=True))
     mirrored = encode([record(a[::-1], b and b[::-1])], TOKENIZER, max_length)
     assert kept.lost_tokens.tolist() == mirrored.lost_tokens.tolist()
     split = int(kept.first_segments[0]) - 1
@@ -59,7 +59,7 @@ def test_keeping_the_end_cuts_as_much_of_each_text_from_its_beginning(a, b, max_
 @given(a=document, b=document, pair=st.booleans(), max_length=st.integers(8, 40), overlap=st.integers(0, 60))
 @settings(deadline=None)
 def test_windows_cover_every_token_of_the_longer_text_and_overlap_as_asked(a, b, pair, max_length, overlap):
-    sequences = encode([record(a, b) if pair else record(b)], TOKENIZER, max_length, overlap=overlap)
+    sequences = encode([record(a, b) if pair else record(b)], TOKENIZER, max_length, Fit(overlap))
     texts = [[PIECES.index(piece) for piece in each.split()] for each in ([a, b] if pair else [b])]
     room = max_length - 1 - len(texts)
     longer = 0 if len(texts[0]) > len(texts[-1]) else len(texts) - 1
@@ -94,7 +94,7 @@ def test_windows_cover_every_token_of_the_longer_text_and_overlap_as_asked(a, b,
 @settings(deadline=None)
 def test_a_short_document_is_not_changed_by_windows_nor_by_joining_them(documents, a, max_length, overlap, seed):
     records = [record(each) if a is None else record(a, each) for each in documents]
-    windows, cut = (encode(records, TOKENIZER, max_length, overlap=each) for each in (overlap, None))
+    windows, cut = (encode(records, TOKENIZER, max_length, Fit(each)) for each in (overlap, None))
     scores = np.random.default_rng(seed).normal(size=(len(windows.ids), 3)).astype(np.float32)
     inputs = pack(windows, np.arange(len(windows.ids)), torch.device("cpu"), windows.rows)
     joined, of_units = window_means(scores, windows), batch_window_means(torch.from_numpy(scores), inputs).numpy()
@@ -116,7 +116,7 @@ def test_a_short_document_is_not_changed_by_windows_nor_by_joining_them(document
 @settings(deadline=None)
 def test_records_of_several_texts_have_the_windows_of_each_and_a_mean_of_each(rows, overlap, seed):
     several = encode_several([[record(each) for each in row] for row in rows], TOKENIZER, 12, overlap)
-    single = [encode([record(each)], TOKENIZER, 12, overlap=overlap) for row in rows for each in row]
+    single = [encode([record(each)], TOKENIZER, 12, Fit(overlap)) for row in rows for each in row]
     assert [ids.tolist() for ids in several.ids] == [ids.tolist() for each in single for ids in each.ids]
     assert several.text_offsets.tolist() == [0, *np.cumsum([len(row) for row in rows])]
     windows = [len(each.ids) for each in single]

@@ -62,6 +62,23 @@ def test_what_the_user_sets_goes_over_it_and_a_resumed_run_keeps_its_own(
     assert budget_recipe(small_corpus(), tmp_path / "other", few).model.hidden == 512
 
 
+def test_the_rest_follows_what_the_user_gives(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+    usual, narrow, many = (
+        budget_recipe(small_corpus(), tmp_path, ["--hours=8", "--device=cpu", "--precision=fp32", *more])
+        for more in ([], ["--model.hidden=192", "--model.layers=3"], ["--phase1.global-batch=512"])
+    )
+    shape = narrow.model
+    assert (shape.layers, shape.hidden, shape.heads, shape.intermediate) == (3, 192, 3, 768)
+    rate = 1e-3 * 768 / 192 * math.sqrt(narrow.phase1.global_batch / 4096)
+    assert narrow.phase1.learning_rate == pytest.approx(rate)
+    assert "model: 3 layers of 192" in said.text
+    assert (many.model, many.phase1.global_batch) == (usual.model, 512)
+    assert usual.phase1.global_batch != 512
+    assert many.phase1.learning_rate == pytest.approx(1e-3 * 768 / usual.model.hidden * math.sqrt(512 / 4096))
+    slots = [each.phase1.steps * each.phase1.global_batch for each in (usual, many)]
+    assert slots[0] == pytest.approx(slots[1], rel=0.01)
+
+
 def test_it_needs_hours(tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="needs the hours"):
         budget_recipe(small_corpus(), tmp_path, [])
