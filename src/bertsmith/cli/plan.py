@@ -52,6 +52,8 @@ class PlanFlags(WhereFlags):
     """A preset's name or a YAML file; or a task of `finetune`, with the flags of that."""
     corpus: Path
     """A folder that `bertsmith prepare` wrote."""
+    init_from: Path | None = None
+    """Plan for a run that goes on from this model folder or run, and has its shape."""
     calibration: bool = False
     """Alone, without a recipe: how well NVIDIA's published runs on 8 to 256 GPUs are predicted from those on one."""
 
@@ -101,10 +103,13 @@ def _pretraining(call: Call) -> tuple[WhereFlags, Plan]:
     _refuse_device("device" in split_flags(call.args, FIELDS)[0])
     where = where_of(flags)
     if flags.recipe == BUDGET:
+        if flags.init_from is not None:
+            what = "the preset budget chooses a model, and --init-from has one"
+            raise BertsmithError(what, "--init-from", "leave it out, or name another recipe")
         from bertsmith.training.budget import planned_recipe
 
         recipe = planned_recipe(flags.corpus, where, given_fields(call))
-    return flags, plan_pretraining(recipe, flags.corpus, where)
+    return flags, plan_pretraining(recipe, flags.corpus, where, flags.init_from)
 
 
 def _finetuning(call: Call) -> tuple[WhereFlags, Plan]:

@@ -31,13 +31,16 @@ _USUAL_TOKENS = 8192
 _HELD_INSTANCES, _INSTANCE_BYTES = 400_000, 57
 
 
-def plan_pretraining(recipe: Recipe | str | Path, corpus: Corpus | str | Path, where: Where) -> Plan:
+def plan_pretraining(
+    recipe: Recipe | str | Path, corpus: Corpus | str | Path, where: Where, init_from: str | Path | None = None
+) -> Plan:
     """What the run will need. Writes nothing.
 
-    recipe: a Recipe, a preset's name or a YAML file. corpus: prepared by `bertsmith.prepare`. Raises BertsmithError for
-    input that does not fit together.
+    recipe: a Recipe, a preset's name or a YAML file. corpus: prepared by `bertsmith.prepare`. init_from: a model folder
+    or a run that it goes on from, and whose shape it has. Raises BertsmithError for input that does not fit together.
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    recipe = recipe if init_from is None else _of_model(recipe, Path(init_from))
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
     if recipe.hours:
         say(f"the run ends after {recipe.hours:g} hours: the plan has as many steps as fit into them on one host")
@@ -49,6 +52,23 @@ def plan_pretraining(recipe: Recipe | str | Path, corpus: Corpus | str | Path, w
     return _plan(
         recipe, max(usual.fitting, *(phase.sequence_length for phase in _phases(recipe).values())), corpus, where
     )
+
+
+def _of_model(recipe: Recipe, folder: Path) -> Recipe:
+    """The recipe with the shape of a model folder, which is logged."""
+    from bertsmith.weights.huggingface import model_folder, read_config  # imports PyTorch
+
+    config = read_config(model_folder(folder))
+    log_choice("model", f"{config.num_hidden_layers} layers of {config.hidden_size}", f"those of {folder}")
+    shape = replace(
+        recipe.model,
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        heads=config.num_attention_heads,
+        intermediate=config.intermediate_size,
+        max_positions=config.max_position_embeddings,
+    )
+    return replace(recipe, model=shape)
 
 
 def _plan(recipe: Recipe, asked_tokens: int, corpus: Corpus, where: Where) -> Plan:

@@ -214,6 +214,16 @@ def test_the_preset_of_a_budget_is_planned_as_it_would_be_trained(
     assert found["hours"] - stage["evaluation_seconds"] / 3600 < 2 < found["hours"] * 1.01
 
 
+def test_a_plan_of_going_on_has_the_shape_of_that_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = made_model(tmp_path / "encoder")
+    call = [*TINY, str(small_corpus()), "--gpu", "a100", "--phase1.sequence-length", "32", "--phase2.steps", "0"]
+    assert planned(tmp_path, *call, "--init-from", str(model))["parameters"] < planned(tmp_path, *call)["parameters"]
+    assert "2 layers of 32 (those of" in capsys.readouterr().err
+    budget = ["plan", "budget", "--hours", "1", "--corpus", str(small_corpus()), "--init-from", str(model)]
+    assert main(budget) == 2
+    assert "chooses a model" in capsys.readouterr().err
+
+
 def test_a_plan_by_hours_has_the_steps_that_fit_into_them(tmp_path: Path) -> None:
     call = ("plan", "bert-mini", "--corpus", str(small_corpus()), "--gpu", "a100")
     first, second = planned(tmp_path, *call, "--hours", "3")["stages"]
