@@ -163,7 +163,7 @@ def run(given: argparse.Namespace) -> None:
     """The rungs, or the chosen recipe for ten times as long."""
     changes = {rung: fields_of([*BELOW.get(rung, []), rung]) for rung in given.rungs or RUNGS}
     if given.chosen:
-        fields = fields_of(given.chosen)
+        fields = fields_of(list(dict.fromkeys(each for rung in given.chosen for each in [*BELOW.get(rung, []), rung])))
         changes = {CHOSEN: fields | {"phase1.steps": TIMES * fields["phase1.steps"]}}
     of_pairs = {"pairs": given.pairs, "pairs_sha256": identity_of(sorted(given.blimp.glob("*.jsonl")))}
     for name, fields in changes.items():

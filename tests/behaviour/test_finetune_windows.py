@@ -16,7 +16,12 @@ import bertsmith
 from bertsmith import Embedder
 from bertsmith.cli import main
 from bertsmith.inference.embed import VectorOptions
+from bertsmith.inference.export.export import export
 from bertsmith.inference.predictor import Predictor
+from bertsmith.inference.server.limits import Limits
+from bertsmith.inference.server.models import Asked, Cut, open_model
+from bertsmith.inference.server.refusals import Refusal
+from made_heads import made_head
 from made_pairs import EXACT, farthest, objective_of, pairs, stepped
 from made_rows import QUICK, WORDS, made_model, rows
 from made_served import serving
@@ -154,6 +159,45 @@ def test_vectors_of_long_texts_are_joined_wherever_they_are_asked_for(in_windows
         assert found == pytest.approx((expected @ expected[0]).tolist(), abs=1e-5)
         status, found, _ = served.ask("/v1/embeddings", {"model": "vectors", "input": texts})
         assert np.array([each["embedding"] for each in found["data"]]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_an_export_joins_windows_as_pytorch_does(in_windows: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    export(in_windows, tmp_path / "export")
+    texts = [" ".join(WORDS[:25]), "lovely"]
+    expected = Embedder(in_windows, "cpu", precision="fp32")(texts)
+    assert Embedder(tmp_path / "export", backend="onnx")(texts) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "what"),
+    [
+        (None, "row 2 has 38 tokens more than the 12 that the model reads"),
+        (2, "the shorter text of row 2 is 8 tokens longer than a window has room for"),
+    ],
+)
+def test_a_row_that_would_be_cut_is_refused_with_what_to_shorten(
+    tmp_path: Path, overlap: int | None, what: str
+) -> None:
+    """Two choices of 8 words, of which a window has room for 4 beside a part of the context."""
+    folder = made_head("choice", tmp_path / "model")
+    task = {"most_choices": 2, "max_length": 12, "window_overlap": overlap}
+    (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
+    model = open_model("m", folder, {"device": "cpu", "precision": "fp32", "backend": "torch"}, Limits())
+    long = {"text": " ".join(WORDS[:20]), "choices": [" ".join(WORDS[:8]), " ".join(WORDS[8:16])]}
+    asked = Asked([{"text": "lovely", "choices": ["word1", "word2"]}, long])
+    with pytest.raises(Refusal, match=what):
+        model.encode(asked, Cut())
+    assert len(model.encode(asked, Cut(truncate=True)).records) == 2
+
+
+def test_what_is_cut_is_told_with_the_remedy(model: Path, tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+    for windows in (False, True):
+        settings = replace(QUICK, max_length=24, max_steps=1, windows=windows)
+        bertsmith.finetune("classify", model, TRAIN[:40], DEV, tmp_path / f"run-{windows}", settings=settings)
+        said.clear()
+        Predictor(tmp_path / f"run-{windows}", "cpu")([f"{FILLER} lovely"])
+        assert ("fine-tuned with --windows reads long texts whole" in said.text) == (not windows)
 
 
 def test_vectors_of_tokens_are_those_of_one_window_and_what_is_cut_is_told(in_windows: Path) -> None:

@@ -139,7 +139,7 @@ def test_rungs_and_the_chosen_recipe_end_in_one_table(
     assert [row["rung"] for row in rows] == ["second seed", *others, "chosen", "chosen"]
     assert [row["slots"] for row in rows] == [3 * 8 * 128] * 6 + [6 * 8 * 128] * 2
     starts = [row["fields"].get("model.fresh_positions", "normal") for row in rows]
-    assert starts == ["neighbours", "normal", "normal", *["neighbours"] * 3, "normal", "normal"]
+    assert starts == ["neighbours", "normal", "normal", *["neighbours"] * 5]
     assert {row["precision"] for row in rows} == {choose_device("auto", "auto").precision}
     chosen, of_two = (row["fields"] for row in rows[-2:])
     assert chosen == of_two

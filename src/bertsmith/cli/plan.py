@@ -15,8 +15,8 @@ from bertsmith.base.files import check_file, write_text
 from bertsmith.base.log import say
 from bertsmith.cli.train import given_fields, recipe_flags, task_flags
 from bertsmith.cli.verb import Call, Verb
-from bertsmith.recipes.flags import split_flags, wants_help
-from bertsmith.recipes.loader import BUDGET, FIELDS
+from bertsmith.recipes.flags import wants_help
+from bertsmith.recipes.loader import BUDGET
 
 if TYPE_CHECKING:
     from bertsmith.training.planning.plan import Plan
@@ -53,7 +53,7 @@ class PlanFlags(WhereFlags):
     corpus: Path
     """A folder that `bertsmith prepare` wrote."""
     init_from: Path | None = None
-    """Plan for a run that goes on from this model folder or run, and has its shape."""
+    """Plan for a run that continues from this model folder or run, and has its shape."""
     calibration: bool = False
     """Alone, without a recipe: how well NVIDIA's published runs on 8 to 256 GPUs are predicted from those on one."""
 
@@ -100,7 +100,7 @@ def _pretraining(call: Call) -> tuple[WhereFlags, Plan]:
     from bertsmith.training.plan import plan_pretraining
 
     flags, recipe = recipe_flags(call, PlanFlags, budget=True)
-    _refuse_device("device" in split_flags(call.args, FIELDS)[0])
+    _refuse_device(call)
     where = where_of(flags)
     if flags.recipe == BUDGET:
         if flags.init_from is not None:
@@ -116,7 +116,7 @@ def _finetuning(call: Call) -> tuple[WhereFlags, Plan]:
     if call.args and not call.args[0].startswith("-"):
         call = replace(call, prog=f"{call.prog} {call.args[0]}")  # whose help has the flags of a fine-tuning
     flags, settings = task_flags(call, TaskFlags)
-    _refuse_device(settings.device != "auto")
+    _refuse_device(call)
     where = where_of(flags)
     from bertsmith.tasks.plan import RowsOfRun, plan_finetuning
 
@@ -124,8 +124,8 @@ def _finetuning(call: Call) -> tuple[WhereFlags, Plan]:
     return flags, plan_finetuning(flags.task, flags.model, rows, where, settings)
 
 
-def _refuse_device(given: bool) -> None:
-    if given:
+def _refuse_device(call: Call) -> None:
+    if any(token.split("=", 1)[0] == "--device" for token in call.args):
         raise BertsmithError("a plan is made for --gpu, not for --device", "--device", "use --gpu cpu, or leave it out")
 
 

@@ -103,8 +103,9 @@ class Predictor:
         """The same for rows that come with their names for messages ("file:line")."""
         records, sequences = self.encoded(rows)
         if sequences.truncated.rows:
-            trained_so = isinstance(self._task, Task) and self._task.overlap is None
-            remedy = "; one that is fine-tuned with --windows reads long texts whole" if trained_so else ""
+            task = self._task
+            cuts = isinstance(task, Task) and task.overlap is None and not task.always_in_windows
+            remedy = "; one that is fine-tuned with --windows reads long texts whole" if cuts else ""
             say(f"{sequences.truncation()} (the model reads {self.max_length}{remedy})")
         try:
             return self.answered(self.outputs(sequences), records, sequences) if records else []

@@ -88,7 +88,7 @@ class Sequences:
         """int64[G]: the first sequence of each text of each record."""
         return self.row_offsets[:-1] if self.texts is None else np.flatnonzero(begins(self.rows, self.texts))
 
-    @property
+    @cached_property
     def text_offsets(self) -> Ints:
         """int64[N + 1]: record n has the texts text_offsets[n] to text_offsets[n + 1]."""
         return np.concatenate(([0], np.cumsum(np.bincount(self.rows[self.text_starts])))).astype(np.int64)
@@ -210,7 +210,7 @@ def encode(
     texts_b = [record.text_b for record in records if record.text_b is not None]
     given = iter(tokenizer.encode_ids(texts_b, literal_specials))
     seconds = [None if record.text_b is None else next(given) for record in records]
-    in_first = _longer_is_first(firsts, seconds, groups)
+    in_first = [False] * len(firsts) if fit.overlap is None else _longer_is_first(firsts, seconds, groups)
     made: list[tuple[Ints, int, int]] = []
     rows: list[int] = []
     for row, (first, second, windowed) in enumerate(zip(firsts, seconds, in_first, strict=True)):

@@ -11,8 +11,8 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.sampling import Sampling
 
-# Settings that not every kind of task reads, and the kinds that do.
 _BAD_SHARE = 0.5
+# Settings that not every kind of task reads, and the kinds that do.
 _OF_RARE = ("class_weights", "focal", "sampling", "label_smoothing")
 _OF_CLASSES = ("positive", "negative_label", "many_labels", "temperature", "thresholds")
 _OF_ANSWERS = ("doc_stride", "max_query_length", "n_best", "max_answer_length", "unanswerable", "null_threshold")

@@ -43,27 +43,28 @@ _RATE, _RATE_WIDTH, _RATE_BATCH = 1e-3, 768, 4096
 # Of a core, in training, by docs/speed.md.
 _AMX, _AVX512_BF16, _AVX512, _OTHER = 5e11, 1.4e11, 7.5e10, 6e10
 _BATCH = "phase1.global_batch"
-_ASKED = ("model.layers", "model.hidden", "model.heads", _BATCH)
+_ASKED = ("model.layers", "model.hidden", "model.heads", "model.intermediate", _BATCH)
 # Of the peak of a GPU, and what one makes that is not known.
 _GPU_SHARE, _UNKNOWN_GPU = 0.4, 2e13
 
 
 @dataclass(frozen=True)
 class Size:
-    """The shape of an encoder: layers, and their width, heads and feed-forward width."""
+    """The shape of an encoder: layers, their width, heads and feed-forward width, four times the width by default."""
 
     layers: int
     hidden: int
     heads: int
+    feed_forward: int = 0
 
     @property
     def intermediate(self) -> int:
-        return 4 * self.hidden
+        return self.feed_forward or 4 * self.hidden
 
     @property
     def weights(self) -> int:
         """Of the blocks' matrices."""
-        return 12 * self.layers * self.hidden**2
+        return self.layers * (4 * self.hidden**2 + 2 * self.hidden * self.intermediate)
 
 
 SIZES = (Size(2, 128, 2), Size(4, 256, 4), Size(4, 512, 8), Size(8, 512, 8), Size(12, 768, 12), Size(24, 1024, 16))
@@ -161,10 +162,12 @@ def _chosen(given: Recipe, overrides: Sequence[str], speed: float, corpus: Path)
 
 
 def _with(size: Size, asked: Mapping[str, int]) -> Size:
-    """A size with what the user gives of it; heads are 64 wide where the width is given alone."""
-    layers, hidden, heads = (asked.get(f"model.{name}") for name in ("layers", "hidden", "heads"))
-    by_width = size.heads if hidden is None else max(1, hidden // 64)
-    return Size(layers or size.layers, hidden or size.hidden, heads or by_width)
+    """A size with what the user gives of it. Where the width is given alone, heads are 64 wide, or as little wider as
+    divides it."""
+    hidden = asked.get("model.hidden", size.hidden)
+    by_width = next(heads for heads in range(max(1, hidden // 64), 0, -1) if hidden % heads == 0)
+    heads = asked.get("model.heads", by_width if "model.hidden" in asked else size.heads)
+    return Size(asked.get("model.layers", size.layers), hidden, heads, asked.get("model.intermediate", 0))
 
 
 def fitted(

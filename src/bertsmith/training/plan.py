@@ -20,7 +20,7 @@ from bertsmith.training.planning.on_gpus import GpuCosts
 from bertsmith.training.planning.plan import Asked, Costs, Plan, make_plan
 from bertsmith.training.planning.where import Where
 from bertsmith.training.planning.work import Lengths, Work, epoch_lengths, even_cut, fixed_cut
-from bertsmith.training.shape import config_of, masking_of, pairs_of
+from bertsmith.training.shape import check_positions, config_of, masking_of, pairs_of
 
 if TYPE_CHECKING:
     from bertsmith.training.here import Here
@@ -37,7 +37,7 @@ def plan_pretraining(
     """What the run will need. Writes nothing.
 
     recipe: a Recipe, a preset's name or a YAML file. corpus: prepared by `bertsmith.prepare`. init_from: a model folder
-    or a run that it goes on from, and whose shape it has. Raises BertsmithError for input that does not fit together.
+    or a run that it starts from, and whose shape it has. Raises BertsmithError for input that does not fit together.
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     recipe = recipe if init_from is None else _of_model(recipe, Path(init_from))
@@ -68,6 +68,7 @@ def _of_model(recipe: Recipe, folder: Path) -> Recipe:
         intermediate=config.intermediate_size,
         max_positions=config.max_position_embeddings,
     )
+    check_positions(max(phase.sequence_length for phase in _phases(recipe).values()), config.max_position_embeddings)
     return replace(recipe, model=shape)
 
 

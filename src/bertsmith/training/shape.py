@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.pairs import PairSettings
 from bertsmith.model.config import BertConfig
@@ -24,6 +25,13 @@ def config_of(shape: ModelShape, vocabulary_size: int, pad: int) -> BertConfig:
         max_position_embeddings=shape.max_positions,
         pad_token_id=pad,
     )
+
+
+def check_positions(longest: int, positions: int) -> None:
+    """Raises BertsmithError where the longest sequence, in tokens, has more than a model has positions."""
+    if longest > positions:
+        what = f"sequences of {longest} tokens do not fit a model of {positions} positions"
+        raise BertsmithError(what, "recipe: sequence_length", "lower sequence_length or raise model.max_positions")
 
 
 def pairs_of(recipe: Recipe) -> PairSettings:

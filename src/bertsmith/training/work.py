@@ -46,7 +46,7 @@ from bertsmith.training.run import (
     micro_batch_tokens,
 )
 from bertsmith.training.run_folder import model_identity, settings_identity
-from bertsmith.training.shape import config_of
+from bertsmith.training.shape import check_positions, config_of
 from bertsmith.weights.huggingface import load_pretraining_model, model_folder
 
 # Fields that change what is written, how fast, or how a step is cut up and shared, and at most the last bits of a
@@ -221,13 +221,7 @@ def model_of(work: Work, device: Device) -> PretrainingModel:
         initialise(model, model.config.initializer_range, recipe.seed, shape.embedding_deviation)
         if shape.fresh_positions == "neighbours":
             look_at_neighbours(model.encoder, shape.embedding_deviation, recipe.seed)
-    longest = longest_of(recipe)
-    if longest > model.config.max_position_embeddings:
-        raise BertsmithError(
-            f"sequences of {longest} tokens do not fit a model of {model.config.max_position_embeddings} positions",
-            "recipe: sequence_length",
-            "lower sequence_length or raise model.max_positions",
-        )
+    check_positions(longest_of(recipe), model.config.max_position_embeddings)
     model.encoder.compute = compute
     model.encoder.gradient_checkpointing = recipe.gradient_checkpointing
     return model.to(device.torch_device)

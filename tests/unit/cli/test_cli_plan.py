@@ -219,6 +219,8 @@ def test_a_plan_of_going_on_has_the_shape_of_that_model(tmp_path: Path, capsys: 
     call = [*TINY, str(small_corpus()), "--gpu", "a100", "--phase1.sequence-length", "32", "--phase2.steps", "0"]
     assert planned(tmp_path, *call, "--init-from", str(model))["parameters"] < planned(tmp_path, *call)["parameters"]
     assert "2 layers of 32 (those of" in capsys.readouterr().err
+    assert main([*TINY, str(small_corpus()), "--gpu", "a100", "--init-from", str(model)]) == 2
+    assert "do not fit a model of 40 positions" in capsys.readouterr().err
     budget = ["plan", "budget", "--hours", "1", "--corpus", str(small_corpus()), "--init-from", str(model)]
     assert main(budget) == 2
     assert "chooses a model" in capsys.readouterr().err

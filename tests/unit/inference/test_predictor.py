@@ -201,6 +201,8 @@ def test_a_tokenizer_larger_than_the_model_is_refused(masks):
         ({"columns": []}, "not an object"),
         ({"max_length": "128"}, "max_length is '128'"),
         ({"max_length": 0}, "max_length is 0"),
+        ({"window_overlap": "32"}, "window_overlap is '32'"),
+        ({"window_overlap": -1}, "window_overlap is -1"),
     ],
 )
 def test_a_task_file_that_describes_no_task_is_named(classes, task, what):

@@ -72,6 +72,8 @@ def test_the_rest_follows_what_the_user_gives(tmp_path: Path, said: pytest.LogCa
     rate = 1e-3 * 768 / 192 * math.sqrt(narrow.phase1.global_batch / 4096)
     assert narrow.phase1.learning_rate == pytest.approx(rate)
     assert "model: 3 layers of 192" in said.text
+    odd = budget_recipe(small_corpus(), tmp_path, ["--hours=8", "--model.hidden=200", "--model.intermediate=400"])
+    assert (odd.model.heads, odd.model.intermediate) == (2, 400), "of 200 // 64 = 3 and fewer heads, 2 divide it"
     assert (many.model, many.phase1.global_batch) == (usual.model, 512)
     assert usual.phase1.global_batch != 512
     assert many.phase1.learning_rate == pytest.approx(1e-3 * 768 / usual.model.hidden * math.sqrt(512 / 4096))

@@ -201,6 +201,7 @@ def _check_length(sequences: Sequences, cut: Cut, max_length: int, texts: Named 
     row = int(np.flatnonzero(lost)[0])
     name = next((name for name, _ in islice(texts, row, None)), f"row {row + 1}")
     what = f"{name} has {int(lost[row]):,} tokens more than the {max_length:,} that the model reads"
-    if np.count_nonzero(sequences.rows == row) > 1:
-        what = f"the shorter text of {name} takes {int(lost[row]):,} tokens too many of the windows that it is read in"
+    texts_of_row = np.count_nonzero(sequences.rows[sequences.text_starts] == row)
+    if np.count_nonzero(sequences.rows == row) > texts_of_row:
+        what = f"the shorter text of {name} is {int(lost[row]):,} tokens longer than a window has room for"
     raise Refusal(413, f"{what}; shorten it, or set truncate to true")

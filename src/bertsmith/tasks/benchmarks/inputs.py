@@ -106,7 +106,7 @@ def _sources(benchmark: Benchmark, taken: Taken, given: Mapping[str, Source]) ->
 def benchmark_named(name: str) -> Benchmark:
     """Raises BertsmithError, with the nearest name, for one that is not known."""
     if name not in benchmarks():
-        what = f"'{name}' is not a benchmark, so it has no files in a folder, and nobody's hyper-parameters"
+        what = f"'{name}' is not a benchmark, so it has neither files in a folder nor hyper-parameters"
         raise BertsmithError(
             what, "task", f"{nearest(name, benchmarks())} Or give files of rows with --train and --dev"
         )

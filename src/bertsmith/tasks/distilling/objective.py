@@ -74,7 +74,8 @@ class DistilObjective(TaskObjective):
         if which.all():
             return self.task.loss_of(scores, inputs, targets)
         labelled = torch.from_numpy(which).to(scores.device)
-        # Rows are made of texts only, for which a model has scores by sequence; these are numbered anew.
+        # Rows are made of the kinds that have one text or a pair (`tasks/finetuning/augmented.py`), whose scores are by
+        # sequence; these are numbered anew.
         assert inputs.texts is None
         of_labelled = labelled[inputs.unit]
         unit = (labelled.cumsum(0) - 1)[inputs.unit[of_labelled]]

@@ -172,9 +172,12 @@ def _trial(measuring: Measuring, clock: Clock) -> tuple[dict[str, Timed], float]
 
 
 def rest_of(whole: float, one: float, layers: int, share: float) -> float:
-    """Seconds of all but layers, from those of a pass of so many and of a pass of one. share: of the floating-point
-    operations that layers have. They take half of that share of the time at least, whatever else the machine did while
-    one of the two passes was timed: the rest reads and writes memory, and so is slower than products, not faster."""
+    """Seconds of all but layers, from those of a pass of so many and of a pass of one.
+
+    share: of the floating-point operations that layers have. They take at least half of that share of the time: all
+    else mostly reads and writes memory, which is slower than products, so a smaller share comes from other work on the
+    machine during one of the two passes.
+    """
     return min(max(one - (whole - one) / (layers - 1), 0.0), whole * (1 - share / 2))
 
 
