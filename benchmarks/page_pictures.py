@@ -1,9 +1,11 @@
 """The pictures of the pages of tasks, from the runs that the commands of these pages leave.
 
     python benchmarks/page_pictures.py RUNS [--only kinds] [--out docs/pictures]
+    python benchmarks/page_pictures.py --report report.html --out docs/runs
 
 RUNS is the folder `runs` in which the pages were followed. A run that is not there is named, and its pictures stay as
-they are. Pictures of the server's page need Chromium; those of a report are copied from `report/test`.
+they are. Pictures of the server's page need Chromium; those of a report are copied from `report/test`. With --report:
+pictures of the upper part of a page that `bertsmith report` wrote, as wide as a desk and as a phone.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import argparse
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image
@@ -23,6 +27,7 @@ from made_browser import Page, browsing  # noqa: E402
 from made_served import serving  # noqa: E402
 
 WIDTH, LEAST_HEIGHT = 640, 600
+DESK, PHONE = (1280, 2900), (390, 1700)
 ASKED: dict[str, tuple[str, ...]] = {
     "reviews": ("a gripping, beautifully acted film",),
     "kinds": ("CVS selling their own version of epipen at 1 / 6 th price .",),
@@ -45,23 +50,46 @@ ASKED: dict[str, tuple[str, ...]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("runs", type=Path, nargs="?")
+    which.add_argument("--report", type=Path, help="a page of `bertsmith report`")
     parser.add_argument("--only", nargs="*", default=list(ASKED), choices=list(ASKED))
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "pictures")
     given = parser.parse_args()
+    if given.report is not None:
+        given.out.mkdir(parents=True, exist_ok=True)
+        with opened() as page:
+            of_page(given.report, given.out, page)
+        return
     missing = [name for name in given.only if not (given.runs / name).is_dir()]
     there = [name for name in given.only if name not in missing]
     given.out.mkdir(parents=True, exist_ok=True)
     for name in there:
         of_report(name, given.runs / name / "report" / "test", given.out)
     if there:
-        # Processes of the browser may write into its profile for a moment after it has ended.
-        folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        with folder as profile, browsing(Path(profile)) as page:
+        with opened() as page:
             for name in there:
                 of_server(name, given.runs / name, given.out, page)
     if missing:
         sys.exit(f"left as they are, for there are no such runs in {given.runs}: {', '.join(missing)}")
+
+
+@contextmanager
+def opened() -> Iterator[Page]:
+    """A tab of a browser with a profile of its own."""
+    # Processes of the browser may write into its profile for a moment after it has ended.
+    folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    with folder as profile, browsing(Path(profile)) as page:
+        yield page
+
+
+def of_page(report: Path, out: Path, page: Page) -> None:
+    """Of the upper part of a report."""
+    for width, height in DESK, PHONE:
+        page.open(report.resolve().as_uri(), width, height)
+        with tempfile.TemporaryDirectory() as made:
+            page.screenshot(Path(made) / "page.png")
+            save(Path(made) / "page.png", out / f"report-{width}.png", height)
 
 
 def of_report(name: str, report: Path, out: Path) -> None:
@@ -90,9 +118,10 @@ def of_server(name: str, run: Path, out: Path, page: Page) -> None:
         save(Path(made) / "page.png", out / f"{name}-page.png")
 
 
-def save(picture: Path, out: Path) -> None:
+def save(picture: Path, out: Path, most_height: int | None = None) -> None:
     """A picture of few colours, which takes a third of the bytes."""
-    with Image.open(picture) as image:
+    with Image.open(picture) as whole:
+        image = whole.crop((0, 0, whole.width, min(whole.height, most_height or whole.height)))
         image.convert("RGB").quantize(256).save(out, optimize=True)
     print(out, flush=True)
 
