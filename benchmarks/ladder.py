@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import itertools
+import json
 import sys
 import tempfile
 import time
@@ -159,6 +160,13 @@ def identity_of(texts: Sequence[Path]) -> str:
     return hashlib.sha256("".join(map(files.sha256, texts)).encode()).hexdigest()
 
 
+def checksum_of_shards(corpus: Path) -> str:
+    """Of a corpus's shards alone: its account also has when its sources were written, and a new copy changes that."""
+    splits = files.read_json(corpus / "corpus.json")["splits"]
+    shards = {name: [each["sha256"] for each in split["shards"]] for name, split in splits.items()}
+    return hashlib.sha256(json.dumps(shards, sort_keys=True).encode()).hexdigest()
+
+
 def run(given: argparse.Namespace) -> None:
     """The rungs, or the chosen recipe for ten times as long."""
     changes = {rung: fields_of([*BELOW.get(rung, []), rung]) for rung in given.rungs or RUNGS}
@@ -171,7 +179,7 @@ def run(given: argparse.Namespace) -> None:
         recipe = load_recipe("bert-base-mlm", [f"--{field}={value}" for field, value in fields.items()])
         key = {"rung": name, "fields": fields, "recipe": identity(recipe), **of_pairs}
         key |= {"precision": choose_device(recipe.device, recipe.precision).precision}
-        key |= {"corpus": files.sha256(given.corpus / "corpus.json")}
+        key |= {"corpus": checksum_of_shards(given.corpus)}
 
         def rung(recipe: Recipe = recipe, folder: Path = folder) -> dict[str, Any]:
             return trained(recipe, given.corpus, folder, given.blimp, given.pairs)
@@ -202,6 +210,9 @@ def table(path: Path, png: Path | None) -> None:
             slots, losses = zip(*((step * batch * length / 1e6, loss) for step, loss in row["curve"]), strict=True)
             curves.plot(slots, losses, marker=".", linewidth=0.9, label=row["rung"])
         curves.set(xlabel="million token slots", ylabel="held-out loss", xscale="log")
+        curves.minorticks_off()
+        curves.set_xticks([1, 2, 4, 10, 20, 40], list(map(str, (1, 2, 4, 10, 20, 40))))
+        curves.set_xlim(0.9, 1.1 * max(row["slots"] for row in rows) / 1e6)
         curves.legend()
         save_figure(figure, png)
 
