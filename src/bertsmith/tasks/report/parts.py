@@ -10,6 +10,7 @@ from typing import Any
 
 from bertsmith.base import files
 from bertsmith.tasks.reading.records import Record
+from bertsmith.tasks.report import plots
 from bertsmith.tasks.scoring.classes import ClassTable, f1_of
 from bertsmith.tasks.scoring.label_errors import MOST, Doubt
 from bertsmith.tasks.scoring.resampling import CONFIDENCE, RESAMPLES, Figures, Interval, intervals
@@ -44,6 +45,11 @@ class About:
             found["groups"] = len(set(self.groups))
         return {**found, "note": note} if note else found
 
+    def title(self, what: str) -> str:
+        """What stands above a picture; without a name of the rows where they are not of a run."""
+        rows = "out-of-fold training rows" if self.part == OUT_OF_FOLD else f"{self.part} rows".strip()
+        return f"{what}: {len(self.shown):,} {rows}"
+
 
 def groups_of(records: Sequence[Record]) -> list[str] | None:
     """The group of each record, a group of its own for one without; None where there are none at all."""
@@ -62,12 +68,16 @@ def about_records(part: str, records: Sequence[Record]) -> About:
 
 
 def write_intervals(folder: Path, about: About, figures: Figures, note: str = "") -> dict[str, Interval]:
-    """`intervals.json`: every figure with its 95% bootstrap interval."""
+    """`intervals.json`: every figure with its 95% bootstrap interval; `intervals.png`: those that are not of one class
+    or label, which `per_class` has."""
     found = intervals(figures, len(about.shown), about.groups)
     how = f"percentiles of {RESAMPLES:,} resamples of {'rows' if about.groups is None else 'groups'}"
     values = {name: {key: finite(value) for key, value in asdict(each).items()} for name, each in found.items()}
     head = {**about.head(note), "method": how, "confidence": CONFIDENCE}
     files.write_json(folder / INTERVALS_FILE, {**head, "figures": values})
+    of_all = {name: each for name, each in found.items() if not name.startswith(f1_of(""))}
+    title = about.title(f"{CONFIDENCE:.0%} intervals")
+    plots.interval_plot((folder / INTERVALS_FILE).with_suffix(".png"), of_all, title)
     return found
 
 

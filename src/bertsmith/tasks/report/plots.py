@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from bertsmith.base.figures import INSTALL, new_figure, save_figure
 from bertsmith.base.log import log_choice, say
 from bertsmith.tasks.scoring.calibration import Reliability
 from bertsmith.tasks.scoring.classes import share
+from bertsmith.tasks.scoring.resampling import Interval
 
 Floats = NDArray[np.float64]
 
@@ -88,6 +89,25 @@ def class_plot(path: Path, rows: Sequence[dict[str, Any]], title: str) -> None:
     axes.grid(axis="x", color="#e6e6e6")
     axes.set_title(title, fontsize=10, parse_math=False)
     figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+    _save(figure, path)
+
+
+def interval_plot(path: Path, figures: Mapping[str, Interval], title: str) -> None:
+    """Each figure with its interval, as far as they are defined."""
+    known = {name: each for name, each in figures.items() if np.isfinite([each.value, each.low, each.high]).all()}
+    if not known:
+        path.unlink(missing_ok=True)
+        return
+    figure = _figure(path, 6.5, 1.2 + 0.3 * len(known))
+    if figure is None:
+        return
+    axes, places = figure.subplots(), np.arange(len(known))
+    axes.hlines(places, *([getattr(each, side) for each in known.values()] for side in ("low", "high")), color=_BLUE)
+    axes.plot([each.value for each in known.values()], places, "o", color=_BLUE, markersize=5)
+    _name_ticks(axes.set_yticks, [f"{name}  {each.value:.4g}" for name, each in known.items()], 8, most=None)
+    axes.set(ylim=(len(known) - 0.5, -0.5))
+    axes.grid(axis="x", color="#e6e6e6")
+    axes.set_title(title, fontsize=10, parse_math=False)
     _save(figure, path)
 
 

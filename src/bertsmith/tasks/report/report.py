@@ -19,7 +19,6 @@ from bertsmith.tasks.report import plots
 from bertsmith.tasks.report.parts import (
     CALIBRATION,
     CONFUSION,
-    OUT_OF_FOLD,
     PER_CLASS,
     About,
     class_rows,
@@ -177,7 +176,7 @@ def report_labels(folder: Path, about: About, of: Labelled, note: str = "") -> N
         )
     ]
     files.write_json(folder / f"{CONFUSION}.json", {**about.head(note), "labels": decisions})
-    plots.decision_plot(folder / f"{CONFUSION}.png", decisions, _title("Labels given", about))
+    plots.decision_plot(folder / f"{CONFUSION}.png", decisions, about.title("Labels given"))
     measured = reliability(as_two_classes(of.logits), of.true.reshape(-1).astype(np.int64))
     _write_measured(folder, about, measured, "of all decisions, a row and a label each")
     _write_label_doubts(folder, about, of)
@@ -192,7 +191,7 @@ def report_numbers(folder: Path, about: About, predicted: Floats, true: Floats) 
     tenths = [{"rows": len(p), "predicted": float(predicted[p].mean()), "true": float(true[p].mean())} for p in parts]
     kept = {**about.head("means of the rows in order of their prediction, in ten parts"), "parts": tenths}
     files.write_json(folder / f"{CALIBRATION}.json", kept)
-    title = _title("True and predicted numbers", about)
+    title = about.title("True and predicted numbers")
     plots.number_plot(folder / f"{CALIBRATION}.png", predicted, true, tenths, title)
     missed = true - predicted
     spread = float(np.median(np.abs(missed - np.median(missed))) * 1.4826)
@@ -223,7 +222,7 @@ def _write_classes(folder: Path, about: About, of: Classified, figures: Figures,
 
 def _write_table(folder: Path, about: About, rows: Sequence[dict[str, Any]], note: str) -> None:
     files.write_json(folder / f"{PER_CLASS}.json", {**about.head(note), "classes": list(rows)})
-    plots.class_plot(folder / f"{PER_CLASS}.png", rows, _title("Precision, recall and F1", about))
+    plots.class_plot(folder / f"{PER_CLASS}.png", rows, about.title("Precision, recall and F1"))
 
 
 def _write_confusion(folder: Path, about: About, of: Classified, note: str) -> None:
@@ -240,19 +239,19 @@ def _write_confusion(folder: Path, about: About, of: Classified, note: str) -> N
     }
     kept = {**about.head(note), "confusions": confusions, "predicted_by_true_label": by_true}
     files.write_json(folder / f"{CONFUSION}.json", kept)
-    plots.confusion_plot(folder / f"{CONFUSION}.png", counts, of.names, _title("Confusion", about))
+    plots.confusion_plot(folder / f"{CONFUSION}.png", counts, of.names, about.title("Confusion"))
 
 
 def _write_calibration(folder: Path, about: About, found: Calibration) -> None:
     kept = {**about.head(), "ece_is": _ECE, **found.to_dict()}
     files.write_json(folder / f"{CALIBRATION}.json", kept)
-    title = _title(f"Calibration, temperature {found.fitted:.3g}{'' if found.kept else ' (not used)'}", about)
+    title = about.title(f"Calibration, temperature {found.fitted:.3g}{'' if found.kept else ' (not used)'}")
     plots.calibration_plot(folder / f"{CALIBRATION}.png", found.before, found.after, title)
 
 
 def _write_measured(folder: Path, about: About, found: Reliability, note: str) -> None:
     files.write_json(folder / f"{CALIBRATION}.json", {**about.head(note), "ece_is": _ECE, **asdict(found)})
-    plots.calibration_plot(folder / f"{CALIBRATION}.png", found, None, _title("Calibration", about))
+    plots.calibration_plot(folder / f"{CALIBRATION}.png", found, None, about.title("Calibration"))
 
 
 def _write_class_doubts(folder: Path, about: About, of: Classified) -> None:
@@ -271,9 +270,3 @@ def _write_label_doubts(folder: Path, about: About, of: Labelled) -> None:
         found += [(each.margin if about.out_of_fold else -each.loss, each, name) for each in doubts]
     found.sort(key=lambda one: (one[0], one[1].row))
     write_doubts(folder, about, [{"label": name, **doubt_of(each, ("no", "yes"))} for _, each, name in found], how)
-
-
-def _title(what: str, about: About) -> str:
-    # Without a name where they are not of a run.
-    rows = "out-of-fold training rows" if about.part == OUT_OF_FOLD else f"{about.part} rows".strip()
-    return f"{what}: {len(about.shown):,} {rows}"

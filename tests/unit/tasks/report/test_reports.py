@@ -55,7 +55,7 @@ def is_png(path):
 
 FILES = {
     "per_class.json", "per_class.png", "confusion.json", "confusion.png", "calibration.json", "calibration.png",
-    "intervals.json", "likely_label_errors.json",
+    "intervals.json", "intervals.png", "likely_label_errors.json",
 }  # fmt: skip
 
 
