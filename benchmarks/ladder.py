@@ -10,9 +10,9 @@ corpus of 25 MB of Wikipedia.
 A rung is compared by its held-out loss, then by BLiMP on 200 pairs of each file. The rate of the first is about that of
 the preset `budget` for its width and batch. All behind "neighbours" stand on it, because from BERT's own starting
 values short runs learned little more than the frequencies of words (docs/decisions/006-short-runs.md), and there
-nothing else would show; what a second seed of that one changes is the least difference that counts. The rungs take hours, and
-may be run in pieces and by several processes into one file: each is resumed where it was stopped, and none that the
-file has is run again.
+nothing else would show; what a second seed of that one changes is the least difference that counts. The rungs take
+hours, and may be run in pieces and by several processes into one file: each is resumed where it was stopped, and none
+that the file has is run again.
 
 The fields of rungs that are chosen together are set together, so no two may set the same one.
 """
