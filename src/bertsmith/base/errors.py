@@ -14,6 +14,9 @@ EXIT_RANK_LOST = 75
 EXIT_INTERRUPTED = 130
 EXIT_STOPPED_AFTER_SAVING = 143
 
+# As PyTorch on a CPU and on a GPU, C++ and oneDNN word it; PyTorch raises RuntimeError where a CPU has none left.
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "could not create a memory")
+
 
 class BertsmithError(Exception):
     """Wrong input, reported in one message without a traceback; the command line exits with status 2.
@@ -41,6 +44,11 @@ class RankLost(BertsmithError):
     """Ranks that do not find each other, or lose each other; the same command may succeed, so it exits with 75."""
 
     status = EXIT_RANK_LOST
+
+
+def ran_out_of_memory(error: Exception) -> bool:
+    """Whether memory, of a CPU or a GPU, was what this error of PyTorch's lacked."""
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

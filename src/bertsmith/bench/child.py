@@ -15,12 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from bertsmith.base.errors import ran_out_of_memory
+
 Answer = dict[str, Any]
 Answering = Callable[[Answer], Answer]
 """Does what a question says: {"do": "turn", "name": "...", ...}."""
-
-# As PyTorch on a CPU and on a GPU, C++ and oneDNN word it; PyTorch raises RuntimeError where a CPU has none left.
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "could not create a memory")
 
 
 class CannotHere(Exception):
@@ -85,7 +84,7 @@ def _failed(error: Exception) -> Answer:
         missing = (error.name or "a package").partition(".")[0]
         if missing != "bertsmith":
             return {"failed": f"{missing} is not installed"}
-    if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
+    if ran_out_of_memory(error):
         return {"failed": "out of memory"}
     raise error
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import traceback
 
 from bertsmith.base import errors
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, ran_out_of_memory
 from bertsmith.base.stopping import StoppedAfterSaving
 
 _BUG = "this is a bug in Bertsmith, not in your input: please report it with the lines above"
+_LESS_AT_ONCE = (
+    "compute less at once: a smaller batch or micro_batch_tokens (auto finds what fits), shorter sequences,"
+    " a smaller model, or gradient checkpointing"
+)
 
 
 def tell(error: BaseException, debug: bool = False) -> tuple[int, str]:
@@ -18,6 +22,9 @@ def tell(error: BaseException, debug: bool = False) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt):
         return errors.EXIT_INTERRUPTED, "interrupted"
     trace = "".join(traceback.format_exception(error))
+    if isinstance(error, (RuntimeError, MemoryError)) and ran_out_of_memory(error):
+        lacked = (str(error) or "no memory").splitlines()[0]
+        error = BertsmithError(f"memory ran out: {lacked}", fix=_LESS_AT_ONCE)
     if isinstance(error, BertsmithError):
         return error.status, f"{trace}{error}" if debug else str(error)
     return errors.EXIT_OUR_BUG, f"{trace}{_BUG}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.errors import BertsmithError, nearest, ran_out_of_memory
 
 
 def test_the_message_has_its_three_parts():
@@ -36,3 +36,21 @@ def test_it_crosses_processes():
 )
 def test_the_nearest_word_is_named(word, said):
     assert nearest(word, ["pretrain", "finetune"]) == said
+
+
+@pytest.mark.parametrize(
+    ("error", "of_memory"),
+    [
+        (MemoryError(), True),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+            True,
+        ),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("could not create a memory object"), True),
+        (RuntimeError("could not create a primitive"), False),
+        (ValueError("no match"), False),
+    ],
+)
+def test_what_ran_out_of_memory_is_known_by_its_words(error, of_memory):
+    assert ran_out_of_memory(error) == of_memory

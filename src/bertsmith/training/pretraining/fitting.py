@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from bertsmith.base import ranks
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, ran_out_of_memory
 from bertsmith.base.layout import Layout
-from bertsmith.base.log import log_choice
+from bertsmith.base.log import log_choice, say
 from bertsmith.base.ranks.together import together
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.training.objective import mean_loss
@@ -22,7 +22,8 @@ _TILE = 128
 _OF_THE_OPTIMIZER = 3
 # Of a GPU's memory, for what it cuts into pieces that are too small.
 _SPARE = 0.05
-_SAID_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc")
+# oneDNN says no more than this where a product or its scratch memory cannot be allocated.
+_FAILED_PRODUCTS = ("could not create a primitive", "could not execute a primitive")
 
 
 def fitting_tokens(objective: Pretraining, longest: int, masked_share: float, most: int) -> int:
@@ -79,8 +80,10 @@ def _fits(objective: Pretraining, tokens: int, longest: int, masked_share: float
         mean_loss(list(forward.losses.values()), [tokens] * len(forward.losses)).backward()  # type: ignore[no-untyped-call]
         return True
     except (RuntimeError, MemoryError) as error:
-        if not isinstance(error, MemoryError) and not any(words in str(error).lower() for words in _SAID_OF_MEMORY):
+        message = str(error) or "no memory"
+        if not ran_out_of_memory(error) and message not in _FAILED_PRODUCTS:
             raise
+        say(f"micro-batches: {tokens:,} tokens do not fit: {message.splitlines()[0]}")
         return False
     finally:
         model.zero_grad(set_to_none=True)

@@ -74,6 +74,21 @@ def test_an_error_that_is_not_of_memory_is_raised(monkeypatch: pytest.MonkeyPatc
         pretrain(small_recipe(micro_batch_tokens="auto"), corpus(), tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    "said", ["could not create a primitive", "CUDA out of memory. Tried to allocate 2.00 GiB\nmore"]
+)
+def test_where_nothing_fits_the_reason_is_said(
+    said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def short_of_memory(*_: object) -> None:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(fitting, "mean_loss", short_of_memory)
+    with caplog.at_level("INFO"), pytest.raises(BertsmithError, match="not even one sequence of 128 tokens fits"):
+        pretrain(small_recipe(micro_batch_tokens="auto"), corpus(), tmp_path / "run")
+    assert f"128 tokens do not fit: {said.splitlines()[0]}" in caplog.messages[-1]
+
+
 def test_a_run_notes_what_it_found_and_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = small_recipe(micro_batch_tokens="auto", phase2__steps=0)
     unbroken = pretrain(recipe, corpus(), tmp_path / "unbroken")

@@ -1,0 +1,24 @@
+"""With what a verb ends: the status, and what is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.cli.ending import tell
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "begins"),
+    [
+        (BertsmithError("no text", "here.txt", "name another"), 2, "no text\n  where: here.txt\n  fix:   name another"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (RuntimeError("CUDA out of memory.\nTried"), 2, "memory ran out: CUDA out of memory.\n  fix:   compute less"),
+        (MemoryError(), 2, "memory ran out: no memory\n  fix:   compute less at once"),
+        (RuntimeError("another fault"), 1, "RuntimeError: another fault\nthis is a bug in Bertsmith"),
+    ],
+)
+def test_each_error_has_its_status_and_message(error: BaseException, status: int, begins: str) -> None:
+    assert tell(error)[0] == status
+    assert tell(error)[1].startswith(begins)
+    assert tell(error, debug=True)[1].endswith(tell(error)[1])
