@@ -16,7 +16,7 @@ from bertsmith.corpus.repeats import repeated_share
 from bertsmith.corpus.shards import Corpus
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.training.pretrain import Run, pretrain
-from bertsmith.training.pretraining.health import DIVERGING, PLATEAU, REPEATED, SPIKE, VISIBLE
+from bertsmith.training.pretraining.health import DIVERGING, PLATEAU, PLATEAU_LINES, REPEATED, SPIKE, VISIBLE
 from made_runs import corpus, figures, signalled_after
 
 SHORT = ("--device=cpu", "--precision=fp32", "--log_every=2", "--evaluate_instances=16", "--phase2.steps=0")
@@ -37,7 +37,7 @@ def test_a_healthy_run_raises_none(preset: str, tmp_path: Path, said: pytest.Log
     losses = [each["loss"] for each in run.metrics("train")]
     assert losses[11] < losses[0] - 0.2, "it learns"
     assert not warnings(run)
-    named = (SPIKE, DIVERGING, PLATEAU, REPEATED, VISIBLE)
+    named = (SPIKE, DIVERGING, PLATEAU, PLATEAU_LINES, REPEATED, VISIBLE)
     assert not [each for each in said.messages if any(f"warning: {name}" in each for name in named)]
 
 
@@ -63,7 +63,7 @@ def test_fault_rate_of_next_to_nothing(tmp_path: Path) -> None:
     run = tiny(tmp_path / "run", "--phase1.steps=38", "--phase1.learning_rate=1e-7", *often)
     (found,) = warnings(run)
     assert found["name"] == PLATEAU
-    assert found["step"] >= 30
+    assert found["step"] >= PLATEAU_LINES
 
 
 def test_fault_a_corpus_of_repeated_documents(tmp_path: Path) -> None:

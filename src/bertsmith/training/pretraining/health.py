@@ -27,8 +27,8 @@ HIGH_NATS = 1.0
 guessing evenly."""
 DIVERGING_LINES = 3
 """Lines in a row with losses that are too high after which the loss diverges."""
-PLATEAU_LINES = 30
-"""The fewest lines of a phase whose last third may be a plateau."""
+PLATEAU_LINES = 18
+"""The fewest lines of a phase whose last third may be a plateau: three and three lines are compared."""
 PLATEAU_NATS, PLATEAU_TIMES = 0.1, 1.25
 """What counts as nothing learned on held-out text: a masked-word loss that is less than this below that of word
 frequencies, and an accuracy of less than this times that of always guessing the most frequent piece."""

@@ -114,7 +114,8 @@ def flat(at: float, count: int = 30, noise: float = 0.03) -> list[float]:
         ([*lines(flat(7.0)), evaluation(300, 7.05, accuracy=0.1)], []),
         # It still falls, or has hardly started, or warms up.
         ([*lines([7.3 - 0.02 * number for number in range(30)]), evaluation(300, 6.95)], []),
-        ([*lines(flat(7.0, 29)), evaluation(290, 7.05)], []),
+        ([*lines(flat(7.0, 18)), evaluation(180, 7.05)], [(180, PLATEAU)]),
+        ([*lines(flat(7.0, 17)), evaluation(170, 7.05)], []),
         (
             [*(each | {"learning_rate": each["step"] / 1e4} for each in lines(flat(7.0))), evaluation(300, 7.05)],
             [],
