@@ -1,18 +1,18 @@
 """What a small budget learns best with: rungs of 4 million token slots, then the chosen recipe for ten times as many.
 
-    python benchmarks/ladder.py run --corpus corpus --blimp blimp --runs runs --out ladder.json --rungs base NVLAMB
+    python benchmarks/ladder.py run --corpus corpus --blimp blimp --runs runs --out ladder.json --rungs neighbours NVLAMB
     python benchmarks/ladder.py run --corpus corpus --blimp blimp --runs runs --out ladder.json --chosen neighbours
     python benchmarks/ladder.py table ladder.json --png learning.png
 
 The model has 8 layers of 256, 8,192 pieces and the objective mlm; docs/runs/README.md has the commands that make its
 corpus of 25 MB of Wikipedia.
 
-A rung is compared by its held-out loss, then by BLiMP on 200 pairs of each file. The rate of the first is about that of
-the preset `budget` for its width and batch. All behind "neighbours" stand on it, because from BERT's own starting
-values short runs learned little more than the frequencies of words (docs/decisions/006-short-runs.md), and there
-nothing else would show; what a second seed of that one changes is the least difference that counts. The rungs take
-hours, and may be run in pieces and by several processes into one file: each is resumed where it was stopped, and none
-that the file has is run again.
+A rung is compared by its held-out loss, then by BLiMP on 200 pairs of each file. From BERT's own starting values the
+first learns little more than the frequencies of words (docs/decisions/006-short-runs.md), where nothing else would
+show; so all behind "neighbours" stand on it, one of them at the rate of the first. That of the others is about what the
+preset `budget` has for this width and batch. What a second seed changes is the least difference that counts. The rungs
+take hours, and may be run in pieces and by several processes into one file: each is resumed where it was stopped, and
+none that the file has is run again.
 
 The fields of rungs that are chosen together are set together, so no two may set the same one.
 """
@@ -73,9 +73,9 @@ BASE: dict[str, Any] = {
     "save_every": 100,
 }
 RUNGS: dict[str, dict[str, Any]] = {
-    "base": {},
-    "rate 0.001": {"phase1.learning_rate": 0.001},
+    "BERT start": {"phase1.learning_rate": 0.001},
     "neighbours": {"model.fresh_positions": "neighbours"},
+    "rate 0.001": {"phase1.learning_rate": 0.001},
     "30% to 15%": {"masking.rate": 0.3, "masking.final_rate": 0.15},
     "NVLAMB": {
         "optimizer.name": "lamb",
@@ -86,7 +86,7 @@ RUNGS: dict[str, dict[str, Any]] = {
     "batch 16": {"phase1.global_batch": 16, "phase1.steps": 2000},
     "second seed": {"seed": 43},
 }
-BELOW = {rung: ["neighbours"] for rung in RUNGS if rung not in ("base", "rate 0.001", "neighbours")}
+BELOW = {rung: ["neighbours"] for rung in RUNGS if rung not in ("BERT start", "neighbours")}
 SEEDS = ("neighbours", "second seed")
 CHOSEN = "chosen"
 TIMES = 10
