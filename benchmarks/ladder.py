@@ -1,6 +1,6 @@
 """What a small budget learns best with: rungs of 4 million token slots, then the chosen recipe for ten times as many.
 
-    python benchmarks/ladder.py run --corpus corpus --blimp blimp --runs runs --out ladder.json --rungs neighbours NVLAMB
+    python benchmarks/ladder.py run --corpus corpus --blimp blimp --runs runs --out ladder.json --rungs neighbours
     python benchmarks/ladder.py run --corpus corpus --blimp blimp --runs runs --out ladder.json --chosen neighbours
     python benchmarks/ladder.py table ladder.json --png learning.png
 
