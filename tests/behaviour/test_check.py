@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,6 +20,7 @@ from bertsmith.training.check import check_pretraining
 from bertsmith.training.pretrain import pretrain
 from made_runs import corpus, small_corpus, small_recipe
 
+LARGER = replace(load_recipe("bert-base-nvlamb").model, layers=13)
 TINY = ["--device=cpu", "--precision=fp32", "--phase2.sequence_length=128"]
 
 
@@ -95,11 +97,15 @@ def test_for_a_large_model_it_says_first_how_long_it_takes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "bertsmith")
-    monkeypatch.setattr(check, "device_flops", lambda *_: 1e6)
-    check_pretraining(load_recipe("bert-tiny", TINY), corpus(), tmp_path / "run")
-    lines = [each.message for each in caplog.records]
-    (said,) = [number for number, line in enumerate(lines) if "the model is large for this device" in line]
-    assert said < next(number for number, line in enumerate(lines) if line.startswith("by heart"))
+    base = load_recipe("bert-base-nvlamb", ["--device=cpu", "--precision=fp32"])
+    monkeypatch.setattr(check, "model_of", Mock(side_effect=RuntimeError("a model is made")))
+    cases = (load_recipe("bert-tiny", TINY), 1e6, True), (base, 1e30, False), (replace(base, model=LARGER), 1e30, True)
+    for recipe, flops, is_large in cases:
+        caplog.clear()
+        monkeypatch.setattr(check, "device_flops", Mock(return_value=flops))
+        with pytest.raises(RuntimeError, match="a model is made"):
+            check_pretraining(recipe, corpus(), tmp_path / "run")
+        assert ("the model is large for this device" in caplog.text) == is_large, "before a model is made"
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,6 +115,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     said = capsys.readouterr()
     assert "fit together" in said.out
     assert "made on one device and keeps nothing: --ranks, --profile not read" in said.err
+    assert main([*call, "--resume"]) == 0
+    assert "made on one device and keeps nothing: --resume not read" in capsys.readouterr().err
     assert main([*call, "--phase1.learning_rate=0.4"]) == 2
     assert "this does not learn" in capsys.readouterr().err
     assert not out.exists()

@@ -90,6 +90,8 @@ def test_every_record_is_handed_on(calls: Path, tmp_path: Path, monkeypatch: pyt
     assert {step: each["train/loss"] for step, each in found.items()} == {
         each["step"]: each["loss"] for each in run.metrics("train")
     }
+    (end,) = (each["values"] for each in called(calls, "log") if "end/tokens" in each["values"])
+    assert end["end/tokens"] == run.metrics("end")[0]["tokens"], "counts too"
     (ended,) = called(calls, "finish")
     assert ended["exit_code"] == 0
 

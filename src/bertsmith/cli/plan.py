@@ -13,7 +13,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.figures import check_figure
 from bertsmith.base.files import check_file, write_text
 from bertsmith.base.log import say
-from bertsmith.cli.train import given_fields, recipe_flags, task_flags
+from bertsmith.cli.train import given_fields, recipe_flags, refuse_another_model, task_flags
 from bertsmith.cli.verb import Call, Verb
 from bertsmith.recipes.flags import wants_help
 from bertsmith.recipes.loader import BUDGET
@@ -103,9 +103,7 @@ def _pretraining(call: Call) -> tuple[WhereFlags, Plan]:
     _refuse_device(call)
     where = where_of(flags)
     if flags.recipe == BUDGET:
-        if flags.init_from is not None:
-            what = "the preset budget chooses a model, and --init-from has one"
-            raise BertsmithError(what, "--init-from", "leave it out, or name another recipe")
+        refuse_another_model(flags.init_from)
         from bertsmith.training.budget import planned_recipe
 
         recipe = planned_recipe(flags.corpus, where, given_fields(call))
@@ -118,6 +116,10 @@ def _finetuning(call: Call) -> tuple[WhereFlags, Plan]:
     flags, settings = task_flags(call, TaskFlags)
     _refuse_device(call)
     where = where_of(flags)
+    if settings.side_by_side and flags.gpus > 1:
+        what = "a plan has all GPUs train one seed after the other, not seeds side by side"
+        fix = "plan --seeds 1 --gpus 1: so many GPUs train so many seeds in that time"
+        raise BertsmithError(what, "--side-by-side", fix)
     from bertsmith.tasks.plan import RowsOfRun, plan_finetuning
 
     rows = RowsOfRun(flags.train, flags.dev, flags.test, flags.data, flags.hyper_parameters, flags.fold)

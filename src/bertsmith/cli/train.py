@@ -32,8 +32,8 @@ class OutputFlags(RankFlags):
     dllogger: Path | None = None
     """Also write the records to this file as NVIDIA's DLLogger does, with the keys of its BERT's scripts."""
     wandb: str | None = None
-    """Also send the records to this project of Weights & Biases; WANDB_MODE=offline is respected, and no failure there
-    ends the run."""
+    """Also send the records to this project of Weights & Biases; WANDB_MODE=offline is respected. The package has to be
+    there; no failure after that ends the run."""
     profile: int = 0
     """Profile so many steps, after a few for warm-up: a trace in the run's `profile`, and a table; 0 for none."""
 
@@ -91,6 +91,7 @@ def _check(call: Call, flags: PretrainFlags, recipe: Recipe) -> int:
     from bertsmith.training.check import check_pretraining
 
     unread = [name for name in ("ranks", "gpus", "dllogger", "wandb", "profile") if getattr(flags, name)]
+    unread += ["resume"] * (flags.resume and flags.recipe != BUDGET)
     if unread:
         say(f"a check is made on one device and keeps nothing: {', '.join(f'--{name}' for name in unread)} not read")
     given = {"init_from": flags.init_from, "also_evaluate": flags.also_evaluate}
@@ -103,9 +104,17 @@ def _by_budget(call: Call, flags: PretrainFlags, recipe: Recipe) -> Recipe:
     """The recipe, with what the preset `budget` leaves to the device, where it is that."""
     if flags.recipe != BUDGET:
         return recipe
+    refuse_another_model(flags.init_from)
     from bertsmith.training.budget import budget_recipe
 
     return budget_recipe(flags.corpus, flags.out, given_fields(call), flags.resume)
+
+
+def refuse_another_model(init_from: Path | None) -> None:
+    """Raises BertsmithError where the preset `budget`, which chooses a model, is to start from one."""
+    if init_from is not None:
+        what = "the preset budget chooses a model, and --init-from has one"
+        raise BertsmithError(what, "--init-from", "leave it out, or name another recipe")
 
 
 def given_fields(call: Call) -> list[str]:

@@ -27,7 +27,7 @@ from bertsmith.report.reading import RunRead
 from bertsmith.training.records.events import ERROR, WARNING
 
 _OF_PLACE = ("kind", "step", "phase", "seed", "fold", "share")
-_KINDS = {"start": "before the first step", "final": "finished", "evaluation": ""}
+_KINDS = {"start": "before the first step", "before": "before training", "final": "finished", "evaluation": ""}
 _DIGITS = re.compile(r"\d[\d.,]*")
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
 _SHORT = 12  # characters of a checksum

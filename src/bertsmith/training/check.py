@@ -37,14 +37,24 @@ from bertsmith.training.checkpoints import Position, load_checkpoint
 from bertsmith.training.checkpoints.folders import write_step
 from bertsmith.training.checkpoints.position import step_folder
 from bertsmith.training.checkpoints.state import state_of
+from bertsmith.training.planning.model_size import parameters
 from bertsmith.training.pretraining.health import VISIBLE_SHARE
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.records.meters import memory_bytes
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import start_device
-from bertsmith.training.shape import config_of, masking_of, pairs_of
+from bertsmith.training.shape import masking_of, pairs_of
 from bertsmith.training.step import train_step
-from bertsmith.training.work import Work, model_of, optimizer_of, tokens_of_run, work_of
+from bertsmith.training.work import (
+    Work,
+    config_for,
+    model_of,
+    optimizer_of,
+    starts_from,
+    tokens_of_run,
+    work_of,
+)
+from bertsmith.weights.huggingface import read_config
 
 # Tokens and updates by which a batch is learned by heart: few, so that BERT-base on two cores takes half a minute.
 _TOKENS = 256
@@ -57,7 +67,10 @@ _FLAT_UPDATES, _FLAT = 60, 0.02
 _RISEN = 0.5
 _MOST_SECONDS = 120.0
 _TOO_LOW = "try ten times the learning rate: it is too low; if the loss then stays too, something does not train"
-_LONG_SECONDS = 90.0
+# What takes longer, or has larger layers than BERT-base, is said to.
+_LONG_SECONDS, _LARGE = 90.0, 12 * 12 * 768 * 768
+_USUAL_TOKENS = 8192
+_SAVED_BYTES = 12  # of a parameter and its two moments
 
 
 @dataclass(frozen=True)
@@ -119,10 +132,10 @@ def check_pretraining(
 def _checked(work: Work, device: Device, out: Path) -> Checked:
     recipe, corpus = work.recipe, work.corpus
     phase = recipe.phase1 if recipe.phase1.steps else recipe.phase2
+    _tell_time(work, phase.sequence_length, device)
     model = model_of(work, device)
     most = tokens_of_run(recipe, {}, model, None, device)
     few, many = (_batch(recipe, corpus, tokens) for tokens in (_TOKENS, most))
-    _tell_time(_flop(work, few, many), device)
     _refuse_visible(many)
     optimizer = optimizer_of(recipe, model, device)
     objective = Pretraining(model, device.torch_device)
@@ -153,20 +166,19 @@ def _batch(recipe: Recipe, corpus: Corpus, tokens: int) -> PretrainBatch:
     return build_batch(order, references[np.arange(min(count, len(references.lengths)))], masking_of(recipe, number))
 
 
-def _flop(work: Work, few: PretrainBatch, many: PretrainBatch) -> float:
-    """FLOP of what is computed, about."""
-    recipe, pieces = work.recipe, work.corpus.special.vocabulary_size
-    config = config_of(recipe.model, pieces, work.corpus.special.pad)
+def _tell_time(work: Work, length: int, device: Device) -> None:
+    """Of a model for which it is long, before it is made: about what learning by heart and a micro-batch take."""
+    recipe, start = work.recipe, starts_from(work)
+    config = config_for(recipe, work.corpus) if start is None else read_config(start)
+    most = _USUAL_TOKENS if recipe.micro_batch_tokens == "auto" else recipe.micro_batch_tokens
     # Large models, for which this matters, take some tens of updates.
-    tokens = _UPDATES / 10 * few.tokens + 2 * many.tokens
-    length = float(many.layout.lengths.mean())
-    return step_flop(config, tokens, tokens * length, tokens * recipe.masking.rate)
-
-
-def _tell_time(flop: float, device: Device) -> None:
+    tokens = _UPDATES / 10 * _TOKENS + 2 * most
+    flop = step_flop(config, tokens, tokens * length, tokens * recipe.masking.rate)
     seconds = flop / device_flops(device, this_processor(), torch.get_num_threads())
-    if seconds > _LONG_SECONDS:
-        say(f"this will take some {duration(seconds)}, for the model is large for this device")
+    size = parameters(config)
+    if seconds > _LONG_SECONDS or size.layers > _LARGE:
+        saved = f"and writing and reading {log.size(_SAVED_BYTES * size.total)}"
+        say(f"this will take some {duration(seconds)}, {saved}, for the model is large for this device")
 
 
 def _learn_by_heart(

@@ -67,6 +67,8 @@ def _of_model(recipe: Recipe, folder: Path) -> Recipe:
         heads=config.num_attention_heads,
         intermediate=config.intermediate_size,
         max_positions=config.max_position_embeddings,
+        hidden_dropout=config.hidden_dropout_prob,
+        attention_dropout=config.attention_probs_dropout_prob,
     )
     check_positions(max(phase.sequence_length for phase in _phases(recipe).values()), config.max_position_embeddings)
     return replace(recipe, model=shape)

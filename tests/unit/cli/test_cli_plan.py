@@ -155,6 +155,10 @@ def test_the_tasks_that_it_knows_are_all() -> None:
         (("plan", "--calibration", "--gpus", "8"), "give it alone"),
         ((*TINY, "CORPUS", "--device", "cpu"), "use --gpu cpu"),
         (("plan", "mrpc", "--model", "no/model", "--data", "glue", "--device", "cpu"), "use --gpu cpu"),
+        (
+            ("plan", "mrpc", "--model", "no/model", "--data", "glue", "--gpus", "2", "--side-by-side", "--seeds", "2"),
+            "not seeds side by side",
+        ),
         (("plan", "mrpc", "--gpu", "h100"), "bertsmith plan mrpc --help"),
     ],
 )
@@ -221,9 +225,14 @@ def test_a_plan_of_going_on_has_the_shape_of_that_model(tmp_path: Path, capsys: 
     assert "2 layers of 32 (those of" in capsys.readouterr().err
     assert main([*TINY, str(small_corpus()), "--gpu", "a100", "--init-from", str(model)]) == 2
     assert "do not fit a model of 40 positions" in capsys.readouterr().err
-    budget = ["plan", "budget", "--hours", "1", "--corpus", str(small_corpus()), "--init-from", str(model)]
-    assert main(budget) == 2
-    assert "chooses a model" in capsys.readouterr().err
+    budget = ["budget", "--hours", "1", "--corpus", str(small_corpus()), "--init-from", str(model)]
+    for verb in (
+        ["plan"],
+        ["pretrain", "--out", str(tmp_path / "run")],
+        ["pretrain", "--check", "--out", str(tmp_path)],
+    ):
+        assert main([verb[0], *budget, *verb[1:]]) == 2
+        assert "chooses a model" in capsys.readouterr().err
 
 
 def test_a_plan_by_hours_has_the_steps_that_fit_into_them(tmp_path: Path) -> None:

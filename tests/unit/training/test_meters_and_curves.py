@@ -67,6 +67,7 @@ def test_lines_and_tensorboard_say_the_same(tmp_path: Path) -> None:
     found = points(tmp_path / "tensorboard")
     assert [step for step, _ in found["train/masked_loss"]] == [1, 2, 3, 4, 5, 6]
     assert [value for _, value in found["evaluation/unigram_loss"]] == pytest.approx([0.3, 0.6])
+    assert "train/step" not in found
 
 
 def test_a_resumed_runs_curve_has_no_double_points(tmp_path: Path) -> None:

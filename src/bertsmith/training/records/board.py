@@ -15,6 +15,12 @@ from bertsmith.base.files import AppendedFile
 from bertsmith.base.log import say
 
 
+def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a record of `metrics.jsonl`, each for a curve over steps of the name that it gets there."""
+    numbers = {name: value for name, value in record.items() if isinstance(value, int | float) and name != "step"}
+    return {f"{record['kind']}/{name}": float(value) for name, value in numbers.items()}
+
+
 class Board:
     """An event file in a folder of its own."""
 

@@ -21,7 +21,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import AppendedFile, disk_errors, write_text
 from bertsmith.base.log import warn
 from bertsmith.base.ranks import sum_over_ranks, world_size
-from bertsmith.training.records.board import Board
+from bertsmith.training.records.board import Board, numbers_of
 from bertsmith.training.records.sinks import Sink
 from bertsmith.training.step import StepSums
 
@@ -153,8 +153,7 @@ class MetricsFile:
         """Appends a record; it has `kind` and `step`."""
         self._file.write((json.dumps(record) + "\n").encode())
         if self._board is not None:
-            numbers = {name: value for name, value in record.items() if isinstance(value, float)}
-            self._board.write(record["step"], {f"{record['kind']}/{name}": each for name, each in numbers.items()})
+            self._board.write(record["step"], numbers_of(record))
         for sink in self._sinks:
             sink.write(record)
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from bertsmith.base.files import write_text
 from bertsmith.base.log import say, warn
+from bertsmith.training.records.board import numbers_of
 
 T = TypeVar("T")
 # Beside wandb's own files, so that a resumed run continues the same run there.
@@ -50,10 +51,9 @@ class WeightsAndBiases:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Takes a record of `metrics.jsonl`: its numbers."""
-        numbers = {name: value for name, value in record.items() if isinstance(value, float)}
+        numbers = numbers_of(record)
         if self._run is not None and numbers:
-            named = {f"{record['kind']}/{name}": value for name, value in numbers.items()}
-            self._tried("to take a record", lambda: self._run.log({**named, _STEP: record["step"]}))
+            self._tried("to take a record", lambda: self._run.log({**numbers, _STEP: record["step"]}))
 
     def close(self, failed: bool = False) -> None:
         """Waits, as wandb does, until it has sent what it was given."""

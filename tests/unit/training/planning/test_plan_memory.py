@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
+from bertsmith.bench.step.plan import VOCABULARY, gpu_shape
 from bertsmith.model.config import BertConfig
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.training.planning.memory import Held, Load, kept_on_cpu, largest, memory
@@ -51,6 +54,30 @@ def test_a_layer_keeps_what_is_counted(compute: torch.dtype | None, longest: int
     load = Load(filled.sum(), (filled**2).sum(), 0, 1)
     expected = kept_on_cpu(replace(HELD, half=compute is not None), load)
     assert (four - one) / 3 == pytest.approx(expected, rel=0.06)
+
+
+def test_memory_of_a_gpu_is_that_of_our_runs_on_one(repository: Path) -> None:
+    """As PyTorch counts it, which is without CUDA's context and libraries. Each of these steps had a process alone, or
+    shared it with steps that need less."""
+    stored = json.loads((repository / "benchmarks" / "results" / "nvidia-h200.json").read_text(encoding="utf-8"))
+    found = {row["case"]: row.get("ours_memory_bytes") for row in stored["rows"]}
+    config = BertConfig(**gpu_shape("large", -(-VOCABULARY // 64) * 64))
+    held = Held(config, parameters(config), half=True, on_cpu=False, lamb=False)
+    lines = []
+    for count, length, kind, label, dropout in (
+        (256, 128, "full", "full", ", dropout 0.1, of attention 0"),
+        (256, 128, "wikipedia", "with Wikipedia's lengths", ""),
+        (64, 512, "full", "full", ", dropout 0.1, of attention 0"),
+        (64, 512, "wikipedia", "with Wikipedia's lengths", ""),
+    ):
+        lengths = lengths_of(kind, count, length).astype(float)
+        load = Load(lengths.sum(), (lengths**2).sum(), 0.15 * lengths.sum(), 1)
+        planned = sum(memory(held, load).values())
+        taken = found[f"large, {count} {label} at {length}: bf16, AdamW, compiled{dropout}"]
+        assert planned == pytest.approx(taken, rel=0.05)
+        error = f"{planned / taken - 1:+.1%}"
+        lines.append(f"| {count} {label} at {length} | {planned / 1e9:.1f} GB | {taken / 1e9:.1f} GB | {error} |")
+    assert "\n".join(lines) in (repository / "docs" / "plan.md").read_text(encoding="utf-8")
 
 
 @given(st.integers(128, 65_536), st.integers(1, 64))
