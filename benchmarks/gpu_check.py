@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import hashlib
 import os
 import re
 import shlex
@@ -28,11 +29,13 @@ from gpu_cost import expectations
 
 from bertsmith.base import log
 from bertsmith.base.files import read_json
+from bertsmith.base.versions import git_state
 from bertsmith.bench.gpu.plan import TESTS, CheckSizes, check_parts
 from bertsmith.bench.gpu.rows import Part, Rows, calls_of, measure_parts, tables
 from bertsmith.bench.machine import machine
-from bertsmith.bench.process import NO_TIME, last_line
+from bertsmith.bench.process import NO_TIME, OutOfTime, last_line
 from bertsmith.bench.step.bench import about_steps
+from bertsmith.bench.step.profile import IDLE
 from bertsmith.bench.step.results import time_groups
 from bertsmith.bench.step.run import StepRun
 from bertsmith.bench.table import Report, Table
@@ -43,6 +46,8 @@ PASSED = "passed"
 TEST_PATHS = ("tests/house/test_torch_names.py", "tests/gpu")
 EXPECTED = ROOT / "benchmarks" / "results" / "gpu-expected.json"
 CARDS = {"h100": "H100", "h200": "H200"}
+PARTS = {"products": "matrix products", "attention": "attention", "update": "optimizer", "the GPU idle": IDLE}
+"""Of a step, by the group of its kernels; all else are fused kernels, and others that wait for memory."""
 
 
 def main() -> int:
@@ -61,6 +66,8 @@ def main() -> int:
     parser.add_argument("--show", type=Path, help="print what a stored file has, and measure nothing")
     parser.add_argument("--tiny", action="store_true", help="every row at a tiny size, on a CPU too, without the tests")
     asked = parser.parse_args()
+    if asked.tiny and not asked.json:
+        parser.error("--tiny needs --json: its figures say nothing, and have no place among the results")
     has_gpu = torch.cuda.is_available()
     started = time.monotonic()
     command = f'make gpu-check ARGS="{shlex.join(sys.argv[1:])}"' if sys.argv[1:] else "make gpu-check"
@@ -70,13 +77,15 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="bertsmith-gpu-check-") as made:
         gpu = torch.cuda.get_device_name(0) if has_gpu else "cpu"
-        head = {"command": command, "gpu": gpu, "torch": torch.__version__}
+        head = {"command": command, "gpu": gpu, "torch": torch.__version__, "calls": [call_of(command)]}
         rows = Rows(asked.json or ROOT / "benchmarks" / "results" / f"{file_name(gpu)}.json", head, machine())
         rows.expected = {} if asked.tiny else expectations(read_json(EXPECTED)["rows"])
         parts, run = check_parts(sizes, Path(made), rows, run_tests)
         parts = [part for part in parts if not asked.tiny or TESTS not in part.names]
         if not has_gpu and not asked.tiny:
-            print("\n".join(would_do(parts, rows.expected, asked.only)))
+            if asked.go_on and asked.json:
+                take_rows(rows, read_json(asked.json))
+            print("\n".join(would_do(parts, rows, asked.only)))
             return 0
         for only in asked.only:
             if not any(re.search(only, name) for part in parts for name in part.names):
@@ -84,6 +93,10 @@ def main() -> int:
                 return 2
         if asked.go_on:
             keep_rows(rows)
+        elif rows.to.is_file() and (count := len(read_json(rows.to)["rows"])):
+            print(f"gpu-check: {rows.to} has {count} rows, which would be lost", file=sys.stderr)
+            print("  fix:   --go-on keeps them; or name another file with --json, or remove this one", file=sys.stderr)
+            return 2
         log.configure()
         keep_kernels()
         rows.write()
@@ -106,7 +119,7 @@ def expression(text: str) -> str:
 def tell(parts: Sequence[Part], rows: Rows, run: StepRun, command: str) -> int:
     """Prints what was found, and gives the exit status: 1 for tests that failed, a kernel that is not as exact as it
     has to be, and for no row at all."""
-    found = all_tables(parts, rows)
+    found = all_tables(parts, rows, rows.head["gpu"])
     report = Report(command, rows.machine, rows.head["about"], rows.made, found)
     failed = [f"  {name}: {last_line(why)}" for name, why in rows.failed.items()]
     print("\n".join([f"gpu-check: {len(rows.made)} rows in {rows.to}, {len(failed)} not measured", *failed]))
@@ -120,14 +133,34 @@ def tell(parts: Sequence[Part], rows: Rows, run: StepRun, command: str) -> int:
     return 0 if rows.made and not wrong else 1
 
 
-def all_tables(parts: Sequence[Part], rows: Rows) -> list[Table]:
-    """Of the rows, of what was expected of them, and of where the time of steps goes."""
+def all_tables(parts: Sequence[Part], rows: Rows, gpu: str) -> list[Table]:
+    """Of the rows, of what was expected of them, and of where the time of steps goes. gpu: by its name."""
     timed = {row["case"]: row["kernels"] for row in rows.made if "kernels" in row}
+    card = next((card for card, name in CARDS.items() if name in gpu), None)
+    counted = [row for row in rows.made if "kernels" in row and "expected" in row]
     return [
         *tables(parts, rows),
         *([beside_expected(rows.made)] if any("expected" in row for row in rows.made) else []),
+        *([parts_beside_expected(counted, card)] if counted and card else []),
         *([kernels_table(timed)] if timed else []),
     ]
+
+
+def parts_beside_expected(made: Sequence[Mapping[str, Any]], card: str) -> Table:
+    """A line for each compiled step: where its milliseconds were expected to go, and where they went."""
+    shown = []
+    for row in made:
+        expected, groups = row["expected"]["milliseconds"][card], row["kernels"]["groups"]
+        tokens = row["expected"][card] * max(expected["GPU"], expected["host"]) / 1e3
+        steps = round(row["kernels"]["seconds"] * row["ours"] / tokens)
+        found = {name: groups.get(group, 0.0) for name, group in PARTS.items()}
+        found["all else"] = sum(groups.values()) - sum(found.values())
+        wanted = {name: expected[name] for name in ("products", "attention", "update")} | {"the GPU idle": 0.0}
+        wanted["all else"] = expected["GPU"] - sum(wanted.values())
+        cells = [(f"{wanted[name]:.1f}", f"{1e3 * found[name] / steps:.1f}") for name in found]
+        shown.append([row["case"], *(cell for pair in cells for cell in pair)])
+    head = [words for name in (*PARTS, "all else") for words in (f"{name}: expected", "found")]
+    return Table(f"Milliseconds of a step, expected on an {CARDS[card]} and found", ["", *head], shown)
 
 
 def kernels_table(timed: Mapping[str, Any]) -> Table:
@@ -148,18 +181,20 @@ def stored_report(path: Path) -> Report:
         parts, _ = check_parts(CheckSizes(), Path(made), rows, run_tests)
     unknown = rows.names - {name for part in parts for name in part.names}
     about = [*stored.get("about", []), *([f"{len(unknown)} rows are of no part, and not shown"] if unknown else [])]
-    return Report(stored["command"], rows.machine, about, rows.made, all_tables(parts, rows))
+    return Report(stored["command"], rows.machine, about, rows.made, all_tables(parts, rows, stored["gpu"]))
 
 
-def would_do(parts: Sequence[Part], expected: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:
-    """What is measured where there is a GPU, call by call, with the seconds and the figures that are expected."""
+def would_do(parts: Sequence[Part], rows: Rows, wanted: Sequence[str]) -> list[str]:
+    """What is measured where there is a GPU, call by call, with the seconds and the figures that are expected; rows
+    that are there are not."""
     lines = ["gpu-check: no CUDA device was found, so there is nothing to check here. It would measure, in this order,"]
-    for number, call in enumerate(calls_of(parts, TOTAL_SECONDS)):
+    expected = rows.expected
+    for number, call in enumerate(calls_of([part for part in parts if rows.missing(part.names)], TOTAL_SECONDS)):
         seconds = sum(part.seconds for part in call)
         with_option = ' with ARGS="--go-on"' if number else ""
         lines.append(f"in call {number + 1}{with_option}, expected to take {seconds:.0f} s:")
         for part in call:
-            names = [name for name in part.names if any(re.search(only, name) for only in wanted)]
+            names = [name for name in rows.missing(part.names) if any(re.search(only, name) for only in wanted)]
             lines += [f"  {part.seconds:.0f} s for"] if names else []
             lines += [
                 f"    {name}{f' (expected: {figures(expected[name])})' if name in expected else ''}" for name in names
@@ -190,6 +225,7 @@ def beside_expected(made: Sequence[Mapping[str, Any]]) -> Table:
 def keep_rows(rows: Rows) -> None:
     """Takes over the rows of the file. SystemExit for rows of another GPU or PyTorch."""
     if not rows.to.is_file():
+        print(f"gpu-check: {rows.to} is not there, so all rows are measured")
         return
     stored = read_json(rows.to)
     for name in ("gpu", "torch"):
@@ -197,7 +233,27 @@ def keep_rows(rows: Rows) -> None:
             raise SystemExit(
                 f"{rows.to} has rows of {stored.get(name)}, not {rows.head[name]}: name another with --json"
             )
-    rows.made = stored["rows"]
+    take_rows(rows, stored)
+
+
+def take_rows(rows: Rows, stored: Mapping[str, Any]) -> None:
+    """Those of a stored file but for what is to be measured again: tests that did not pass, and what was not exact. A
+    row of a file that has no calls is of the first; such a file may be of several."""
+    earlier = stored.get("calls") or [{"command": stored.get("command")}]
+    rows.made = [
+        {"call": 1} | row for row in stored["rows"] if row.get("within", True) and row.get("ended", PASSED) == PASSED
+    ]
+    rows.tried = {each["case"]: each["why"] for each in stored.get("failed", []) if each["why"] != NO_TIME}
+    rows.call = len(earlier) + 1
+    rows.head["calls"] = [*earlier, *rows.head["calls"]]
+    rows.head["part_seconds"] = stored.get("part_seconds", [])
+
+
+def call_of(command: str) -> dict[str, str]:
+    """What a call is known by: its command, and the code that it ran, which may be a copy without git."""
+    texts = sorted((ROOT / "src").rglob("*.py"))
+    sources = hashlib.sha256(b"".join(text.read_bytes() for text in texts)).hexdigest()
+    return {"command": command, "commit": git_state(ROOT), "sources_sha256": sources}
 
 
 def test_files() -> list[str]:
@@ -218,12 +274,15 @@ def run_tests(deadline: float) -> str:
     """How the tests end in their time, such as "passed"; their output comes as it does. deadline: of
     time.monotonic()."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TEST_PATHS]
-    seconds = max(0.0, min(TEST_SECONDS, deadline - time.monotonic()))
+    left = deadline - time.monotonic()
+    seconds = max(0.0, min(TEST_SECONDS, left))
     # A group of their own, so that nothing that they started goes on beside the measurements.
     with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
         try:
             return PASSED if process.wait(seconds) == 0 else "FAILED"
         except subprocess.TimeoutExpired:
+            if left < TEST_SECONDS:
+                raise OutOfTime from None  # the next call has the time for them
             return f"NOT DONE after {seconds:.0f} s"
         finally:
             with contextlib.suppress(ProcessLookupError):

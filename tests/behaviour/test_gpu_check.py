@@ -19,7 +19,7 @@ import torch
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.gpu import rows as gpu_rows
 from bertsmith.bench.gpu.plan import CheckSizes, check_parts
-from bertsmith.bench.gpu.rows import Part, Rows, calls_of
+from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.process import OutOfTime
 from bertsmith.bench.step.run import StepRun
 from bertsmith.bench.table import Table
@@ -89,14 +89,16 @@ def test_without_a_gpu_it_lists_every_row_with_its_call_its_seconds_and_what_is_
         "update alone: large, LAMB",
         "inference: large, 32 x 384, tf32",
         "large, 256 full at 128: transformers",
+        "large, 64 full at 512: transformers",
+        "ladder: fp32",
+        "fine-tuning: sst2",
+        "large, 256 with Wikipedia's lengths at 128: transformers, bf16 autocast, AdamW, compiled\n",
         "bert-tiny",
         "bert-mini",
         "tests: ",
-        "ladder: fp32",
-        "fine-tuning: sst2",
         "base, 256 full at 128",
     ]
-    places = [next(place for place, row in enumerate(rows) if row.startswith(start)) for start in order]
+    places = [next(place for place, row in enumerate(rows) if f"{row}\n".startswith(start)) for start in order]
     assert places == sorted(places)
     first = in_calls[1]
     assert all(start in first for start in order[:7]), "the most valuable are in the first call, transformers' too"
@@ -108,6 +110,19 @@ def test_without_a_gpu_it_lists_every_row_with_its_call_its_seconds_and_what_is_
     without = [line for line in lines if line.strip().startswith(counted) and "transformers" not in line]
     assert all("(expected:" in line for line in without)
     assert any("tests/gpu/test_attention_on_gpu.py: Every attention back-end on a card" in line for line in lines)
+
+
+def test_without_a_gpu_it_lists_the_rows_that_a_file_lacks(
+    check: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    stored = repository / "benchmarks" / "results" / "nvidia-h200.json"
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--go-on", "--json", str(stored)])
+    assert check.main() == 0
+    listed = {line.strip().partition(" (expected")[0] for line in capsys.readouterr().out.splitlines()}
+    there = {row["case"] for row in json.loads(stored.read_text())["rows"]}
+    assert "ladder: fp32, padded" in listed - there
+    assert not listed & there
 
 
 def test_a_row_that_fails_is_named_and_those_before_it_are_in_the_file_already(
@@ -141,7 +156,7 @@ def test_a_row_that_fails_is_named_and_those_before_it_are_in_the_file_already(
         f"gpu-check: 2 rows in {to}, 3 not measured",
         "  broken: ValueError: no",
         "  buggy: KeyError: 'a bug'",
-        "  slow: no time was left",
+        "  slow: it was ended after 0 s",
     ]
     assert [line.split() for line in said[-3:]] == [["figure"], ["fine", "1.0"], ["last", "1.0"]]
     assert kept()["failed"][0]["why"].startswith("a process of the bench ended with status 1")
@@ -211,11 +226,52 @@ def test_a_call_goes_on_where_the_one_before_ended(
         assert check.main() == 0
     assert measured == ["first", "second", "second"]
     kept = json.loads(to.read_text())
-    assert [row["case"] for row in kept["rows"]] == ["first", "second"]
+    assert [(row["case"], row["call"]) for row in kept["rows"]] == [("first", 1), ("second", 2)]
     assert kept["failed"] == []
+    assert [call["command"].partition("--json")[0] for call in kept["calls"]] == ['make gpu-check ARGS="'] * 2
+    assert [part["first"] for part in kept["part_seconds"]] == ["first", "second", "second"]
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to)])
+    assert check.main() == 2, "rows that were measured are not thrown away"
+    assert "has 2 rows, which would be lost" in capsys.readouterr().err
+    assert json.loads(to.read_text()) == kept
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), "--go-on"])
     to.write_text(json.dumps({**kept, "gpu": "another"}))
     with pytest.raises(SystemExit, match="rows of another, not A GPU 80GB"):
         check.main()
+
+
+def test_what_was_wrong_is_measured_again_and_what_failed_comes_last(
+    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, measured = tmp_path / "rows.json", []
+
+    def broken(rows: Rows, name: str, deadline: float) -> None:
+        measured.append(name)
+        raise BertsmithError("no such kernel")
+
+    def inexact(rows: Rows, name: str, deadline: float) -> None:
+        measured.append(name)
+        rows.add({"case": name, "figure": 1.0, "within": len(measured) > 3})
+
+    def tests(rows: Rows, name: str, deadline: float) -> None:
+        measured.append(name)
+        rows.add({"case": name, "figure": 0.0, "ended": "passed" if len(measured) > 3 else "FAILED"})
+
+    monkeypatch.setattr(check, "check_parts", made_parts(broken, inexact, tests))
+    for status, more in ((1, []), (0, ["--go-on"]), (0, ["--go-on", "--only", "tests"])):
+        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), *more])
+        assert check.main() == status
+    assert measured == ["broken", "inexact", "tests", "inexact", "tests", "broken"]
+    kept = json.loads(to.read_text())
+    assert [(row["case"], row["call"]) for row in kept["rows"]] == [("inexact", 2), ("tests", 2)]
+    assert kept["failed"] == [{"case": "broken", "why": "no such kernel"}], "though the last call did not try it"
+
+
+def test_a_tiny_check_has_no_place_among_the_results(check: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--tiny"])
+    with pytest.raises(SystemExit) as ended:
+        check.main()
+    assert ended.value.code == 2
 
 
 def test_rows_are_chosen_by_expressions_in_their_order(
@@ -262,22 +318,19 @@ def test_the_tables_of_a_stored_file_are_shown(
         assert title in said
 
 
-def test_parts_are_cut_into_calls_by_the_seconds_that_they_are_expected_to_take() -> None:
-    parts = [
-        Part((str(number),), lambda names, deadline: None, table, seconds) for number, seconds in enumerate([5, 3, 4])
-    ]
-    assert [[part.names for part in call] for call in calls_of(parts, 8)] == [[("0",), ("1",)], [("2",)]]
-
-
 def test_rows_have_the_time_of_their_part_and_what_is_left_is_named(
     check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By a clock that the rows move on."""
     now, deadlines = [1000.0], []
 
+    def hanging(rows: Rows, name: str, deadline: float) -> None:
+        now[0] = deadline
+        raise OutOfTime
+
     def first(rows: Rows, name: str, deadline: float) -> None:
         deadlines.append(deadline)
-        now[0] += 450
+        now[0] += 350
         fine(rows, name, deadline)
 
     def second(rows: Rows, name: str, deadline: float) -> None:
@@ -291,14 +344,17 @@ def test_rows_have_the_time_of_their_part_and_what_is_left_is_named(
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr(check, "time", clock)
     monkeypatch.setattr(gpu_rows, "time", clock)
-    monkeypatch.setattr(check, "check_parts", made_parts(first, second, third))
+    monkeypatch.setattr(check, "check_parts", made_parts(hanging, first, second, third))
     monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(tmp_path / "rows.json")])
     assert check.main() == 0
-    assert deadlines == [1000 + 2.5 * SECONDS, 1000 + check.TOTAL_SECONDS]
+    assert deadlines == [1000 + 2 * 2.5 * SECONDS, 1000 + check.TOTAL_SECONDS]
     assert check.TOTAL_SECONDS <= 9 * 60 - 30
     said = capsys.readouterr().out
     assert "1 rows" in said
-    assert "second: no time was left\n  third: no time was left" in said
+    assert (
+        f"hanging: it was ended after {2.5 * SECONDS:.0f} s\n  second: no time was left\n  third: no time was left"
+        in said
+    )
     assert "with --go-on, the next call" in said
 
 
@@ -311,7 +367,10 @@ def test_tests_that_hang_are_ended_with_all_that_they_started(
     )
     hanging.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(hanging))
-    assert check.run_tests(time.monotonic() + 5) == "NOT DONE after 5 s"
+    monkeypatch.setattr(check, "TEST_SECONDS", 5.0)
+    assert check.run_tests(time.monotonic() + 60) == "NOT DONE after 5 s"
+    with pytest.raises(OutOfTime):
+        check.run_tests(time.monotonic() + 1)
     started, end = int((tmp_path / "pid").read_text()), time.monotonic() + 120
     while is_alive(started):
         assert time.monotonic() < end, "it outlived the tests"

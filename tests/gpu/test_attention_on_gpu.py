@@ -9,6 +9,7 @@ import torch
 
 from bertsmith.base.layout import Layout
 from bertsmith.model.attention.attend import attend, flash_attention, settle
+from bertsmith.model.attention.blocks import block_attention
 from bertsmith.model.attention.packed import Offsets, Packed
 from bertsmith.model.attention.padded import padded_attention
 from bertsmith.model.triton import attention as triton_attention
@@ -32,13 +33,15 @@ def run(name: str, qkv: torch.Tensor, packed: Packed, dropout: float) -> torch.T
         return triton_attention.varlen_attention(qkv, HEADS, packed.offsets, packed.longest, dropout)
     if name == "padded rows":
         return padded_attention(qkv, HEADS, packed, dropout)
+    if name == "padded blocks":
+        return block_attention(qkv, HEADS, packed.head_blocks(HEADS), dropout)
     settle("flash varlen", qkv.device)
     return flash_attention(qkv, HEADS, packed)
 
 
 def check_card(name: str, dtype: torch.dtype) -> None:
     capability = torch.cuda.get_device_capability()
-    if name != "padded rows" and capability < (8, 0):
+    if not name.startswith("padded") and capability < (8, 0):
         pytest.skip(f"{name} needs a card of compute capability 8.0, and this one has {capability}")
     if name == "Triton varlen" and not HAS_TRITON:
         pytest.skip("Triton is not installed")
@@ -47,7 +50,7 @@ def check_card(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", ["flash varlen", "Triton varlen", "padded rows"])
+@pytest.mark.parametrize("name", ["flash varlen", "Triton varlen", "padded rows", "padded blocks"])
 def test_it_equals_the_cpu(cuda, name, dtype):
     check_card(name, dtype)
     if name == "flash varlen" and dtype == torch.float32:
@@ -64,7 +67,7 @@ def test_it_equals_the_cpu(cuda, name, dtype):
         assert (found.cpu().double() - wanted).norm() < close * wanted.norm()
 
 
-@pytest.mark.parametrize("name", ["Triton varlen", "padded rows"])
+@pytest.mark.parametrize("name", ["Triton varlen", "padded rows", "padded blocks"])
 def test_dropout_drops_the_share_it_should_and_the_same_way_back(cuda, name):
     """Along any direction the slope that backward gives is that of the output, with the same draw."""
     check_card(name, torch.float32)

@@ -65,9 +65,9 @@ class Child:
         environment: Mapping[str, str] | None = None,
         deadline: float = float("inf"),
     ) -> None:
-        """spec: what JSON can hold; paths become strings. folder: a new one, for the spec and the log. environment:
-        added to that of this process. deadline: of time.monotonic()."""
-        folder.mkdir(parents=True)
+        """spec: what JSON can hold; paths become strings. folder: for the spec and the log, and those of an earlier one
+        are written over. environment: added to that of this process. deadline: of time.monotonic()."""
+        folder.mkdir(parents=True, exist_ok=True)
         self.module, self._deadline = module, deadline
         self._log = folder / "output.log"
         spec_path = folder / "spec.json"

@@ -67,7 +67,7 @@ _FLAT_UPDATES, _FLAT = 60, 0.02
 _RISEN = 0.5
 _MOST_SECONDS = 120.0
 _TOO_LOW = "try ten times the learning rate: it is too low; if the loss then stays too, something does not train"
-# What takes longer, or has larger layers than BERT-base, is said to.
+# Of what takes longer, or has larger layers than BERT-base, the time is logged.
 _LONG_SECONDS, _LARGE = 90.0, 12 * 12 * 768 * 768
 _USUAL_TOKENS = 8192
 _SAVED_BYTES = 12  # of a parameter and its two moments

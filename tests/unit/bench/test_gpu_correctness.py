@@ -11,7 +11,7 @@ import torch
 
 from bertsmith.bench.gpu import correctness_run
 from bertsmith.bench.gpu.correctness import LIMITS, _part, _within
-from bertsmith.bench.gpu.correctness_run import FLASH, GRAPH, PADDED, ROWS, STEP, UPDATES, Worker
+from bertsmith.bench.gpu.correctness_run import BLOCKS, FLASH, GRAPH, PADDED, ROWS, STEP, UPDATES, Worker
 from bertsmith.bench.gpu.rows import Rows
 from bertsmith.bench.step.plan import GpuSizes
 from bertsmith.model.attention.padded import padded_attention
@@ -32,6 +32,7 @@ def test_what_is_right_is_within(worker: Worker) -> None:
     for dropout in (0.0, 0.1, 0.5):
         assert is_within(worker, PADDED, dropout)
         assert is_within(worker, PADDED, dropout, "bf16")
+        assert is_within(worker, BLOCKS, dropout)
     assert all(is_within(worker, kernel) for kernel in (ROWS, STEP, GRAPH, *UPDATES))
 
 

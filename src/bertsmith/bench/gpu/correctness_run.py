@@ -23,9 +23,11 @@ from bertsmith.bench.child import Answer, CannotHere, serve_worker
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.model.attention.attend import flash_attention, settle
+from bertsmith.model.attention.blocks import block_attention
 from bertsmith.model.attention.packed import Packed
 from bertsmith.model.attention.padded import padded_attention
 from bertsmith.model.config import BertConfig
+from bertsmith.model.cpu.masks import threshold_of
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.model.rows import _looked_up
@@ -38,7 +40,7 @@ from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import StepSums
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-FLASH, TRITON, PADDED = "flash varlen", "Triton varlen", "padded rows"
+FLASH, TRITON, PADDED, BLOCKS = "flash varlen", "Triton varlen", "padded rows", "padded blocks"
 UPDATES = {"AdamW's update": AdamW, "LAMB's update": Lamb}
 ROWS, STEP, GRAPH = "rows of a table", "a compiled step", "a compiled step as CUDA graphs"
 _CPU = torch.device("cpu")
@@ -106,6 +108,8 @@ class Worker:
                 return triton_attention.varlen_attention(qkv, heads, packed.offsets, packed.longest, dropout)
             if kernel == FLASH:
                 return flash_attention(qkv, heads, packed)
+            if kernel == BLOCKS:
+                return block_attention(qkv, heads, packed.head_blocks(heads), dropout)
             return padded_attention(qkv, heads, packed, dropout)
 
         out = run(qkv)
@@ -113,7 +117,7 @@ class Worker:
         masks = None
         if dropout:
             masks = kept_of(lambda qkv: run(qkv.to(dtype)), packed, heads, sizes.width)
-        rate = triton_attention._dropped(dropout) / 65536 if kernel == TRITON else dropout
+        rate = threshold_of(dropout) / 65536 if kernel in (TRITON, BLOCKS) else dropout
         exact_of = qkv.detach().double().requires_grad_()
         exact = written_out(exact_of, packed, heads, masks, rate)
         exact.backward(by_out.double())  # type: ignore[no-untyped-call]

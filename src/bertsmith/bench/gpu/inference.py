@@ -7,9 +7,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, size
 from bertsmith.bench.gpu.rows import Part, Rows
-from bertsmith.bench.process import Child, SideFailed
+from bertsmith.bench.process import Child
 from bertsmith.bench.reference.bench import row_of
 from bertsmith.bench.reference.case import Case
 from bertsmith.bench.step.plan import GpuSizes, gpu_shape
@@ -34,18 +35,21 @@ def inference_parts(sizes: GpuSizes, folder: Path, rows: Rows, calls: int, secon
             """Those of a precision, which is a matter of the whole process."""
             spec = {"model": gpu_shape(model, sizes.vocabulary), "device": sizes.device}
             own = {name: replace(named[name], precision=stands_for.get(precision, precision)) for name in names}
-            spec["case"] = asdict(own[names[0]])
-            where = folder / f"inference-{model}-{precision}"
-            with Child("bertsmith.bench.reference.worker", spec, where, None, deadline) as child:
-                for name in names:
-                    say(f"measuring {name}")
-                    how = {"warmup": 3, "steps": calls, "seconds": seconds}
-                    try:
-                        found = child.ask("run", **how, case=asdict(own[name]))
-                    except SideFailed as why:
-                        rows.fail(name, why.what)
-                    else:
-                        rows.add({**row_of(named[name], found["seconds"], found["bytes"]), "case": name})
+            where, left = folder / f"inference-{model}-{precision}", list(names)
+            while left:  # a new process after one that ended
+                spec["case"] = asdict(own[left[0]])
+                with Child("bertsmith.bench.reference.worker", spec, where, None, deadline) as child:
+                    while left and child.is_alive:
+                        one_row(child, left.pop(0), own)
+
+        def one_row(child: Child, name: str, own: dict[str, Case]) -> None:
+            say(f"measuring {name}")
+            try:
+                found = child.ask("run", warmup=3, steps=calls, seconds=seconds, case=asdict(own[name]))
+            except BertsmithError as why:
+                rows.fail(name, why.what)
+            else:
+                rows.add({**row_of(named[name], found["seconds"], found["bytes"]), "case": name})
 
         def measure(names: Sequence[str], deadline: float) -> None:
             for precision in dict.fromkeys(named[name].precision for name in names):

@@ -26,7 +26,8 @@ for the others."""
 class Rows:
     """What a check found so far, which the file `to` holds at any time. head: what stands before the rows. machine: it
     grows with what is known of it. expected: what the row of a name is to show, before it is measured. failed: why
-    there is no row, by name."""
+    there is no row, by name. call: the number of this call among those that made the file, from 1. tried: what failed
+    in earlier calls, and why, unless it was for lack of time."""
 
     to: Path
     head: dict[str, Any]
@@ -34,11 +35,15 @@ class Rows:
     expected: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     made: list[dict[str, Any]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    call: int = 1
+    tried: dict[str, str] = field(default_factory=dict)
 
     def add(self, row: dict[str, Any]) -> None:
-        """Keeps a row, whose name is its "case", with what was expected of it."""
+        """Keeps a row, whose name is its "case", with the number of its call and what was expected of it."""
         case = row["case"]
-        self.made.append({**row, "expected": self.expected[case]} if case in self.expected else row)
+        self.made.append(
+            {**row, "call": self.call} | ({"expected": self.expected[case]} if case in self.expected else {})
+        )
         self.write()
 
     def fail(self, name: str, why: str) -> None:
@@ -49,7 +54,8 @@ class Rows:
 
     def write(self) -> None:
         """Puts everything into the file, whole or not at all."""
-        failed = [{"case": name, "why": why} for name, why in self.failed.items()]
+        every = {name: why for name, why in self.tried.items() if name not in self.names} | self.failed
+        failed = [{"case": name, "why": why} for name, why in every.items()]
         write_json(self.to, {**self.head, "machine": self.machine, "rows": self.made, "failed": failed})
 
     def missing(self, names: Sequence[str]) -> list[str]:
@@ -80,15 +86,16 @@ class Part:
 
 
 def measure_parts(parts: Sequence[Part], rows: Rows, deadline: float, only: str = "") -> None:
-    """Measures the rows in whose name `only`, a regular expression, is found, in order. Afterwards each of them is made
-    or failed, whatever a part raises; one that is there already is not measured again. deadline: of
-    time.monotonic()."""
-    for part in parts:
+    """Measures the rows in whose name `only`, a regular expression, is found, in order; those that failed in an earlier
+    call come last. Afterwards each of them is made or failed, whatever a part raises; one that is there already is not
+    measured again. deadline: of time.monotonic()."""
+    for part in sorted(parts, key=lambda part: not rows.tried.keys().isdisjoint(part.names)):
         names = rows.missing([name for name in part.names if re.search(only, name)])
         why, now = NO_TIME, time.monotonic()
+        patience = max(_PATIENCE * part.seconds, _LEAST_SECONDS)
         if names and now < deadline:
             try:
-                part.measure(names, min(deadline, now + max(_PATIENCE * part.seconds, _LEAST_SECONDS)))
+                part.measure(names, min(deadline, now + patience))
                 why = "it was passed over"
             except OutOfTime:
                 why = NO_TIME
@@ -98,6 +105,13 @@ def measure_parts(parts: Sequence[Part], rows: Rows, deadline: float, only: str 
                 why = f"{type(error).__name__}: {error}"
         for name in rows.missing(names):
             rows.fail(name, why)
+        taken = time.monotonic() - now
+        if names and now < deadline:
+            rows.head.setdefault("part_seconds", []).append({"first": names[0], "seconds": round(taken, 1)})
+        if now + patience < deadline:  # what ended then hung, or needs more than it was given
+            late = [name for name in names if rows.failed.get(name) == NO_TIME]
+            rows.failed |= dict.fromkeys(late, f"it was ended after {taken:.0f} s")
+        rows.write()
 
 
 def calls_of(parts: Sequence[Part], total: float = TOTAL_SECONDS) -> list[list[Part]]:

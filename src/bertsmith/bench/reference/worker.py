@@ -108,6 +108,7 @@ class Worker:
         """The seconds of each of so many steps, and of more until `seconds` are over; those of `warmup` not counted.
         case: another one than the worker was started with, of the same precision."""
         if case is not None and Case(**case) != self._case:
+            del self._work  # else there were two models for a while
             self._take(Case(**case))
         found: list[float] = []
         with torch.set_grad_enabled(self._case.mode == "training"):

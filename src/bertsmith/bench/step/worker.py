@@ -43,6 +43,7 @@ class Worker:
         self._ours = OurSteps(side, *sets.values()) if side.side == OURS else None
         self._step: TakeStep = self._ours or peer_steps(side, *sets.values())
         self._compilations: dict[str, int | None] = {}
+        self._passed: set[str] = set()
 
     def ready(self) -> Answer:
         """What it runs on."""
@@ -58,6 +59,9 @@ class Worker:
         return {"seconds": time.perf_counter() - start}
 
     def _pass(self, name: str) -> None:
+        if name not in self._passed and self.device.torch_device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device.torch_device)  # a set's memory is its own
+        self._passed.add(name)
         for number in range(len(self.sets[name])):
             self._step(self._first[name] + number)
         if self._ours is not None:
@@ -85,7 +89,7 @@ class Worker:
         return {"flops": matrix_rate(self.device, shapes)}
 
     def memory(self) -> Answer:
-        """The most memory held so far: of the GPU, or of the whole process."""
+        """The most memory held: of a GPU since the first pass over the last new set, or of the whole process so far."""
         return {"bytes": memory_bytes(self.device.torch_device)}
 
     def kernels(self, name: str) -> Answer:
