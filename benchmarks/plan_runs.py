@@ -24,6 +24,7 @@ from typing import Any
 
 from bertsmith.base.files import write_text
 from bertsmith.base.tables import aligned
+from bertsmith.base.versions import git_state
 from bertsmith.bench.machine import machine
 from bertsmith.training.records.meters import read_metrics
 
@@ -113,7 +114,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         for what, error in row["errors"].items():
             unit, factor = UNITS.get(what, ("s a step", 1.0))
             planned, found = (f"{row[side][what] * factor:.2f}" for side in ("planned", "found"))
-            cells.append([row["run"], str(row["ranks"]), f"{what}, {unit}", planned, found, f"{error:+.0%}"])
+            cells.append([row["run"], str(row["ranks"]), f"{what}, {unit}", planned, found, f"{error:+.1%}"])
     return aligned(cells, "lrlr")
 
 
@@ -136,7 +137,8 @@ def main() -> None:
         rows += [fine_tuned(ranks, options.model, options.mrpc) for ranks in options.ranks]
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     if options.json:
-        write_text(options.json, json.dumps({"machine": about, "load_at_the_end": load, "rows": rows}, indent=2) + "\n")
+        made = {"commit": git_state(Path(__file__).parent), "machine": about, "load_at_the_end": load, "rows": rows}
+        write_text(options.json, json.dumps(made, indent=2) + "\n")
     print("\n".join(table(rows)))
     print(f"processes running at the end, a minute's average: {load}")
 
