@@ -105,7 +105,7 @@ def test_for_a_large_model_it_says_first_how_long_it_takes(
         monkeypatch.setattr(check, "device_flops", Mock(return_value=flops))
         with pytest.raises(RuntimeError, match="a model is made"):
             check_pretraining(recipe, corpus(), tmp_path / "run")
-        assert ("the model is large for this device" in caplog.text) == is_large, "before a model is made"
+        assert ("learning by heart and a micro-batch take about" in caplog.text) == is_large, "before a model is made"
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,12 +32,13 @@ def warnings(run: Run) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("preset", ["bert-tiny", "quickstart"])
 def test_a_healthy_run_raises_none(preset: str, tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
-    recipe = load_recipe(preset, [*SHORT, "--phase1.steps=24", "--phase2.steps=4"])
+    often = ("--log_every=1", "--evaluate_every=20")  # so that a plateau could be told
+    recipe = load_recipe(preset, [*SHORT, *often, "--phase1.steps=24", "--phase2.steps=4"])
     run = pretrain(recipe, corpus(), tmp_path / "run")
     losses = [each["loss"] for each in run.metrics("train")]
-    assert losses[11] < losses[0] - 0.2, "it learns"
+    assert losses[23] < losses[0] - 0.2, "it learns"
     assert not warnings(run)
-    named = (SPIKE, DIVERGING, PLATEAU, PLATEAU_LINES, REPEATED, VISIBLE)
+    named = (SPIKE, DIVERGING, PLATEAU, REPEATED, VISIBLE)
     assert not [each for each in said.messages if any(f"warning: {name}" in each for name in named)]
 
 

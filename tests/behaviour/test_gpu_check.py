@@ -258,12 +258,13 @@ def test_what_was_wrong_is_measured_again_and_what_failed_comes_last(
         rows.add({"case": name, "figure": 0.0, "ended": "passed" if len(measured) > 3 else "FAILED"})
 
     monkeypatch.setattr(check, "check_parts", made_parts(broken, inexact, tests))
-    for status, more in ((1, []), (0, ["--go-on"]), (0, ["--go-on", "--only", "tests"])):
-        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), *more])
+    for status, more in ((1, []), (1, ["--only", "broken"]), (0, []), (0, ["--only", "tests"])):
+        again = ["--go-on"] if to.is_file() else []
+        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), *again, *more])
         assert check.main() == status
-    assert measured == ["broken", "inexact", "tests", "inexact", "tests", "broken"]
+    assert measured == ["broken", "inexact", "tests", "broken", "inexact", "tests", "broken"]
     kept = json.loads(to.read_text())
-    assert [(row["case"], row["call"]) for row in kept["rows"]] == [("inexact", 2), ("tests", 2)]
+    assert [(row["case"], row["call"]) for row in kept["rows"]] == [("inexact", 3), ("tests", 3)]
     assert kept["failed"] == [{"case": "broken", "why": "no such kernel"}], "though the last call did not try it"
 
 

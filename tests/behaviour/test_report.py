@@ -13,6 +13,7 @@ import bertsmith
 from bertsmith.cli import main
 from bertsmith.report.report import MOST_BYTES, write_report
 from bertsmith.training.pretrain import pretrain
+from bertsmith.training.pretraining.continued import BEFORE
 from bertsmith.training.records.events import EVENTS_FILE
 from bertsmith.training.run_folder import Run
 from made_pages import read_lines
@@ -184,9 +185,11 @@ def test_what_most_measurements_have_comes_first(tmp_path: Path) -> None:
     """Else a table of pre-training begins with columns that are empty but for the loss before the first step."""
     figures = [{"masked_loss": 5.0 - step / 10, "masked_accuracy": 0.1} for step in range(3)]
     records = [{"kind": "start", "step": 0, "loss": 7.0, "guessing_loss": 6.9, **figures[0]}]
+    records += [{"kind": BEFORE, "step": 0, **figures[0]}]
     records += [{"kind": "evaluation", "step": step, **each} for step, each in enumerate(figures) if step]
     page = shown(tmp_path, write_run(tmp_path / "run", records))
-    header = page.tables["Held-out figures of run"][0]
+    header, _, before = page.tables["Held-out figures of run"][:3]
+    assert before[0] == "0 (before training)"
     assert [name.strip() for name in header] == [
         *("after step", "masked loss", "masked accuracy"),
         *("loss", "guessing loss"),

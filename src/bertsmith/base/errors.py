@@ -14,8 +14,8 @@ EXIT_RANK_LOST = 75
 EXIT_INTERRUPTED = 130
 EXIT_STOPPED_AFTER_SAVING = 143
 
-# As PyTorch on a CPU and on a GPU, C++ and oneDNN word it; PyTorch raises RuntimeError where a CPU has none left.
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "could not create a memory")
+# As PyTorch on a CPU and on a GPU, the system, C++, cuBLAS and oneDNN word it.
+_NO_MEMORY = ("allocate memory", "not enough memory", "out of memory", "_alloc", "could not create a memory")
 
 
 class BertsmithError(Exception):

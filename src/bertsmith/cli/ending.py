@@ -10,8 +10,8 @@ from bertsmith.base.stopping import StoppedAfterSaving
 
 _BUG = "this is a bug in Bertsmith, not in your input: please report it with the lines above"
 _LESS_AT_ONCE = (
-    "compute less at once: a smaller batch or micro_batch_tokens (auto finds what fits), shorter sequences,"
-    " a smaller model, or gradient checkpointing"
+    "compute less at once: smaller batches, shorter texts or a smaller model; pretrain can find the micro-batches that "
+    "fit (micro_batch_tokens: auto)"
 )
 
 
@@ -22,7 +22,7 @@ def tell(error: BaseException, debug: bool = False) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt):
         return errors.EXIT_INTERRUPTED, "interrupted"
     trace = "".join(traceback.format_exception(error))
-    if isinstance(error, (RuntimeError, MemoryError)) and ran_out_of_memory(error):
+    if isinstance(error, (RuntimeError, MemoryError, OSError)) and ran_out_of_memory(error):
         lacked = (str(error) or "no memory").splitlines()[0]
         error = BertsmithError(f"memory ran out: {lacked}", fix=_LESS_AT_ONCE)
     if isinstance(error, BertsmithError):

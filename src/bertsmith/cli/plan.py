@@ -116,10 +116,6 @@ def _finetuning(call: Call) -> tuple[WhereFlags, Plan]:
     flags, settings = task_flags(call, TaskFlags)
     _refuse_device(call)
     where = where_of(flags)
-    if settings.side_by_side and flags.gpus > 1:
-        what = "a plan has all GPUs train one seed after the other, not seeds side by side"
-        fix = "plan --seeds 1 --gpus 1: so many GPUs train so many seeds in that time"
-        raise BertsmithError(what, "--side-by-side", fix)
     from bertsmith.tasks.plan import RowsOfRun, plan_finetuning
 
     rows = RowsOfRun(flags.train, flags.dev, flags.test, flags.data, flags.hyper_parameters, flags.fold)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
@@ -84,6 +85,10 @@ def plan_finetuning(
 
     task, model, rows, settings: as of `finetune`. Raises BertsmithError for what that would refuse.
     """
+    if settings is not None and settings.side_by_side and where.gpus > 1:
+        what = "a plan has all GPUs train one seed after the other, not seeds side by side"
+        fix = "plan one training, with --gpus 1 and without --seeds; so many GPUs do so many of them at a time"
+        raise BertsmithError(what, "--side-by-side", fix)
     folder = model_folder(Path(model))
     config = read_config(folder)
     here = Here.of(settings.precision if settings else "auto") if where.on_cpu else None

@@ -69,7 +69,6 @@ _MOST_SECONDS = 120.0
 _TOO_LOW = "try ten times the learning rate: it is too low; if the loss then stays too, something does not train"
 # Of what takes longer, or has larger layers than BERT-base, the time is logged.
 _LONG_SECONDS, _LARGE = 90.0, 12 * 12 * 768 * 768
-_USUAL_TOKENS = 8192
 _SAVED_BYTES = 12  # of a parameter and its two moments
 
 
@@ -170,15 +169,15 @@ def _tell_time(work: Work, length: int, device: Device) -> None:
     """Of a model for which it is long, before it is made: about what learning by heart and a micro-batch take."""
     recipe, start = work.recipe, starts_from(work)
     config = config_for(recipe, work.corpus) if start is None else read_config(start)
-    most = _USUAL_TOKENS if recipe.micro_batch_tokens == "auto" else recipe.micro_batch_tokens
+    most = 0 if recipe.micro_batch_tokens == "auto" else recipe.micro_batch_tokens
     # Large models, for which this matters, take some tens of updates.
     tokens = _UPDATES / 10 * _TOKENS + 2 * most
     flop = step_flop(config, tokens, tokens * length, tokens * recipe.masking.rate)
     seconds = flop / device_flops(device, this_processor(), torch.get_num_threads())
     size = parameters(config)
     if seconds > _LONG_SECONDS or size.layers > _LARGE:
-        saved = f"and writing and reading {log.size(_SAVED_BYTES * size.total)}"
-        say(f"this will take some {duration(seconds)}, {saved}, for the model is large for this device")
+        saved = f"{log.size(_SAVED_BYTES * size.total)} are written and read"
+        say(f"check: learning by heart and a micro-batch take about {duration(seconds)}, and {saved}")
 
 
 def _learn_by_heart(

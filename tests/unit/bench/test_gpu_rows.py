@@ -10,30 +10,29 @@ import pytest
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.gpu import inference
 from bertsmith.bench.gpu.inference import inference_parts
-from bertsmith.bench.gpu.plan import CheckSizes, check_parts
+from bertsmith.bench.gpu.peers import _table
+from bertsmith.bench.gpu.plan import ladder
 from bertsmith.bench.gpu.rows import Part, Rows, calls_of
 from bertsmith.bench.step.plan import GpuSizes
 from bertsmith.bench.table import Table
 
 
 class Process:
-    """Of the worker: one question of the second case ends it."""
+    """Of the worker: one question of the second case ends it, which takes a while to be seen."""
 
     started = 0
 
     def __init__(self, *_: Any) -> None:
         Process.started += 1
-        self.is_alive = True
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.is_alive = False
+        pass
 
     def ask(self, _: str, case: dict[str, Any], **__: Any) -> dict[str, Any]:
         if (case["batch"], case["length"]) == (8, 128):
-            self.is_alive = False
             raise BertsmithError("a process of the bench ended with status 1")
         return {"seconds": [0.1, 0.2, 0.3], "bytes": 1}
 
@@ -48,13 +47,25 @@ def test_a_row_that_ends_its_process_ends_no_other(tmp_path: Path, monkeypatch: 
     assert Process.started == 3, "for bf16 twice, and for tf32"
 
 
-def test_the_gains_of_a_rung_are_over_rungs_of_earlier_calls_too(tmp_path: Path) -> None:
-    rows = Rows(tmp_path / "rows.json", {}, {})
-    _, run = check_parts(CheckSizes.tiny_on("cpu"), tmp_path, rows, lambda deadline: "passed")
-    rows.made = [{"case": "ladder: fp32, padded", "ours": 10.0, "call": 1}, {"case": "other", "ours": 1.0, "call": 1}]
-    run.made({"case": "ladder: tf32", "ours": 30.0})
-    run.made({"case": "ladder: bf16", "ours": 60.0})
-    assert [(row.get("gain"), row.get("gain_in_all")) for row in rows.made[2:]] == [(3.0, 3.0), (2.0, 6.0)]
+def test_gains_are_over_the_rungs_below_whatever_was_measured_first() -> None:
+    found = [rung("ladder: c", 60.0), rung("ladder: a", 10.0), rung("ladder: e", 90.0), rung("ladder: b", 20.0)]
+    table = ladder(found, [f"ladder: {name}" for name in "abcde"], "tiny")
+    assert [row[:1] + row[2:4] for row in table.rows] == [
+        ["a", "1.00x", "1.00x"],
+        ["b", "2.00x", "2.00x"],
+        ["c", "3.00x", "6.00x"],
+        ["e", "-", "9.00x"],
+    ]
+
+
+def rung(case: str, ours: float) -> dict[str, Any]:
+    return {"case": case, "ours": ours, "peak_share": 0.5, "ours_memory_bytes": 1}
+
+
+def test_a_ratio_says_where_ours_is_of_another_call() -> None:
+    row = {"case": "", "peer": 1.0, "sequences_per_second": 1.0, "peak_share": 0.5, "peer_memory_bytes": 1}
+    rows = [row | {"ratio": 2.0, "ours_call": call, "call": 2} for call in (1, 2)]
+    assert [line[-1] for line in _table(rows).rows] == ["2.00x as fast, ours of another call", "2.00x as fast"]
 
 
 def test_parts_are_cut_into_calls_by_the_seconds_that_they_are_expected_to_take() -> None:

@@ -14,7 +14,9 @@ import bertsmith
 from bertsmith.cli import main
 from bertsmith.cli.plan import KINDS
 from bertsmith.recipes.loader import load_recipe
+from bertsmith.training import plan
 from bertsmith.training.planning.calibration import calibration_lines, predicted
+from bertsmith.training.planning.where import Where
 from made_pages import write_table
 from made_rows import QUICK, made_model, rows
 from made_runs import corpus, small_corpus
@@ -218,11 +220,18 @@ def test_the_preset_of_a_budget_is_planned_as_it_would_be_trained(
     assert found["hours"] - stage["evaluation_seconds"] / 3600 < 2 < found["hours"] * 1.01
 
 
-def test_a_plan_of_going_on_has_the_shape_of_that_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_of_going_on_has_the_shape_of_that_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = made_model(tmp_path / "encoder")
     call = [*TINY, str(small_corpus()), "--gpu", "a100", "--phase1.sequence-length", "32", "--phase2.steps", "0"]
     assert planned(tmp_path, *call, "--init-from", str(model))["parameters"] < planned(tmp_path, *call)["parameters"]
     assert "2 layers of 32 (those of" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "_plan", lambda recipe, *_: recipe)
+        short = ["--phase1.sequence_length=32", "--phase2.steps=0", "--model.hidden_dropout=0"]
+        recipe: Any = plan.plan_pretraining(load_recipe("bert-tiny", short), corpus(), Where("a100", 1), model)
+    assert (recipe.model.hidden_dropout, recipe.model.attention_dropout) == (0.1, 0.1)
     assert main([*TINY, str(small_corpus()), "--gpu", "a100", "--init-from", str(model)]) == 2
     assert "do not fit a model of 40 positions" in capsys.readouterr().err
     budget = ["budget", "--hours", "1", "--corpus", str(small_corpus()), "--init-from", str(model)]

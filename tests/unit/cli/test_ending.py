@@ -15,6 +15,8 @@ from bertsmith.cli.ending import tell
         (KeyboardInterrupt(), 130, "interrupted"),
         (RuntimeError("CUDA out of memory.\nTried"), 2, "memory ran out: CUDA out of memory.\n  fix:   compute less"),
         (MemoryError(), 2, "memory ran out: no memory\n  fix:   compute less at once"),
+        (OSError(12, "Cannot allocate memory"), 2, "memory ran out: [Errno 12] Cannot allocate memory\n  fix:"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), 2, "memory ran out: CUDA error"),
         (RuntimeError("another fault"), 1, "RuntimeError: another fault\nthis is a bug in Bertsmith"),
     ],
 )

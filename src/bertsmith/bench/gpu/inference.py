@@ -36,20 +36,22 @@ def inference_parts(sizes: GpuSizes, folder: Path, rows: Rows, calls: int, secon
             spec = {"model": gpu_shape(model, sizes.vocabulary), "device": sizes.device}
             own = {name: replace(named[name], precision=stands_for.get(precision, precision)) for name in names}
             where, left = folder / f"inference-{model}-{precision}", list(names)
-            while left:  # a new process after one that ended
+            while left:  # a new process after a row that failed, which may have ended it
                 spec["case"] = asdict(own[left[0]])
                 with Child("bertsmith.bench.reference.worker", spec, where, None, deadline) as child:
-                    while left and child.is_alive:
-                        one_row(child, left.pop(0), own)
+                    while left and measured(child, left.pop(0), own):
+                        pass
 
-        def one_row(child: Child, name: str, own: dict[str, Case]) -> None:
+        def measured(child: Child, name: str, own: dict[str, Case]) -> bool:
+            """Adds a row, or the reason why there is none."""
             say(f"measuring {name}")
             try:
                 found = child.ask("run", warmup=3, steps=calls, seconds=seconds, case=asdict(own[name]))
             except BertsmithError as why:
                 rows.fail(name, why.what)
-            else:
-                rows.add({**row_of(named[name], found["seconds"], found["bytes"]), "case": name})
+                return False
+            rows.add({**row_of(named[name], found["seconds"], found["bytes"]), "case": name})
+            return True
 
         def measure(names: Sequence[str], deadline: float) -> None:
             for precision in dict.fromkeys(named[name].precision for name in names):

@@ -21,17 +21,22 @@ _START_SECONDS, _COMPILE_SECONDS, _SET_SECONDS = 15.0, 60.0, 5.0
 """Its graph is the whole model."""
 
 
-def peer_parts(run: StepRun, plan: Plan, rows: Rows) -> tuple[list[Part], list[Part], list[Part]]:
-    """Of the first model: with SDPA, and with flash attention; then of the other models."""
+def peer_parts(run: StepRun, plan: Plan, rows: Rows) -> tuple[list[Part], ...]:
+    """Of the first model: with SDPA, without attention dropout and with it, and with flash attention; then of the other
+    models."""
     matches = [match for match in plan.matches if match.peer is not None]
     first = [match for match in matches if match.model == plan.model]
+
+    def drops(match: Match) -> bool:
+        return bool(match.ours.model["attention_probs_dropout_prob"])
+
     groups = (
-        [match for match in first if match.peer and not match.peer.flash],
+        [match for match in first if match.peer and not match.peer.flash and not drops(match)],
+        [match for match in first if match.peer and not match.peer.flash and drops(match)],
         [match for match in first if match.peer and match.peer.flash],
         [match for match in matches if match.model != plan.model],
     )
-    without, flash, others = ([_part(run, match, rows) for match in group] for group in groups)
-    return without, flash, others
+    return tuple([_part(run, match, rows) for match in group] for group in groups)
 
 
 def _part(run: StepRun, match: Match, rows: Rows) -> Part:
@@ -68,7 +73,7 @@ def _part(run: StepRun, match: Match, rows: Rows) -> Part:
 
 def _of_another_call(row: dict[str, Any]) -> str:
     """Where ours was not measured beside the peer."""
-    return "" if row["ours_call"] == row["call"] else ", ours of another call"
+    return "" if row.get("ours_call") == row.get("call") else ", ours of another call"
 
 
 def _table(found: Sequence[dict[str, Any]]) -> Table:

@@ -19,7 +19,7 @@ from bertsmith.bench.gpu.peers import peer_parts
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.gpu.update import update_parts
 from bertsmith.bench.step.plan import GpuSizes, Match, Rung, gpu_plan, small_matches
-from bertsmith.bench.step.results import ladder_table, steps_table, with_gains
+from bertsmith.bench.step.results import ladder_table, steps_table
 from bertsmith.bench.step.run import LADDER, StepRun
 from bertsmith.bench.table import Table
 
@@ -57,26 +57,24 @@ def check_parts(
         folder,
         0.0,
         ran_on=rows.machine,
-        made=partial(_add, rows),
+        made=rows.add,
         failed=rows.fail,
     )
     of_first = [_steps(run, group) for group in run.groups() if group[0].model == plan.model]
     of_others = [_steps(run, group) for group in run.groups() if group[0].model != plan.model]
-    table = partial(ladder_table, model=plan.model)
+    table = partial(ladder, names=[f"{LADDER} {rung.what}" for rung in plan.ladder], model=plan.model)
     inference = inference_parts(sizes.step, folder, rows, sizes.calls, sizes.seconds)
-    peers, flash, other_peers = peer_parts(run, plan, rows)
+    peers, with_dropout, flash, other_peers = peer_parts(run, plan, rows)
     of_small = [_steps(run, [match]) for match in small]
-    # Without attention dropout, which is how transformers is fastest, first.
-    plain, dropped = peers[: len(sizes.step.lengths)], peers[len(sizes.step.lengths) :]
     parts = [
         *correctness_parts(sizes.step, folder, rows, sizes.tiny),
         *of_first,
         *update_parts(sizes.step, folder, rows),
         inference[0],
-        *plain,
+        *peers,
         *(_rung(run, rung, table) for rung in plan.ladder),
         *finetuning_parts(sizes.step.device, folder, rows),
-        *dropped,
+        *with_dropout,
         *of_small,
         _tests(tests, rows),
         *flash,
@@ -87,10 +85,20 @@ def check_parts(
     return parts, run
 
 
-def _add(rows: Rows, row: dict[str, Any]) -> None:
-    """Keeps a row; that of a rung with what it gives over those of earlier calls too."""
-    before = [each for each in rows.made if each["case"].startswith(LADDER)]
-    rows.add(with_gains([*before, row])[-1] if row["case"].startswith(LADDER) else row)
+def ladder(found: Sequence[dict[str, Any]], names: Sequence[str], model: str) -> Table:
+    """The rungs from the bottom, which calls may have measured in any order; a gain over one that is missing is not
+    known. names: of all rungs, in order."""
+    by_name = {row["case"]: row for row in found}
+
+    def over(row: dict[str, Any], other: str) -> float | None:
+        return row["ours"] / by_name[other]["ours"] if other in by_name else None
+
+    gained = [
+        by_name[name] | {"gain": over(by_name[name], below), "gain_in_all": over(by_name[name], names[0])}
+        for below, name in zip([names[0], *names], names, strict=False)
+        if name in by_name
+    ]
+    return ladder_table(gained, model)
 
 
 TESTS = "tests: those that need a GPU"

@@ -39,8 +39,10 @@ class Rows:
     tried: dict[str, str] = field(default_factory=dict)
 
     def add(self, row: dict[str, Any]) -> None:
-        """Keeps a row, whose name is its "case", with the number of its call and what was expected of it."""
+        """Keeps a row, whose name is its "case", with the number of its call and what was expected of it, in the place
+        of one of an earlier call."""
         case = row["case"]
+        self.made = [each for each in self.made if each["case"] != case]
         self.made.append(
             {**row, "call": self.call} | ({"expected": self.expected[case]} if case in self.expected else {})
         )
@@ -59,9 +61,11 @@ class Rows:
         write_json(self.to, {**self.head, "machine": self.machine, "rows": self.made, "failed": failed})
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Those that were neither made nor failed."""
-        done = self.names | self.failed.keys()
-        return [name for name in names if name not in done]
+        """Those that were neither made nor failed, or came out wrong in an earlier call; what failed then stands
+        last."""
+        right = {row["case"] for row in self.made if is_right(row) or row["call"] == self.call}
+        left = [name for name in names if name not in right and name not in self.failed]
+        return sorted(left, key=self.tried.__contains__)
 
     @property
     def names(self) -> set[str]:
@@ -71,6 +75,15 @@ class Rows:
     def figure(self, name: str, what: str) -> Any:
         """A figure of the row of this name; None where there is none."""
         return next((row.get(what) for row in self.made if row["case"] == name), None)
+
+
+PASSED = "passed"
+"""How tests end."""
+
+
+def is_right(row: Mapping[str, Any]) -> bool:
+    """Whether tests passed, and a kernel was exact; other rows cannot be wrong."""
+    return bool(row.get("within", True)) and row.get("ended", PASSED) == PASSED
 
 
 @dataclass(frozen=True)
@@ -89,7 +102,7 @@ def measure_parts(parts: Sequence[Part], rows: Rows, deadline: float, only: str 
     """Measures the rows in whose name `only`, a regular expression, is found, in order; those that failed in an earlier
     call come last. Afterwards each of them is made or failed, whatever a part raises; one that is there already is not
     measured again. deadline: of time.monotonic()."""
-    for part in sorted(parts, key=lambda part: not rows.tried.keys().isdisjoint(part.names)):
+    for part in in_order(parts, rows):
         names = rows.missing([name for name in part.names if re.search(only, name)])
         why, now = NO_TIME, time.monotonic()
         patience = max(_PATIENCE * part.seconds, _LEAST_SECONDS)
@@ -107,11 +120,17 @@ def measure_parts(parts: Sequence[Part], rows: Rows, deadline: float, only: str 
             rows.fail(name, why)
         taken = time.monotonic() - now
         if names and now < deadline:
-            rows.head.setdefault("part_seconds", []).append({"first": names[0], "seconds": round(taken, 1)})
-        if now + patience < deadline:  # what ended then hung, or needs more than it was given
-            late = [name for name in names if rows.failed.get(name) == NO_TIME]
+            took = {"call": rows.call, "first": names[0], "rows": len(names), "seconds": round(taken, 1)}
+            rows.head.setdefault("part_seconds", []).append(took)
+        if now + patience < deadline:  # the row that was under way hung, or needs more than its part was given
+            late = [name for name in names if rows.failed.get(name) == NO_TIME][:1]
             rows.failed |= dict.fromkeys(late, f"it was ended after {taken:.0f} s")
         rows.write()
+
+
+def in_order(parts: Sequence[Part], rows: Rows) -> list[Part]:
+    """The parts as they are measured: those of which all that is left failed in an earlier call come last."""
+    return sorted(parts, key=lambda part: set(rows.missing(part.names)) <= rows.tried.keys())
 
 
 def calls_of(parts: Sequence[Part], total: float = TOTAL_SECONDS) -> list[list[Part]]:

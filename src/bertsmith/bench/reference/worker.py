@@ -94,11 +94,14 @@ class Worker:
 
     def __init__(self, case: Case, config: BertConfig, device: Device) -> None:
         self._config, self._device = config, device
+        self._case: Case | None = None
+        self._work: Work | None = None
         self._take(case)
 
     def _take(self, case: Case) -> None:
-        self._case = case
+        self._case, self._work = None, None  # else there were two models for a while
         self._work = (pretraining if case.task == "pre-training" else fine_tuning)(case, self._config, self._device)
+        self._case = case
 
     def ready(self) -> Answer:
         """What it runs on."""
@@ -108,8 +111,8 @@ class Worker:
         """The seconds of each of so many steps, and of more until `seconds` are over; those of `warmup` not counted.
         case: another one than the worker was started with, of the same precision."""
         if case is not None and Case(**case) != self._case:
-            del self._work  # else there were two models for a while
             self._take(Case(**case))
+        assert self._case is not None
         found: list[float] = []
         with torch.set_grad_enabled(self._case.mode == "training"):
             for _ in range(warmup):
@@ -120,6 +123,7 @@ class Worker:
 
     def _timed(self) -> float:
         wait(self._device.torch_device)
+        assert self._work is not None
         began = time.perf_counter()
         self._work()
         wait(self._device.torch_device)

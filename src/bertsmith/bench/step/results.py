@@ -100,8 +100,8 @@ def ladder_table(rows: Sequence[dict[str, Any]], model: str) -> Table:
         [
             row["case"].partition(": ")[2],
             f"{row['ours']:,.0f}",
-            f"{row['gain']:.2f}x",
-            f"{row['gain_in_all']:.2f}x",
+            f"{row['gain']:.2f}x" if row["gain"] else "-",
+            f"{row['gain_in_all']:.2f}x" if row["gain_in_all"] else "-",
             f"{row['peak_share']:.1%}",
             size(row["ours_memory_bytes"]),
         ]

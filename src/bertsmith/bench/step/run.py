@@ -17,7 +17,7 @@ from bertsmith.bench.process import NO_TIME, Child, OutOfTime, SideFailed, endin
 from bertsmith.bench.step.instances import write_batches
 from bertsmith.bench.step.plan import Match, Plan, Rung
 from bertsmith.bench.step.race import Race, race, start_side
-from bertsmith.bench.step.results import Result, Work, with_gains
+from bertsmith.bench.step.results import Result, Work
 from bertsmith.bench.step.side import OURS, StepSide
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import step_flop
@@ -148,7 +148,7 @@ class StepRun:
             return
         with self._noting(case), self._side(rung.side, [rung.set]) as side:
             self.rungs.append(self._alone(case, rung.side, side, rung.set))
-            self.made(with_gains([each.row(self.peaks) for each in self.rungs])[-1])
+            self.made(self.rungs[-1].row(self.peaks))
 
     @contextmanager
     def _noting(self, case: str) -> Iterator[None]:

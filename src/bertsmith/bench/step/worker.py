@@ -93,8 +93,8 @@ class Worker:
         return {"bytes": memory_bytes(self.device.torch_device)}
 
     def kernels(self, name: str) -> Answer:
-        """Where the GPU's time of a set's compiled steps goes."""
-        return profile_kernels(lambda: self._pass(name), self.device)
+        """Where the GPU's time of a set's compiled steps goes, and how many they are."""
+        return profile_kernels(lambda: self._pass(name), self.device) | {"steps": len(self.sets[name])}
 
     def profile(self, name: str) -> Answer:
         """Where the time of a set's steps goes, after a step that is not counted."""

@@ -14,11 +14,17 @@ from typing import Any, Self
 from bertsmith.base.files import AppendedFile
 from bertsmith.base.log import say
 
+_OF_PLACE = ("step", "phase", "seed", "fold", "share")
+
 
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a record of `metrics.jsonl`, each for a curve over steps of the name that it gets there."""
-    numbers = {name: value for name, value in record.items() if isinstance(value, int | float) and name != "step"}
-    return {f"{record['kind']}/{name}": float(value) for name, value in numbers.items()}
+    """The numbers of a record of `metrics.jsonl`, but for those of its place, named as TensorBoard and Weights & Biases
+    show them: KIND/NAME."""
+    return {
+        f"{record['kind']}/{name}": float(value)
+        for name, value in record.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and name not in _OF_PLACE
+    }
 
 
 class Board:

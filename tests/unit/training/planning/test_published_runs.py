@@ -55,9 +55,9 @@ def test_a_row_of_one_gpu_is_met_by_its_own_share(row: Row) -> None:
 
 def test_both_phases_on_32_hosts_take_the_hours_that_were_published() -> None:
     rates = {(each.row.precision, each.row.length): each.rate for each in predicted() if each.row.hosts == 32}
-    for precision, published in (("fp16", 1.2), ("tf32", 2.4)):
+    for precision, published, within in (("fp16", 1.2, 0.05), ("tf32", 2.4, 0.07)):
         hours = (7038 * 65_536 / rates[precision, 128] + 1563 * 32_768 / rates[precision, 512]) / 3600
-        assert hours == pytest.approx(published, rel=0.07)
+        assert hours == pytest.approx(published, rel=within)
 
 
 def test_what_was_not_measured_is_called_assumed() -> None:
