@@ -5,7 +5,7 @@
 
 RUNS is the folder `runs` in which the pages were followed. A run that is not there is named, and its pictures stay as
 they are. Pictures of the server's page need Chromium; those of a report are copied from `report/test`. With --report:
-pictures of the upper part of a page that `bertsmith report` wrote, as wide as a desk and as a phone.
+pictures of the upper part of a page that `bertsmith report` wrote, as wide as a desk and as a phone, and of its end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from made_browser import Page, browsing  # noqa: E402
 from made_served import serving  # noqa: E402
 
 WIDTH, LEAST_HEIGHT = 640, 600
-DESK, PHONE = (1280, 2900), (390, 1700)
+DESK, PHONE, END = (1280, 2900), (390, 1700), 1600
 ASKED: dict[str, tuple[str, ...]] = {
     "reviews": ("a gripping, beautifully acted film",),
     "kinds": ("CVS selling their own version of epipen at 1 / 6 th price .",),
@@ -84,12 +84,14 @@ def opened() -> Iterator[Page]:
 
 
 def of_page(report: Path, out: Path, page: Page) -> None:
-    """Of the upper part of a report."""
+    """Of the upper part of a report, and of its end at a desk."""
     for width, height in DESK, PHONE:
         page.open(report.resolve().as_uri(), width, height)
         with tempfile.TemporaryDirectory() as made:
             page.screenshot(Path(made) / "page.png")
             save(Path(made) / "page.png", out / f"report-{width}.png", height)
+            if (width, height) == DESK:
+                save(Path(made) / "page.png", out / f"report-{width}-end.png", -END)
 
 
 def of_report(name: str, report: Path, out: Path) -> None:
@@ -118,10 +120,12 @@ def of_server(name: str, run: Path, out: Path, page: Page) -> None:
         save(Path(made) / "page.png", out / f"{name}-page.png")
 
 
-def save(picture: Path, out: Path, most_height: int | None = None) -> None:
-    """A picture of few colours, which takes a third of the bytes."""
+def save(picture: Path, out: Path, most_height: int = 1 << 16) -> None:
+    """A picture of few colours, which takes a third of the bytes. most_height: from the top, or below 0 from the
+    end."""
     with Image.open(picture) as whole:
-        image = whole.crop((0, 0, whole.width, min(whole.height, most_height or whole.height)))
+        top = max(0, whole.height + most_height) if most_height < 0 else 0
+        image = whole.crop((0, top, whole.width, min(whole.height, top + abs(most_height))))
         image.convert("RGB").quantize(256).save(out, optimize=True)
     print(out, flush=True)
 
