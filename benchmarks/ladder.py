@@ -210,8 +210,8 @@ def table(path: Path, png: Path | None) -> None:
             curves.plot(slots, losses, marker=".", linewidth=0.9, label=row["rung"])
         curves.set(xlabel="million token slots", ylabel="held-out loss", xscale="log")
         curves.minorticks_off()
-        curves.set_xticks([1, 2, 4, 10, 20, 40], list(map(str, (1, 2, 4, 10, 20, 40))))
-        curves.set_xlim(0.9, 1.1 * max(row["slots"] for row in rows) / 1e6)
+        curves.set_xticks([0.5, 1, 2, 4, 10, 20, 40], list(map(str, (0.5, 1, 2, 4, 10, 20, 40))))
+        curves.set_xlim(0.45, 1.1 * max(row["slots"] for row in rows) / 1e6)
         curves.legend()
         save_figure(figure, png)
 

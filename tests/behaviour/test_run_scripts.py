@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import operator
 import signal
 import sys
 import time
@@ -19,6 +20,7 @@ import pytest
 
 from bertsmith.base.device import choose_device
 from bertsmith.base.locks import alone_in
+from bertsmith.recipes.loader import load_recipe
 from bertsmith.training.run_folder import Run
 from made_runs import signalled_after, small_corpus
 
@@ -190,6 +192,15 @@ def test_a_rung_that_is_stopped_continues_with_the_same_command(
     seconds = [json.loads((tmp_path / "runs" / name).read_text())["seconds"] for name in ("base-seconds.json", kept)]
     assert row["seconds"] == pytest.approx(sum(seconds), abs=0.06)
     assert set(row["blimp"]) == {"argument structure", "island effects", "mean"}
+
+
+def test_the_preset_for_a_cpu_has_what_the_rungs_chose(script: Callable[[str], Any]) -> None:
+    """But for what makes it longer, lets it read longer texts, and says how often it is measured."""
+    recipe = load_recipe("bert-small-mlm")
+    free = ("model.max_positions", "phase1.steps", "log_every", "evaluate_every", "evaluate_instances", "save_every")
+    for name, value in script("ladder").fields_of(["30% to 15%", "batch 16"]).items():
+        if name not in free:
+            assert operator.attrgetter(name)(recipe) == value, name
 
 
 def test_two_processes_write_rows_into_one_file(script: Callable[[str], Any], tmp_path: Path) -> None:
