@@ -55,7 +55,8 @@ def test_the_thresholds_of_the_page_are_those_of_the_code() -> None:
     for text in (
         f"median of the last {health.RECENT_LINES} by {health.SPIKE_DEVIATIONS:g} standard deviations",
         f"at least {health.SPIKE_NATS}; or {health.HIGH_NATS} above the lowest",
-        f"at least {health.PLATEAU_LINES} lines",
+        f"at least {health.PLATEAU_LINES} lines of the phase",
+        f"or of {health.FEWER_LINES} after {health.PLATEAU_STEPS} steps",
         f"not {health.PLATEAU_NATS} below theirs, and an accuracy not {health.PLATEAU_TIMES} times",
         f"{health.VISIBLE_ACCURACY:.0%} of them are predicted right",
         f"over the last {health.MEMORISED_LINES} lines, is {health.MEMORISED_NATS} below",

@@ -27,8 +27,9 @@ HIGH_NATS = 1.0
 guessing evenly."""
 DIVERGING_LINES = 3
 """Lines in a row with losses that are too high after which the loss diverges."""
-PLATEAU_LINES = 18
-"""The fewest lines of a phase whose last third may be a plateau: three and three lines are compared."""
+PLATEAU_LINES, PLATEAU_STEPS, FEWER_LINES = 30, 500, 18
+"""The fewest lines of a phase whose last third may be a plateau; and after how many steps so much fewer are enough, of
+which three and three are compared. Before, a model that knows frequencies alone may be about to learn more."""
 PLATEAU_NATS, PLATEAU_TIMES = 0.1, 1.25
 """What counts as nothing learned on held-out text: a masked-word loss that is less than this below that of word
 frequencies, and an accuracy of less than this times that of always guessing the most frequent piece."""
@@ -141,7 +142,9 @@ class Health:
 
     def _plateau(self, record: Mapping[str, Any]) -> str:
         lines = self._lines[-(len(self._lines) // 3) :]
-        if len(self._lines) < PLATEAU_LINES or lines[-1]["learning_rate"] > lines[0]["learning_rate"]:
+        steps = sum(line["steps"] for line in self._lines)
+        enough = FEWER_LINES if steps >= PLATEAU_STEPS else PLATEAU_LINES
+        if len(self._lines) < enough or lines[-1]["learning_rate"] > lines[0]["learning_rate"]:
             return ""  # too early, or while it warms up
         losses = [line["masked_loss"] for line in lines]
         half = len(losses) // 2

@@ -104,6 +104,14 @@ def flat(at: float, count: int = 30, noise: float = 0.03) -> list[float]:
     return [at + noise * each for each in np.random.default_rng(1).standard_normal(count)]
 
 
+def long_lines(count: int) -> list[dict[str, Any]]:
+    """Of 50 steps each, and flat."""
+    return [
+        each | {"step": 50 * number, "phase_step": 50 * number, "steps": 50.0}
+        for number, each in enumerate(lines(flat(7.0, count)), start=1)
+    ]
+
+
 @pytest.mark.parametrize(
     ("records", "expected"),
     [
@@ -114,8 +122,9 @@ def flat(at: float, count: int = 30, noise: float = 0.03) -> list[float]:
         ([*lines(flat(7.0)), evaluation(300, 7.05, accuracy=0.1)], []),
         # It still falls, or has hardly started, or warms up.
         ([*lines([7.3 - 0.02 * number for number in range(30)]), evaluation(300, 6.95)], []),
-        ([*lines(flat(7.0, 18)), evaluation(180, 7.05)], [(180, PLATEAU)]),
-        ([*lines(flat(7.0, 17)), evaluation(170, 7.05)], []),
+        ([*lines(flat(7.0, 29)), evaluation(290, 7.05)], []),
+        ([*long_lines(18), evaluation(900, 7.05)], [(900, PLATEAU)]),
+        ([*long_lines(17), evaluation(850, 7.05)], []),
         (
             [*(each | {"learning_rate": each["step"] / 1e4} for each in lines(flat(7.0))), evaluation(300, 7.05)],
             [],
