@@ -369,9 +369,9 @@ def test_tests_that_hang_are_ended_with_all_that_they_started(
     hanging.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(hanging))
     monkeypatch.setattr(check, "TEST_SECONDS", 5.0)
-    assert check.run_tests(time.monotonic() + 60) == "NOT DONE after 5 s"
+    assert check.run_tests(float("inf")) == "NOT DONE after 5 s"
     with pytest.raises(OutOfTime):
-        check.run_tests(time.monotonic() + 1)
+        check.run_tests(0.0)
     started, end = int((tmp_path / "pid").read_text()), time.monotonic() + 120
     while is_alive(started):
         assert time.monotonic() < end, "it outlived the tests"

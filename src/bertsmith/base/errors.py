@@ -15,7 +15,14 @@ EXIT_INTERRUPTED = 130
 EXIT_STOPPED_AFTER_SAVING = 143
 
 # As PyTorch on a CPU and on a GPU, the system, C++, cuBLAS and oneDNN word it.
-_NO_MEMORY = ("allocate memory", "not enough memory", "out of memory", "_alloc", "could not create a memory")
+_NO_MEMORY = (
+    "allocate memory",
+    "not enough memory",
+    "out of memory",
+    "bad_alloc",
+    "alloc_failed",
+    "could not create a memory",
+)
 
 
 class BertsmithError(Exception):

@@ -45,15 +45,7 @@ from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import start_device
 from bertsmith.training.shape import masking_of, pairs_of
 from bertsmith.training.step import train_step
-from bertsmith.training.work import (
-    Work,
-    config_for,
-    model_of,
-    optimizer_of,
-    starts_from,
-    tokens_of_run,
-    work_of,
-)
+from bertsmith.training.work import Work, config_for, model_of, optimizer_of, starts_from, tokens_of_run, work_of
 from bertsmith.weights.huggingface import read_config
 
 # Tokens and updates by which a batch is learned by heart: few, so that BERT-base on two cores takes half a minute.

@@ -49,6 +49,7 @@ def test_the_nearest_word_is_named(word, said):
         (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
         (RuntimeError("could not create a memory object"), True),
         (RuntimeError("could not create a primitive"), False),
+        (RuntimeError("Unrecognized key 'x' in PYTORCH_CUDA_ALLOC_CONF"), False),
         (ValueError("no match"), False),
     ],
 )

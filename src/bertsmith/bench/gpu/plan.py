@@ -94,9 +94,9 @@ def ladder(found: Sequence[dict[str, Any]], names: Sequence[str], model: str) ->
         return row["ours"] / by_name[other]["ours"] if other in by_name else None
 
     gained = [
-        by_name[name] | {"gain": over(by_name[name], below), "gain_in_all": over(by_name[name], names[0])}
-        for below, name in zip([names[0], *names], names, strict=False)
-        if name in by_name
+        row | {"gain": over(row, names[max(place - 1, 0)]), "gain_in_all": over(row, names[0])}
+        for place, name in enumerate(names)
+        if (row := by_name.get(name))
     ]
     return ladder_table(gained, model)
 
