@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch
@@ -52,14 +53,28 @@ def show_instances(corpus: Corpus, count: int = 3, sequence_length: int = 128, s
     source = OneShard(corpus, len(corpus.shards(split)) // 2)
     order = Order(source, split=split, seed=seed, phase="samples", sequence_length=sequence_length)
     count = min(count, order.epoch(0).size)
+    if not count:
+        return ""
     batch = build_batch(order, order.instances(0, count), MaskingSettings())
     name = source.shards(split)[0].name
     heading = f"sample instances of {split}/{name} at sequence length {sequence_length}, drawn anew in every epoch"
-    lines = [heading, _LEGEND] if count else []
-    tokenizer = corpus.tokenizer()
-    for sequence in range(count):
-        lines += _shown(batch, sequence, tokenizer)
+    return "\n".join([heading, _LEGEND, *_all_shown(batch, corpus.tokenizer())])
+
+
+def show_instances_from(
+    order: Order, tokenizer: Tokenizer, first: int, count: int, masking: MaskingSettings, global_batch: int
+) -> str:
+    """`count` instances from position `first` of an order, masked as a run of steps of `global_batch` masks them."""
+    lines = [f"instances {first:,} to {first + count - 1:,} of phase {order.phase}, in the order of the run", _LEGEND]
+    for step in range(first // global_batch, -(-(first + count) // global_batch)):
+        begin, end = max(first, step * global_batch), min(first + count, (step + 1) * global_batch)
+        batch = build_batch(order, order.instances(begin, end - begin), masking.of_step(step))
+        lines += [f"step {step + 1:,} of the phase, from instance {begin:,}:", *_all_shown(batch, tokenizer)]
     return "\n".join(lines)
+
+
+def _all_shown(batch: PretrainBatch, tokenizer: Tokenizer) -> list[str]:
+    return [line for each in range(batch.layout.sequences) for line in _shown(batch, each, tokenizer)]
 
 
 def _shown(batch: PretrainBatch, sequence: int, tokenizer: Tokenizer) -> list[str]:
@@ -75,9 +90,13 @@ def _shown(batch: PretrainBatch, sequence: int, tokenizer: Tokenizer) -> list[st
             predicted += 1
         segments[batch.token_type_ids[slot]].append(piece)
     label = int(batch.next_sentence_labels[sequence])
-    meaning = "B follows A" if label == IS_NEXT else "B is random"
-    lines = [f"  {end - begin} pieces, {predicted} of them to predict; next sentence label {label}: {meaning}"]
+    meaning = f"; next sentence label {label}: {'B follows A' if label == IS_NEXT else 'B is random'}"
+    if label == IGNORED_LABEL:
+        meaning = ""
+    lines = [f"  {end - begin} pieces, {predicted} of them to predict{meaning}"]
     for letter, pieces in zip("AB", segments, strict=True):
+        if not pieces:
+            continue  # objective mlm: there is no second segment
         lines += textwrap.wrap(
             " ".join(pieces),
             _COLUMNS,

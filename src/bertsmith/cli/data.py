@@ -92,8 +92,14 @@ class InspectFlags:
     """A folder that `bertsmith prepare` wrote."""
     samples: int = 3
     """How many instances are shown as the model will see them."""
-    sequence_length: int = 128
-    """The sequence length of these, special pieces included."""
+    sequence_length: int | None = None
+    """The sequence length of these, special pieces included; 128, and with --run that of the phase."""
+    run: Path | None = None
+    """A run of pre-training on this corpus: its instances are shown, in place of samples, as it saw them."""
+    first_instance: int | None = None
+    """With --run: the number of the first one, as a message of the run has it (default: 0)."""
+    phase: int | None = None
+    """With --run: the phase whose instance that is (default: 1)."""
     png: Path | None = None
     """Also draw how long the documents are into this file."""
 
@@ -108,13 +114,32 @@ def _inspect(call: Call) -> None:
     if flags.samples < 0:
         raise BertsmithError(f"--samples is {flags.samples}", call.prog, "use a number from 0")
     corpus = Corpus.open(flags.corpus)
+    if flags.run is not None:
+        from bertsmith.training.instances import show_instances_of_run
+
+        _check_unused(call, "with --run", sequence_length=flags.sequence_length, png=flags.png)
+        first, phase = _or(flags.first_instance, 0), _or(flags.phase, 1)
+        print(show_instances_of_run(flags.run, corpus, first, flags.samples, phase))
+        return
+    _check_unused(call, "without --run", first_instance=flags.first_instance, phase=flags.phase)
     report = [inspect(corpus)]
     if flags.samples:
-        report += ["", show_instances(corpus, flags.samples, flags.sequence_length)]
+        report += ["", show_instances(corpus, flags.samples, _or(flags.sequence_length, 128))]
     if flags.png is not None:
         draw_lengths(corpus, flags.png)
         log.say(f"lengths of documents: {flags.png}")
     print("\n".join(report))
+
+
+def _or(given: int | None, otherwise: int) -> int:
+    return otherwise if given is None else given
+
+
+def _check_unused(call: Call, when: str, **given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            what = f"--{name.replace('_', '-')} is not read {when}"
+            raise BertsmithError(what, call.prog, "leave it out")
 
 
 def _verify(call: Call) -> None:
@@ -147,7 +172,7 @@ VERBS = {
     ),
     "inspect": Verb(
         "What a corpus holds, what was dropped and why, and sample rows as the model will see them.",
-        "  bertsmith inspect corpus",
+        "  bertsmith inspect corpus\n  bertsmith inspect corpus --run runs/base --first-instance 4096 --samples 32",
         _inspect,
     ),
     "verify": Verb("Compare every file of a corpus with its checksum.", "  bertsmith verify corpus", _verify),

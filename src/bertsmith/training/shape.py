@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.batches.masking import MaskingSettings
+from bertsmith.batches.order import Order, ShardSource
 from bertsmith.batches.pairs import PairSettings
 from bertsmith.model.config import BertConfig
 from bertsmith.recipes.schema import ModelShape, Recipe
@@ -37,6 +39,19 @@ def check_positions(longest: int, positions: int) -> None:
 def pairs_of(recipe: Recipe) -> PairSettings:
     """How documents are cut into instances."""
     return PairSettings(**asdict(recipe.pairs), single=recipe.objective == "mlm")
+
+
+def order_of(recipe: Recipe, number: int, corpus: ShardSource, cache_folder: Path | None = None) -> Order:
+    """The instances of phase `number`, by their position in it. cache_folder: as of `Order`."""
+    return Order(
+        corpus,
+        split="train",
+        seed=recipe.seed,
+        phase=number,
+        sequence_length=(recipe.phase1 if number == 1 else recipe.phase2).sequence_length,
+        pairs=pairs_of(recipe),
+        cache_folder=cache_folder,
+    )
 
 
 def masking_of(recipe: Recipe, number: int) -> MaskingSettings:

@@ -27,7 +27,7 @@ from bertsmith.training.pretraining.continued import BEFORE, Figures, TwoTexts
 from bertsmith.training.pretraining.health import Health
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.start import check_start, check_text, check_trained_start, guessing_loss
-from bertsmith.training.shape import masking_of, pairs_of
+from bertsmith.training.shape import masking_of, order_of, pairs_of
 
 # More than any run takes; far fewer than the positions of instances that can be counted.
 _UNKNOWN_STEPS = 1 << 40
@@ -163,15 +163,7 @@ def phase_stage(
     phase, pace = recipe.phase1 if number == 1 else recipe.phase2, _pace(recipe, number)
     steps_at_most = phase.steps if pace is None else _UNKNOWN_STEPS
     masking = masking_of(recipe, number)
-    order = Order(
-        corpus,
-        split="train",
-        seed=recipe.seed,
-        phase=number,
-        sequence_length=phase.sequence_length,
-        pairs=pairs_of(recipe),
-        cache_folder=share.folder if share else None,
-    )
+    order = order_of(recipe, number, corpus, share.folder if share else None)
     if share:
         order.build_ahead(share, end=steps_at_most * phase.global_batch)
     if held_out.compiled and wait_for is not None:
