@@ -105,7 +105,26 @@ def test_for_a_large_model_it_says_first_how_long_it_takes(
         monkeypatch.setattr(check, "device_flops", Mock(return_value=flops))
         with pytest.raises(RuntimeError, match="a model is made"):
             check_pretraining(recipe, corpus(), tmp_path / "run")
-        assert ("learning by heart and a micro-batch take about" in caplog.text) == is_large, "before a model is made"
+        assert ("learning by heart and micro-batches take about" in caplog.text) == is_large, "before a model is made"
+
+
+def test_every_phase_is_tried_and_the_time_is_that_of_what_is_computed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU, where micro-batches are cut, a model of BERT-base's size is not said to take longer than it does."""
+    caplog.set_level(logging.INFO, "bertsmith")
+    two = [*TINY, "--phase2.steps=2", "--phase1.learning_rate=0.0004"]
+    found = check_pretraining(load_recipe("bert-tiny", two), corpus(), tmp_path / "run")
+    assert "phase 1: a micro-batch of" in caplog.text
+    assert "in sequences of up to 128" in caplog.text.split("phase 2: a micro-batch of")[1]
+    assert found.run_seconds > found.step_seconds
+    caplog.clear()
+    base = load_recipe("bert-base-nvlamb", ["--device=cpu", "--precision=fp32", "--micro_batch_tokens=1000000000"])
+    monkeypatch.setattr(check, "model_of", Mock(side_effect=RuntimeError("a model is made")))
+    monkeypatch.setattr(check, "device_flops", Mock(return_value=1e12))
+    with pytest.raises(RuntimeError, match="a model is made"):
+        check_pretraining(base, corpus(), tmp_path / "run")
+    assert "take about" not in caplog.text
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -164,7 +164,8 @@ def test_minimal_pairs_are_told_by_likelihood(
     assert 0 < found.figures["mean"] < 1
     call = ["evaluate", str(syllables), "--device", "cpu", "--precision", "fp32"]
     assert main([*call, "--minimal-pairs", str(folder), "--json", str(tmp_path / "out.json")]) == 0
-    assert json.loads((tmp_path / "out.json").read_text())["files"] == found.files
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert (written["files"], written["precision"]) == (found.files, "fp32")
     assert f"{found.figures['argument structure']:.4f}" in capsys.readouterr().out
     assert main(call) == 2
     assert main([*call, "--minimal-pairs", str(folder), "--data", str(folder)]) == 2

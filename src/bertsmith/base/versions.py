@@ -39,11 +39,13 @@ def cpuinfo(name: str) -> str:
 @cache
 def git_state(folder: Path, file: str = "") -> str:
     """The commit of the working tree that a folder is in, followed by ", changed" where files of it are not as they are
-    there; "" where there is no such tree, or no git. file: of the folder, which must belong to the tree."""
+    there, or where the folder has modules that are not; "" where there is no such tree, or no git. file: of the folder,
+    which must belong to the tree."""
     if file and _git(folder, "ls-files", "--error-unmatch", file) is None:
         return ""
     commit = _git(folder, "rev-parse", "HEAD")
     changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    changes = changes or _git(folder, "ls-files", "--others", "--exclude-standard", "*.py")
     return f"{commit}, changed" if commit and changes else commit or ""
 
 

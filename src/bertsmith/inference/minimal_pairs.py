@@ -25,13 +25,15 @@ _EQUAL = 1e-6
 class MinimalPairsScore:
     """rows: pairs of each file. files: the share of pairs of each file whose better sentence is the likelier one.
     figures: the mean of the files of each phenomenon of BLiMP, that of other files, and the "mean" of all files. ties:
-    pairs whose sentences are equally likely. truncated_tokens: how many no score is of."""
+    pairs whose sentences are equally likely. truncated_tokens: how many no score is of. precision: of the model's
+    products."""
 
     rows: dict[str, int] = field(default_factory=dict)
     files: dict[str, float] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
     ties: int = 0
     truncated_tokens: int = 0
+    precision: str = ""
 
 
 def evaluate_minimal_pairs(model: str | Path | Predictor, folder: Path, **loading: Any) -> MinimalPairsScore:
@@ -47,7 +49,7 @@ def evaluate_minimal_pairs(model: str | Path | Predictor, folder: Path, **loadin
         raise BertsmithError("there is no .jsonl file with pairs of sentences here", folder, "name BLiMP's folder")
     predictor = model if isinstance(model, Predictor) else load_predictor(model, **loading)
     predictor = predictor.for_likelihood(left_to_right=True)
-    score = MinimalPairsScore()
+    score = MinimalPairsScore(precision=str(predictor.facts["precision"]))
     with Progress("minimal pairs", None, "pair") as progress:
         for path in paths:
             told = _told(predictor, path, score)
@@ -57,7 +59,7 @@ def evaluate_minimal_pairs(model: str | Path | Predictor, folder: Path, **loadin
     score.figures = by_phenomenon(score.files)
     cut = f", {score.truncated_tokens:,} tokens not read" if score.truncated_tokens else ""
     drawn = f", {score.ties:,} of equally likely sentences (drawn)" if score.ties else ""
-    say(f"{sum(score.rows.values()):,} pairs in {len(paths):,} files{drawn}{cut}")
+    say(f"{sum(score.rows.values()):,} pairs in {len(paths):,} files, in {score.precision}{drawn}{cut}")
     return score
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -67,11 +67,23 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, budg
     origins = {name: f"{where}, {name}" for name in given} | {name: flag(name) for name in flags}
     recipe = _typed(given | flags, origins)
     validate(recipe, origins)
+    for name, why in _without_effect(recipe, flags):
+        log.say(f"{flag(name)} has no effect: {why}")
     missing = [name for name in FIELDS if name not in given and name not in flags]
     if missing:
         values = [f"{name} {functools.reduce(getattr, name.split('.'), recipe)}" for name in missing]
         log.say(f"recipe {where}: {len(missing)} fields are not given and keep their defaults ({', '.join(values)})")
     return recipe
+
+
+def _without_effect(recipe: Recipe, given: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Those of the fields that the user gave which the recipe does not read, and why."""
+    for phase in ("phase1", "phase2"):
+        if not getattr(recipe, phase).steps:
+            why = f"{phase}.steps is 0"
+            yield from ((name, why) for name in given if name.startswith(f"{phase}.") and name != f"{phase}.steps")
+    if recipe.optimizer.name != "lamb" and "optimizer.trust_ratio" in given:
+        yield "optimizer.trust_ratio", f"{recipe.optimizer.name} has none"
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:

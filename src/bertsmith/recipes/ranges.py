@@ -125,7 +125,8 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         yield "masking.random_share", what, "lower one of the two"
     if recipe.hours and masking.final_rate:
         what = "masking.final_rate moves the rate over the steps, whose number hours leaves open"
-        yield "masking.final_rate", what, "use 0, or hours 0"
+        fix = "use 0, with the rate that the whole run is to have as masking.rate; or leave hours out"
+        yield "masking.final_rate", what, fix
     if not recipe.phase1.steps + recipe.phase2.steps:
         yield (
             "phase1.steps",

@@ -26,7 +26,7 @@ from bertsmith.base.log import log_choice
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flop import peak_flops, step_flop
-from bertsmith.recipes.flags import split_flags
+from bertsmith.recipes.flags import flag, split_flags
 from bertsmith.recipes.loader import BUDGET, FIELDS, load_recipe
 from bertsmith.recipes.schema import Recipe
 
@@ -142,6 +142,18 @@ def _given(overrides: Sequence[str]) -> Recipe:
     given = load_recipe(BUDGET, overrides, budget=True)
     if not given.hours:
         raise BertsmithError("the preset budget needs the hours that training may take", "hours", "such as --hours 8")
+    flags = split_flags(overrides, FIELDS)[0]
+    for asked, needed, what in (
+        (
+            given.phase2.steps,
+            ("phase2.global_batch", "phase2.learning_rate"),
+            "chooses batch and rate of phase 1 alone",
+        ),
+        (given.optimizer.name == "lamb", ("phase1.learning_rate",), "chooses the learning rate of AdamW"),
+    ):
+        missing = [flag(name) for name in needed if name not in flags]
+        if asked and missing:
+            raise BertsmithError(f"the preset budget {what}", BUDGET, f"give {' and '.join(missing)} too")
     return given
 
 

@@ -1,14 +1,14 @@
 """`pretrain --check`: whether model, data, optimizer and device fit together, in about a minute, without a run.
 
-A batch of a few sequences is learned by heart, a micro-batch of the recipe's size is timed, and a checkpoint is written
-and read back. What a run would take is worked out from that.
+A batch of a few sequences is learned by heart, a micro-batch of the recipe's size is timed for each phase, and a
+checkpoint is written and read back. What a run would take is worked out from that.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,6 @@ from bertsmith.base.files import check_place
 from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.base.log import Progress, duration, say, warn
 from bertsmith.base.processor import this_processor
-from bertsmith.batches.order import Order
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.batches.samples import OneShard
 from bertsmith.batches.steps import build_batch
@@ -42,11 +41,19 @@ from bertsmith.training.pretraining.health import VISIBLE_SHARE
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.records.meters import memory_bytes
 from bertsmith.training.records.sinks import Outputs
-from bertsmith.training.run import start_device
-from bertsmith.training.shape import masking_of, pairs_of
+from bertsmith.training.run import micro_batch_tokens, start_device
+from bertsmith.training.shape import masking_of, order_of
 from bertsmith.training.step import train_step
-from bertsmith.training.work import Work, config_for, model_of, optimizer_of, starts_from, tokens_of_run, work_of
-from bertsmith.weights.huggingface import read_config
+from bertsmith.training.work import (
+    CPU_TOKENS,
+    Work,
+    config_for,
+    longest_of,
+    model_of,
+    optimizer_of,
+    tokens_of_run,
+    work_of,
+)
 
 # Tokens and updates by which a batch is learned by heart: few, so that BERT-base on two cores takes half a minute.
 _TOKENS = 256
@@ -69,8 +76,8 @@ class Checked:
     """What a check found.
 
     loss_before, loss_by_heart: of masked words on the batch that was learned, in nats. frequencies: what the batch's
-    own frequencies give. updates: that it took. micro_batch_seconds, update_seconds: of the recipe's size.
-    step_seconds, run_seconds: worked out from them, for one such device. memory_bytes: at most.
+    own frequencies give. updates: that it took. micro_batch_seconds, update_seconds: of the recipe's size, in the first
+    phase. step_seconds, run_seconds: worked out from them, for one such device. memory_bytes: at most, of all phases.
     """
 
     loss_before: float
@@ -122,54 +129,54 @@ def check_pretraining(
 
 def _checked(work: Work, device: Device, out: Path) -> Checked:
     recipe, corpus = work.recipe, work.corpus
-    phase = recipe.phase1 if recipe.phase1.steps else recipe.phase2
-    _tell_time(work, phase.sequence_length, device)
+    phases = {number: phase for number, phase in ((1, recipe.phase1), (2, recipe.phase2)) if phase.steps}
+    first, phase = min(phases.items())
+    _tell_time(work, len(phases), device)
     model = model_of(work, device)
     most = tokens_of_run(recipe, {}, model, None, device)
-    few, many = (_batch(recipe, corpus, tokens) for tokens in (_TOKENS, most))
-    _refuse_visible(many)
+    few = _batch(recipe, corpus, first, _TOKENS)
+    batches = {number: _batch(recipe, corpus, number, most) for number in phases}
+    _refuse_visible(batches[first])
     optimizer = optimizer_of(recipe, model, device)
     objective = Pretraining(model, device.torch_device)
     frequencies = _entropy(few)
     learned = _learn_by_heart(objective, optimizer, few, phase)
     _judge(learned, frequencies, phase)
-    micro_batch, update = _timed(objective, optimizer, many)
-    step, run = _times(recipe, micro_batch, update, many)
+    timed = {number: _timed(objective, optimizer, batch) for number, batch in batches.items()}
+    step, run = _times(recipe, phases, timed, batches)
     memory = memory_bytes(device.torch_device)
-    longest = f"in sequences of up to {phase.sequence_length}"
-    say(f"memory: {log.size(memory)} at most, with micro-batches of {many.tokens:,} tokens {longest}")
+    say(f"memory: {log.size(memory)} at most, with these micro-batches")
     save, load = _saved_and_read(objective, optimizer, out)
     losses = learned.before, learned.after, frequencies, learned.updates
-    return Checked(*losses, micro_batch, update, step, run, memory, save, load)
+    return Checked(*losses, *timed[first], step, run, memory, save, load)
 
 
-def _batch(recipe: Recipe, corpus: Corpus, tokens: int) -> PretrainBatch:
-    """A micro-batch of about so many tokens of the first phase's sequences, and of at least one."""
-    number = 1 if recipe.phase1.steps else 2
+def _batch(recipe: Recipe, corpus: Corpus, number: int, tokens: int) -> PretrainBatch:
+    """A micro-batch of about so many tokens of a phase's sequences, and of at least one."""
     phase = recipe.phase1 if number == 1 else recipe.phase2
     # One shard, so that no index of a whole epoch is made.
-    order = Order(
-        OneShard(corpus, 0), split="train", seed=recipe.seed, phase=number, sequence_length=phase.sequence_length,
-        pairs=pairs_of(recipe),
-    )  # fmt: skip
+    order = order_of(recipe, number, OneShard(corpus, 0))
     references = order.instances(0, min(phase.global_batch, max(1, tokens // 8)))
     count = max(1, int(np.searchsorted(np.cumsum(references.lengths), tokens, side="right")))
     return build_batch(order, references[np.arange(min(count, len(references.lengths)))], masking_of(recipe, number))
 
 
-def _tell_time(work: Work, length: int, device: Device) -> None:
-    """Of a model for which it is long, before it is made: about what learning by heart and a micro-batch take."""
-    recipe, start = work.recipe, starts_from(work)
-    config = config_for(recipe, work.corpus) if start is None else read_config(start)
-    most = 0 if recipe.micro_batch_tokens == "auto" else recipe.micro_batch_tokens
-    # Large models, for which this matters, take some tens of updates.
-    tokens = _UPDATES / 10 * _TOKENS + 2 * most
-    flop = step_flop(config, tokens, tokens * length, tokens * recipe.masking.rate)
+def _tell_time(work: Work, phases: int, device: Device) -> None:
+    """Of a model for which it is long, before it is made: about what learning by heart and the micro-batches take."""
+    recipe, longest = work.recipe, longest_of(work.recipe)
+    config, auto = config_for(recipe, work.corpus), recipe.micro_batch_tokens == "auto"
+    with log.as_details():  # it is said when it is used
+        asked = CPU_TOKENS if recipe.micro_batch_tokens == "auto" else recipe.micro_batch_tokens
+        most = micro_batch_tokens(asked, config, longest, device)
+    # Large models, for which this matters, take some tens of updates. Of each phase two micro-batches are taken, and
+    # one more is tried where the recipe leaves its size to the device.
+    tokens = _UPDATES / 10 * _TOKENS + (2 * phases + auto) * most
+    flop = step_flop(config, tokens, tokens * longest, tokens * recipe.masking.rate)
     seconds = flop / device_flops(device, this_processor(), torch.get_num_threads())
     size = parameters(config)
     if seconds > _LONG_SECONDS or size.layers > _LARGE:
         saved = f"{log.size(_SAVED_BYTES * size.total)} are written and read"
-        say(f"check: learning by heart and a micro-batch take about {duration(seconds)}, and {saved}")
+        say(f"check: learning by heart and micro-batches take about {duration(seconds)}, and {saved}")
 
 
 def _learn_by_heart(
@@ -258,20 +265,24 @@ def _timed(objective: Pretraining, optimizer: ClippedOptimizer, batch: PretrainB
     return max(stepped - start - update, 1e-6), update
 
 
-def _times(recipe: Recipe, micro_batch: float, update: float, batch: PretrainBatch) -> tuple[float, float]:
-    """Seconds of a step of the first phase, and of the run, on one such device; says them."""
-    token = micro_batch / batch.tokens
-    mean = batch.tokens / batch.sequences
+def _times(
+    recipe: Recipe,
+    phases: Mapping[int, Phase],
+    timed: Mapping[int, tuple[float, float]],
+    batches: Mapping[int, PretrainBatch],
+) -> tuple[float, float]:
+    """Seconds of a step of the first phase, and of the run, on one such device; says them. timed: by the phases, of a
+    micro-batch and an update."""
     steps, run = [], 0.0
-    for phase in (recipe.phase1, recipe.phase2):
-        if phase.steps:
-            # Of a longer phase the same share of its length is taken to be filled.
-            first = recipe.phase1 if recipe.phase1.steps else recipe.phase2
-            steps.append(token * phase.global_batch * mean * phase.sequence_length / first.sequence_length + update)
-            run += phase.steps * steps[-1]
-    said = f"a micro-batch of {batch.tokens:,} tokens takes {duration(micro_batch)}, an update {duration(update)}"
-    whole = f"the run ends after {recipe.hours:g} h" if recipe.hours else f"the run {duration(run)}"
-    say(f"time: {said}; a step {duration(steps[0])}, {whole}, on one such device, uncompiled")
+    for number, phase in phases.items():
+        batch, (micro_batch, update) = batches[number], timed[number]
+        steps.append(micro_batch * phase.global_batch / batch.sequences + update)
+        run += phase.steps * steps[-1]
+        said = f"a micro-batch of {batch.tokens:,} tokens, in sequences of up to {phase.sequence_length}, takes"
+        said += f" {duration(micro_batch)}, an update {duration(update)}, a step {duration(steps[-1])}"
+        say(f"time, phase {number}: {said}")
+    whole = f"the run ends after {recipe.hours:g} h" if recipe.hours else f"the run takes {duration(run)}"
+    say(f"time: {whole}, on one such device, uncompiled")
     return steps[0], run
 
 

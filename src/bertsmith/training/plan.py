@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from bertsmith.base.log import log_choice, say
 from bertsmith.batches.masking import MaskingSettings
-from bertsmith.batches.order import Order
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.recipes.loader import load_recipe
@@ -20,7 +19,7 @@ from bertsmith.training.planning.on_gpus import GpuCosts
 from bertsmith.training.planning.plan import Asked, Costs, Plan, make_plan
 from bertsmith.training.planning.where import Where
 from bertsmith.training.planning.work import Lengths, Work, epoch_lengths, even_cut, fixed_cut
-from bertsmith.training.shape import check_positions, config_of, masking_of, pairs_of
+from bertsmith.training.shape import check_positions, config_of, masking_of, order_of, shaped_as
 
 if TYPE_CHECKING:
     from bertsmith.training.here import Here
@@ -44,14 +43,15 @@ def plan_pretraining(
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
     if recipe.hours:
         say(f"the run ends after {recipe.hours:g} hours: the plan has as many steps as fit into them on one host")
+    here = _here(recipe) if where.on_cpu else None
+    lengths = {name: _lengths(recipe, corpus, name) for name in _phases(recipe)}
+    given = recipe, corpus, where, here, lengths
     if recipe.micro_batch_tokens != "auto":
-        return _plan(recipe, recipe.micro_batch_tokens, corpus, where)
-    usual = _plan(recipe, _USUAL_TOKENS, corpus, where)
+        return _plan(recipe.micro_batch_tokens, *given)
+    usual = _plan(_USUAL_TOKENS, *given)
     if where.on_cpu:
         return usual
-    return _plan(
-        recipe, max(usual.fitting, *(phase.sequence_length for phase in _phases(recipe).values())), corpus, where
-    )
+    return _plan(max(usual.fitting, *(phase.sequence_length for phase in _phases(recipe).values())), *given)
 
 
 def _of_model(recipe: Recipe, folder: Path) -> Recipe:
@@ -60,25 +60,15 @@ def _of_model(recipe: Recipe, folder: Path) -> Recipe:
 
     config = read_config(model_folder(folder))
     log_choice("model", f"{config.num_hidden_layers} layers of {config.hidden_size}", f"those of {folder}")
-    shape = replace(
-        recipe.model,
-        layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
-        heads=config.num_attention_heads,
-        intermediate=config.intermediate_size,
-        max_positions=config.max_position_embeddings,
-        hidden_dropout=config.hidden_dropout_prob,
-        attention_dropout=config.attention_probs_dropout_prob,
-    )
     check_positions(max(phase.sequence_length for phase in _phases(recipe).values()), config.max_position_embeddings)
-    return replace(recipe, model=shape)
+    return shaped_as(recipe, config)
 
 
-def _plan(recipe: Recipe, asked_tokens: int, corpus: Corpus, where: Where) -> Plan:
-    """asked_tokens: of a micro-batch, at most."""
+def _plan(
+    asked_tokens: int, recipe: Recipe, corpus: Corpus, where: Where, here: Here | None, lengths: dict[str, Lengths]
+) -> Plan:
+    """asked_tokens: of a micro-batch, at most. here: this machine, where it is the one that is planned for."""
     config = config_of(recipe.model, corpus.special.vocabulary_size, corpus.special.pad)
-    here = _here(recipe) if where.on_cpu else None
-    lengths = {name: _lengths(recipe, corpus, name, phase) for name, phase in _phases(recipe).items()}
     longest = [phase.sequence_length for phase in _phases(recipe).values()]
     if here is None:
         precision, most = where.precision(recipe.precision), asked_tokens
@@ -165,17 +155,9 @@ def _masking(recipe: Recipe) -> MaskingSettings:
     return masking_of(recipe, 1).densest()
 
 
-def _lengths(recipe: Recipe, corpus: Corpus, name: str, phase: Phase) -> Lengths:
+def _lengths(recipe: Recipe, corpus: Corpus, name: str) -> Lengths:
     """Of the phase's first epoch."""
-    order = Order(
-        corpus,
-        seed=recipe.seed,
-        phase=int(name[-1]),
-        sequence_length=phase.sequence_length,
-        pairs=pairs_of(recipe),
-        cache_folder=corpus.folder / "order",
-    )
-    return epoch_lengths(order)
+    return epoch_lengths(order_of(recipe, int(name[-1]), corpus, corpus.folder / "order"))
 
 
 def _work(recipe: Recipe, corpus: Corpus, name: str, lengths: Lengths) -> Work:

@@ -35,6 +35,7 @@ MODEL_FOLDER, BEST_FOLDER, TRIALS_FOLDER, RECIPE_FILE = "model", "best", "trials
 STOPPED_MARK = "stopped"
 RUN_FILE, STARTED_ON, TASK = "run.json", "begun_on", "task"
 _SHOWN, _LONGEST = 8, 40
+_SHAPE = "recipe.model."
 # What earlier versions took for a part of what decides the result, and this one for how it is computed.
 _ONCE_FIXED = {
     "recipe.compile": "compile",
@@ -194,6 +195,8 @@ def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, str]:
     started_on: dict[str, str] = known.pop(STARTED_ON, {})
     for name in _ONCE_FIXED.keys() & known.keys() - identity.keys():
         started_on.setdefault(_ONCE_FIXED[name], str(known.pop(name)))
+    if not any(name.startswith(_SHAPE) for name in identity):  # earlier versions named it where a model's was kept
+        known = {name: value for name, value in known.items() if not name.startswith(_SHAPE)}
     if (TASK in known) != (TASK in identity):
         kinds = ("pre-training", "fine-tuning")
         what = f"this folder holds a run of {kinds[TASK in known]}, not of {kinds[TASK in identity]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
@@ -27,6 +27,22 @@ def config_of(shape: ModelShape, vocabulary_size: int, pad: int) -> BertConfig:
         max_position_embeddings=shape.max_positions,
         pad_token_id=pad,
     )
+
+
+def shaped_as(recipe: Recipe, config: BertConfig) -> Recipe:
+    """The recipe with a model's shape and dropout, which a run that starts from that model keeps."""
+    shape = replace(
+        recipe.model,
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        heads=config.num_attention_heads,
+        intermediate=config.intermediate_size,
+        max_positions=config.max_position_embeddings,
+        activation="gelu" if config.hidden_act == "gelu" else "gelu_pytorch_tanh",
+        hidden_dropout=config.hidden_dropout_prob,
+        attention_dropout=config.attention_probs_dropout_prob,
+    )
+    return replace(recipe, model=shape)
 
 
 def check_positions(longest: int, positions: int) -> None:

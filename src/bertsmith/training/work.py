@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,8 @@ from bertsmith.training.run import (
     micro_batch_tokens,
 )
 from bertsmith.training.run_folder import model_identity, settings_identity
-from bertsmith.training.shape import check_positions, config_of
-from bertsmith.weights.huggingface import load_pretraining_model, model_folder
+from bertsmith.training.shape import check_positions, config_of, shaped_as
+from bertsmith.weights.huggingface import load_pretraining_model, model_folder, read_config
 
 # Fields that change what is written, how fast, or how a step is cut up and shared, and at most the last bits of a
 # result; a resumed run may change them.
@@ -79,8 +79,8 @@ _LATER_FIELDS = {
 }
 
 
-# More tokens of a micro-batch gain nothing on a CPU.
-_CPU_TOKENS = 8192
+CPU_TOKENS = 8192
+"""More tokens of a micro-batch gain nothing on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,20 @@ def work_of(
     if old is not None:
         check_old(corpus, old, predicts=teacher is None or recipe.distillation.labels > 0)
     own = {} if init_from is None else own_figures(init_from)
-    return Work(recipe, corpus, init_from, teacher, own, old, _identity(recipe, corpus, init_from, teacher), outputs)
+    identity = _identity(recipe, corpus, init_from, teacher)
+    start = _start(recipe, init_from, teacher)
+    if start is not None:
+        recipe = _keeping_shape(recipe, start, 0 if teacher is None else recipe.distillation.teacher_layers)
+    return Work(recipe, corpus, init_from, teacher, own, old, identity, outputs)
+
+
+def _keeping_shape(recipe: Recipe, start: Path, layers: int) -> Recipe:
+    """The recipe of a run that starts from the model in a folder: with its shape and dropout; said where it differs.
+    layers: that are taken of it; 0 for all."""
+    config = read_config(start)
+    found = shaped_as(recipe, replace(config, num_hidden_layers=layers or config.num_hidden_layers))
+    tell_shape(recipe.model, found.model, start)
+    return found
 
 
 def _corpus(corpus: Corpus | str | Path) -> Corpus:
@@ -170,13 +183,17 @@ def tokens_of_run(
     of_steps = [each.steps and each.global_batch * each.sequence_length for each in (recipe.phase1, recipe.phase2)]
     most = max(of_steps) // ranks.world_size()
     if device.is_cpu:
-        most = min(most, micro_batch_tokens(_CPU_TOKENS, model.config, longest, device))
+        most = min(most, micro_batch_tokens(CPU_TOKENS, model.config, longest, device))
     return fitting_tokens(objective, longest, max(recipe.masking.rate, recipe.masking.final_rate), most)
 
 
 def starts_from(work: Work) -> Path | None:
     """The folder of the weights that a run starts from; None where they are random."""
-    return work.teacher if work.teacher is not None and work.recipe.distillation.teacher_layers else work.init_from
+    return _start(work.recipe, work.init_from, work.teacher)
+
+
+def _start(recipe: Recipe, init_from: Path | None, teacher: Path | None) -> Path | None:
+    return teacher if teacher is not None and recipe.distillation.teacher_layers else init_from
 
 
 def teaching_for(work: Work, model: PretrainingModel, device: Device) -> Teaching:
@@ -187,9 +204,11 @@ def teaching_for(work: Work, model: PretrainingModel, device: Device) -> Teachin
 
 
 def _identity(recipe: Recipe, corpus: Corpus, init_from: Path | None, teacher: Path | None) -> dict[str, Any]:
-    """All that decides what a run comes to."""
+    """All that decides what a run comes to. Of a run that starts from a model, the recipe's own shape does not."""
     start = {} if init_from is None else model_identity(Path(init_from), "init_from")
     free = {*FREE_FIELDS}
+    if _start(recipe, init_from, teacher) is not None:
+        free |= {f"model.{name}" for name in asdict(recipe.model)}
     if teacher is None:
         free |= {f"distillation.{name}" for name in asdict(recipe.distillation)}
     else:
@@ -213,7 +232,6 @@ def model_of(work: Work, device: Device) -> PretrainingModel:
         fit_vocabulary(model, corpus, init_from)
         if work.teacher is not None and recipe.distillation.teacher_layers:
             take_layers(model, recipe.distillation.teacher_layers, init_from)
-        tell_shape(config_for(recipe, corpus), model.config, init_from)
         _tell_unused(recipe.model, init_from)
     else:
         model = PretrainingModel(config_for(recipe, corpus), pairs=recipe.objective != "mlm")

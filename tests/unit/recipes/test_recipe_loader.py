@@ -90,6 +90,18 @@ def test_flags_go_over_a_file_and_defaults_are_said(tmp_path, caplog):
     assert "phase2.steps" in record.message
 
 
+def test_flags_that_the_recipe_does_not_read_are_said(caplog):
+    caplog.set_level("INFO", logger="bertsmith")
+    load_recipe("bert-small-mlm", ["--phase2.learning-rate=0.1", "--optimizer.trust_ratio=all", "--phase2.steps=0"])
+    assert [record.message for record in caplog.records] == [
+        "--phase2.learning-rate has no effect: phase2.steps is 0",
+        "--optimizer.trust-ratio has no effect: adamw has none",
+    ]
+    caplog.clear()
+    load_recipe("bert-mini", ["--phase2.learning-rate=0.1", "--optimizer.trust_ratio=all"])
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     ("text", "what", "where", "fix"),
     [

@@ -81,6 +81,20 @@ def test_the_rest_follows_what_the_user_gives(tmp_path: Path, said: pytest.LogCa
     assert slots[0] == pytest.approx(slots[1], rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("asked", "completed"),
+    [
+        (["--phase2.steps=10"], ["--phase2.global-batch=64", "--phase2.learning-rate=0.001"]),
+        (["--optimizer.name=lamb"], ["--phase1.learning-rate=0.004"]),
+    ],
+)
+def test_what_its_rules_are_not_for_is_asked_for(tmp_path: Path, asked: list[str], completed: list[str]) -> None:
+    with pytest.raises(BertsmithError) as caught:
+        budget_recipe(small_corpus(), tmp_path, ["--hours=8", *asked])
+    assert all(each.split("=")[0] in caught.value.fix for each in completed), caught.value.fix
+    assert budget_recipe(small_corpus(), tmp_path, ["--hours=8", *asked, *completed]).hours == 8
+
+
 def test_it_needs_hours(tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="needs the hours"):
         budget_recipe(small_corpus(), tmp_path, [])

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 
 from bertsmith.base.errors import BertsmithError
@@ -187,8 +188,18 @@ def test_a_start_from_a_model_says_where_the_recipe_is_not_followed(run: Run, tm
     recipe = small_recipe(phase1__steps=1, phase2__steps=0, model__hidden_dropout=0.37)
     pretrain(recipe, corpus(), tmp_path / "run", init_from=run.model)
     (line,) = [line for line in said if "which differs from the recipe's" in line]
-    assert "hidden_dropout_prob" in line
-    assert "(recipe: 0.37)" in line
+    assert "hidden_dropout 0.1 (recipe: 0.37)" in line
+    trained = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
+    assert trained["model"]["hidden_dropout"] == 0.1
+    known = tmp_path / "run" / "run.json"
+    of_run = json.loads(known.read_text())
+    assert not [name for name in of_run if name.startswith("recipe.model.")]
+    # As earlier versions named the recipe's own shape, which has no effect.
+    known.write_text(json.dumps(of_run | {"recipe.model.hidden_dropout": 0.37}))
+    again = load_recipe(tmp_path / "run" / "recipe.yaml")
+    assert pretrain(again, corpus(), tmp_path / "run", init_from=run.model, resume=True).is_finished()
+    with pytest.raises(BertsmithError, match=r"init_from\.config\.json was"):
+        pretrain(again, corpus(), tmp_path / "run", resume=True)
 
 
 def test_a_start_from_a_model_says_which_fields_have_no_effect(run: Run, tmp_path: Path, said: list[str]) -> None:

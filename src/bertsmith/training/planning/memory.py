@@ -20,6 +20,9 @@ HEAP = 1.7
 """Of a CPU's process: what it takes for a byte that a micro-batch needs at its peak. The process keeps what a step
 frees (`model/cpu/allocator.py`), and pieces of many sizes do not fill the holes of others. By the runs of docs/plan.md.
 """
+CPU_STARTED = 8e7
+"""What a process takes more when it trains: threads, compiled kernels, the products' own memory. By runs of bert-tiny
+with micro-batches of 512 tokens, of which next to nothing is activations."""
 GPU_BASE = 1.5e9
 """CUDA's context, its libraries' workspaces and NCCL's buffers, which PyTorch does not count as allocated: assumed."""
 _TILE = 128
@@ -113,8 +116,9 @@ def memory(held: Held, load: Load) -> dict[str, float]:
     copies = HALF * (matrices + size.vectors) if held.half else WHOLE * 0.25 * size.layers
     sums = HALF * size.total if held.half_sums and held.ranks > 1 else 0.0
     kept, head = activations(held, load), word_head(held, load)
-    # Gradients of the only micro-batch take the place of what it kept.
-    replaced = min(whole, kept + head) if load.micro_batches <= 1 and held.ranks == 1 else 0.0
+    # Gradients of the only micro-batch take the place of what it kept; on a CPU its pieces are not of their sizes.
+    is_only = load.micro_batches <= 1 and held.ranks == 1 and not held.on_cpu
+    replaced = min(whole, kept + head) if is_only else 0.0
     holes = (HEAP - 1) * (kept + head) if held.on_cpu else 0.0
     # Of weights and moments, by the first rank, from the first save on; a GPU's lies in the host's memory.
     saved = 3 * whole if held.on_cpu else 0.0
@@ -133,7 +137,7 @@ def memory(held: Held, load: Load) -> dict[str, float]:
         "holes in freed memory": holes,
         "copy for saves, first rank": saved,
         "corpus and batches": held.data,
-        "PyTorch" if held.on_cpu else "CUDA and its libraries": held.base,
+        "PyTorch" if held.on_cpu else "CUDA and its libraries": held.base + (CPU_STARTED if held.on_cpu else 0.0),
     }
 
 
