@@ -48,8 +48,7 @@ def percent(error: float) -> str:
 
 def test_plans_beside_runs() -> None:
     lines = page("plan.md").splitlines()
-    of_amd = stored("plan-runs-amd.json")
-    for row in [*stored("plan-runs.json")["rows"], *of_amd["rows"], *of_amd["rows_an_hour_before"]]:
+    for row in [*stored("plan-runs.json")["rows"], *stored("plan-runs-amd.json")["rows"]]:
         planned, found, errors = row["planned"], row["found"], row["errors"]
         head = NAMES.get(row["run"], row["run"]), row["ranks"]
         if "memory" in errors:
