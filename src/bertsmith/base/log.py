@@ -189,7 +189,7 @@ def duration(seconds: float) -> str:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
 
 
 def size(count_bytes: float) -> str:
