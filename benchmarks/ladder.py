@@ -85,7 +85,7 @@ RUNGS: dict[str, dict[str, Any]] = {
     "batch 16": {"phase1.global_batch": 16, "phase1.steps": 2000},
 }
 CHOSEN = "chosen"
-# Ten times the steps of its rungs. A thousand held-out instances take as long as ten steps, so fewer evaluations.
+# Ten times the steps of its rungs, and not ten times as many evaluations.
 TIMES = 10
 EVALUATE_EVERY = 1000
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 import bertsmith
@@ -116,6 +117,9 @@ def test_layers_of_the_teacher_are_taken(teacher: Path, tmp_path: Path, said: py
     recipe = small_recipe(distillation__teacher_layers=1, **fields)
     run = bertsmith.distill(teacher, recipe, tmp_path / "run", corpus=corpus())
     assert f"the student starts as layers 2 of the 2 of {teacher}" in said.text
+    trained = yaml.safe_load((run.folder / "recipe.yaml").read_text(encoding="utf-8"))["model"]
+    config = bertsmith.load_encoder(run.model).config
+    assert (trained["layers"], trained["hidden"]) == (1, config.hidden_size)
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (run.model, teacher))
     for name, each in ours.items():
         assert torch.allclose(each, theirs[name.replace("layer.0.", "layer.1.")], atol=1e-6), name

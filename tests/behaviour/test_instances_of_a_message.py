@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections import Counter
@@ -65,12 +66,33 @@ def test_instances_are_those_that_the_run_saw(
         assert main(["inspect", str(corpus().folder), "--run", str(run), *map(str, flags)]) == 0
         return read(capsys.readouterr().out)
 
+    kept = sorted(path.name for path in (corpus().folder / "order").rglob("*"))
     assert printed("--samples", 3 * BATCH) == expected[:3]
+    assert sorted(path.name for path in (corpus().folder / "order").rglob("*")) == kept, "nothing is written"
     assert printed("--phase", 2, "--samples", 4, "--first-instance", 4) == expected[4:]
     last, first = printed("--first-instance", 2 * BATCH - 1, "--samples", 2)
     assert (last.total(), first.total()) == (1, 1)
     assert last <= expected[1]
     assert first <= expected[2]
+
+
+def test_they_go_over_the_ends_of_epochs_and_a_run_by_time_has_those_of_its_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Step] = []
+    count = Health.count
+    monkeypatch.setattr(Health, "count", lambda health, step: (seen.append(step), count(health, step))[1])
+    longer = ["--phase1.steps=4", "--phase1.global_batch=100", "--phase2.steps=0", "--log_every=1"]
+    run = pretrain(load_recipe("bert-tiny", [*SHORT[:2], *longer]), corpus(), tmp_path / "run").folder
+    assert len({epoch for step in seen for epoch, _ in step.started_epochs} | {0}) > 1
+    call = ["inspect", str(corpus().folder), "--run", str(run)]
+    assert main([*call, "--samples", "400"]) == 0
+    assert read(capsys.readouterr().out) == [as_shown(step, corpus().tokenizer()) for step in seen]
+    recipe, known = run / "recipe.yaml", run / "run.json"
+    recipe.write_text(recipe.read_text().replace("hours: 0.0", "hours: 1.0"))
+    known.write_text(json.dumps(json.loads(known.read_text()) | {"recipe.hours": 1.0}))
+    assert main([*call, "--first-instance", "1000000"]) == 2
+    assert "it has 0 to 499" in capsys.readouterr().err
 
 
 def test_what_a_run_does_not_have_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,14 +105,18 @@ def test_what_a_run_does_not_have_is_refused(tmp_path: Path, capsys: pytest.Capt
         return capsys.readouterr().err
 
     assert "it has 1" in refused("--phase", "2")
-    for flags in (("--first-instance", "22"), ("--first-instance", "-1"), ("--samples", "0")):
-        assert "of 0 to 23" in refused(*flags)
+    for flags in (("--first-instance", "22"), ("--first-instance", "-1")):
+        assert "it has 0 to 23" in refused(*flags)
+    assert "use a number from 1" in refused("--samples", "0")
     assert "--sequence-length is not read with --run" in refused("--sequence-length", "64")
     other = shutil.copytree(corpus().folder, tmp_path / "other")
     account = other / "corpus.json"
     account.write_text(account.read_text() + "\n")
     assert "another corpus" in refused(of=other)
-    assert "did not read a corpus" in refused(run=tmp_path / "tuned")
+    assert "not trained on a corpus" in refused(run=tmp_path / "tuned")
     assert "run.json" in refused(run=tmp_path)
+    recipe = tmp_path / "run" / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("seed: 42", "seed: 43"))
+    assert "recipe.seed" in refused()
     assert main(["inspect", str(corpus().folder), "--phase", "1"]) == 2
     assert "--phase is not read without --run" in capsys.readouterr().err

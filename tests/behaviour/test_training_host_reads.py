@@ -20,12 +20,12 @@ from bertsmith.model.pretraining import PretrainLosses
 from bertsmith.optim.groups import parameter_groups
 from bertsmith.optim.lamb import Lamb
 from bertsmith.optim.loss_scale import LossScale
-from bertsmith.training.late import LateReading
 from bertsmith.training.loop import Stage, Trainer
 from bertsmith.training.parallel import replicate
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining.compiled import CompiledStep
 from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.records.late import LateReading
 from bertsmith.training.records.meters import Meter
 from bertsmith.training.step import train_step
 from made_pretraining import batch_of, fresh_model
@@ -39,7 +39,7 @@ STEPS = 4
 WATCHED = STEPS - 1
 OF_THE_MODEL = ("bertsmith.model.", "bertsmith.training.pretraining.inputs")
 STOP = ("bertsmith.base.ranks.shared_stop", "tolist")
-VERDICT = ("bertsmith.training.late", "__float__")
+VERDICT = ("bertsmith.training.records.late", "__float__")
 
 
 class Reads(TorchDispatchMode):

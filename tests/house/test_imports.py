@@ -116,7 +116,6 @@ SUB_ROOMS = {
         "objective",
         "step",
         "records",
-        "late",
         "pace",
         "checkpoints",
         "loop",
@@ -135,6 +134,7 @@ FINETUNING = [
 ROOTS = {
     "training.pretrain": {*SEES["training"], "recipes", "training.pretraining.phases", "training.work"},
     "training.pretraining.phases": {*SEES["training"], "recipes", "training.shape"},
+    "training.instances": {*SEES["training"], "recipes", "training.shape"},
     "training.budget": {*SEES["training"], "recipes"},
     "training.work": {*SEES["training"], "recipes", "training.shape"},
     "training.check": {

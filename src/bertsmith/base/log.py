@@ -117,10 +117,11 @@ def warn(message: str, of_all_ranks: bool = False) -> None:
 
 
 def log_choice(what: str, choice: str, reason: str) -> None:
-    """Logs an automatic choice and its reason, once per process."""
+    """Logs an automatic choice and its reason, once per process; among details it may be logged again later."""
     message = f"{what}: {choice} ({reason})"
     if message not in _said:
-        _said.add(message)
+        if _level == logging.INFO:
+            _said.add(message)
         say(message)
 
 

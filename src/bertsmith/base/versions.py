@@ -14,6 +14,7 @@ from pathlib import Path
 _INSTALLED_AS = {"sklearn": "scikit-learn"}
 _CPUINFO = Path("/proc/cpuinfo")
 _GIT_SECONDS = 10.0
+_CODE = ("*.py", "*.yaml", "*.cpp", "*.h")
 
 
 @cache
@@ -39,13 +40,14 @@ def cpuinfo(name: str) -> str:
 @cache
 def git_state(folder: Path, file: str = "") -> str:
     """The commit of the working tree that a folder is in, followed by ", changed" where files of it are not as they are
-    there, or where the folder has modules that are not; "" where there is no such tree, or no git. file: of the folder,
-    which must belong to the tree."""
+    there; "" where there is no such tree, or no git. file: of the folder, which must belong to the tree: the folder is
+    then one of code, and code in it that does not belong to the tree is a change too."""
     if file and _git(folder, "ls-files", "--error-unmatch", file) is None:
         return ""
     commit = _git(folder, "rev-parse", "HEAD")
     changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    changes = changes or _git(folder, "ls-files", "--others", "--exclude-standard", "*.py")
+    if file:
+        changes = changes or _git(folder, "ls-files", "--others", "--exclude-standard", *_CODE)
     return f"{commit}, changed" if commit and changes else commit or ""
 
 

@@ -83,6 +83,7 @@ class Order:
             raise BertsmithError(f"the corpus has no {split} documents", split, "prepare a corpus with more documents")
         self.files = EpochFiles(cache_folder, self._fingerprint(), len(self.shards)) if cache_folder else None
         self.ahead: Ahead | None = None
+        self.keeps_indices = True
         self._lock = threading.RLock()
         self._starts = [0]
         self._started: set[int] = set()
@@ -139,10 +140,11 @@ class Order:
         return self.build(number) if index is None else index
 
     def build(self, number: int) -> EpochIndex:
-        """The index of an epoch from the instances of all shards, which it keeps, if it can, in the cache folder."""
+        """The index of an epoch from the instances of all shards, which it keeps, if it can, in the cache folder, where
+        `keeps_indices` is set."""
         with Progress(f"index of epoch {number}", sum(shard.tokens for shard in self.shards), "token") as progress:
             index = self.collected(number, progress.advance)
-        if self.files:
+        if self.files and self.keeps_indices:
             try:
                 self.files.write_index(index)
             except BertsmithError as error:

@@ -90,10 +90,10 @@ def _shown(batch: PretrainBatch, sequence: int, tokenizer: Tokenizer) -> list[st
             predicted += 1
         segments[batch.token_type_ids[slot]].append(piece)
     label = int(batch.next_sentence_labels[sequence])
-    meaning = f"; next sentence label {label}: {'B follows A' if label == IS_NEXT else 'B is random'}"
-    if label == IGNORED_LABEL:
-        meaning = ""
-    lines = [f"  {end - begin} pieces, {predicted} of them to predict{meaning}"]
+    heading = f"  {end - begin} pieces, {predicted} of them to predict"
+    if label != IGNORED_LABEL:
+        heading += f"; next sentence label {label}: {'B follows A' if label == IS_NEXT else 'B is random'}"
+    lines = [heading]
     for letter, pieces in zip("AB", segments, strict=True):
         if not pieces:
             continue  # objective mlm: there is no second segment

@@ -97,7 +97,7 @@ class InspectFlags:
     run: Path | None = None
     """A run of pre-training on this corpus: its instances are shown, in place of samples, as it saw them."""
     first_instance: int | None = None
-    """With --run: the number of the first one, as a message of the run has it (default: 0)."""
+    """With --run: the number of the first one, as a message of the run has it, without commas (default: 0)."""
     phase: int | None = None
     """With --run: the phase whose instance that is (default: 1)."""
     png: Path | None = None

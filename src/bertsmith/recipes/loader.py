@@ -68,7 +68,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, budg
     recipe = _typed(given | flags, origins)
     validate(recipe, origins)
     for name, why in _without_effect(recipe, flags):
-        log.say(f"{flag(name)} has no effect: {why}")
+        log.log_choice(flag(name), "no effect", why)
     missing = [name for name in FIELDS if name not in given and name not in flags]
     if missing:
         values = [f"{name} {functools.reduce(getattr, name.split('.'), recipe)}" for name in missing]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+Activation = Literal["gelu", "gelu_pytorch_tanh", "relu"]
+
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -20,8 +22,9 @@ class ModelShape:
     """Width of the feed-forward layers, four times the hidden width in BERT."""
     max_positions: int = 512
     """The longest sequence the model can read."""
-    activation: Literal["gelu", "gelu_pytorch_tanh"] = "gelu_pytorch_tanh"
-    """gelu is the erf form of Hugging Face's BERT, gelu_pytorch_tanh the tanh form of Google's and NVIDIA's code."""
+    activation: Activation = "gelu_pytorch_tanh"
+    """gelu is the erf form of Hugging Face's BERT, gelu_pytorch_tanh the tanh form of Google's and NVIDIA's code; relu
+    is no BERT's, and some encoders have it."""
     hidden_dropout: float = 0.1
     """Dropout on embeddings and on the output of each sub-layer."""
     attention_dropout: float = 0.1

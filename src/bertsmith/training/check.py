@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -131,7 +131,7 @@ def _checked(work: Work, device: Device, out: Path) -> Checked:
     recipe, corpus = work.recipe, work.corpus
     phases = {number: phase for number, phase in ((1, recipe.phase1), (2, recipe.phase2)) if phase.steps}
     first, phase = min(phases.items())
-    _tell_time(work, len(phases), device)
+    _tell_time(work, phases.values(), device)
     model = model_of(work, device)
     most = tokens_of_run(recipe, {}, model, None, device)
     few = _batch(recipe, corpus, first, _TOKENS)
@@ -158,20 +158,24 @@ def _batch(recipe: Recipe, corpus: Corpus, number: int, tokens: int) -> Pretrain
     order = order_of(recipe, number, OneShard(corpus, 0))
     references = order.instances(0, min(phase.global_batch, max(1, tokens // 8)))
     count = max(1, int(np.searchsorted(np.cumsum(references.lengths), tokens, side="right")))
-    return build_batch(order, references[np.arange(min(count, len(references.lengths)))], masking_of(recipe, number))
+    masking = masking_of(recipe, number).densest()  # of the step that needs the most memory
+    return build_batch(order, references[np.arange(min(count, len(references.lengths)))], masking)
 
 
-def _tell_time(work: Work, phases: int, device: Device) -> None:
+def _tell_time(work: Work, phases: Collection[Phase], device: Device) -> None:
     """Of a model for which it is long, before it is made: about what learning by heart and the micro-batches take."""
-    recipe, longest = work.recipe, longest_of(work.recipe)
-    config, auto = config_for(recipe, work.corpus), recipe.micro_batch_tokens == "auto"
-    with log.as_details():  # it is said when it is used
-        asked = CPU_TOKENS if recipe.micro_batch_tokens == "auto" else recipe.micro_batch_tokens
-        most = micro_batch_tokens(asked, config, longest, device)
+    recipe, config = work.recipe, config_for(work.recipe, work.corpus)
+    asked = CPU_TOKENS if recipe.micro_batch_tokens == "auto" else recipe.micro_batch_tokens
+    with log.as_details():  # it is logged when it is used
+        most = micro_batch_tokens(asked, config, longest_of(recipe), device)
     # Large models, for which this matters, take some tens of updates. Of each phase two micro-batches are taken, and
     # one more is tried where the recipe leaves its size to the device.
-    tokens = _UPDATES / 10 * _TOKENS + (2 * phases + auto) * most
-    flop = step_flop(config, tokens, tokens * longest, tokens * recipe.masking.rate)
+    first = next(iter(phases)).sequence_length
+    parts = [(first, _UPDATES / 10 * _TOKENS)]
+    parts += [(each.sequence_length, 2 * min(most, each.global_batch * each.sequence_length)) for each in phases]
+    parts += [(longest_of(recipe), most)] * (recipe.micro_batch_tokens == "auto")
+    rate = masking_of(recipe, 1).densest().rate
+    flop = sum(step_flop(config, tokens, tokens * length, tokens * rate) for length, tokens in parts)
     seconds = flop / device_flops(device, this_processor(), torch.get_num_threads())
     size = parameters(config)
     if seconds > _LONG_SECONDS or size.layers > _LARGE:

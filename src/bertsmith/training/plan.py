@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,13 +46,13 @@ def plan_pretraining(
         say(f"the run ends after {recipe.hours:g} hours: the plan has as many steps as fit into them on one host")
     here = _here(recipe) if where.on_cpu else None
     lengths = {name: _lengths(recipe, corpus, name) for name in _phases(recipe)}
-    given = recipe, corpus, where, here, lengths
+    plan = partial(_plan, recipe, corpus, where, here, lengths)
     if recipe.micro_batch_tokens != "auto":
-        return _plan(recipe.micro_batch_tokens, *given)
-    usual = _plan(_USUAL_TOKENS, *given)
+        return plan(recipe.micro_batch_tokens)
+    usual = plan(_USUAL_TOKENS)
     if where.on_cpu:
         return usual
-    return _plan(max(usual.fitting, *(phase.sequence_length for phase in _phases(recipe).values())), *given)
+    return plan(max(usual.fitting, *(phase.sequence_length for phase in _phases(recipe).values())))
 
 
 def _of_model(recipe: Recipe, folder: Path) -> Recipe:
@@ -65,9 +66,9 @@ def _of_model(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def _plan(
-    asked_tokens: int, recipe: Recipe, corpus: Corpus, where: Where, here: Here | None, lengths: dict[str, Lengths]
+    recipe: Recipe, corpus: Corpus, where: Where, here: Here | None, lengths: dict[str, Lengths], asked_tokens: int
 ) -> Plan:
-    """asked_tokens: of a micro-batch, at most. here: this machine, where it is the one that is planned for."""
+    """here: this machine, where it is the one that is planned for. asked_tokens: of a micro-batch, at most."""
     config = config_of(recipe.model, corpus.special.vocabulary_size, corpus.special.pad)
     longest = [phase.sequence_length for phase in _phases(recipe).values()]
     if here is None:

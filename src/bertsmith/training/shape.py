@@ -10,7 +10,7 @@ from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order, ShardSource
 from bertsmith.batches.pairs import PairSettings
 from bertsmith.model.config import BertConfig
-from bertsmith.recipes.schema import ModelShape, Recipe
+from bertsmith.recipes.schema import Activation, ModelShape, Recipe
 
 
 def config_of(shape: ModelShape, vocabulary_size: int, pad: int) -> BertConfig:
@@ -29,6 +29,15 @@ def config_of(shape: ModelShape, vocabulary_size: int, pad: int) -> BertConfig:
     )
 
 
+# By the names of a config, of which two are the same one.
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_pytorch_tanh",
+    "gelu_pytorch_tanh": "gelu_pytorch_tanh",
+    "relu": "relu",
+}
+
+
 def shaped_as(recipe: Recipe, config: BertConfig) -> Recipe:
     """The recipe with a model's shape and dropout, which a run that starts from that model keeps."""
     shape = replace(
@@ -38,7 +47,7 @@ def shaped_as(recipe: Recipe, config: BertConfig) -> Recipe:
         heads=config.num_attention_heads,
         intermediate=config.intermediate_size,
         max_positions=config.max_position_embeddings,
-        activation="gelu" if config.hidden_act == "gelu" else "gelu_pytorch_tanh",
+        activation=_ACTIVATIONS[config.hidden_act],
         hidden_dropout=config.hidden_dropout_prob,
         attention_dropout=config.attention_probs_dropout_prob,
     )

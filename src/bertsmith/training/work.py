@@ -34,7 +34,7 @@ from bertsmith.training.pretraining.continued import (
 from bertsmith.training.pretraining.distil import DistilledPretraining, Teaching
 from bertsmith.training.pretraining.fitting import fitting_tokens
 from bertsmith.training.pretraining.objective import Pretraining
-from bertsmith.training.pretraining.start import fit_vocabulary, tell_shape
+from bertsmith.training.pretraining.start import fit_vocabulary
 from bertsmith.training.pretraining.teacher import (
     TeachingSettings,
     check_teacher,
@@ -130,11 +130,22 @@ def work_of(
 
 
 def _keeping_shape(recipe: Recipe, start: Path, layers: int) -> Recipe:
-    """The recipe of a run that starts from the model in a folder: with its shape and dropout; said where it differs.
+    """The recipe of a run that starts from the model in a folder: with its shape and dropout; logs where these differ.
     layers: that are taken of it; 0 for all."""
     config = read_config(start)
-    found = shaped_as(recipe, replace(config, num_hidden_layers=layers or config.num_hidden_layers))
-    tell_shape(recipe.model, found.model, start)
+    every = config.num_hidden_layers
+    if layers > every:
+        what = f"teacher_layers is {layers}, and the teacher has {every} layers"
+        raise BertsmithError(what, start, f"use at most {every}")
+    found = shaped_as(recipe, replace(config, num_hidden_layers=layers or every))
+    # Which layers are taken of a teacher is logged when they are.
+    wanted = replace(recipe.model, layers=layers) if layers else recipe.model
+    differing = [name for name, value in asdict(wanted).items() if getattr(found.model, name) != value]
+    if differing:
+        details = ", ".join(
+            f"{name} {getattr(found.model, name)} (recipe: {getattr(wanted, name)})" for name in differing
+        )
+        say(f"the model has the shape of the one in {start}, which differs from the recipe's: {details}")
     return found
 
 

@@ -47,7 +47,8 @@ def test_the_state_of_a_working_tree(tree: Path) -> None:
     assert git_state(tree, "other") == "", "code that is not of the tree it lies in"
     (tree / "module.py").touch()
     git_state.cache_clear()
-    assert git_state(tree) == f"{commit}, changed", "code that is not committed yet"
+    assert git_state(tree) == commit
+    assert git_state(tree, "file") == f"{commit}, changed", "code that is not committed yet"
     (tree / "module.py").unlink()
     (tree / "file").write_text("c")
     git_state.cache_clear()

@@ -228,7 +228,7 @@ def test_a_plan_of_going_on_has_the_shape_of_that_model(
     assert planned(tmp_path, *call, "--init-from", str(model))["parameters"] < planned(tmp_path, *call)["parameters"]
     assert "2 layers of 32 (those of" in capsys.readouterr().err
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "_plan", lambda _, recipe, *__: recipe)
+        patch.setattr(plan, "_plan", lambda recipe, *_: recipe)
         short = ["--phase1.sequence_length=32", "--phase2.steps=0", "--model.hidden_dropout=0"]
         recipe: Any = plan.plan_pretraining(load_recipe("bert-tiny", short), corpus(), Where("a100", 1), model)
     assert (recipe.model.hidden_dropout, recipe.model.attention_dropout) == (0.1, 0.1)

@@ -18,7 +18,8 @@ _PADDED = 1.05
 _LONG = 256
 HEAP = 1.7
 """Of a CPU's process: what it takes for a byte that a micro-batch needs at its peak. The process keeps what a step
-frees (`model/cpu/allocator.py`), and pieces of many sizes do not fill the holes of others. By the runs of docs/plan.md.
+frees (`model/cpu/allocator.py`), and pieces of many sizes do not fill the holes of others. By runs as those of
+docs/plan.md.
 """
 CPU_STARTED = 8e7
 """What a process takes more when it trains: threads, compiled kernels, the products' own memory. By runs of bert-tiny

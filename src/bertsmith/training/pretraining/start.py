@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
@@ -13,7 +12,6 @@ from bertsmith.batches.packing import PretrainBatch
 from bertsmith.corpus.repeats import repeated_share
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.recipes.schema import ModelShape
 from bertsmith.tokens.extension import new_rows
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.training.loop import Trainer
@@ -21,14 +19,6 @@ from bertsmith.training.pretraining.continued import Figures, tell_trained
 from bertsmith.training.pretraining.health import REPEATED, REPEATED_SHARE
 from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.weights.vocabulary import extend_vocabulary
-
-
-def tell_shape(wanted: ModelShape, found: ModelShape, folder: Path) -> None:
-    """Says where the model that a run starts from differs from the recipe's: its own shape and dropout are kept."""
-    differing = [each.name for each in fields(ModelShape) if getattr(wanted, each.name) != getattr(found, each.name)]
-    if differing:
-        details = ", ".join(f"{name} {getattr(found, name)} (recipe: {getattr(wanted, name)})" for name in differing)
-        say(f"the model keeps the shape in {folder}, which differs from the recipe's: {details}")
 
 
 def fit_vocabulary(model: PretrainingModel, corpus: Corpus, folder: Path) -> None:

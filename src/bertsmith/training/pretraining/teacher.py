@@ -56,9 +56,6 @@ def check_teacher(folder: Path, corpus: Corpus, longest: int) -> None:
 def take_layers(model: PretrainingModel, count: int, folder: Path) -> None:
     """Leaves a model, loaded from the teacher's folder, with so many evenly spaced layers."""
     every = model.config.num_hidden_layers
-    if count > every:
-        what = f"teacher_layers is {count}, and the teacher has {every} layers"
-        raise BertsmithError(what, folder, f"use at most {every}")
     layers = evenly_spaced(count, every)
     keep_layers(model, layers)
     say(f"the student starts as layers {', '.join(map(str, layers))} of the {every} of {folder}")
