@@ -41,12 +41,15 @@ def connected(served: Listening) -> socket.socket:
 
 @contextmanager
 def idle_clients(served: Listening, count: int, sent: bytes = b"") -> Iterator[list[socket.socket]]:
-    """Clients that send this and no more."""
+    """Clients that send this and no more. Each that sends a whole request has its answer before the next one sends: a
+    connection whose request is being answered makes no room for another, which may be refused then."""
     with ExitStack() as stack:
         clients = [stack.enter_context(closing(connected(served))) for _ in range(count)]
         for client in clients:
             with suppress(ConnectionError):  # one of the first may be cut already
                 client.sendall(sent)
+                if sent.startswith(WHOLE):
+                    client.recv(65536)
         yield clients
 
 
