@@ -22,10 +22,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bertsmith import base
 from bertsmith.base.files import write_text
 from bertsmith.base.tables import aligned
-from bertsmith.base.versions import git_state
+from bertsmith.base.versions import code_state
 from bertsmith.bench.machine import machine
 from bertsmith.training.records.meters import read_metrics
 
@@ -138,12 +137,7 @@ def main() -> None:
         rows += [fine_tuned(ranks, options.model, options.mrpc) for ranks in options.ranks]
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     if options.json:
-        made = {
-            "commit": git_state(Path(base.__file__).parents[1], "__init__.py"),
-            "machine": about,
-            "load_at_the_end": load,
-            "rows": rows,
-        }
+        made = {"commit": code_state(), "machine": about, "load_at_the_end": load, "rows": rows}
         write_text(options.json, json.dumps(made, indent=2) + "\n")
     print("\n".join(table(rows)))
     print(f"processes running at the end, a minute's average: {load}")

@@ -21,11 +21,10 @@ from typing import Any
 
 import numpy as np
 
-import bertsmith
 from bertsmith.base import files
 from bertsmith.base.device import choose_device
 from bertsmith.base.locks import alone_in
-from bertsmith.base.versions import git_state
+from bertsmith.base.versions import code_state
 from bertsmith.recipes.loader import as_yaml
 from bertsmith.recipes.schema import Recipe
 
@@ -104,7 +103,7 @@ def machine() -> dict[str, Any]:
     lines = path.read_text().splitlines() if path.is_file() else []
     cpus = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     facts = {"cpu": next(cpus, "unknown"), "cores": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS")}
-    facts["commit"] = git_state(Path(bertsmith.__file__).parent, "__init__.py")
+    facts["commit"] = code_state()
     return {"versions": _versions(), **facts, "auto": choose_device("auto", "auto").precision}
 
 

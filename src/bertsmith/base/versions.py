@@ -51,6 +51,11 @@ def git_state(folder: Path, file: str = "") -> str:
     return f"{commit}, changed" if commit and changes else commit or ""
 
 
+def code_state() -> str:
+    """`git_state` of the working tree that this package is run from."""
+    return git_state(Path(__file__).parents[1], "__init__.py")
+
+
 def _git(folder: Path, *words: str) -> str | None:
     """What git prints; None where it fails."""
     # Without a lock: another process may be at work in the tree.

@@ -26,6 +26,7 @@ def spoken(capsys):
         (185, "3 min 5 s"),
         (3599.9, "1 h 0 min"),
         (8040, "2 h 14 min"),
+        (112_000_000, "31,111 h 6 min"),
     ],
 )
 def test_durations(seconds, said):
@@ -112,3 +113,12 @@ def test_an_error_ends_the_details(spoken):
         raise ValueError("wrong")
     log.say("an ordinary fact")
     assert spoken() == ["an ordinary fact"]
+
+
+def test_a_choice_among_details_is_logged_when_it_is_made_in_the_open(spoken):
+    with log.as_details():
+        log.log_choice("cut", "small", "why")
+    assert spoken() == []
+    for _ in range(2):
+        log.log_choice("cut", "small", "why")
+    assert spoken() == ["cut: small (why)"]

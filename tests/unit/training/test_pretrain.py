@@ -21,12 +21,14 @@ from safetensors.torch import load_file, save_file
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
+from bertsmith.model.config import ACTIVATIONS, BertConfig
 from bertsmith.optim.schedules import cosine, polynomial, warmup_stable_decay
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.training.checkpoints import step_folders
 from bertsmith.training.pretrain import Run, pretrain
 from bertsmith.training.pretraining.evaluate import baselines
 from bertsmith.training.pretraining.phases import HeldOut, phase_stage
+from bertsmith.training.shape import config_of, shaped_as
 from made_runs import corpus, figures, small_recipe, weights
 
 RECIPE = small_recipe(phase1__steps=6, phase2__steps=4, evaluate_every=3, save_every=2, keep=20)
@@ -200,6 +202,17 @@ def test_a_start_from_a_model_says_where_the_recipe_is_not_followed(run: Run, tm
     assert pretrain(again, corpus(), tmp_path / "run", init_from=run.model, resume=True).is_finished()
     with pytest.raises(BertsmithError, match=r"init_from\.config\.json was"):
         pretrain(again, corpus(), tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_shape_of_a_model_is_that_of_its_config(activation: str) -> None:
+    given = BertConfig(
+        vocab_size=99, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64,
+        hidden_act=activation, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3, max_position_embeddings=40,
+    )  # fmt: skip
+    found = config_of(shaped_as(small_recipe(), given).model, 99, given.pad_token_id)
+    same = {"gelu_new": "gelu_pytorch_tanh"}.get(activation, activation)
+    assert found == dataclasses.replace(given, hidden_act=same)
 
 
 def test_a_start_from_a_model_says_which_fields_have_no_effect(run: Run, tmp_path: Path, said: list[str]) -> None:

@@ -13,9 +13,8 @@ import torch
 import bertsmith
 from bertsmith.base import ranks
 from bertsmith.base.processes import default_workers
-from bertsmith.base.versions import git_state, processor_name, version_of
+from bertsmith.base.versions import code_state, git_state, processor_name, version_of
 
-_PACKAGE = Path(bertsmith.__file__).parent
 _PACKAGES = ("torch", "numpy", "tokenizers", "safetensors")
 
 
@@ -28,7 +27,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     """
     is_cpu = device.type == "cpu"
     devices = Counter(ranks.gathered(processor_name() if is_cpu else torch.cuda.get_device_name(device)))
-    trees = {"code": git_state(_PACKAGE, "__init__.py"), "folder": git_state(Path.cwd())} if ranks.is_first() else {}
+    trees = {"code": code_state(), "folder": git_state(Path.cwd())} if ranks.is_first() else {}
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "bertsmith": bertsmith.__version__,
