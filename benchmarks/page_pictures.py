@@ -5,7 +5,8 @@
 
 RUNS is the folder `runs` in which the pages were followed. A run that is not there is named, and its pictures stay as
 they are. Pictures of the server's page need Chromium; those of a report are copied from `report/test`. With --report:
-pictures of the upper part of a page that `bertsmith report` wrote, as wide as a desk and as a phone, and of its end.
+pictures of the upper part of a page that `bertsmith report` wrote, as wide as a desk and as a phone; of its end at the
+desk and of its curves on the phone.
 """
 
 from __future__ import annotations
@@ -84,14 +85,18 @@ def opened() -> Iterator[Page]:
 
 
 def of_page(report: Path, out: Path, page: Page) -> None:
-    """Of the upper part of a report, and of its end at a desk."""
+    """Of the upper part of a report; of its end at a desk, and of its curves on a phone."""
     for width, height in DESK, PHONE:
         page.open(report.resolve().as_uri(), width, height)
         with tempfile.TemporaryDirectory() as made:
-            page.screenshot(Path(made) / "page.png")
-            save(Path(made) / "page.png", out / f"report-{width}.png", height)
+            whole = Path(made) / "page.png"
+            page.screenshot(whole)
+            save(whole, out / f"report-{width}.png", height=height)
             if (width, height) == DESK:
-                save(Path(made) / "page.png", out / f"report-{width}-end.png", -END)
+                save(whole, out / f"report-{width}-end.png", -END)
+            else:
+                curves = page.run("document.querySelector('#curves').offsetTop")
+                save(whole, out / f"report-{width}-curves.png", curves, height)
 
 
 def of_report(name: str, report: Path, out: Path) -> None:
@@ -120,12 +125,12 @@ def of_server(name: str, run: Path, out: Path, page: Page) -> None:
         save(Path(made) / "page.png", out / f"{name}-page.png")
 
 
-def save(picture: Path, out: Path, most_height: int = 1 << 16) -> None:
-    """A picture of few colours, which takes a third of the bytes. most_height: from the top, or below 0 from the
-    end."""
+def save(picture: Path, out: Path, top: int = 0, height: int = 1 << 16) -> None:
+    """A picture of few colours, which takes a third of the bytes. top: from where on it is taken, below 0 from the
+    end. height: at most."""
     with Image.open(picture) as whole:
-        top = max(0, whole.height + most_height) if most_height < 0 else 0
-        image = whole.crop((0, top, whole.width, min(whole.height, top + abs(most_height))))
+        top = max(0, whole.height + top) if top < 0 else top
+        image = whole.crop((0, top, whole.width, min(whole.height, top + height)))
         image.convert("RGB").quantize(256).save(out, optimize=True)
     print(out, flush=True)
 

@@ -14,6 +14,8 @@ import pytest
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import Progress
 from bertsmith.cli import main
+from bertsmith.corpus.options import PrepareOptions
+from bertsmith.corpus.prepare import prepare
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.training import check
 from bertsmith.training.check import check_pretraining
@@ -125,6 +127,19 @@ def test_every_phase_is_tried_and_the_time_is_that_of_what_is_computed(
     with pytest.raises(RuntimeError, match="a model is made"):
         check_pretraining(base, corpus(), tmp_path / "run")
     assert "take about" not in caplog.text
+
+
+def test_what_the_run_would_refuse_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = PrepareOptions(documents="line", held_out=0.99, workers=1)
+    (tmp_path / "few.txt").write_text("\n".join(f"the {each} line is here" for each in ("first", "second")) + "\n")
+    few = prepare(tmp_path / "few.txt", tmp_path / "few", tokenizer=small_corpus() / "tokenizer", options=options)
+    with pytest.raises(BertsmithError, match="no train documents"):
+        check_pretraining(load_recipe("bert-tiny", TINY), few, tmp_path / "run")
+    monkeypatch.setattr(check, "choose_compiled", lambda *_: True)
+    small = ["--phase1.sequence_length=120", "--phase2.steps=0", "--micro_batch_tokens=120"]
+    with pytest.raises(BertsmithError, match="micro_batch_tokens 120 has no room for a sequence of 120"):
+        check_pretraining(load_recipe("bert-tiny", [*TINY[:2], *small]), corpus(), tmp_path / "run")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["few", "few.txt"]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

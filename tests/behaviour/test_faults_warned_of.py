@@ -4,12 +4,14 @@ its name, which the metrics keep; a run without a fault raises none."""
 from __future__ import annotations
 
 import pydoc_data.topics
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.cli import main
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.repeats import repeated_share
@@ -49,12 +51,17 @@ def test_fault_masking_switched_off(tmp_path: Path, said: pytest.LogCaptureFixtu
     assert f"warning: {VISIBLE}: {found['message']}" in said.messages
 
 
-def test_fault_rate_times_a_hundred(tmp_path: Path) -> None:
+def test_fault_rate_times_a_hundred(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rate = 100 * load_recipe("bert-tiny").phase1.learning_rate
     run = tiny(tmp_path / "run", "--phase1.steps=30", "--phase1.global_batch=8", f"--phase1.learning_rate={rate}")
     assert {SPIKE, DIVERGING} <= {each["name"] for each in warnings(run)}
     diverging = next(each for each in warnings(run) if each["name"] == DIVERGING)
     assert "the learning rate is too high" in diverging["message"]
+    spike = next(each for each in warnings(run) if each["name"] == SPIKE)
+    ((command, samples),) = re.findall(r"`bertsmith (.* --samples (\d+))` prints its instances", spike["message"])
+    named = {"CORPUS": str(corpus().folder), "RUN": str(run.folder)}
+    assert main([named.get(each, each) for each in command.split()]) == 0
+    assert len(re.findall(r"pieces, \d+ of them to predict", capsys.readouterr().out)) == int(samples)
 
 
 def test_fault_rate_of_next_to_nothing(tmp_path: Path) -> None:

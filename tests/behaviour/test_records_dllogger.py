@@ -89,11 +89,28 @@ def test_a_resumed_run_continues_the_file(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text("of an earlier run\n", encoding="utf-8")
-    for wrong, message in ((path, "there already"), (tmp_path, "a folder, not a file")):
+    wrongs = {path: "there already", tmp_path: "this is a folder", path / "run.json": "a file is in the way"}
+    for wrong, message in wrongs.items():
         with pytest.raises(BertsmithError, match=message):
             pretrain(RECIPE, corpus(), tmp_path / "run", outputs=Outputs(dllogger=wrong))
     assert not (tmp_path / "run").exists()
     assert path.read_text(encoding="utf-8") == "of an earlier run\n"
+
+
+def test_a_run_that_may_be_resumed_leaves_the_file_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As jobs on a cluster, which are told to resume whether there is anything to resume or not."""
+    path = tmp_path / "run.json"
+    pretrain(RECIPE, corpus(), tmp_path / "first", resume=True, outputs=Outputs(dllogger=path))
+    before = path.read_bytes()
+    for wrong, message in ((before, "of another run, .*first"), (b"notes\n", "line 1 of"), (b"notes", "line 1 of")):
+        path.write_bytes(wrong)
+        with pytest.raises(BertsmithError, match=message):
+            pretrain(RECIPE, corpus(), tmp_path / "second", resume=True, outputs=Outputs(dllogger=path))
+        assert path.read_bytes() == wrong
+    path.write_bytes(before)
+    monkeypatch.chdir(tmp_path / "first")
+    model = pretrain(RECIPE, corpus(), Path("."), resume=True, outputs=Outputs(dllogger=path)).model
+    assert model.exists()
 
 
 def test_fine_tuning_has_epochs_and_ends_with_its_scores(tmp_path: Path) -> None:

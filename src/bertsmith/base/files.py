@@ -31,6 +31,8 @@ _DISK_FIXES = {
     errno.ESTALE: "see to the shared disk: it was mounted anew or its folder was replaced; then run the command again",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f), or choose another disk",
 }
+# Where a file in place of an entry would cut the machine's own programs off from a device, or a shell from its output.
+_DEVICES = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
 # NFS keeps what it knows of a folder for up to a minute.
 _OLD_VIEW_SECONDS, _LOOK_SECONDS = 90.0, 0.25
 # The name that `whole_folder` gives the folder that it replaces, until it is done.
@@ -76,28 +78,41 @@ def make_folder(folder: Path, where: Path | None = None) -> None:
 
 
 def check_name(path: Path) -> None:
-    """Raises BertsmithError for a name that is too long for the disk, or becomes so by what stands beside it."""
+    """Raises BertsmithError for a name that is too long for the disk, or becomes so by what stands beside it; and for a
+    device or a pipe, which no file can take the place of."""
     with disk_errors(path), suppress(FileNotFoundError, NotADirectoryError):
-        os.lstat(_beside(path, "part"))
+        os.lstat(_beside(_followed(path), "part"))
 
 
 def check_file(path: Path) -> None:
     """Raises BertsmithError where this file cannot be written, as far as that shows before any work."""
-    check_place(path)
+    check_name(path)
     if path.is_dir():
         raise BertsmithError("this is a folder, and a file is to be written here", path, "give the name of a file")
+    check_place(path)
 
 
 def check_place(path: Path) -> None:
     """Raises BertsmithError where no file or folder of this name can be made, as far as that shows before any work."""
     check_name(path)
-    folder = next(each for each in path.absolute().parents if each.exists())
+    real = _followed(path)
+    folder = next(each for each in real.parents if each.exists())
     if not folder.is_dir():
         raise BertsmithError("a file is in the way of this folder", folder, "give another folder")
-    aside = folder / _beside(path, "part").name
+    aside = folder / _beside(real, "part").name
     with disk_errors(path):
         _opened(aside, path).close()
         aside.unlink()
+
+
+def _followed(path: Path) -> Path:
+    """Where links lead, so that they stay. Raises BertsmithError for what is no place of a file or a folder."""
+    real = Path(os.path.realpath(path))
+    if not real.name:
+        raise BertsmithError("nothing can be made in place of the root of a disk", path, "give a name below it")
+    if not real.is_dir() and (path.absolute().parent in _DEVICES or (real.exists() and not real.is_file())):
+        raise BertsmithError("this is a device or a pipe", path, "give the name of a file or a folder")
+    return real
 
 
 def _opened(aside: Path, path: Path) -> BinaryIO:
@@ -109,19 +124,21 @@ def _opened(aside: Path, path: Path) -> BinaryIO:
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Calls `write` on a file beside `path`, syncs it and renames it into place: readers see the old or the new file.
+    """Calls `write` on a file beside `path`, syncs it and renames it into place: readers see the old or the new file. A
+    link stays, and the file that it leads to is replaced.
 
     Raises BertsmithError when the disk is full or read-only; the old file, if any, is then untouched.
     """
-    aside = _beside(path, "part")
     with disk_errors(path):
-        make_folder(path.parent)
+        real = _followed(path)
+        aside = _beside(real, "part")
+        make_folder(real.parent)
         try:
             with _opened(aside, path) as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(aside, path)
+            os.replace(aside, real)
         finally:
             aside.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""How many cores there are, and what processes are started with."""
+"""How many cores and how much memory there are, and what processes are started with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import sys
 import threading
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 _MAIN_MODULE = threading.Lock()
 # A worker is one core: the libraries under it start no threads of their own.
@@ -22,6 +23,22 @@ def default_workers() -> int:
         return len(os.sched_getaffinity(0))
     else:
         return os.cpu_count() or 1
+
+
+def usable_memory(limits: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """Bytes that this process may use: the machine's memory, or the limit of its container or job where that is lower.
+
+    limits: where Linux mounts control groups. own: the file that names the group of this process.
+    """
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    paths = [limits / "memory" / "memory.limit_in_bytes"]  # of version 1
+    with suppress(OSError):
+        group = Path(own.read_text(encoding="utf-8").split("::")[-1].strip())
+        paths += [limits / str(each).lstrip("/") / "memory.max" for each in (group, *group.parents)]
+    for path in paths:
+        with suppress(OSError, ValueError):  # there is none, or it is "max"
+            found.append(int(path.read_text(encoding="utf-8")))
+    return min(found)
 
 
 def bound_product_caches() -> None:

@@ -38,7 +38,7 @@ class OneShard:
         return self.corpus.is_continuation
 
     def shards(self, split: str) -> list[ShardInfo]:
-        return [self.corpus.shards(split)[self.number]]
+        return self.corpus.shards(split)[self.number : self.number + 1]
 
     def open_shard(self, split: str, index: int) -> Shard:
         return self.corpus.open_shard(split, self.number + index)

@@ -10,6 +10,7 @@ import tyro
 
 from bertsmith.base import log
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.figures import check_figure
 from bertsmith.cli.verb import Call, Verb
 
 
@@ -113,6 +114,8 @@ def _inspect(call: Call) -> None:
 
     if flags.samples < 0:
         raise BertsmithError(f"--samples is {flags.samples}", call.prog, "use a number from 0")
+    if flags.png is not None:
+        check_figure(flags.png)
     corpus = Corpus.open(flags.corpus)
     if flags.run is not None:
         from bertsmith.training.instances import show_instances_of_run

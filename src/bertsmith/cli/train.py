@@ -75,7 +75,7 @@ def _pretrain(call: Call) -> int:
     def work(device: str) -> Path:
         from bertsmith.training.pretrain import pretrain
 
-        ours = replace(_by_budget(call, flags, recipe), device=device)
+        ours = replace(_by_budget(call, flags, recipe, device), device=device)
         outputs = replace(flags.outputs(), also_evaluate=flags.also_evaluate)
         given: dict[str, Any] = {"init_from": flags.init_from, "outputs": outputs}
         return pretrain(ours, flags.corpus, flags.out, resume=flags.resume, **given).model
@@ -95,19 +95,20 @@ def _check(call: Call, flags: PretrainFlags, recipe: Recipe) -> int:
     if unread:
         say(f"a check is made on one device and keeps nothing: {', '.join(f'--{name}' for name in unread)} not read")
     given = {"init_from": flags.init_from, "also_evaluate": flags.also_evaluate}
-    check_pretraining(_by_budget(call, flags, recipe), flags.corpus, flags.out, **given)
+    check_pretraining(_by_budget(call, flags, recipe, recipe.device), flags.corpus, flags.out, **given)
     print("model, data, optimizer and device fit together")
     return 0
 
 
-def _by_budget(call: Call, flags: PretrainFlags, recipe: Recipe) -> Recipe:
-    """The recipe, with what the preset `budget` leaves to the device, where it is that."""
+def _by_budget(call: Call, flags: PretrainFlags, recipe: Recipe, device: str) -> Recipe:
+    """The recipe, with what the preset `budget` leaves to the device, where it is that. device: that the run will have,
+    which several ranks without GPUs of their own do not choose by what there is."""
     if flags.recipe != BUDGET:
         return recipe
     refuse_another_model(flags.init_from)
     from bertsmith.training.budget import budget_recipe
 
-    return budget_recipe(flags.corpus, flags.out, given_fields(call), flags.resume)
+    return budget_recipe(flags.corpus, flags.out, [*given_fields(call), f"--device={device}"], flags.resume)
 
 
 def refuse_another_model(init_from: Path | None) -> None:

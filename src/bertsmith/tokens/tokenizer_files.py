@@ -139,7 +139,7 @@ def _read_vocabulary(path: Path) -> Engine:
     config = _read_casing(path.with_name(CONFIG_FILE))
     lowercase = config.get("do_lower_case")
     if lowercase is None:
-        lowercase = all(piece == piece.lower() for piece in pieces if not piece.startswith("["))
+        lowercase = not any(_is_capital(piece) for piece in pieces)
         reason = "no piece has a capital letter" if lowercase else "some pieces have capital letters"
         log_choice(
             f"casing of {path.name}",
@@ -148,6 +148,13 @@ def _read_vocabulary(path: Path) -> Engine:
         )
     chinese = config.get("tokenize_chinese_chars") is not False
     return engine_from_vocabulary(pieces, lowercase, str(path), config.get("strip_accents"), chinese)
+
+
+def _is_capital(piece: str) -> bool:
+    """Whether a piece is of a text with capital letters. Special pieces such as "[MASK]" and "<S>" say nothing of that,
+    nor do single letters, which lower-cased vocabularies may have as symbols."""
+    letters = piece.removeprefix("##")
+    return len(letters) > 1 and letters.isalpha() and letters != letters.lower()
 
 
 def _read_casing(path: Path) -> dict[str, bool | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -37,8 +37,10 @@ from bertsmith.training.checkpoints.folders import write_step
 from bertsmith.training.checkpoints.position import step_folder
 from bertsmith.training.checkpoints.state import state_of
 from bertsmith.training.planning.model_size import parameters
+from bertsmith.training.pretraining.compiled import choose_compiled
 from bertsmith.training.pretraining.health import VISIBLE_SHARE
 from bertsmith.training.pretraining.objective import Pretraining
+from bertsmith.training.pretraining.phases import check_steps
 from bertsmith.training.records.meters import memory_bytes
 from bertsmith.training.records.sinks import Outputs
 from bertsmith.training.run import micro_batch_tokens, start_device
@@ -134,6 +136,12 @@ def _checked(work: Work, device: Device, out: Path) -> Checked:
     _tell_time(work, phases.values(), device)
     model = model_of(work, device)
     most = tokens_of_run(recipe, {}, model, None, device)
+    replicates = recipe.parallel == "replicate"
+    check_steps(
+        replace(recipe, micro_batch_tokens=most),
+        None,
+        compiled=replicates and choose_compiled(recipe.compile, device.torch_device),
+    )
     few = _batch(recipe, corpus, first, _TOKENS)
     batches = {number: _batch(recipe, corpus, number, most) for number in phases}
     _refuse_visible(batches[first])

@@ -49,10 +49,10 @@ def plan_pretraining(
     plan = partial(_plan, recipe, corpus, where, here, lengths)
     if recipe.micro_batch_tokens != "auto":
         return plan(recipe.micro_batch_tokens)
-    usual = plan(_USUAL_TOKENS)
-    if where.on_cpu:
-        return usual
-    return plan(max(usual.fitting, *(phase.sequence_length for phase in _phases(recipe).values())))
+    longest = max(phase.sequence_length for phase in _phases(recipe).values())
+    least = -(-longest // 128) * 128  # as compiled micro-batches are cut
+    usual = plan(max(_USUAL_TOKENS, least))
+    return usual if where.on_cpu else plan(max(usual.fitting, least))
 
 
 def _of_model(recipe: Recipe, folder: Path) -> Recipe:

@@ -79,7 +79,7 @@ def pretrain(
     ranks.check_joined()
     run, outputs = Run(Path(out)), outputs or Outputs()
     with Events() as events:
-        ranks.by_first(lambda: outputs.check(resume))
+        ranks.by_first(lambda: outputs.check(run.folder if resume else None))
         work = together(lambda: work_of(recipe, corpus, init_from, teacher, outputs))
         settings = settings_identity(asdict(work.recipe), "recipe", _OF_A_RANK)
         old = None if work.old is None else checksum_of(work.old)

@@ -184,11 +184,6 @@ def tokens_of_run(
     if "micro_batch_tokens" in started_on:
         found = int(started_on["micro_batch_tokens"].split(", ")[-1])
         return micro_batch_tokens(found, model.config, longest, device)
-    if recipe.parallel == "shard" and ranks.world_size() > 1:
-        what = "how many tokens fit is tried before weights are shared out, with all of them on each device"
-        raise BertsmithError(
-            what, "micro_batch_tokens: auto, parallel: shard", "give a number, or --parallel replicate"
-        )
     where = device.torch_device
     objective = DistilledPretraining(model, where, teaching=teaching) if teaching else Pretraining(model, where)
     of_steps = [each.steps and each.global_batch * each.sequence_length for each in (recipe.phase1, recipe.phase2)]

@@ -265,3 +265,43 @@ def test_a_file_is_checked_before_it_is_written(tmp_path: Path) -> None:
         files.check_file(tmp_path)
     with pytest.raises(BertsmithError, match="too long"):
         files.check_file(tmp_path / ("x" * 300))
+
+
+def test_a_folder_by_its_shortest_name_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (Path("."), Path("..")):
+        with pytest.raises(BertsmithError, match="this is a folder"):
+            files.check_file(path)
+        files.check_place(path)
+        files.check_name(path)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(BertsmithError, match="the root of a disk"):
+        files.check_place(Path("/"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_a_link_stays_and_the_file_that_it_leads_to_is_written(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("there", "new"):
+        path, real = tmp_path / name, tmp_path / "elsewhere" / name
+        path.symlink_to(real)
+    (tmp_path / "elsewhere" / "there").write_text("old")
+    for name in ("there", "new"):
+        files.check_file(tmp_path / name)
+        files.write_text(tmp_path / name, name)
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / "elsewhere" / name).read_text() == name
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == ["new", "there"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="these devices are Linux's")
+def test_devices_and_pipes_are_refused_and_stay(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/null")
+    paths = [Path("/dev/null"), Path("/dev/stdout"), Path("/dev/fd/1"), tmp_path / "pipe", tmp_path / "link"]
+    for path in paths:
+        for write in (files.check_file, lambda path: files.write_text(path, "")):
+            with pytest.raises(BertsmithError, match="this is a device or a pipe"):
+                write(path)
+    assert Path("/dev/null").is_char_device()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]

@@ -93,6 +93,12 @@ def test_what_does_not_fit_is_warned_of_with_a_micro_batch_that_does(
     assert not any("does not fit" in each for each in fitting["warnings"])
 
 
+def test_a_micro_batch_that_is_left_to_the_device_has_room_for_the_longest_sequence(tmp_path: Path) -> None:
+    long = ("--model.max-positions", "16500", "--phase1.sequence-length", "16500", "--phase2.steps", "0")
+    call = (*TINY, str(small_corpus()), "--gpu", "h100", "--micro-batch-tokens", "auto", *long)
+    assert planned(tmp_path, *call)["largest_micro_batch_tokens"] >= 16_512, "in multiples of 128"
+
+
 def test_a_plan_for_a_cpu_is_measured_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = planned(tmp_path, *TINY, str(small_corpus()), "--gpu", "cpu", "--gpus", "2", "--precision", "fp32")
     assert "measured just now" in capsys.readouterr().out

@@ -46,7 +46,12 @@ def test_prepare_refuses_a_wrong_option_before_it_begins(corpus, capsys, tmp_pat
 
 @pytest.mark.parametrize(
     ("wrong", "what"),
-    [(["--samples", "-1"], "--samples is -1"), (["--sequence-length", "4"], "sequence length 4 is not possible")],
+    [
+        (["--samples", "-1"], "--samples is -1"),
+        (["--sequence-length", "4"], "sequence length 4 is not possible"),
+        (["--png", "."], "'' is not a kind of picture"),
+        (["--png", "x.jpg"], "'.jpg' is not a kind of picture"),
+    ],
 )
 def test_what_inspect_cannot_show_is_said_instead_of_half_a_report(corpus, tmp_path, capsys, wrong, what):
     assert main(["inspect", str(corpus), "--png", str(tmp_path / "lengths.png"), *wrong]) == 2

@@ -177,6 +177,11 @@ def test_casing_of_a_bare_vocabulary_is_guessed_from_its_pieces(tmp_path: Path) 
         bare = tmp_path / f"{lowercase}.txt"
         shutil.copy(folder / "vocab.txt", bare)
         assert Tokenizer.load(bare).lowercase is lowercase
+    # Google's Chinese one is lower-cased, and has special pieces and symbols with capital letters.
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<S>", "<T>", "a", "the", "##ing", "一"]
+    for more, lowercase in (["A", "##B"], True), (["##Ing"], False), (["The"], False):
+        bare.write_text("\n".join([*pieces, *more]), encoding="utf-8")
+        assert Tokenizer.load(bare).lowercase is lowercase
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.processor import Processor
+from bertsmith.cli import main
 from bertsmith.training import budget
 from bertsmith.training.budget import SIZES, TOKENS_PER_WEIGHT, budget_recipe, device_flops, fitted
 from bertsmith.training.pretrain import pretrain
@@ -93,6 +95,19 @@ def test_what_its_rules_are_not_for_is_asked_for(tmp_path: Path, asked: list[str
         budget_recipe(small_corpus(), tmp_path, ["--hours=8", *asked])
     assert all(each.split("=")[0] in caught.value.fix for each in completed), caught.value.fix
     assert budget_recipe(small_corpus(), tmp_path, ["--hours=8", *asked, *completed]).hours == 8
+
+
+def test_ranks_on_a_cpu_have_what_is_chosen_for_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not for the GPU that such a machine may have as well, which --ranks does not use."""
+
+    def chosen(*given: Any) -> None:
+        _, _, overrides, _ = given
+        assert "--device=cpu" in overrides
+        raise BertsmithError("this is far enough", "here", "")
+
+    monkeypatch.setattr(budget, "budget_recipe", chosen)
+    call = ["pretrain", "budget", "--hours=8", "--corpus", str(small_corpus()), "--out", str(tmp_path), "--ranks=1"]
+    assert main(call) == 2
 
 
 def test_it_needs_hours(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.training.records.curves import draw_curves
 from bertsmith.training.records.meters import Meter, MetricsFile, read_metrics
 from bertsmith.training.step import StepSums
@@ -85,6 +86,10 @@ def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
     path.write_text('{"kind": "train", "step": 1}\n{"kind": "tra', encoding="utf-8")
     assert read_metrics(path) == [{"kind": "train", "step": 1}]
     assert read_metrics(tmp_path / "nowhere.jsonl") == []
+    for damaged in (b'{"kind": "tr\n', b"\xff\n"):
+        path.write_bytes(b'{"kind": "train", "step": 1}\n' + damaged + b'{"kind": "train", "step": 3}\n')
+        with pytest.raises(BertsmithError, match="line 2 is not JSON"):
+            read_metrics(path)
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:

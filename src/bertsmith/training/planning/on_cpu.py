@@ -7,7 +7,6 @@ machine run at the same time, each in a thread of its own.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ import torch
 
 from bertsmith.base.device import Device
 from bertsmith.base.layout import Ints, Layout, round_up
-from bertsmith.base.processes import default_workers
+from bertsmith.base.processes import default_workers, usable_memory
 from bertsmith.base.processor import this_processor
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.model.attention.packed import Packed
@@ -87,8 +86,8 @@ class CpuCosts:
 
     @property
     def capacity(self) -> float:
-        """An equal part of this machine's memory."""
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / self.ranks
+        """An equal part of the memory that there is."""
+        return usable_memory() / self.ranks
 
     def micro_batch(self, work: Work, batch: Batch) -> float:
         """Seconds of a micro-batch, forward and backward."""

@@ -104,7 +104,7 @@ class Health:
         self._above.append(record)
         high = f"the mean loss of {where(record)} is {record['loss']:.3f}, above {limit:.3f} ({usual})"
         if len(self._above) == 1:
-            return {SPIKE: high}
+            return {SPIKE: f"{high}{shown_by(record)}"}
         if len(self._above) == DIVERGING_LINES:
             since = int(self._above[0]["step"] - self._above[0]["steps"]) + 1
             return {DIVERGING: f"{high}, as all since step {since:,}; most often the learning rate is too high"}
@@ -181,8 +181,22 @@ def where(record: Mapping[str, Any]) -> str:
     steps = int(record["steps"])
     first = record["step"] - steps + 1
     named = f"step {first:,}" if steps == 1 else f"steps {first:,} to {record['step']:,}"
+    found = instances(record)
+    return f"{named} (instances {found[0]:,} to {found[-1]:,} of phase {record['phase']})" if found else named
+
+
+def instances(record: Mapping[str, Any]) -> range:
+    """Those of the steps of a record, by their numbers in its phase."""
+    steps = int(record["steps"])
     each = int(record.get("sequences", 0)) // max(steps, 1)
-    if not each:
-        return named
     last = record["phase_step"] * each
-    return f"{named} (instances {last - steps * each:,} to {last - 1:,} of phase {record['phase']})"
+    return range(last - steps * each, last)
+
+
+def shown_by(record: Mapping[str, Any]) -> str:
+    """The command that prints the instances of a record, for the end of a message."""
+    found = instances(record)
+    if not found:
+        return ""
+    flags = f"--phase {record['phase']} --first-instance {found[0]} --samples {len(found)}"
+    return f"; `bertsmith inspect CORPUS --run RUN {flags}` prints its instances"

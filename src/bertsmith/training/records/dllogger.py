@@ -7,11 +7,13 @@ metric with metadata. The keys of data are those of NVIDIA's run_pretraining.py 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import AppendedFile, disk_errors, read_errors, write_text
 
 _BEGIN = "DLLL "
@@ -23,6 +25,19 @@ _UNITS = {
 }
 # A line for the settings of a run, and the step of what is of the whole run, as in NVIDIA's scripts.
 PARAMETER, WHOLE_RUN = "PARAMETER", ()
+
+
+def check_run(path: Path, run: Path) -> None:
+    """Raises BertsmithError for a file that a resumed run must not continue: of another run, or not of DLLogger."""
+    lines = _lines(path)
+    strange = next((number for number, (line, _) in enumerate(lines, start=1) if not line.startswith(_BEGIN)), None)
+    if strange is not None or (not lines and path.stat().st_size):
+        what = f"line {strange or 1} of this file is not as DLLogger writes it, so it is not of a run"
+        raise BertsmithError(what, path, "name another file after --dllogger")
+    runs = [each["data"].get("run") for _, each in lines if each.get("step") == PARAMETER]
+    if runs and os.path.realpath(runs[-1]) != os.path.realpath(run):
+        what = f"this file has the records of another run, {runs[-1]}"
+        raise BertsmithError(what, path, "name another file after --dllogger, or remove this one")
 
 
 class DlloggerFile:

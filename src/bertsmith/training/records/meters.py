@@ -18,7 +18,7 @@ from typing import Any, Self
 import torch
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import AppendedFile, disk_errors, write_text
+from bertsmith.base.files import AppendedFile, disk_errors, read_errors, write_text
 from bertsmith.base.log import warn
 from bertsmith.base.ranks import sum_over_ranks, world_size
 from bertsmith.training.records.board import Board, numbers_of
@@ -185,11 +185,20 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The whole records of a `metrics.jsonl`; a last line cut short by a crash is left out."""
+    """The whole records of a `metrics.jsonl`; a last line cut short by a crash is left out. Raises BertsmithError for
+    another line that is not JSON."""
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+    with read_errors(path):
+        *lines, _ = path.read_bytes().split(b"\n")
+    records = list[dict[str, Any]]()
+    for number, line in enumerate(lines, start=1):
+        try:
+            records += [json.loads(line)] if line else []
+        except ValueError as error:
+            what = f"line {number} is not JSON ({error})"
+            raise BertsmithError(what, path, "remove that line, or put the file back from a copy") from error
+    return records
 
 
 def forget_after(path: Path, step: int, unmeasured: bool = False) -> int:

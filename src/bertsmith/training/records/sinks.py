@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import check_file
 from bertsmith.corpus.shards import Corpus
-from bertsmith.training.records.dllogger import WHOLE_RUN, DlloggerFile
+from bertsmith.training.records.dllogger import WHOLE_RUN, DlloggerFile, check_run
 from bertsmith.training.records.weights_and_biases import WeightsAndBiases
 
 
@@ -39,15 +40,18 @@ class Outputs:
     profile: int = 0
     also_evaluate: Corpus | str | Path | None = None
 
-    def check(self, resume: bool) -> None:
-        """Raises BertsmithError, before anything is done, for what cannot be written."""
+    def check(self, resumed: Path | None) -> None:
+        """Raises BertsmithError, before anything is done, for what cannot be written. resumed: the folder of a run that
+        is resumed."""
         if self.profile < 0:
             raise BertsmithError(f"--profile is {self.profile}", "--profile", "give a number of steps, such as 3")
-        if self.dllogger is not None and self.dllogger.is_dir():
-            raise BertsmithError("this is a folder, not a file", self.dllogger, "name a file after --dllogger")
-        if self.dllogger is not None and self.dllogger.is_file() and not resume:
-            what = "this file is there already, and a run that is not resumed would write over it"
-            raise BertsmithError(what, self.dllogger, "name another file after --dllogger, or remove this one")
+        if self.dllogger is not None:
+            check_file(self.dllogger)
+            if self.dllogger.is_file() and resumed is None:
+                what = "this file is there already, and a run that is not resumed would write over it"
+                raise BertsmithError(what, self.dllogger, "name another file after --dllogger, or remove this one")
+            if self.dllogger.is_file() and resumed is not None:
+                check_run(self.dllogger, resumed)
         if self.wandb is not None and importlib.util.find_spec("wandb") is None:
             raise BertsmithError("wandb is not installed", "--wandb", "pip install wandb, or leave out --wandb")
 
