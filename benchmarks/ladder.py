@@ -194,6 +194,11 @@ def table(path: Path, png: Path | None) -> None:
         figures = [f"{row['score']:.3f}", f"{row['bits_per_byte']:.3f}", f"{row['accuracy']:.1%}"]
         blimp = f"{row['blimp']['mean']:.1%}", f"{row['pairs']:,}"
         lines.append([row["rung"], f"{row['slots'] / 1e6:.1f} M", *figures, *blimp])
+    print("\n".join(aligned(lines)), end="\n\n")
+    last = rows[-1]["blimp"]
+    phenomena = [*sorted(last.keys() - {"mean"}, key=lambda each: last[each]), "mean"]
+    lines = [["BLiMP", *(row["rung"] for row in rows)]]
+    lines += [[each, *(f"{row['blimp'][each]:.1%}" for row in rows)] for each in phenomena]
     print("\n".join(aligned(lines)))
     if png is not None:
         figure = new_figure(9, 3.6)

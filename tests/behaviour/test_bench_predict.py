@@ -91,7 +91,10 @@ def test_all_sides_read_the_same_of_a_long_text(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     peer = importlib.import_module("bertsmith.bench.predict.peer")
-    predictor = open_classifier(made_short_classifier(tmp_path / "run"), tmp_path / "for-all")
+    model = made_short_classifier(tmp_path / "run")
+    theirs = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    predictor = open_classifier(model, tmp_path / "for-all")
+    assert {path: path.read_bytes() for path in theirs} == theirs, "the user's model stays as it is"
     text, spec = " ".join(WORDS), {"model": str(predictor.folder), "precision": "fp32"}
     ((answer,), (ours,)) = peer._pipeline(spec)([text], 1), predictor([text])
     assert answer["score"] == pytest.approx(ours["score"], abs=1e-6)

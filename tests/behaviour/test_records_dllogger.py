@@ -14,6 +14,7 @@ import bertsmith
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.training.pretrain import Run, pretrain
+from bertsmith.training.records.dllogger import check_run
 from bertsmith.training.records.sinks import Outputs
 from made_rows import QUICK, made_model, rows
 from made_runs import corpus, signalled_after, small_recipe
@@ -97,20 +98,39 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == "of an earlier run\n"
 
 
-def test_a_run_that_may_be_resumed_leaves_the_file_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_may_be_resumed_leaves_the_file_of_another(tmp_path: Path) -> None:
     """As jobs on a cluster, which are told to resume whether there is anything to resume or not."""
     path = tmp_path / "run.json"
     pretrain(RECIPE, corpus(), tmp_path / "first", resume=True, outputs=Outputs(dllogger=path))
     before = path.read_bytes()
-    for wrong, message in ((before, "of another run, .*first"), (b"notes\n", "line 1 of"), (b"notes", "line 1 of")):
+    theirs = b'DLLL {"step": "PARAMETER", "data": {"Config": "as NVIDIA has it"}}\n'
+    steps_alone = b'DLLL {"step": [1, 2], "data": {"average_loss": 3.0}}\n'
+    for wrong in (before, b"notes\n", b"notes", theirs, steps_alone, theirs.replace(b"data", b"date")):
         path.write_bytes(wrong)
+        message = "of another run, .*first" if wrong is before else "not one that a run of Bertsmith has written"
         with pytest.raises(BertsmithError, match=message):
             pretrain(RECIPE, corpus(), tmp_path / "second", resume=True, outputs=Outputs(dllogger=path))
         assert path.read_bytes() == wrong
-    path.write_bytes(before)
-    monkeypatch.chdir(tmp_path / "first")
-    model = pretrain(RECIPE, corpus(), Path("."), resume=True, outputs=Outputs(dllogger=path)).model
-    assert model.exists()
+    assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.parametrize("start", ["runs/first", "first", "."])
+def test_a_run_finds_its_file_again_by_another_path_and_where_it_was_moved(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder = tmp_path / "run.json", tmp_path / "runs" / "first"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir({"runs/first": tmp_path, "first": tmp_path / "runs", ".": folder}[start])
+    pretrain(RECIPE, corpus(), Path(start), outputs=Outputs(dllogger=path))
+    check_run(path, Path(start))
+    check_run(path, folder)
+    monkeypatch.chdir(tmp_path)
+    folder.rename(tmp_path / "first")
+    check_run(path, tmp_path / "first")
+    path.write_text(path.read_text().replace(json.dumps(str(folder)), json.dumps("runs/first")))
+    check_run(path, tmp_path / "first")  # as earlier versions recorded it
+    with pytest.raises(BertsmithError, match="of another run"):
+        check_run(path, tmp_path / "second")
 
 
 def test_fine_tuning_has_epochs_and_ends_with_its_scores(tmp_path: Path) -> None:

@@ -155,7 +155,10 @@ def test_rungs_and_the_chosen_recipe_end_in_one_table(
     called(ladder, monkeypatch, "run", *flags)
     assert json.loads(out.read_text()) == rows
     called(ladder, monkeypatch, "table", out, *drawn(png))
-    assert len(capsys.readouterr().out.splitlines()) == 1 + len(rows)
+    of_rungs, of_phenomena = capsys.readouterr().out.split("\n\n")
+    assert len(of_rungs.splitlines()) == 1 + len(rows)
+    assert [line.split("  ")[0] for line in of_phenomena.splitlines()[1:]][-1] == "mean"
+    assert len(of_phenomena.splitlines()) == 1 + len(rows[0]["blimp"])
     assert not drawn(png) or png.stat().st_size > 10_000
     monkeypatch.setattr(ladder, "choose_device", lambda *_: Namespace(precision="another"))
     with pytest.raises(SystemExit, match="run with other settings"):

@@ -79,9 +79,9 @@ def make_folder(folder: Path, where: Path | None = None) -> None:
 
 def check_name(path: Path) -> None:
     """Raises BertsmithError for a name that is too long for the disk, or becomes so by what stands beside it; and for a
-    device or a pipe, which no file can take the place of."""
+    device or a pipe, whose place no file may take."""
     with disk_errors(path), suppress(FileNotFoundError, NotADirectoryError):
-        os.lstat(_beside(_followed(path), "part"))
+        os.lstat(_beside(_named(path), "part"))
 
 
 def check_file(path: Path) -> None:
@@ -95,24 +95,27 @@ def check_file(path: Path) -> None:
 def check_place(path: Path) -> None:
     """Raises BertsmithError where no file or folder of this name can be made, as far as that shows before any work."""
     check_name(path)
-    real = _followed(path)
-    folder = next(each for each in real.parents if each.exists())
+    named = _named(path).absolute()
+    folder = named if named.is_dir() else next(each for each in named.parents if each.exists())
     if not folder.is_dir():
         raise BertsmithError("a file is in the way of this folder", folder, "give another folder")
-    aside = folder / _beside(real, "part").name
+    aside = folder / _beside(named, "part").name
     with disk_errors(path):
         _opened(aside, path).close()
         aside.unlink()
 
 
-def _followed(path: Path) -> Path:
-    """Where links lead, so that they stay. Raises BertsmithError for what is no place of a file or a folder."""
-    real = Path(os.path.realpath(path))
-    if not real.name:
+def _named(path: Path) -> Path:
+    """With a name to put another one beside, which "." has not. Raises BertsmithError for what is no place of a file or
+    a folder."""
+    if path.name in ("", ".."):
+        path = path.resolve()
+    if not path.name:
         raise BertsmithError("nothing can be made in place of the root of a disk", path, "give a name below it")
-    if not real.is_dir() and (path.absolute().parent in _DEVICES or (real.exists() and not real.is_file())):
-        raise BertsmithError("this is a device or a pipe", path, "give the name of a file or a folder")
-    return real
+    if not path.is_dir() and (path.absolute().parent in _DEVICES or (path.exists() and not path.is_file())):
+        what = "this is a device or a pipe, or a place for these, and no file is made here"
+        raise BertsmithError(what, path, "give the name of a file or a folder")
+    return path
 
 
 def _opened(aside: Path, path: Path) -> BinaryIO:
@@ -125,20 +128,19 @@ def _opened(aside: Path, path: Path) -> BinaryIO:
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Calls `write` on a file beside `path`, syncs it and renames it into place: readers see the old or the new file. A
-    link stays, and the file that it leads to is replaced.
+    link is replaced, and the file that it led to stays as it is.
 
     Raises BertsmithError when the disk is full or read-only; the old file, if any, is then untouched.
     """
     with disk_errors(path):
-        real = _followed(path)
-        aside = _beside(real, "part")
-        make_folder(real.parent)
+        aside = _beside(_named(path), "part")
+        make_folder(path.parent)
         try:
             with _opened(aside, path) as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(aside, real)
+            os.replace(aside, path)
         finally:
             aside.unlink(missing_ok=True)
 

@@ -31,13 +31,15 @@ def usable_memory(limits: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc
     limits: where Linux mounts control groups. own: the file that names the group of this process.
     """
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    paths = [limits / "memory" / "memory.limit_in_bytes"]  # of version 1
-    with suppress(OSError):
-        group = Path(own.read_text(encoding="utf-8").split("::")[-1].strip())
-        paths += [limits / str(each).lstrip("/") / "memory.max" for each in (group, *group.parents)]
-    for path in paths:
-        with suppress(OSError, ValueError):  # there is none, or it is "max"
-            found.append(int(path.read_text(encoding="utf-8")))
+    kinds = {"": "memory.max", "memory": "memory.limit_in_bytes"}  # of control groups of version 2, and of version 1
+    groups = dict.fromkeys(kinds, Path("/"))
+    with suppress(OSError, ValueError):
+        lines = (line.split(":", 2) for line in own.read_text(encoding="utf-8").splitlines())
+        groups |= {kind: Path(group) for _, kind, group in lines if kind in kinds}
+    for kind, group in groups.items():
+        for each in (group, *group.parents):
+            with suppress(OSError, ValueError):  # there is none, or it is "max"
+                found.append(int((limits / kind / str(each).lstrip("/") / kinds[kind]).read_text(encoding="utf-8")))
     return min(found)
 
 

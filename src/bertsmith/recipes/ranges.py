@@ -127,9 +127,6 @@ def _contradictions(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         what = "masking.final_rate moves the rate over the steps, whose number hours leaves open"
         fix = "use 0, with the rate that the whole run is to have as masking.rate; or leave hours out"
         yield "masking.final_rate", what, fix
-    if recipe.micro_batch_tokens == "auto" and recipe.parallel == "shard":
-        what = "how many tokens fit is tried with all weights on each device, and parallel is shard"
-        yield "micro_batch_tokens", what, "give a number, or use parallel replicate"
     if not recipe.phase1.steps + recipe.phase2.steps:
         yield (
             "phase1.steps",

@@ -139,8 +139,8 @@ def _read_vocabulary(path: Path) -> Engine:
     config = _read_casing(path.with_name(CONFIG_FILE))
     lowercase = config.get("do_lower_case")
     if lowercase is None:
-        lowercase = not any(_is_capital(piece) for piece in pieces)
-        reason = "no piece has a capital letter" if lowercase else "some pieces have capital letters"
+        lowercase = _has_no_capitals(pieces)
+        reason = "no word in it has a capital letter" if lowercase else "some pieces have capital letters"
         log_choice(
             f"casing of {path.name}",
             "lower-cased" if lowercase else "cased",
@@ -150,11 +150,13 @@ def _read_vocabulary(path: Path) -> Engine:
     return engine_from_vocabulary(pieces, lowercase, str(path), config.get("strip_accents"), chinese)
 
 
-def _is_capital(piece: str) -> bool:
-    """Whether a piece is of a text with capital letters. Special pieces such as "[MASK]" and "<S>" say nothing of that,
-    nor do single letters, which lower-cased vocabularies may have as symbols."""
-    letters = piece.removeprefix("##")
-    return len(letters) > 1 and letters.isalpha() and letters != letters.lower()
+def _has_no_capitals(pieces: Sequence[str]) -> bool:
+    """Whether a vocabulary is of lower-cased text, by its pieces of several letters, or by its letters where it has
+    letters alone. Special pieces such as "[MASK]" and "<S>" do not count, nor do letters beside words: lower-cased
+    vocabularies may have capital ones as symbols."""
+    letters = [each for each in (piece.removeprefix("##") for piece in pieces) if each.isalpha()]
+    words = [each for each in letters if len(each) > 1]
+    return all(each == each.lower() for each in words or letters)
 
 
 def _read_casing(path: Path) -> dict[str, bool | None]:

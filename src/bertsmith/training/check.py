@@ -136,12 +136,9 @@ def _checked(work: Work, device: Device, out: Path) -> Checked:
     _tell_time(work, phases.values(), device)
     model = model_of(work, device)
     most = tokens_of_run(recipe, {}, model, None, device)
-    replicates = recipe.parallel == "replicate"
-    check_steps(
-        replace(recipe, micro_batch_tokens=most),
-        None,
-        compiled=replicates and choose_compiled(recipe.compile, device.torch_device),
-    )
+    with log.as_details():  # what is timed below is not compiled
+        compiled = recipe.parallel == "replicate" and choose_compiled(recipe.compile, device.torch_device)
+    check_steps(replace(recipe, micro_batch_tokens=most), None, compiled)
     few = _batch(recipe, corpus, first, _TOKENS)
     batches = {number: _batch(recipe, corpus, number, most) for number in phases}
     _refuse_visible(batches[first])
@@ -299,9 +296,11 @@ def _times(
 
 
 def _saved_and_read(objective: Pretraining, optimizer: ClippedOptimizer, out: Path) -> tuple[float, float]:
-    """Seconds to write a checkpoint beside `out` and to read it. Raises BertsmithError where it is not the same."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{out.name}-check-", dir=out.parent) as folder:
+    """Seconds to write a checkpoint beside `out`, or in it where it is there, and to read it. Raises BertsmithError
+    where it is not the same."""
+    place = out if out.is_dir() else out.parent
+    place.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{out.name}-check-", dir=place) as folder:
         start = time.perf_counter()
         state = {name: each.cpu().clone() for name, each in state_of(objective.model, optimizer).items()}
         write_step(Path(folder), Position(step=1), state)

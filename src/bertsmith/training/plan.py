@@ -20,7 +20,7 @@ from bertsmith.training.planning.on_gpus import GpuCosts
 from bertsmith.training.planning.plan import Asked, Costs, Plan, make_plan
 from bertsmith.training.planning.where import Where
 from bertsmith.training.planning.work import Lengths, Work, epoch_lengths, even_cut, fixed_cut
-from bertsmith.training.shape import check_positions, config_of, masking_of, order_of, shaped_as
+from bertsmith.training.shape import check_positions, config_of, masking_of, order_of, refuse_auto_of_shards, shaped_as
 
 if TYPE_CHECKING:
     from bertsmith.training.here import Here
@@ -41,6 +41,7 @@ def plan_pretraining(
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     recipe = recipe if init_from is None else _of_model(recipe, Path(init_from))
+    refuse_auto_of_shards(recipe, where.gpus)
     corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
     if recipe.hours:
         say(f"the run ends after {recipe.hours:g} hours: the plan has as many steps as fit into them on one host")

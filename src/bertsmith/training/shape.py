@@ -29,6 +29,14 @@ def config_of(shape: ModelShape, vocabulary_size: int, pad: int) -> BertConfig:
     )
 
 
+def refuse_auto_of_shards(recipe: Recipe, ranks: int) -> None:
+    """Raises BertsmithError where several ranks with shards of the weights are to find how large a micro-batch is."""
+    if recipe.micro_batch_tokens == "auto" and recipe.parallel == "shard" and ranks > 1:
+        what = "how many tokens fit is tried before weights are shared out, with all of them on each device"
+        where = "micro_batch_tokens: auto, parallel: shard"
+        raise BertsmithError(what, where, "give a number, or --parallel replicate")
+
+
 # By the names of a config, of which two are the same one.
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",

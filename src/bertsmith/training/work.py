@@ -46,7 +46,7 @@ from bertsmith.training.run import (
     micro_batch_tokens,
 )
 from bertsmith.training.run_folder import model_identity, settings_identity
-from bertsmith.training.shape import check_positions, config_of, shaped_as
+from bertsmith.training.shape import check_positions, config_of, refuse_auto_of_shards, shaped_as
 from bertsmith.weights.huggingface import load_pretraining_model, model_folder, read_config
 
 # Fields that change what is written, how fast, or how a step is cut up and shared, and at most the last bits of a
@@ -184,6 +184,7 @@ def tokens_of_run(
     if "micro_batch_tokens" in started_on:
         found = int(started_on["micro_batch_tokens"].split(", ")[-1])
         return micro_batch_tokens(found, model.config, longest, device)
+    refuse_auto_of_shards(recipe, ranks.world_size())
     where = device.torch_device
     objective = DistilledPretraining(model, where, teaching=teaching) if teaching else Pretraining(model, where)
     of_steps = [each.steps and each.global_batch * each.sequence_length for each in (recipe.phase1, recipe.phase2)]

@@ -22,6 +22,7 @@ MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if sys.platfo
         ("0::/", {}, MACHINE),
         ("0::/slurm/job_1/step_0", {"slurm/job_1/memory.max": "6000000", "slurm/memory.max": "max"}, 6_000_000),
         ("12:memory:/docker/abc\n0::/", {"memory/memory.limit_in_bytes": "5000000"}, 5_000_000),
+        ("3:cpu:/\n2:memory:/slurm/job_1", {"memory/slurm/job_1/memory.limit_in_bytes": "4000000"}, 4_000_000),
         ("12:memory:/", {"memory/memory.limit_in_bytes": str(1 << 62)}, MACHINE),
     ],
 )

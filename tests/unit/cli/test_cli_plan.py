@@ -162,6 +162,7 @@ def test_the_tasks_that_it_knows_are_all() -> None:
         (("plan", "classify", "--model", "no/model", "--train", "rows.csv"), "no/model"),
         (("plan", "--calibration", "--gpus", "8"), "give it alone"),
         ((*TINY, "CORPUS", "--device", "cpu"), "use --gpu cpu"),
+        ((*TINY, "CORPUS", "--micro-batch-tokens=auto", "--parallel=shard", "--gpus=2"), "give a number"),
         (("plan", "mrpc", "--model", "no/model", "--data", "glue", "--device", "cpu"), "use --gpu cpu"),
         (
             ("plan", "mrpc", "--model", "no/model", "--data", "glue", "--gpus", "2", "--side-by-side", "--seeds", "2"),

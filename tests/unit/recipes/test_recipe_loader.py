@@ -151,12 +151,6 @@ def test_a_mistake_in_a_file_is_named(tmp_path, text, what, where, fix):
             "--phase1.decay-share",
             "lower one",
         ),
-        (
-            ["--micro_batch_tokens=auto", "--parallel=shard"],
-            "parallel is shard",
-            "--micro-batch-tokens",
-            "give a number",
-        ),
         (["--phase1.steps=0", "--phase2.steps=0"], "nothing to train", "--phase1.steps", "steps"),
         (["--phase2.sequence_length", "600"], "longer than model.max_positions", "--phase2.sequence-length", "raise"),
         (["--micro_batch_tokens", "100"], "more than micro_batch_tokens 100", "--micro-batch-tokens", "at least 128"),

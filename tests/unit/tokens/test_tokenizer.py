@@ -182,6 +182,9 @@ def test_casing_of_a_bare_vocabulary_is_guessed_from_its_pieces(tmp_path: Path) 
     for more, lowercase in (["A", "##B"], True), (["##Ing"], False), (["The"], False):
         bare.write_text("\n".join([*pieces, *more]), encoding="utf-8")
         assert Tokenizer.load(bare).lowercase is lowercase
+    for letters, lowercase in ("acgt", True), ("ACGT", False):  # of DNA, which has no words
+        bare.write_text("\n".join([*pieces[:5], *letters]), encoding="utf-8")
+        assert Tokenizer.load(bare).lowercase is lowercase
 
 
 @pytest.mark.parametrize(

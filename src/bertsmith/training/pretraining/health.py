@@ -41,6 +41,9 @@ MEMORISED_NATS, MEMORISED_LINES = 1.0, 5
 REPEATED_SHARE = 0.3
 """The share of tokens in sentences that the corpus has had before, from which on text is repeated."""
 
+SHOWN = 16
+"""Instances that the command in a message prints; a line of metrics may have hundreds of thousands."""
+
 
 @dataclass
 class Health:
@@ -194,9 +197,9 @@ def instances(record: Mapping[str, Any]) -> range:
 
 
 def shown_by(record: Mapping[str, Any]) -> str:
-    """The command that prints the instances of a record, for the end of a message."""
+    """The command that prints instances of a record, for the end of a message."""
     found = instances(record)
     if not found:
         return ""
-    flags = f"--phase {record['phase']} --first-instance {found[0]} --samples {len(found)}"
-    return f"; `bertsmith inspect CORPUS --run RUN {flags}` prints its instances"
+    flags = f"--phase {record['phase']} --first-instance {found[0]} --samples {min(len(found), SHOWN)}"
+    return f"; `bertsmith inspect CORPUS --run RUN {flags}` prints the first of them"

@@ -29,15 +29,26 @@ PARAMETER, WHOLE_RUN = "PARAMETER", ()
 
 def check_run(path: Path, run: Path) -> None:
     """Raises BertsmithError for a file that a resumed run must not continue: of another run, or not of DLLogger."""
-    lines = _lines(path)
-    strange = next((number for number, (line, _) in enumerate(lines, start=1) if not line.startswith(_BEGIN)), None)
-    if strange is not None or (not lines and path.stat().st_size):
-        what = f"line {strange or 1} of this file is not as DLLogger writes it, so it is not of a run"
+    with read_errors(path), path.open("rb") as file:
+        is_ours = _BEGIN.encode().startswith(file.read(len(_BEGIN)))
+    lines = [each for _, each in _lines(path)]
+    said = [each["data"] for each in lines if each.get("step") == PARAMETER and isinstance(each.get("data"), dict)]
+    recorded = said[-1].get("run") if said else None
+    if not is_ours or (lines and not isinstance(recorded, str)):
+        what = "this file is not one that a run of Bertsmith has written for --dllogger"
         raise BertsmithError(what, path, "name another file after --dllogger")
-    runs = [each["data"].get("run") for _, each in lines if each.get("step") == PARAMETER]
-    if runs and os.path.realpath(runs[-1]) != os.path.realpath(run):
-        what = f"this file has the records of another run, {runs[-1]}"
+    if recorded is not None and not _is_at(run, recorded):
+        what = f"this file has the records of another run, {recorded}"
         raise BertsmithError(what, path, "name another file after --dllogger, or remove this one")
+
+
+def _is_at(run: Path, recorded: str) -> bool:
+    """Whether a run may be the one that was recorded at a path. One that was moved is no longer there and keeps its
+    name; earlier versions recorded the path as it was given, from a folder that is not known."""
+    there, here = Path(recorded), Path(os.path.realpath(run))
+    if there.is_absolute() and there.exists():
+        return os.path.realpath(there) == str(here)
+    return there.name in ("", here.name)
 
 
 class DlloggerFile:

@@ -69,7 +69,9 @@ class Outputs:
         records of a run that is resumed. step: the one it is resumed after. Raises BertsmithError."""
         found: list[Sink] = []
         if self.dllogger is not None:
-            found.append(DlloggerFile(self.dllogger, earlier, step, {"run": str(folder), "settings": settings}))
+            found.append(
+                DlloggerFile(self.dllogger, earlier, step, {"run": str(folder.absolute()), "settings": settings})
+            )
         if self.wandb is not None:
             found.append(WeightsAndBiases(self.wandb, folder, settings))
         return found

@@ -6,14 +6,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.stopping import StoppedAfterSaving
 from bertsmith.recipes.loader import load_recipe
+from bertsmith.training import work
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining import fitting
 from bertsmith.training.pretraining.fitting import largest
@@ -102,6 +105,17 @@ def test_a_run_notes_what_it_found_and_keeps_it(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(fitting, "largest", lambda *_: pytest.fail("it is looked for once a run"))
     resumed = pretrain(recipe, corpus(), tmp_path / "run", resume=True)
     assert figures(resumed) == figures(unbroken)
+
+
+def test_several_ranks_with_shards_of_the_weights_do_not_look_for_it(tmp_path: Path, monkeypatch: Any) -> None:
+    recipe = small_recipe(micro_batch_tokens="auto", parallel="shard")
+    with monkeypatch.context() as patch:
+        patch.setattr(work.ranks, "world_size", lambda: 2)
+        device = choose_device("cpu", "fp32")
+        model = work.model_of(work.work_of(recipe, corpus(), None), device)
+        with pytest.raises(BertsmithError, match="before weights are shared out"):
+            work.tokens_of_run(recipe, {}, model, None, device)
+    assert pretrain(recipe, corpus(), tmp_path / "run").is_finished(), "one rank has all of them"
 
 
 def test_it_is_a_whole_number_or_auto() -> None:
