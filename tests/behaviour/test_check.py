@@ -120,6 +120,8 @@ def test_every_phase_is_tried_and_the_time_is_that_of_what_is_computed(
     assert "phase 1: a micro-batch of" in caplog.text
     assert "in sequences of up to 128" in caplog.text.split("phase 2: a micro-batch of")[1]
     assert found.run_seconds > found.step_seconds
+    parts = ["phase 1: a micro-batch of", "phase 2: a micro-batch of", "read back, the same", "memory: "]
+    assert [part for message in caplog.messages for part in parts if part in message] == parts, "the copy is counted"
     caplog.clear()
     base = load_recipe("bert-base-nvlamb", ["--device=cpu", "--precision=fp32", "--micro_batch_tokens=1000000000"])
     monkeypatch.setattr(check, "model_of", Mock(side_effect=RuntimeError("a model is made")))

@@ -170,6 +170,14 @@ def test_a_hundred_thousand_lines_make_a_small_page_that_keeps_the_peak(tmp_path
     assert highest < 40 < 150 < second, "the peak of one step stands high above the rest"
 
 
+def test_the_share_of_the_peak_is_drawn_where_it_is_known(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "gpu", [train_record(step, peak_share=0.4 + 0.01 * step) for step in (1, 2, 3)])
+    found = shown(tmp_path, run)
+    title = "Share of the device's peak, %"
+    assert title in {each.findtext("title") for each in found.charts}
+    assert found.tables[f"{title}: numbers"][1][1:] == ["3", "41 at 1", "43 at 3", "43 at 3"]
+
+
 def test_the_verb(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "page.html"
     assert main(["report", str(runs["finished"]), str(runs["labels"]), "--out", str(out)]) == 0

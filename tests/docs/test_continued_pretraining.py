@@ -31,24 +31,37 @@ SIZE = 512
 FEW = " --phase1.steps 3 --phase1.global_batch 8 --evaluate-every 1"
 
 
-def test_its_line_of_pre_training_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """As it stands but for its steps, from a made model; the whole path is slow."""
+def test_its_lines_from_an_extended_vocabulary_to_a_model_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """As they stand but for sizes and steps, from a made model; the whole path is slow."""
     special = corpus().special
     model = PretrainingModel(config_of(small_recipe().model, special.vocabulary_size, special.pad))
     initialise(model, 0.02, seed=0)
     save_pretraining_model(model, small_corpus() / "tokenizer", tmp_path / "published")
-    for name in ("corpus", "general"):
-        shutil.copytree(small_corpus(), tmp_path / name)
+    shutil.copytree(small_corpus(), tmp_path / "general")
+    (tmp_path / "my_texts").mkdir()
+    for number, text in enumerate(sorted(pydoc_data.topics.topics.values(), key=len)[-24:]):
+        (tmp_path / "my_texts" / f"{number}.txt").write_text(text, encoding="utf-8")
     commands = blocks(PAGE)[0].replace("\\\n", " ").splitlines()
-    (line,) = [each for each in commands if each.startswith("bertsmith pretrain")]
     monkeypatch.chdir(tmp_path)
-    assert main(shlex.split(line.replace(" --phase1.steps 20000", FEW))[1:]) == 0
+    changes = {
+        " --phase1.steps 20000": FEW,
+        "--size 32000": f"--size {SIZE + 64}",
+        "--out corpus": "--out corpus --held-out 0.3",
+    }
+    for start in ("vocab", "prepare my_texts", "pretrain"):
+        (line,) = [each for each in commands if each.startswith(f"bertsmith {start}")]
+        for old, new in changes.items():
+            line = line.replace(old, new)
+        assert main(shlex.split(line)[1:]) == 0
     run, said = Run(tmp_path / "runs" / "mine"), capsys.readouterr().err
     for kind in ("before", "evaluation", "final"):
         found = run.metrics(kind)
         assert found
         assert all({"masked_loss", "old_masked_loss"} <= each.keys() for each in found), kind
     assert run.is_finished()
+    assert "64 new rows begin as the mean of their old pieces" in said
     assert "loss before training" in said
     (header,) = [each for each in blocks(PAGE, "text")[1].splitlines() if each.startswith("masked words")]
     assert header.split() in [each.split() for each in said.splitlines()]

@@ -147,11 +147,14 @@ def _checked(work: Work, device: Device, out: Path) -> Checked:
     frequencies = _entropy(few)
     learned = _learn_by_heart(objective, optimizer, few, phase)
     _judge(learned, frequencies, phase)
-    timed = {number: _timed(objective, optimizer, batch) for number, batch in batches.items()}
+    timed = {
+        number: _timed(objective, optimizer, batch, accumulates=phases[number].global_batch > batch.sequences)
+        for number, batch in batches.items()
+    }
     step, run = _times(recipe, phases, timed, batches)
-    memory = memory_bytes(device.torch_device)
-    say(f"memory: {log.size(memory)} at most, with these micro-batches")
     save, load = _saved_and_read(objective, optimizer, out)
+    memory = memory_bytes(device.torch_device)
+    say(f"memory: {log.size(memory)} at most, with these micro-batches and the copy of a save")
     losses = learned.before, learned.after, frequencies, learned.updates
     return Checked(*losses, *timed[first], step, run, memory, save, load)
 
@@ -173,11 +176,11 @@ def _tell_time(work: Work, phases: Collection[Phase], device: Device) -> None:
     asked = CPU_TOKENS if recipe.micro_batch_tokens == "auto" else recipe.micro_batch_tokens
     with log.as_details():  # it is logged when it is used
         most = micro_batch_tokens(asked, config, longest_of(recipe), device)
-    # Large models, for which this matters, take some tens of updates. Of each phase two micro-batches are taken, and
+    # Large models, for which this matters, take some tens of updates. Of each phase three micro-batches are taken, and
     # one more is tried where the recipe leaves its size to the device.
     first = next(iter(phases)).sequence_length
     parts = [(first, _UPDATES / 10 * _TOKENS)]
-    parts += [(each.sequence_length, 2 * min(most, each.global_batch * each.sequence_length)) for each in phases]
+    parts += [(each.sequence_length, 3 * min(most, each.global_batch * each.sequence_length)) for each in phases]
     parts += [(longest_of(recipe), most)] * (recipe.micro_batch_tokens == "auto")
     rate = masking_of(recipe, 1).densest().rate
     flop = sum(step_flop(config, tokens, tokens * length, tokens * rate) for length, tokens in parts)
@@ -260,11 +263,14 @@ def _judge(learned: _Learned, frequencies: float, phase: Phase) -> None:
         raise BertsmithError(what, "learning_rate, optimizer", fix)
 
 
-def _timed(objective: Pretraining, optimizer: ClippedOptimizer, batch: PretrainBatch) -> tuple[float, float]:
-    """Seconds of a micro-batch in training mode, and of an update, after a step that finds its memory."""
+def _timed(
+    objective: Pretraining, optimizer: ClippedOptimizer, batch: PretrainBatch, accumulates: bool
+) -> tuple[float, float]:
+    """Seconds of a micro-batch in training mode, and of an update, after a step that finds its memory. accumulates:
+    whether a step of the run has several, so that the gradients of the first lie beside what the second one keeps."""
     objective.model.train()
     optimizer.set_learning_rate(0.0)
-    _step(objective, optimizer, [batch])
+    _step(objective, optimizer, [batch, batch] if accumulates else [batch])
     start = time.perf_counter()
     _step(objective, optimizer, [batch])
     stepped = time.perf_counter()

@@ -95,3 +95,5 @@ def test_a_run_that_was_cut_into_larger_ones_is_resumed_in_smaller_ones_and_told
     resumed = pretrain(recipe, corpus(), tmp_path / "run", resume=True)
     assert "resumed with its steps cut up otherwise (micro_batch_tokens was 512 and is 64)" in said.text
     assert '"micro_batch_tokens": "512, 64"' in (resumed.folder / "run.json").read_text(encoding="utf-8")
+    sequences = [each["sequences"] / each["steps"] for each in resumed.metrics("train")]
+    assert sequences == [recipe.phase1.global_batch] * len(sequences), "the batch is kept, however it is cut"
