@@ -91,12 +91,12 @@ def of_page(report: Path, out: Path, page: Page) -> None:
         with tempfile.TemporaryDirectory() as made:
             whole = Path(made) / "page.png"
             page.screenshot(whole)
-            save(whole, out / f"report-{width}.png", height=height)
+            save(whole, out / f"{report.stem}-{width}.png", height=height)
             if (width, height) == DESK:
-                save(whole, out / f"report-{width}-end.png", -END)
+                save(whole, out / f"{report.stem}-{width}-end.png", -END)
             else:
                 curves = page.run("document.querySelector('#curves').offsetTop")
-                save(whole, out / f"report-{width}-curves.png", curves, height)
+                save(whole, out / f"{report.stem}-{width}-curves.png", curves, height)
 
 
 def of_report(name: str, report: Path, out: Path) -> None:

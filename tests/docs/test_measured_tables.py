@@ -256,7 +256,7 @@ def test_no_page_waits_for_a_table() -> None:
         ("distill_sst2.py", "distill-sst2.json", "taught", "distillation.md"),
         ("embed_peer.py", "embed-peer.json", "minilm", "embeddings.md"),
         ("export_parity.py", "export-parity.json", "masked words", "export.md"),
-        ("ladder.py", "ladder.json", "batch 16", "runs/learning.md"),
+        ("ladder.py", "ladder.json", "chosen", "runs/learning.md"),
     ],
 )
 def test_a_table_is_what_its_script_prints(tmp_path: Path, script: str, results: str, last: str, shown: str) -> None:

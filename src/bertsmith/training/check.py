@@ -267,7 +267,7 @@ def _timed(
     objective: Pretraining, optimizer: ClippedOptimizer, batch: PretrainBatch, accumulates: bool
 ) -> tuple[float, float]:
     """Seconds of a micro-batch in training mode, and of an update, after a step that finds its memory. accumulates:
-    whether a step of the run has several, so that the gradients of the first lie beside what the second one keeps."""
+    whether a step of the run has several: gradients of the first are then there beside what the second one keeps."""
     objective.model.train()
     optimizer.set_learning_rate(0.0)
     _step(objective, optimizer, [batch, batch] if accumulates else [batch])
