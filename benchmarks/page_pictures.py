@@ -5,8 +5,8 @@
 
 RUNS is the folder `runs` in which the pages were followed. A run that is not there is named, and its pictures stay as
 they are. Pictures of the server's page need Chromium; those of a report are copied from `report/test`. With --report:
-pictures of the upper part of a page that `bertsmith report` wrote, as wide as a desk and as a phone; of its end at the
-desk and of its curves on the phone.
+pictures of the upper part of a page that `bertsmith report` wrote, as wide as a desk and as a phone; of its end and of
+a task's figures at the desk, and of its curves on the phone.
 """
 
 from __future__ import annotations
@@ -85,18 +85,17 @@ def opened() -> Iterator[Page]:
 
 
 def of_page(report: Path, out: Path, page: Page) -> None:
-    """Of the upper part of a report; of its end at a desk, and of its curves on a phone."""
-    for width, height in DESK, PHONE:
+    """Of the upper part of a report; at a desk of its end, and of a task's figures; on a phone of its curves."""
+    parts = {DESK: {"": 0, "-end": -END, "-task": "[id^=task]"}, PHONE: {"": 0, "-curves": "#curves"}}
+    for (width, height), of_width in parts.items():
         page.open(report.resolve().as_uri(), width, height)
         with tempfile.TemporaryDirectory() as made:
             whole = Path(made) / "page.png"
             page.screenshot(whole)
-            save(whole, out / f"{report.stem}-{width}.png", height=height)
-            if (width, height) == DESK:
-                save(whole, out / f"{report.stem}-{width}-end.png", -END)
-            else:
-                curves = page.run("document.querySelector('#curves').offsetTop")
-                save(whole, out / f"{report.stem}-{width}-curves.png", curves, height)
+            for name, top in of_width.items():
+                start = page.run(f"document.querySelector('{top}')?.offsetTop") if isinstance(top, str) else top
+                if start is not None:
+                    save(whole, out / f"{report.stem}-{width}{name}.png", start, height)
 
 
 def of_report(name: str, report: Path, out: Path) -> None:

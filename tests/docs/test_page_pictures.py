@@ -45,5 +45,5 @@ def test_the_pictures_of_a_run_are_those_that_its_page_shows(tmp_path: Path) -> 
     assert main(["report", str(run), "--out", str(tmp_path / "report.html")]) == 0
     command = [sys.executable, SCRIPT, "--report", tmp_path / "report.html", "--out", tmp_path / "pages"]
     subprocess.run(command, capture_output=True, timeout=250, check=True)
-    names = [f"report-{name}.png" for name in ("1280-end", "1280", "390-curves", "390")]
+    names = [f"report-{name}.png" for name in ("1280-end", "1280-task", "1280", "390-curves", "390")]
     assert sorted(each.name for each in (tmp_path / "pages").iterdir()) == names
