@@ -114,14 +114,15 @@ def trained(recipe: Recipe, corpus: Path, folder: Path, blimp: Path, pairs: int)
     with timed(path, files.read_json(path) if path.is_file() else {"seconds": 0.0}):
         run = pretrain(recipe, corpus, folder, resume=folder.is_dir())
     (final,) = run.metrics("final")
-    figures, seconds = scored(run.model, blimp, pairs, folder.with_name(f"{folder.name}-blimp-{pairs}.json"))
+    of_files, seconds = scored(run.model, blimp, pairs, folder.with_name(f"{folder.name}-blimp-{pairs}.json"))
     slots = recipe.phase1.steps * recipe.phase1.global_batch * recipe.phase1.sequence_length
     return {
         "seconds": files.read_json(path)["seconds"] + seconds,
         "score": final["masked_loss"],
         "bits_per_byte": final["masked_bits_per_byte"],
         "accuracy": final["masked_accuracy"],
-        "blimp": figures,
+        "blimp": by_phenomenon(of_files),
+        "blimp_files": of_files,
         "slots": slots,
         "curve": [[each["step"], round(each["masked_loss"], 4)] for each in run.metrics("evaluation")],
     }
@@ -150,7 +151,7 @@ def scored(model: Path, blimp: Path, pairs: int, path: Path) -> tuple[dict[str, 
                 progress.advance(1, text.stem)
                 if stop.requested:
                     raise StoppedAfterSaving(f"{len(kept['files'])} of {len(texts)} files of BLiMP are scored")
-    return by_phenomenon(kept["files"]), kept["seconds"]
+    return kept["files"], kept["seconds"]
 
 
 def identity_of(texts: Sequence[Path]) -> str:
@@ -196,7 +197,7 @@ def table(path: Path, png: Path | None) -> None:
         lines.append([row["rung"], f"{row['slots'] / 1e6:.1f} M", *figures, *blimp])
     print("\n".join(aligned(lines)), end="\n\n")
     last = rows[-1]["blimp"]
-    phenomena = [*sorted(last.keys() - {"mean"}, key=lambda each: last[each]), "mean"]
+    phenomena = [*sorted(last.keys() - {"mean"}, key=lambda each: (last[each], each)), "mean"]
     lines = [["BLiMP", *(row["rung"] for row in rows)]]
     lines += [[each, *(f"{row['blimp'][each]:.1%}" for row in rows)] for each in phenomena]
     print("\n".join(aligned(lines)))

@@ -120,8 +120,13 @@ def test_every_phase_is_tried_and_the_time_is_that_of_what_is_computed(
     assert "phase 1: a micro-batch of" in caplog.text
     assert "in sequences of up to 128" in caplog.text.split("phase 2: a micro-batch of")[1]
     assert found.run_seconds > found.step_seconds
-    parts = ["phase 1: a micro-batch of", "phase 2: a micro-batch of", "read back, the same", "memory: "]
-    assert [part for message in caplog.messages for part in parts if part in message] == parts, "the copy is counted"
+    parts = [
+        "read back, the same",
+        "phase 1: a micro-batch of",
+        "phase 2: a micro-batch of",
+        "of it the copy of a save",
+    ]
+    assert [part for message in caplog.messages for part in parts if part in message] == parts
     caplog.clear()
     base = load_recipe("bert-base-nvlamb", ["--device=cpu", "--precision=fp32", "--micro_batch_tokens=1000000000"])
     monkeypatch.setattr(check, "model_of", Mock(side_effect=RuntimeError("a model is made")))
@@ -129,6 +134,18 @@ def test_every_phase_is_tried_and_the_time_is_that_of_what_is_computed(
     with pytest.raises(RuntimeError, match="a model is made"):
         check_pretraining(base, corpus(), tmp_path / "run")
     assert "take about" not in caplog.text
+
+
+@pytest.mark.parametrize(("batch", "beside"), [(4, 1), (400, 2)])
+def test_where_a_step_has_several_micro_batches_two_are_taken_for_its_memory(
+    batch: int, beside: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    step = check._step
+    monkeypatch.setattr(check, "_step", lambda *given: (taken.append(len(given[2])), step(*given))[1])
+    few = [*TINY, "--phase1.learning_rate=0.0004", f"--phase1.global_batch={batch}", "--micro_batch_tokens=1024"]
+    check_pretraining(load_recipe("bert-tiny", [*few, "--phase2.steps=0"]), corpus(), tmp_path / "run")
+    assert taken[-2:] == [beside, 1]
 
 
 def test_what_the_run_would_refuse_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

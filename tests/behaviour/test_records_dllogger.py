@@ -127,6 +127,9 @@ def test_a_run_finds_its_file_again_by_another_path_and_where_it_was_moved(
     monkeypatch.chdir(tmp_path)
     folder.rename(tmp_path / "first")
     check_run(path, tmp_path / "first")
+    (tmp_path / "other" / "first").mkdir(parents=True)
+    with pytest.raises(BertsmithError, match="of another run"):
+        check_run(path, tmp_path / "other" / "first")  # of the same name, where no run was yet
     path.write_text(path.read_text().replace(json.dumps(str(folder)), json.dumps("runs/first")))
     check_run(path, tmp_path / "first")  # as earlier versions recorded it
     with pytest.raises(BertsmithError, match="of another run"):

@@ -175,7 +175,13 @@ def test_the_share_of_the_peak_is_drawn_where_it_is_known(tmp_path: Path) -> Non
     found = shown(tmp_path, run)
     title = "Share of the device's peak, %"
     assert title in {each.findtext("title") for each in found.charts}
-    assert found.tables[f"{title}: numbers"][1][1:] == ["3", "41 at 1", "43 at 3", "43 at 3"]
+    assert found.tables[f"{title}: numbers"][1][1:] == ["3", "41 at 1", "41 at 1", "43 at 3", "43 at 3"]
+
+
+def test_commits_are_told_by_their_beginning(tmp_path: Path) -> None:
+    start = {"kind": "environment", "step": 0, "git_code": f"{'0123456789abcdef' * 3:.40}, changed"}
+    found = shown(tmp_path, write_run(tmp_path / "run", [train_record(1)], [start]))
+    assert found.column("What runs were made on")["git code"] == "0123456789ab, changed"
 
 
 def test_the_verb(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

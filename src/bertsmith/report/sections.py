@@ -31,6 +31,7 @@ _KINDS = {"start": "before the first step", "before": "before training", "final"
 _DIGITS = re.compile(r"\d[\d.,]*")
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
 _SHORT = 12  # characters of a checksum
+_COMMIT = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28}\b")  # of which git takes the first ones, too
 
 
 def side_by_side(caption: str, runs: Runs, rows: Mapping[str, Sequence[str | None]]) -> Markup:
@@ -195,7 +196,7 @@ def _environment(run: RunRead) -> dict[str, str]:
 def _fact(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{count} x {name}" if count != 1 else str(name) for name, count in value.items())
-    return str(value)
+    return _COMMIT.sub(r"\1", str(value))
 
 
 def warnings(runs: Runs, limits: Limits) -> Markup:

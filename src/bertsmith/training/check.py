@@ -147,14 +147,15 @@ def _checked(work: Work, device: Device, out: Path) -> Checked:
     frequencies = _entropy(few)
     learned = _learn_by_heart(objective, optimizer, few, phase)
     _judge(learned, frequencies, phase)
+    save, load, copy = _saved_and_read(objective, optimizer, out)
     timed = {
         number: _timed(objective, optimizer, batch, accumulates=phases[number].global_batch > batch.sequences)
         for number, batch in batches.items()
     }
     step, run = _times(recipe, phases, timed, batches)
-    save, load = _saved_and_read(objective, optimizer, out)
     memory = memory_bytes(device.torch_device)
-    say(f"memory: {log.size(memory)} at most, with these micro-batches and the copy of a save")
+    copied = f", {log.size(sum(each.nbytes for each in copy.values()))} of it the copy of a save"
+    say(f"memory: {log.size(memory)} at most, with these micro-batches{copied if device.is_cpu else ''}")
     losses = learned.before, learned.after, frequencies, learned.updates
     return Checked(*losses, *timed[first], step, run, memory, save, load)
 
@@ -301,9 +302,11 @@ def _times(
     return steps[0], run
 
 
-def _saved_and_read(objective: Pretraining, optimizer: ClippedOptimizer, out: Path) -> tuple[float, float]:
-    """Seconds to write a checkpoint beside `out`, or in it where it is there, and to read it. Raises BertsmithError
-    where it is not the same."""
+def _saved_and_read(
+    objective: Pretraining, optimizer: ClippedOptimizer, out: Path
+) -> tuple[float, float, dict[str, torch.Tensor]]:
+    """Seconds to write a checkpoint beside `out`, or in it where it is there, and to read it; and the copy that a run
+    keeps from its first save on. Raises BertsmithError where it is not the same."""
     place = out if out.is_dir() else out.parent
     place.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{out.name}-check-", dir=place) as folder:
@@ -322,4 +325,4 @@ def _saved_and_read(objective: Pretraining, optimizer: ClippedOptimizer, out: Pa
         )
     save, load = written - start, read - written
     say(f"checkpoint: {log.size(count)} written in {duration(save)} and read back, the same, in {duration(load)}")
-    return save, load
+    return save, load, state

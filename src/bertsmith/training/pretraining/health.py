@@ -202,4 +202,5 @@ def shown_by(record: Mapping[str, Any]) -> str:
     if not found:
         return ""
     flags = f"--phase {record['phase']} --first-instance {found[0]} --samples {min(len(found), SHOWN)}"
-    return f"; `bertsmith inspect CORPUS --run RUN {flags}` prints the first of them"
+    what = f"the first {SHOWN} of these instances" if len(found) > SHOWN else "these instances"
+    return f"; `bertsmith inspect CORPUS --run RUN {flags}` prints {what}"

@@ -43,12 +43,12 @@ def check_run(path: Path, run: Path) -> None:
 
 
 def _is_at(run: Path, recorded: str) -> bool:
-    """Whether a run may be the one that was recorded at a path. One that was moved is no longer there and keeps its
-    name; earlier versions recorded the path as it was given, from a folder that is not known."""
+    """Whether a run may be the one that was recorded at a path. One that was moved is no longer there, and keeps its
+    name and files; earlier versions recorded the path as it was given, from a folder that is not known."""
     there, here = Path(recorded), Path(os.path.realpath(run))
     if there.is_absolute() and there.exists():
         return os.path.realpath(there) == str(here)
-    return there.name in ("", here.name)
+    return there.name in ("", here.name) and (here / "run.json").is_file()
 
 
 class DlloggerFile:

@@ -71,7 +71,7 @@ def test_a_spike_is_named_with_its_steps_and_instances() -> None:
     ((step, name, text),) = seen(lines(losses))
     assert (step, name) == (410, SPIKE)
     assert f"steps 401 to 410 (instances {400 * BATCH:,} to {410 * BATCH - 1:,} of phase 1)" in text
-    assert f"--phase 1 --first-instance {400 * BATCH} --samples 16` prints" in text
+    assert f"--phase 1 --first-instance {400 * BATCH} --samples 16` prints the first 16 of these" in text
 
 
 def test_a_second_spike_is_named_too_and_a_spike_over_two_lines_once() -> None:
