@@ -151,6 +151,7 @@ def test_rungs_and_the_chosen_recipe_end_in_one_table(
     assert [[step for step, _ in row["curve"]] for row in rows] == [[2, 3]] * 5 + [[4, 6]] * 2
     assert len({row["score"] for row in rows}) == 6
     assert [row["pairs"] for row in rows[-2:]] == [200, 2]
+    assert all(ladder.by_phenomenon(row["blimp_files"]) == row["blimp"] for row in rows)
     capsys.readouterr()
     called(ladder, monkeypatch, "run", *flags)
     assert json.loads(out.read_text()) == rows

@@ -115,6 +115,21 @@ def test_seeds() -> None:
     assert line("seconds of the steps", *map("{:.1f}".format, cells)) in lines
 
 
+def test_where_the_rest_of_blimp_is() -> None:
+    (row,) = [each for each in stored("ladder.json") if each["rung"] == "chosen"]
+    text, found = " ".join(page("runs/learning.md").split()), row["blimp_files"]
+    error = sum(each * (1 - each) / row["pairs"] for each in found.values()) ** 0.5 / len(found)
+    assert f"**{row['blimp']['mean']:.1%}**, with a standard error of {100 * error:.1f}" in text
+    between = [found[f"distractor_agreement_{each}"] for each in ("relational_noun", "relative_clause")]
+    assert "have {:.1%} and {:.1%}.".format(*between) in text
+    pairs = [[found[f"wh_vs_that_{gap}_gap{far}"] for far in ("", "_long_distance")] for gap in ("with", "no")]
+    assert max(pairs[0]) == 0.005
+    assert min(pairs[1]) == 0.99
+    assert found["matrix_question_npi_licensor_present"] == found["existential_there_quantifiers_2"] == 0.005
+    hours, minutes = divmod(round(row["seconds"] / 60), 60)
+    assert f"It took {hours} h {minutes} min" in text
+
+
 def test_the_killed_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     table = importlib.import_module("killed_run").table(stored("killed-run.json"))

@@ -86,8 +86,7 @@ def check_name(path: Path) -> None:
 
 def check_file(path: Path) -> None:
     """Raises BertsmithError where this file cannot be written, as far as that shows before any work."""
-    check_name(path)
-    if path.is_dir():
+    if os.path.isdir(path):  # which is False for a name that is too long
         raise BertsmithError("this is a folder, and a file is to be written here", path, "give the name of a file")
     check_place(path)
 

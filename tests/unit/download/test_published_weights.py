@@ -167,6 +167,11 @@ def test_what_is_published_about_a_file_is_logged(server, tmp_path, caplog):
     assert checked_by(catalogue()["nvidia-bert-large-uncased"]) == "unverified"
 
 
+def test_where_the_vocabulary_does_not_tell_its_casing_the_command_does():
+    for name in ("chinese", "multilingual-uncased"):  # lower-cased, as Google's own tokenizer has them
+        assert catalogue()[f"google-bert-base-{name}"].then.endswith(" --lowercase")
+
+
 def test_nvidias_zip_gets_a_name_of_its_own(server, tmp_path):
     url, how = server
     entry = catalogue()["nvidia-bert-base-uncased"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -99,15 +99,12 @@ def test_what_its_rules_are_not_for_is_asked_for(tmp_path: Path, asked: list[str
 
 def test_ranks_on_a_cpu_have_what_is_chosen_for_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not for the GPU that such a machine may have as well, which --ranks does not use."""
-
-    def chosen(*given: Any) -> None:
-        _, _, overrides, _ = given
-        assert "--device=cpu" in overrides
-        raise BertsmithError("this is far enough", "here", "")
-
+    chosen = Mock(side_effect=BertsmithError("this is far enough", "here", ""))
     monkeypatch.setattr(budget, "budget_recipe", chosen)
     call = ["pretrain", "budget", "--hours=8", "--corpus", str(small_corpus()), "--out", str(tmp_path), "--ranks=1"]
     assert main(call) == 2
+    ((_, _, overrides, _),) = (each.args for each in chosen.call_args_list)
+    assert "--device=cpu" in overrides
 
 
 def test_it_needs_hours(tmp_path: Path) -> None:

@@ -47,10 +47,10 @@ class Outputs:
             raise BertsmithError(f"--profile is {self.profile}", "--profile", "give a number of steps, such as 3")
         if self.dllogger is not None:
             check_file(self.dllogger)
-            if self.dllogger.is_file() and resumed is None:
-                what = "this file is there already, and a run that is not resumed would write over it"
-                raise BertsmithError(what, self.dllogger, "name another file after --dllogger, or remove this one")
-            if self.dllogger.is_file() and resumed is not None:
+            if self.dllogger.is_file():
+                if resumed is None:
+                    what = "this file is there already, and a run that is not resumed would write over it"
+                    raise BertsmithError(what, self.dllogger, "name another file after --dllogger, or remove this one")
                 check_run(self.dllogger, resumed)
         if self.wandb is not None and importlib.util.find_spec("wandb") is None:
             raise BertsmithError("wandb is not installed", "--wandb", "pip install wandb, or leave out --wandb")
