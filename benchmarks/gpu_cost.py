@@ -179,6 +179,9 @@ def expectations(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
         milliseconds = {card: 1e3 * value for card, value in seconds.items()}
         about = {"figure": "milliseconds", "what": "ms", "as": ",.2f"}
         found[f"update alone: {model}, {optimizer}"] = {**about, **milliseconds}
+    model = rows[0]["model"]
+    rates = {card: PRODUCTS * GPUS[card].peak("bf16") / 1e12 for card in CARDS}
+    found[f"products of a layer: {model}, bf16"] = {"figure": "teraflops", "what": "TFLOP/s", "as": ",.0f", **rates}
     passes: dict[str, list[Row]] = {}
     for row in rows:
         if "case" in row:

@@ -173,6 +173,7 @@ def checked(repository: Path, to: Path, *flags: str) -> dict[str, Any]:
         ("ladder: bf16", ("ours", "sequences_per_second")),
         ("correctness: padded rows", ("forward_error", "backward_error", "limit")),
         ("update alone", ("milliseconds", "parameters", "bytes_per_second")),
+        ("products of a layer", ("teraflops",)),
         ("inference: tiny, 1 x 128", ("sequences_per_second", "p50_ms", "p90_ms", "p95_ms", "p99_ms")),
         ("fine-tuning: squad1", ("seconds", "rows_per_second")),
     ],

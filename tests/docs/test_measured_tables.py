@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -304,3 +305,26 @@ def test_the_readmes_figures_of_a_gpu() -> None:
         (row,) = [each for each in stored("nvidia-h200.json")["rows"] if each["case"].startswith(start)]
         assert f"{row['ours']:,.0f} " in shown
         assert f"{row['peak_share']:.1%}" in shown
+
+
+def test_what_the_gpus_page_says_of_idle_time_and_of_slots() -> None:
+    """Steps of a turn beside the kernels of a profiled one, and products a slot. The profiles were of one pass each."""
+    text = (ROOT / "docs" / "gpu.md").read_text("utf-8")
+    idle: dict[float, list[float]] = {}
+    longer, products = [], {}
+    for row in [each for each in stored("nvidia-h200.json")["rows"] if "kernels" in each]:
+        full = " full at " in row["case"]
+        slots, steps = 32_768 if full else 29_824 if "at 128" in row["case"] else 25_984, 1 if full else 2
+        groups = dict(row["kernels"]["groups"])
+        dropout = 0.0 if "of attention 0" in row["case"] else 0.1
+        idle.setdefault(dropout, []).append(1e3 * groups.pop("the GPU idle"))
+        turn = median(row["ours_seconds"]) / (4 * steps)
+        longer.append(1e3 * (turn - sum(groups.values()) / steps))
+        products.setdefault(slots, []).append(groups["matrix products"] / steps / slots)
+    assert f"idle for {min(idle[0.0]):.1f} to {max(idle[0.0]):.1f} ms of a pass" in text
+    assert f"for {min(idle[0.1]):.1f} and {max(idle[0.1]):.1f}:" in text
+    most, *others = sorted(longer, reverse=True)
+    assert f"up to {most:.1f} ms longer than the kernels" in text
+    assert f"{abs(min(others)):.0f} to {max(others):.1f} ms in the other rows" in text
+    slow, fast = products.pop(29_824), [each for found in products.values() for each in found]
+    assert f"take {min(slow) / max(fast) - 1:.0%} to {max(slow) / min(fast) - 1:.0%} longer a slot" in text

@@ -16,8 +16,8 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Ints, Layout, bin_numbers, bin_sums, members_of
 from bertsmith.batches.masking import MaskingSettings
 
-# Token slots and masked slots are multiples of this: matrix products are fastest on whole tiles.
-_TILE = 128
+TILE = 128
+"""Token slots and masked slots are multiples of this: matrix products are fastest on whole tiles."""
 # Room above the expectation: a factor on the mean, and standard deviations of a step's tokens.
 _MARGIN, _DEVIATIONS = 1.01, 3.0
 _MOST_MICRO_BATCHES = 1 << 20
@@ -61,7 +61,7 @@ class FixedShapes:
         least = check_budget(budget_tokens, longest)
         for micro_batches in range(1, _MOST_MICRO_BATCHES):
             bins = ranks * micro_batches
-            tokens = max(_tiles((_MARGIN * expected + _DEVIATIONS * deviation) / bins), least)
+            tokens = max(tiles((_MARGIN * expected + _DEVIATIONS * deviation) / bins), least)
             if tokens <= budget_tokens:
                 break
         predictions = np.where(weights > 0, masking.predictions(lengths), 0)
@@ -72,7 +72,7 @@ class FixedShapes:
         return cls(
             tokens=tokens,
             sequences=_eights(1.05 * fitting + tokens / longest * 0.05 + 8),
-            masked=min(_tiles(max(_MARGIN * share * tokens + _DEVIATIONS * spread, most)), tokens),
+            masked=min(tiles(max(_MARGIN * share * tokens + _DEVIATIONS * spread, most)), tokens),
             longest=longest,
             micro_batches=micro_batches,
             expected_fill=expected / (bins * tokens),
@@ -81,12 +81,12 @@ class FixedShapes:
     @classmethod
     def around(cls, layouts: list[Layout], masked: list[int], longest: int) -> Self:
         """The smallest shape that holds all of these micro-batches (`masked` slots each)."""
-        tokens = max([_tiles(layout.tokens) for layout in layouts], default=_TILE)
-        tokens = max(tokens, _TILE)
+        tokens = max([tiles(layout.tokens) for layout in layouts], default=TILE)
+        tokens = max(tokens, TILE)
         sequences = [layout.sequences + _filling_sequences(tokens - layout.tokens, longest) for layout in layouts]
         real = sum(layout.tokens for layout in layouts)
         fill = real / (tokens * len(layouts)) if layouts else 1.0
-        return cls(tokens, _eights(max(sequences, default=1)), _tiles(max(masked, default=1)), longest, 1, fill)
+        return cls(tokens, _eights(max(sequences, default=1)), tiles(max(masked, default=1)), longest, 1, fill)
 
     def hold(self, sequences: Ints, tokens: Ints, masked: Ints) -> bool:
         """Whether all micro-batches of so many sequences, tokens and masked slots (int64[bins]) fit, filled up."""
@@ -127,15 +127,16 @@ def _filling_sequences(missing: Count, longest: int) -> Count:
 
 def check_budget(budget_tokens: int, longest: int) -> int:
     """The fewest slots of a micro-batch with the longest sequence. Raises BertsmithError if the budget is smaller."""
-    least = _tiles(longest)
+    least = tiles(longest)
     if least > budget_tokens:
-        what = f"micro_batch_tokens {budget_tokens} has no room for a sequence of {longest} in multiples of {_TILE}"
+        what = f"micro_batch_tokens {budget_tokens} has no room for a sequence of {longest} in multiples of {TILE}"
         raise BertsmithError(what, "micro_batch_tokens", f"use at least {least}, or compile: false")
     return least
 
 
-def _tiles(count: float) -> int:
-    return -(-math.ceil(count) // _TILE) * _TILE
+def tiles(count: float) -> int:
+    """The next multiple of `TILE`."""
+    return -(-math.ceil(count) // TILE) * TILE
 
 
 def _eights(count: float) -> int:

@@ -11,10 +11,11 @@ import torch
 
 from bertsmith.bench.gpu import correctness_run
 from bertsmith.bench.gpu.correctness import LIMITS, _part, _within
-from bertsmith.bench.gpu.correctness_run import BLOCKS, FLASH, GRAPH, PADDED, ROWS, STEP, UPDATES, Worker
+from bertsmith.bench.gpu.correctness_run import BLOCKS, FLASH, GRAPH, PADDED, RESIDUAL, ROWS, STEP, UPDATES, Worker
 from bertsmith.bench.gpu.rows import Rows
 from bertsmith.bench.step.plan import GpuSizes
 from bertsmith.model.attention.padded import padded_attention
+from bertsmith.model.residual import add_mapped
 from bertsmith.optim.adamw import AdamW
 from bertsmith.training.pretraining.compiled import CompiledStep
 
@@ -34,6 +35,8 @@ def test_what_is_right_is_within(worker: Worker) -> None:
         assert is_within(worker, PADDED, dropout, "bf16")
         assert is_within(worker, BLOCKS, dropout)
     assert all(is_within(worker, kernel) for kernel in (ROWS, STEP, GRAPH, *UPDATES))
+    assert is_within(worker, RESIDUAL, 0.1, "bf16")
+    assert is_within(worker, RESIDUAL, 0.1)
 
 
 class _HalfTheGradient(torch.autograd.Function):
@@ -59,6 +62,21 @@ class _HalfTheGradient(torch.autograd.Function):
 def test_a_wrong_kernel_is_not(worker: Worker, wrong: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(correctness_run, "padded_attention", wrong)
     assert not is_within(worker, PADDED, 0.3)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x, given, linear, norm, dropout: add_mapped(x, given, linear, norm, 2 * dropout),
+        lambda x, given, linear, norm, dropout: add_mapped(x, given * (1 + dropout), linear, norm, dropout),
+        lambda x, given, linear, norm, dropout: add_mapped(_HalfTheGradient.apply(x), given, linear, norm, dropout),
+        lambda x, given, linear, norm, dropout: add_mapped(x, given, linear, norm, 0.0),
+    ],
+    ids=["more is dropped", "forward", "backward", "nothing is dropped"],
+)
+def test_a_wrong_sum_with_dropout_is_not(worker: Worker, wrong: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correctness_run, "add_mapped", wrong)
+    assert not is_within(worker, RESIDUAL, 0.3, "bf16")
 
 
 def test_a_wrong_update_is_not(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:

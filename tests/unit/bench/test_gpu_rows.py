@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.bench.gpu import inference
+from bertsmith.bench.gpu import inference, products
 from bertsmith.bench.gpu.inference import inference_parts
 from bertsmith.bench.gpu.peers import _table
 from bertsmith.bench.gpu.plan import ladder
 from bertsmith.bench.gpu.rows import Part, Rows, calls_of
+from bertsmith.bench.step.matrix_rate import step_shapes
 from bertsmith.bench.step.plan import GpuSizes
 from bertsmith.bench.table import Table
 
@@ -66,6 +69,35 @@ def test_a_ratio_says_where_ours_is_of_another_call() -> None:
     row = {"case": "", "peer": 1.0, "sequences_per_second": 1.0, "peak_share": 0.5, "peer_memory_bytes": 1}
     rows = [row | {"ratio": 2.0, "ours_call": call, "call": 2} for call in (1, 2)]
     assert [line[-1] for line in _table(rows).rows] == ["2.00x as fast, ours of another call", "2.00x as fast"]
+
+
+def test_products_stand_by_how_even_their_slots_are() -> None:
+    rates = {kind: [4.0, 2.0, 6.0, 8.0] for kind in (*products._KINDS, "all")}
+    row = {"case": "products of a layer: tiny, bf16", "slots": [384, 640, 1024, 512], **rates}
+    assert [line[1:3] + line[-3:] for line in products._table([row]).rows] == [
+        ["128", "2", "3.0", "2.0", "640"],
+        ["512", "1", "8.0", "8.0", "512"],
+        ["1,024", "1", "6.0", "6.0", "1,024"],
+    ]
+
+
+def test_products_are_those_of_a_layer_forward_and_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+                a, b = args[-2:]
+                sizes.append((len(a), a.shape[1], b.shape[1]))
+            return func(*args, **kwargs or {})
+
+    worker = products.Worker({"device": "cpu", "slots": 256, "hidden": 32, "wide": 128})
+    with Counting():
+        found = worker.sweep([128, 256])
+    assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in found.values())
+    wanted = {tuple(shape[each] for each in (0, 2, 1)) for shape in step_shapes(32, 128, 0, 256, 0) if 0 not in shape}
+    assert {each for each in sizes if 256 in each} == wanted
+    assert len(sizes) == 2 * 3 * 4 * (1 + products._TIMES)
 
 
 def test_parts_are_cut_into_calls_by_the_seconds_that_they_are_expected_to_take() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say
-from bertsmith.bench.gpu.correctness_run import BLOCKS, FLASH, GRAPH, PADDED, ROWS, STEP, TRITON, UPDATES
+from bertsmith.bench.gpu.correctness_run import BLOCKS, FLASH, GRAPH, PADDED, RESIDUAL, ROWS, STEP, TRITON, UPDATES
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.process import Child, SideFailed
 from bertsmith.bench.step.plan import GpuSizes
@@ -17,13 +17,14 @@ from bertsmith.bench.table import Table
 LIMITS = {"fp32": 2e-5, "bf16": 2e-2, "fp16": 3e-3}
 """The largest errors that rounding explains, in parts of the largest number."""
 _DEVIATIONS = 5.0
-_KERNEL_SECONDS, _STEP_SECONDS, _GRAPH_SECONDS = 40.0, 25.0, 5.0
+_KERNEL_SECONDS, _STEP_SECONDS, _GRAPH_SECONDS, _RESIDUAL_SECONDS = 40.0, 25.0, 5.0, 10.0
 _TITLE = "The largest error beside float64, in parts of the largest number"
 
 
 def correctness_parts(sizes: GpuSizes, folder: Path, rows: Rows, tiny: bool) -> list[Part]:
-    """A row for each kernel, dtype and attention dropout, then for the compiled step, by single launches and as CUDA
-    graphs. tiny: at sizes for Triton's interpreter, which has no bf16, where there is no GPU."""
+    """A row for each kernel, dtype and attention dropout; then for the compiled step, by single launches and as CUDA
+    graphs, and for the end of half a block, with dropout. tiny: at sizes for Triton's interpreter, which has no bf16,
+    where there is no GPU."""
     on_gpu = sizes.device != "cpu"
     halves = ("bf16", "fp16") if on_gpu else ("fp16",)
     kernels = [(FLASH, dtype, 0.0) for dtype in halves] if on_gpu else []
@@ -33,7 +34,9 @@ def correctness_parts(sizes: GpuSizes, folder: Path, rows: Rows, tiny: bool) -> 
     kernels += [(ROWS, "fp32", 0.0), *((name, "fp32", 0.0) for name in UPDATES)]
     dtypes = ("bf16", "fp32")
     steps = [(kernel, dtype, 0.0) for kernel in (STEP, GRAPH) for dtype in dtypes]
-    step_seconds = len(dtypes) * (_STEP_SECONDS + _GRAPH_SECONDS)  # both run the same kernels, which are compiled once
+    steps += [(RESIDUAL, "bf16", 0.1)]
+    # Step and graphs run the same kernels, which are compiled once.
+    step_seconds = len(dtypes) * (_STEP_SECONDS + _GRAPH_SECONDS) + _RESIDUAL_SECONDS
     return [
         _part(kernels, sizes, folder / "kernels", rows, tiny, _KERNEL_SECONDS),
         _part(steps, sizes, folder / "compiled-step", rows, tiny, step_seconds),
@@ -43,9 +46,10 @@ def correctness_parts(sizes: GpuSizes, folder: Path, rows: Rows, tiny: bool) -> 
 def _part(
     cases: Sequence[tuple[str, str, float]], sizes: GpuSizes, folder: Path, rows: Rows, tiny: bool, seconds: float
 ) -> Part:
-    named = {
-        f"correctness: {kernel}, {dtype}, attention dropout {p:g}": (kernel, dtype, p) for kernel, dtype, p in cases
-    }
+    named = {}
+    for kernel, dtype, p in cases:
+        dropout = "dropout" if kernel == RESIDUAL else "attention dropout"
+        named[f"correctness: {kernel}, {dtype}, {dropout} {p:g}"] = kernel, dtype, p
     spec = {"device": sizes.device, "compiled": sizes.compiled, "tiny": tiny}
     environment = {"TRITON_INTERPRET": "1"} if sizes.device == "cpu" else {}
 

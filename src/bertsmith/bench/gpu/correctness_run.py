@@ -29,7 +29,9 @@ from bertsmith.model.attention.padded import padded_attention
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.masks import threshold_of
 from bertsmith.model.initial import initialise
+from bertsmith.model.linear import Linear
 from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.model.residual import LayerNorm, add_mapped
 from bertsmith.model.rows import _looked_up
 from bertsmith.model.triton import attention as triton_attention
 from bertsmith.optim.adamw import AdamW
@@ -43,23 +45,26 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FLASH, TRITON, PADDED, BLOCKS = "flash varlen", "Triton varlen", "padded rows", "padded blocks"
 UPDATES = {"AdamW's update": AdamW, "LAMB's update": Lamb}
 ROWS, STEP, GRAPH = "rows of a table", "a compiled step", "a compiled step as CUDA graphs"
+RESIDUAL = "dropout, sum and LayerNorm"
 _CPU = torch.device("cpu")
 _SEED, _RATE, _DECAY = 1, 1e-2, 0.01
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """lengths: of sequences. heads, width: of attention. table: rows and columns. chunk: elements of an update."""
+    """lengths: of sequences. heads, width: of attention. table: rows and columns. hidden: slots and width of hidden
+    states, enough for the kernels that training has, and for every slot to lose some of its numbers."""
 
     lengths: tuple[int, ...] = (3, 70, 0, 512, 128, 1, 0, 97, 384)
     heads: int = 16
     width: int = 64
     table: tuple[int, int] = (30_522, 1024)
+    hidden: tuple[int, int] = (8192, 1024)
 
     @classmethod
     def tiny(cls) -> Sizes:
         """For Triton's interpreter."""
-        return cls((3, 21, 0, 12), 2, 16, (50, 8))
+        return cls((3, 21, 0, 12), 2, 16, (50, 8), (24, 256))
 
 
 def largest_error(found: Tensor, exact: Tensor) -> float:
@@ -87,6 +92,8 @@ class Worker:
             return {"forward_error": self._update(kernel), "backward_error": None}
         if kernel == ROWS:
             return self._rows(DTYPES[dtype])
+        if kernel == RESIDUAL:
+            return self._residual(DTYPES[dtype], dropout)
         if kernel in (STEP, GRAPH):
             return self._step(DTYPES[dtype], as_graphs=kernel == GRAPH)
         return self._attention(kernel, DTYPES[dtype], dropout)
@@ -134,6 +141,40 @@ class Worker:
         out.backward(by_out)
         exact.backward(by_out.double())  # type: ignore[no-untyped-call]
         return {"forward_error": largest_error(out, exact), "backward_error": _error(table, exact_of)}
+
+    def _residual(self, dtype: torch.dtype, dropout: float) -> Answer:
+        """Of the end of half a block, compiled where steps are. What is dropped is seen by a map that gives 1, added to
+        nothing."""
+        slots, hidden = self._sizes.hidden
+        linear, norm = Linear(hidden, hidden).to(self._device), LayerNorm(hidden, eps=1e-12).to(self._device)
+        run = torch.compile(add_mapped, fullgraph=True, dynamic=False) if self._compiled else add_mapped
+        x, given = (_drawn(number, slots, hidden).to(self._device) for number in range(2))
+        wide, narrow = x.float().requires_grad_(), given.to(dtype).requires_grad_()
+        parameters = [linear.weight, linear.bias, norm.weight, norm.bias]
+        values = [_drawn(2 + number, *each.shape).float() / 32 for number, each in enumerate(parameters)]
+
+        def added(x: Tensor, given: Tensor, *of_maps: Tensor) -> tuple[Tensor, Tensor]:
+            with torch.no_grad():
+                for each, value in zip(parameters, of_maps, strict=True):
+                    each.copy_(value)
+            torch.manual_seed(_SEED)
+            return run(x, given, linear, norm, dropout)
+
+        nothing, one = torch.zeros(hidden), torch.ones(hidden)
+        shown, _ = added(torch.zeros_like(wide), narrow, torch.zeros(hidden, hidden), one, one, nothing)
+        mask = shown > 0
+        rate = dropout if self._compiled or self._device.type != "cpu" else threshold_of(dropout) / 65536
+        outs = added(wide, narrow, *values)
+        inputs = [each.detach().double().requires_grad_() for each in (wide, narrow, *parameters)]
+        x, given, *of_maps = inputs
+        sums = x + mask / (1 - rate) * torch.nn.functional.linear(given, *of_maps[:2])
+        exact = torch.nn.functional.layer_norm(sums, (hidden,), of_maps[2], of_maps[3], norm.eps)
+        by_outs = [_drawn(10 + number, slots, hidden).to(self._device, each.dtype) for number, each in enumerate(outs)]
+        torch.autograd.backward(outs, by_outs)
+        exact.backward(sum(each.double() for each in by_outs))  # type: ignore[no-untyped-call]
+        errors = [_error(*pair) for pair in zip((wide, narrow, *parameters), inputs, strict=True)]
+        forward = max(largest_error(each, exact) for each in outs)
+        return {"forward_error": forward, "backward_error": max(errors), **_kept([mask], rate)}
 
     def _update(self, kernel: str) -> float:
         """Of what three updates change, of weights about as large as BERT's."""

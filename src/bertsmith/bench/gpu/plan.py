@@ -16,6 +16,7 @@ from bertsmith.bench.gpu.correctness import correctness_parts
 from bertsmith.bench.gpu.finetuning import finetuning_parts
 from bertsmith.bench.gpu.inference import inference_parts
 from bertsmith.bench.gpu.peers import peer_parts
+from bertsmith.bench.gpu.products import products_part
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.gpu.update import update_parts
 from bertsmith.bench.step.plan import GpuSizes, Match, Rung, gpu_plan, small_matches
@@ -70,6 +71,7 @@ def check_parts(
         *correctness_parts(sizes.step, folder, rows, sizes.tiny),
         *of_first,
         *update_parts(sizes.step, folder, rows),
+        products_part(sizes.step, folder, rows),
         inference[0],
         *peers,
         *(_rung(run, rung, table) for rung in plan.ladder),

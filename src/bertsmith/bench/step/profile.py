@@ -17,6 +17,7 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from bertsmith.base.device import Device
+from bertsmith.bench.child import CannotHere
 from bertsmith.bench.step.matrix_rate import wait
 from bertsmith.model.cpu.allocator import touch_memory
 
@@ -71,15 +72,23 @@ def kernel_group_of(name: str) -> str:
 
 
 def profile_kernels(run: Callable[[], None], device: Device) -> dict[str, Any]:
-    """The same as `profile_steps` gives, by what runs on a GPU: {"seconds": wall time, "groups": {group: seconds}}."""
-    events, seconds = _profiled(run, device, activities=[ProfilerActivity.CUDA])
+    """The same as `profile_steps` gives, by what runs on a GPU between its first kernel and its last one:
+    {"seconds": between them, "outside": seconds of wall time before and after, "groups": {group: seconds}}. What passes
+    before the first kernel is the profiler's own start, too.
+
+    Raises CannotHere where the profiler saw no kernel.
+    """
+    events, wall = _profiled(run, device, activities=[ProfilerActivity.CUDA])
+    kernels = [(each.time_range, each.name) for each in events if each.device_type == DeviceType.CUDA]
+    if not kernels:
+        raise CannotHere("PyTorch's profiler saw no kernel on the GPU")
     groups: dict[str, float] = {}
-    for event in events:
-        if event.device_type == DeviceType.CUDA:
-            group = kernel_group_of(event.name)
-            groups[group] = groups.get(group, 0.0) + event.time_range.elapsed_us() / 1e6
+    for span, name in kernels:
+        group = kernel_group_of(name)
+        groups[group] = groups.get(group, 0.0) + span.elapsed_us() / 1e6
+    seconds = (max(span.end for span, _ in kernels) - min(span.start for span, _ in kernels)) / 1e6
     groups[IDLE] = max(0.0, seconds - sum(groups.values()))
-    return {"seconds": seconds, "groups": groups}
+    return {"seconds": seconds, "outside": max(0.0, wall - seconds), "groups": groups}
 
 
 def profile_steps(run: Callable[[], None], vocabulary: int, device: Device) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class StepRun:
         more: dict[str, dict[str, Any]] = (
             {"loaded": {"steps": self.plan.loaded_steps}} if self.plan.loaded_steps else {}
         )
-        more |= {"kernels": {}} if match.ours.compiled and match.ours.device != "cpu" else {}
+        more |= {"kernels": {"passes": self.plan.passes}} if match.ours.compiled and match.ours.device != "cpu" else {}
         for question, how in more.items():
             try:
                 answer: Any = ours.ask(question, name=name, **how)

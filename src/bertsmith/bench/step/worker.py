@@ -53,10 +53,13 @@ class Worker:
         """Steps over all batches of a set, `passes` times, waiting for the device only at both ends."""
         wait(self.device.torch_device)
         start = time.perf_counter()
-        for _ in range(passes):
-            self._pass(name)
+        self._turn(name, passes)
         wait(self.device.torch_device)
         return {"seconds": time.perf_counter() - start}
+
+    def _turn(self, name: str, passes: int) -> None:
+        for _ in range(passes):
+            self._pass(name)
 
     def _pass(self, name: str) -> None:
         if name not in self._passed and self.device.torch_device.type == "cuda":
@@ -92,9 +95,10 @@ class Worker:
         """The most memory held: of a GPU since the first pass over the last new set, or of the whole process so far."""
         return {"bytes": memory_bytes(self.device.torch_device)}
 
-    def kernels(self, name: str) -> Answer:
-        """Where the GPU's time of a set's compiled steps goes, and how many they are."""
-        return profile_kernels(lambda: self._pass(name), self.device) | {"steps": len(self.sets[name])}
+    def kernels(self, name: str, passes: int) -> Answer:
+        """Where the GPU's time of the compiled steps of a turn goes, and how many they are."""
+        found = profile_kernels(lambda: self._turn(name, passes), self.device)
+        return found | {"steps": passes * len(self.sets[name])}
 
     def profile(self, name: str) -> Answer:
         """Where the time of a set's steps goes, after a step that is not counted."""

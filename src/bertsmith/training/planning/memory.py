@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bertsmith.batches.shapes import TILE
 from bertsmith.model.config import BertConfig
 from bertsmith.training.planning.model_size import Size
 
@@ -26,7 +27,6 @@ CPU_STARTED = 8e7
 with micro-batches of 512 tokens, of which next to nothing is activations."""
 GPU_BASE = 1.5e9
 """CUDA's context, its libraries' workspaces and NCCL's buffers, which PyTorch does not count as allocated: assumed."""
-_TILE = 128
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,11 @@ def memory(held: Held, load: Load) -> dict[str, float]:
 
 def largest(held: Held, load_of: Callable[[int], Load], room: float, most: int) -> int:
     """The most tokens of a micro-batch, a multiple of 128 up to `most`, that fits into `room` bytes; 0 where none."""
-    low, high = 0, most // _TILE
+    low, high = 0, most // TILE
     while low < high:
         middle = (low + high + 1) // 2
-        if sum(memory(held, load_of(middle * _TILE)).values()) <= room:
+        if sum(memory(held, load_of(middle * TILE)).values()) <= room:
             low = middle
         else:
             high = middle - 1
-    return low * _TILE
+    return low * TILE

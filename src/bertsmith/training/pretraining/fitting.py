@@ -14,10 +14,10 @@ from bertsmith.base.layout import Layout
 from bertsmith.base.log import log_choice, say
 from bertsmith.base.ranks.together import together
 from bertsmith.batches.packing import PretrainBatch
+from bertsmith.batches.shapes import TILE, tiles
 from bertsmith.training.objective import mean_loss
 from bertsmith.training.pretraining.objective import Pretraining
 
-_TILE = 128
 # Beside weights and gradients an update has two moments of each weight, and its own copy of the largest of them.
 _OF_THE_OPTIMIZER = 3
 # Of a GPU's memory, for what it cuts into pieces that are too small.
@@ -33,8 +33,8 @@ def fitting_tokens(objective: Pretraining, longest: int, masked_share: float, mo
     masked_share: of them to predict, at most. most: more than which is of no use. Raises BertsmithError where not even
     the longest sequence fits.
     """
-    least = _tiles(longest)
-    most = max(least, _tiles(most))
+    least = tiles(longest)
+    most = max(least, tiles(most))
 
     def fits(tokens: int) -> bool:
         return _fits(objective, tokens, longest, masked_share)
@@ -42,10 +42,6 @@ def fitting_tokens(objective: Pretraining, longest: int, masked_share: float, mo
     tokens = min(ranks.gathered(together(lambda: largest(fits, least, most))))
     log_choice("micro-batches", f"{tokens:,} tokens", "so many were tried and fit the memory of the device")
     return tokens
-
-
-def _tiles(tokens: float) -> int:
-    return math.ceil(tokens / _TILE) * _TILE
 
 
 def largest(fits: Callable[[int], bool], least: int, most: int) -> int:
@@ -56,13 +52,13 @@ def largest(fits: Callable[[int], bool], least: int, most: int) -> int:
             what = f"not even one sequence of {least:,} tokens fits the memory of the device"
             fix = "use a smaller model, shorter sequences, gradient_checkpointing, or another device"
             raise BertsmithError(what, "micro_batch_tokens: auto", fix)
-        tokens, too_many = max(least, tokens // 2 // _TILE * _TILE), tokens
-    while too_many - tokens > max(_TILE, tokens // 8):
-        middle = _tiles((tokens + too_many) / 2)
+        tokens, too_many = max(least, tokens // 2 // TILE * TILE), tokens
+    while too_many - tokens > max(TILE, tokens // 8):
+        middle = tiles((tokens + too_many) / 2)
         if middle < too_many and fits(middle):
             tokens = middle
         else:
-            too_many = min(middle, too_many - _TILE)
+            too_many = min(middle, too_many - TILE)
     return tokens
 
 

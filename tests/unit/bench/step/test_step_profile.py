@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 from torch._C._autograd import DeviceType
+from torch.autograd.profiler_util import Interval
 
 from bertsmith.base.device import choose_device
+from bertsmith.bench.child import CannotHere
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
 from bertsmith.bench.step.ours import OurSteps
 from bertsmith.bench.step.plan import shape
@@ -77,20 +79,37 @@ def test_a_kernel_has_its_group(name, group):
     assert kernel_group_of(name) == group
 
 
-def test_kernels_are_counted_and_the_rest_of_the_time_the_gpu_is_idle(monkeypatch):
-    def event(name, microseconds, device_type=DeviceType.CUDA):
-        return SimpleNamespace(
-            name=name, device_type=device_type, time_range=SimpleNamespace(elapsed_us=lambda: microseconds)
-        )
+@pytest.fixture
+def profiled(monkeypatch):
+    """Has the profiler find these events, each (name, its first and last microsecond), in 100 of wall time."""
 
-    events = [event("forward", 30), event("moments", 5), event("forward", 10), event("aten::mm", 99, DeviceType.CPU)]
-    profiler = SimpleNamespace(events=lambda: events)
-    monkeypatch.setattr("bertsmith.bench.step.profile.profile", lambda **_: nullcontext(profiler))
-    clock = SimpleNamespace(perf_counter=iter([7.0, 7.0001]).__next__)
-    monkeypatch.setattr("bertsmith.bench.step.profile.time", clock)
-    found = profile_kernels(lambda: None, choose_device("cpu", "fp32"))
-    assert found["seconds"] == pytest.approx(1e-4)
-    assert found["groups"] == pytest.approx({"attention": 4e-5, "optimizer": 5e-6, IDLE: 5.5e-5})
+    def profiled(*events):
+        found = [
+            SimpleNamespace(name=name, device_type=kind, time_range=Interval(start, end))
+            for name, kind, start, end in events
+        ]
+        profiler = SimpleNamespace(events=lambda: found)
+        monkeypatch.setattr("bertsmith.bench.step.profile.profile", lambda **_: nullcontext(profiler))
+        clock = SimpleNamespace(perf_counter=iter([7.0, 7.0001]).__next__)
+        monkeypatch.setattr("bertsmith.bench.step.profile.time", clock)
+        return profile_kernels(lambda: None, choose_device("cpu", "fp32"))
+
+    return profiled
+
+
+def test_kernels_are_counted_and_the_gpu_is_idle_between_them(profiled):
+    cpu, gpu = DeviceType.CPU, DeviceType.CUDA
+    found = profiled(
+        ("aten::mm", cpu, 0, 99), ("moments", gpu, 85, 90), ("forward", gpu, 30, 60), ("forward", gpu, 70, 80)
+    )
+    assert found["seconds"] == pytest.approx(6e-5)
+    assert found["outside"] == pytest.approx(4e-5)  # before the first kernel, which is no waiting of a step
+    assert found["groups"] == pytest.approx({"attention": 4e-5, "optimizer": 5e-6, IDLE: 1.5e-5})
+
+
+def test_a_profile_without_kernels_is_none(profiled):
+    with pytest.raises(CannotHere, match="saw no kernel"):
+        profiled(("aten::mm", DeviceType.CPU, 0, 99))
 
 
 def test_a_real_step_is_taken_apart():
