@@ -13,10 +13,11 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.gpu import inference, products
 from bertsmith.bench.gpu.inference import inference_parts
 from bertsmith.bench.gpu.peers import _table
-from bertsmith.bench.gpu.plan import ladder
+from bertsmith.bench.gpu.plan import CheckSizes, check_parts, ladder
 from bertsmith.bench.gpu.rows import Part, Rows, calls_of
 from bertsmith.bench.step.matrix_rate import step_shapes
 from bertsmith.bench.step.plan import GpuSizes
+from bertsmith.bench.step.run import LADDER, StepRun
 from bertsmith.bench.table import Table
 
 
@@ -59,6 +60,22 @@ def test_gains_are_over_the_rungs_below_whatever_was_measured_first() -> None:
         ["c", "3.00x", "6.00x"],
         ["e", "-", "9.00x"],
     ]
+
+
+def test_a_rung_that_is_among_the_steps_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    climbed: list[str] = []
+    monkeypatch.setattr(StepRun, "climb", lambda self, rung: climbed.append(rung.what))
+    rows = Rows(tmp_path / "rows.json", {}, {}, call=2)
+    parts, run = check_parts(CheckSizes.tiny_on("cpu"), tmp_path, rows, lambda deadline: "passed")
+    last = run.plan.ladder[-1]
+    (part,) = [part for part in parts if part.names == (f"{LADDER} {last.what}",)]
+    (same,) = [match.case(last.set) for match in run.plan.matches if match.ours == last.side and last.set in match.sets]
+    for call in (1, 2):
+        rows.made = [rung(same, 7.0) | {"call": call}]
+        part.measure(part.names, float("inf"))
+    assert climbed == [last.what], "a row of another call may be of other code"
+    assert rows.made[-1]["ours"] == 7.0
+    assert (rows.made[-1]["case"], rows.made[-1]["call"]) == (*part.names, 2)
 
 
 def rung(case: str, ours: float) -> dict[str, Any]:
