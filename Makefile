@@ -98,4 +98,4 @@ bench-peers: setup
 # The rows go to benchmarks/results, or where ARGS="--json FILE" says; ARGS=--go-on measures what a call had no time for.
 gpu-check:
 	@python=python3; $$python -c 'import torch' 2>/dev/null || { $(MAKE) --no-print-directory setup && python=$(BIN)/python; }; \
-	PYTHONPATH=src $$python benchmarks/gpu_check.py $(ARGS)
+	PYTHONPATH="src$${PYTHONPATH:+:$$PYTHONPATH}" $$python benchmarks/gpu_check.py $(ARGS)

@@ -31,7 +31,7 @@ from bertsmith.base import log
 from bertsmith.base.files import read_json
 from bertsmith.base.versions import git_state
 from bertsmith.bench.gpu.plan import TESTS, CheckSizes, check_parts
-from bertsmith.bench.gpu.rows import PASSED, Part, Rows, calls_of, in_order, is_right, measure_parts, tables
+from bertsmith.bench.gpu.rows import PASSED, Part, Rows, calls_of, in_order, is_right, is_whole, measure_parts, tables
 from bertsmith.bench.machine import machine
 from bertsmith.bench.process import NO_TIME, OutOfTime, last_line
 from bertsmith.bench.step.bench import about_steps
@@ -61,12 +61,17 @@ def main() -> int:
         help="only the rows in whose names one of these regular expressions is found, in this order",
     )
     parser.add_argument("--go-on", action="store_true", help="keep the rows that the file has, and measure the others")
+    parser.add_argument("--again", action="store_true", help="with --go-on, measure anew what --only chooses")
     parser.add_argument("--seconds", type=float, default=TOTAL_SECONDS, help="in which all must be done")
     parser.add_argument("--show", type=Path, help="print what a stored file has, and measure nothing")
     parser.add_argument("--tiny", action="store_true", help="every row at a tiny size, on a CPU too, without the tests")
     asked = parser.parse_args()
     if asked.tiny and not asked.json:
         parser.error("--tiny needs --json: its figures say nothing, and have no place among the results")
+    if asked.again and not (asked.go_on and asked.only != [""]):
+        parser.error("--again needs --go-on, for there is a row to measure anew, and --only, which says what rows")
+    if asked.go_on and asked.json and not asked.json.is_file():
+        parser.error(f"{asked.json} is not there, so --go-on has no rows to keep")
     has_gpu = torch.cuda.is_available()
     started = time.monotonic()
     command = f'make gpu-check ARGS="{shlex.join(sys.argv[1:])}"' if sys.argv[1:] else "make gpu-check"
@@ -82,8 +87,8 @@ def main() -> int:
         parts, run = check_parts(sizes, Path(made), rows, run_tests)
         parts = [part for part in parts if not asked.tiny or TESTS not in part.names]
         if not has_gpu and not asked.tiny:
-            if asked.go_on and not (asked.json and asked.json.is_file()):
-                parser.error("without a GPU, --go-on needs a file that is there after --json, and lists what it lacks")
+            if asked.go_on and not asked.json:
+                parser.error("without a GPU, --go-on needs a file after --json, and lists what it lacks")
             if asked.go_on:
                 take_rows(rows, read_json(asked.json))
             print("\n".join(would_do(parts, rows, asked.only)))
@@ -93,7 +98,7 @@ def main() -> int:
                 print(f"gpu-check: no row has a name with '{only}'", file=sys.stderr)
                 return 2
         if asked.go_on:
-            keep_rows(rows)
+            keep_rows(rows, asked.again)
         elif rows.to.is_file() and (count := len(read_json(rows.to)["rows"])):
             print(f"gpu-check: {rows.to} has {count} rows, which would be lost", file=sys.stderr)
             print("  fix:   --go-on keeps them; or name another file with --json, or remove this one", file=sys.stderr)
@@ -226,8 +231,8 @@ def beside_expected(made: Sequence[Mapping[str, Any]]) -> Table:
     return Table("Expected and measured", [*head, *(f"of {name}'s" for name in CARDS.values())], shown)
 
 
-def keep_rows(rows: Rows) -> None:
-    """Takes over the rows of the file. SystemExit for rows of another GPU or PyTorch."""
+def keep_rows(rows: Rows, again: bool) -> None:
+    """Takes over the rows of the file. SystemExit for rows of another GPU or PyTorch. again: of `Rows`."""
     if not rows.to.is_file():
         print(f"gpu-check: {rows.to} is not there, so all rows are measured")
         return
@@ -238,6 +243,7 @@ def keep_rows(rows: Rows) -> None:
                 f"{rows.to} has rows of {stored.get(name)}, not {rows.head[name]}: name another with --json"
             )
     take_rows(rows, stored)
+    rows.again = again
 
 
 def take_rows(rows: Rows, stored: Mapping[str, Any]) -> None:
@@ -245,6 +251,8 @@ def take_rows(rows: Rows, stored: Mapping[str, Any]) -> None:
     earlier = stored.get("calls") or [{"command": stored.get("command"), "machine": stored.get("machine")}]
     rows.made = [{"call": 1} | row for row in stored["rows"]]
     rows.tried = {each["case"]: each["why"] for each in stored.get("failed", []) if each["why"] != NO_TIME}
+    rows.tried |= {row["case"]: "tests failed" for row in rows.made if not is_right(row) and "ended" in row}
+    rows.tried |= {row["case"]: row["note"] for row in rows.made if not is_whole(row)}
     rows.call = len(earlier) + 1
     rows.head["calls"] = [*earlier, *rows.head["calls"]]
     rows.head["part_seconds"] = stored.get("part_seconds", [])
@@ -271,23 +279,40 @@ def keep_kernels() -> None:
         os.environ.setdefault(name, str(ROOT / ".cache" / "gpu-check" / folder))
 
 
-def run_tests(deadline: float) -> str:
-    """How the tests end in their time, such as "passed"; their output comes as it does. deadline: of
-    time.monotonic()."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TEST_PATHS]
+def run_tests(deadline: float) -> dict[str, Any]:
+    """How the tests "ended" in their time, such as "passed", and lines about those that failed; what they print comes
+    when they end. deadline: of time.monotonic()."""
+    command = [sys.executable, "-m", "pytest", "-v", "-rfE", "--tb=short", "-p", "no:cacheprovider", *TEST_PATHS]
     left = deadline - time.monotonic()
     seconds = max(0.0, min(TEST_SECONDS, left))
-    # A group of their own, so that nothing that they started goes on beside the measurements.
-    with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
-        try:
-            return PASSED if process.wait(seconds) == 0 else "FAILED"
-        except subprocess.TimeoutExpired:
-            if left < TEST_SECONDS:
-                raise OutOfTime from None  # the next call has the time for them
-            return f"NOT DONE after {seconds:.0f} s"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+    began, wide = time.monotonic(), os.environ | {"COLUMNS": "300"}
+    with tempfile.TemporaryFile("w+") as printed:
+        # A group of their own, so that nothing that they started goes on beside the measurements.
+        with subprocess.Popen(
+            command, cwd=ROOT, start_new_session=True, stdout=printed, stderr=subprocess.STDOUT, env=wide
+        ) as process:
+            try:
+                ended = PASSED if process.wait(seconds) == 0 else "FAILED"
+            except subprocess.TimeoutExpired:
+                if left < TEST_SECONDS:
+                    raise OutOfTime from None  # the next call has the time for them
+                ended = f"NOT DONE after {seconds:.0f} s"
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        printed.seek(0)
+        lines = printed.read().splitlines()
+    print("\n".join(lines))
+    return {"ended": ended, "seconds": time.monotonic() - began, "failed": failing(lines, ended)}
+
+
+def failing(lines: Sequence[str], ended: str) -> list[str]:
+    """What pytest printed of tests that failed: its summary, or without one a line each and the one under way."""
+    summary = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    if ended == PASSED or summary:
+        return summary
+    alone = [line for line in lines if re.search(r"::.* (FAILED|ERROR)\b", line)]
+    return alone + [line for line in lines[-1:] if "::" in line and line not in alone]
 
 
 def file_name(gpu: str) -> str:

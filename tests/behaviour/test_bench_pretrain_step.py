@@ -101,6 +101,16 @@ def test_what_there_is_no_time_for_is_named(tmp_path):
         report(run, "a command", {}, "made up")
 
 
+def test_what_ends_a_process_after_one_set_costs_no_other_set_its_row(tmp_path):
+    """Steps over loaded batches, of which there cannot be less than none."""
+    plan = gpu_plan(GpuSizes("cpu", ("tiny",), (128,), 512, 1, 0.1, compiled=False, loaded_steps=-1), {}).alone()
+    run = StepRun(replace(plan, matches=plan.matches[:1]), tmp_path, float("inf"))
+    run.meet(run.plan.matches)
+    assert [result.case for result in run.results] == [plan.matches[0].case(name) for name in plan.matches[0].sets]
+    assert len(run.results) == 2
+    assert all("data wait" in result.race.failed for result in run.results)
+
+
 def test_without_a_peer_every_side_of_ours_is_measured_once():
     plan = cpu_plan(CpuSizes("tiny", 2, 0.1), {}, 600).alone()
     assert all(match.peer is None for match in plan.matches)

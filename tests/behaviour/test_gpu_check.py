@@ -51,7 +51,9 @@ SECONDS = 40.0
 def made_parts(*measures: Callable[[Rows, str, float], None]) -> Callable[..., Any]:
     """What takes the place of `check_parts`: a part for each measurement, whose row has its name."""
 
-    def parts(sizes: CheckSizes, folder: Path, rows: Rows, tests: Callable[[float], str]) -> tuple[list[Part], StepRun]:
+    def parts(
+        sizes: CheckSizes, folder: Path, rows: Rows, tests: Callable[[float], dict[str, Any]]
+    ) -> tuple[list[Part], StepRun]:
         def part(measure: Callable[[Rows, str, float], None]) -> Part:
             name = measure.__name__
             return Part((name,), lambda names, deadline: measure(rows, name, deadline), table, SECONDS)
@@ -262,7 +264,7 @@ def test_what_was_wrong_is_measured_again_and_what_failed_comes_last(
         again = ["--go-on"] if to.is_file() else []
         monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), *again, *more])
         assert check.main() == status
-    assert measured == ["broken", "inexact", "tests", "broken", "inexact", "tests", "broken"]
+    assert measured == ["broken", "inexact", "tests", "broken", "inexact", "broken", "tests"]
     kept = json.loads(to.read_text())
     assert [(row["case"], row["call"]) for row in kept["rows"]] == [("inexact", 3), ("tests", 3)]
     assert kept["failed"] == [{"case": "broken", "why": "no such kernel"}], "though the last call did not try it"
@@ -364,18 +366,84 @@ def test_tests_that_hang_are_ended_with_all_that_they_started(
 ) -> None:
     hanging = tmp_path / "hanging"
     hanging.write_text(
-        f"#!/bin/sh\nsleep 600 &\necho $! > {tmp_path}/pid.part\nmv {tmp_path}/pid.part {tmp_path}/pid\nwait\n"
+        f"#!/bin/sh\nsleep 600 &\necho $! > {tmp_path}/pid.part\nmv {tmp_path}/pid.part {tmp_path}/pid\n"
+        "echo tests/a.py::one PASSED\necho tests/a.py::two FAILED\nprintf tests/a.py::three\nwait\n"
     )
     hanging.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(hanging))
     monkeypatch.setattr(check, "TEST_SECONDS", 5.0)
-    assert check.run_tests(float("inf")) == "NOT DONE after 5 s"
+    found = check.run_tests(float("inf"))
+    assert found["ended"] == "NOT DONE after 5 s"
+    assert found["failed"] == ["tests/a.py::two FAILED", "tests/a.py::three"], "and the one under way"
     with pytest.raises(OutOfTime):
         check.run_tests(0.0)
     started, end = int((tmp_path / "pid").read_text()), time.monotonic() + 120
     while is_alive(started):
         assert time.monotonic() < end, "it outlived the tests"
         time.sleep(0.05)
+
+
+def test_tests_that_fail_are_in_their_row_by_name(
+    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    monkeypatch.setattr(check, "TEST_PATHS", ("tests",))
+    (folder / "test_right.py").write_text("def test_right():\n    pass\n")
+    assert check.run_tests(float("inf")) | {"seconds": 0} == {"ended": "passed", "seconds": 0, "failed": []}
+    (folder / "test_wrong.py").write_text("def test_wrong():\n    assert 1 == 2, 'a reason'\n")
+    found = check.run_tests(float("inf"))
+    assert found["ended"] == "FAILED"
+    (line,) = found["failed"]
+    assert line.startswith("FAILED tests/test_wrong.py::test_wrong - AssertionError: a reason")
+    assert "test_right" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--go-on"], "is not there, so --go-on has no rows to keep"),
+        (["--again", "--only", "fine"], "--again needs --go-on"),
+        (["--go-on", "--again"], "and --only, which says what rows"),
+    ],
+)
+def test_what_is_asked_for_without_its_rows_is_refused(
+    check: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    said: str,
+) -> None:
+    monkeypatch.setattr(check, "check_parts", made_parts(fine))
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(tmp_path / "rows.json"), *more])
+    with pytest.raises(SystemExit) as ended:
+        check.main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_chosen_rows_are_measured_anew_and_those_told_in_part(
+    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, measured = tmp_path / "rows.json", []
+
+    def whole(rows: Rows, name: str, deadline: float) -> None:
+        measured.append(name)
+        fine(rows, name, deadline)
+
+    def in_part(rows: Rows, name: str, deadline: float) -> None:
+        measured.append(name)
+        rows.add({"case": name, "figure": 1.0, "note": "the GPU's time: no time was left" if len(measured) < 3 else ""})
+
+    monkeypatch.setattr(check, "check_parts", made_parts(in_part, whole))
+    for more in ([], ["--go-on"], ["--go-on", "--again", "--only", "wh"], ["--go-on"]):
+        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), *more])
+        assert check.main() == 0
+    assert measured == ["in_part", "whole", "in_part", "whole"]
+    assert [(row["case"], row["call"]) for row in json.loads(to.read_text())["rows"]] == [("in_part", 2), ("whole", 3)]
 
 
 def is_alive(pid: int) -> bool:

@@ -69,22 +69,31 @@ class Child:
         are written over. environment: added to that of this process. deadline: of time.monotonic()."""
         folder.mkdir(parents=True, exist_ok=True)
         self.module, self._deadline = module, deadline
-        self._log = folder / "output.log"
-        spec_path = folder / "spec.json"
-        spec_path.write_text(json.dumps(spec, default=str), encoding="utf-8")
+        self._log, self._spec = folder / "output.log", folder / "spec.json"
+        self._spec.write_text(json.dumps(spec, default=str), encoding="utf-8")
+        self._environment = {**os.environ, **_OFFLINE, **(environment or {})}
+        self._start()
+
+    def _start(self) -> None:
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(spec_path)],
+                [sys.executable, "-m", self.module, str(self._spec)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 bufsize=0,
-                env={**os.environ, **_OFFLINE, **(environment or {})},
+                env=self._environment,
                 start_new_session=True,
             )
         self.pid = self._process.pid
         self._rest = b""
         self._ready: Answer = {}
+
+    def start_again(self) -> None:
+        """Starts it anew if it was ready and ended since, so that what ended it ends no later question."""
+        if self._ready and "failed" not in self._ready and not self.is_alive:
+            self.close()
+            self._start()
 
     @property
     def is_alive(self) -> bool:

@@ -66,7 +66,7 @@ def test_a_rung_that_is_among_the_steps_is_not_measured_again(tmp_path: Path, mo
     climbed: list[str] = []
     monkeypatch.setattr(StepRun, "climb", lambda self, rung: climbed.append(rung.what))
     rows = Rows(tmp_path / "rows.json", {}, {}, call=2)
-    parts, run = check_parts(CheckSizes.tiny_on("cpu"), tmp_path, rows, lambda deadline: "passed")
+    parts, run = check_parts(CheckSizes.tiny_on("cpu"), tmp_path, rows, lambda deadline: {"ended": "passed"})
     last = run.plan.ladder[-1]
     (part,) = [part for part in parts if part.names == (f"{LADDER} {last.what}",)]
     (same,) = [match.case(last.set) for match in run.plan.matches if match.ours == last.side and last.set in match.sets]

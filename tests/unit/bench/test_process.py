@@ -120,6 +120,30 @@ def test_a_side_that_ends_by_itself_is_quoted(tmp_path, places, fails, said):
     assert raised.value.where == "odd_side"
 
 
+def test_what_ended_after_it_was_ready_can_start_again(tmp_path, places):
+    with child(tmp_path, places) as side:
+        first = side.ready()["pid"]
+        side.start_again()
+        assert side.pid == first, "it is there"
+        with pytest.raises(BertsmithError, match="last words"):
+            side.ask("exit")
+        side.start_again()
+        assert side.ask("echo") == {"do": "echo"}
+        assert side.ready()["pid"] == side.pid != first
+    assert is_gone(side.pid)
+
+
+def test_what_never_was_ready_does_not_start_again(tmp_path, places):
+    with child(tmp_path, places, "here") as side:
+        for _ in range(2):
+            with pytest.raises(SideFailed, match="not on a Tuesday"):
+                side.ready()
+            assert is_gone(side.pid)
+            first = side.pid
+            side.start_again()
+            assert side.pid == first
+
+
 def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(tmp_path, places):
     deadline = time.monotonic() + 3600
     with child(tmp_path, places, deadline=deadline) as side:

@@ -47,10 +47,10 @@ class CheckSizes:
 
 
 def check_parts(
-    sizes: CheckSizes, folder: Path, rows: Rows, tests: Callable[[float], str]
+    sizes: CheckSizes, folder: Path, rows: Rows, tests: Callable[[float], dict[str, Any]]
 ) -> tuple[list[Part], StepRun]:
     """All parts in their order, and what runs the steps among them. folder: for what is made on the way. tests: how
-    they end by a deadline of time.monotonic(), such as "passed"."""
+    they end by a deadline of time.monotonic(): {"ended": "passed", "failed": lines about those that failed}."""
     plan = gpu_plan(sizes.step, {})
     sets, small = small_matches(sizes.step)
     run = StepRun(
@@ -106,12 +106,14 @@ def ladder(found: Sequence[dict[str, Any]], names: Sequence[str], model: str) ->
 TESTS = "tests: those that need a GPU"
 
 
-def _tests(tests: Callable[[float], str], rows: Rows) -> Part:
+def _tests(tests: Callable[[float], dict[str, Any]], rows: Rows) -> Part:
     def measure(names: Sequence[str], deadline: float) -> None:
-        rows.add({"case": TESTS, "ended": tests(deadline)})
+        rows.add({"case": TESTS, **tests(deadline)})
 
     def table(found: Sequence[dict[str, Any]]) -> Table:
-        return Table("Tests", ["", "ended"], [[row["case"].partition(": ")[2], row["ended"]] for row in found])
+        shown = [[TESTS.partition(": ")[2], row["ended"]] for row in found]
+        shown += [["", line] for row in found for line in row.get("failed", ())]
+        return Table("Tests", ["", "ended"], shown)
 
     return Part((TESTS,), measure, table, 180.0)
 

@@ -15,8 +15,6 @@ from bertsmith.base.log import warn
 from bertsmith.bench.process import NO_TIME, OutOfTime
 from bertsmith.bench.table import Table
 
-TOTAL_SECONDS = 540.0
-"""Of a call, from its start to its end."""
 _PATIENCE, _LEAST_SECONDS = 2.5, 60.0
 """Times the seconds that a part is expected to take, and the least, after which it is ended: one that hangs leaves time
 for the others."""
@@ -27,7 +25,8 @@ class Rows:
     """What a check found so far, which the file `to` holds at any time. head: what stands before the rows. machine: it
     grows with what is known of it. expected: what the row of a name is to show, before it is measured. failed: why
     there is no row, by name. call: the number of this call among those that made the file, from 1. tried: what failed
-    in earlier calls, and why, unless it was for lack of time."""
+    in earlier calls, and why, unless it was for lack of time; it comes last. again: whether rows of earlier calls are
+    measured anew."""
 
     to: Path
     head: dict[str, Any]
@@ -37,6 +36,7 @@ class Rows:
     failed: dict[str, str] = field(default_factory=dict)
     call: int = 1
     tried: dict[str, str] = field(default_factory=dict)
+    again: bool = False
 
     def add(self, row: dict[str, Any]) -> None:
         """Keeps a row, whose name is its "case", with the number of its call and what was expected of it, in the place
@@ -61,9 +61,10 @@ class Rows:
         write_json(self.to, {**self.head, "machine": self.machine, "rows": self.made, "failed": failed})
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Those that were neither made nor failed, or came out wrong in an earlier call; what failed then stands
-        last."""
-        right = {row["case"] for row in self.made if is_right(row) or row["call"] == self.call}
+        """Those that were neither made nor failed, or came out wrong or in part in an earlier call; what failed then
+        stands last."""
+        done = [row for row in self.made if is_right(row) and is_whole(row) and not self.again]
+        right = {row["case"] for row in (*done, *(row for row in self.made if row["call"] == self.call))}
         left = [name for name in names if name not in right and name not in self.failed]
         return sorted(left, key=self.tried.__contains__)
 
@@ -84,6 +85,11 @@ PASSED = "passed"
 def is_right(row: Mapping[str, Any]) -> bool:
     """Whether tests passed, and a kernel was exact; other rows cannot be wrong."""
     return bool(row.get("within", True)) and row.get("ended", PASSED) == PASSED
+
+
+def is_whole(row: Mapping[str, Any]) -> bool:
+    """Whether there was time for all that a row tells."""
+    return NO_TIME not in row.get("note", "")
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,7 @@ def in_order(parts: Sequence[Part], rows: Rows) -> list[Part]:
     return sorted(parts, key=lambda part: set(rows.missing(part.names)) <= rows.tried.keys())
 
 
-def calls_of(parts: Sequence[Part], total: float = TOTAL_SECONDS) -> list[list[Part]]:
+def calls_of(parts: Sequence[Part], total: float) -> list[list[Part]]:
     """The parts as calls of `total` seconds reach them, by what they are expected to take."""
     calls: list[list[Part]] = [[]]
     for part in parts:

@@ -81,6 +81,7 @@ class StepRun:
 
     def _race(self, match: Match, ours: Child, peer: Child | None, name: str) -> None:
         say(f"measuring {match.case(name)}")
+        ours.start_again()
         self._measure_peak(ours, match.ours, name)
         failed = ""
         if peer is not None:
@@ -125,6 +126,7 @@ class StepRun:
 
     def _alone(self, case: str, side: StepSide, process: Child, name: str) -> Result:
         say(f"measuring {case}")
+        process.start_again()
         self._measure_peak(process, side, name)
         found = race(process, None, name, self.plan.passes, self.plan.seconds / 2)
         return self._result(case, side, name, found, process)
