@@ -23,7 +23,6 @@ from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.step import train_step
 from made_gpu_runs import RECIPE, ran_without_waits, stored_corpus
 from made_pretraining import fresh_model
-from made_runs import figures
 from made_shards import SPECIAL, make_source
 
 MASKING = MaskingSettings()
@@ -60,6 +59,20 @@ def take(model, optimizer, step, device, compiled):
     return train_step(Pretraining(model, device), optimizer, step.micro_batches, step.counts, device, compiled)
 
 
+def weights(model):
+    return torch.cat([each.detach().flatten() for each in model.parameters()])
+
+
+def gradients(model):
+    return torch.cat([each.grad.flatten() for each in model.parameters()])
+
+
+def assert_close(found, expected, close):
+    """A rate of 0.001 moves weights by so little that their own norm would hide a move in the wrong direction: what is
+    compared are gradients, or what was added to weights."""
+    assert (found - expected).norm() < close * expected.norm()
+
+
 @pytest.mark.parametrize(("compute", "close"), [(None, 1e-4), (torch.bfloat16, 3e-2)], ids=["fp32", "bf16"])
 def test_it_equals_the_eager_step(cuda, compute, close):
     (model, optimizer), (other, other_optimizer) = made(cuda, compute), made(cuda, compute)
@@ -70,8 +83,9 @@ def test_it_equals_the_eager_step(cuda, compute, close):
     assert float(ours.figures[0]) == pytest.approx(float(theirs.figures[0]), rel=close / 10)
     assert float(ours.figures[1]) == float(theirs.figures[1])
     assert float(optimizer.gradient_norm) == pytest.approx(float(other_optimizer.gradient_norm), rel=close)
-    one, two = (torch.cat([each.detach().flatten() for each in of.parameters()]) for of in (model, other))
-    assert (one - two).norm() < close * two.norm()
+    assert_close(gradients(model), gradients(other), close)
+    start = weights(made(cuda, compute)[0])
+    assert_close(weights(model) - start, weights(other) - start, 5 * close)
 
 
 @pytest.mark.parametrize(("compute", "close"), [(None, 1e-4), (torch.bfloat16, 1e-2)], ids=["fp32", "bf16"])
@@ -84,15 +98,16 @@ def test_micro_batches_as_cuda_graphs_are_those_of_single_launches(cuda, compute
     for graphs in ("false", "true"):
         model, optimizer = made(cuda, compute, dropout)
         step_of = CompiledStep(model, cuda, graphs=graphs)
-        sums = []
+        sums, start = [], weights(model)
         for step in steps:
             torch.manual_seed(step.number)
             sums.append(take(model, optimizer, step, cuda, step_of).figures)
-        found.append((torch.stack(sums), torch.cat([each.detach().flatten() for each in model.parameters()])))
+        found.append((torch.stack(sums), gradients(model), weights(model) - start))
     assert [each.refused for each in step_of._captured.values()] == [""]
-    (figures, weights), (expected, single) = found[::-1]
+    (figures, *moved), (expected, *single) = found[::-1]
     torch.testing.assert_close(figures, expected, rtol=close, atol=close)
-    assert (weights - single).norm() < close * single.norm()
+    for ours, theirs in zip(moved, single, strict=True):
+        assert_close(ours, theirs, 5 * close)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -129,8 +144,8 @@ def test_checkpointing_drops_the_same_places_again(cuda, compute, close):
         model.encoder.gradient_checkpointing = checkpointing
         torch.manual_seed(7)
         take(model, optimizer, step, cuda, CompiledStep(model, cuda))
-        found.append(torch.cat([each.grad.flatten() for each in model.parameters()]))
-    assert (found[0] - found[1]).norm() < close * found[0].norm()
+        found.append(gradients(model))
+    assert_close(found[1], found[0], close)
 
 
 def test_the_same_step_twice_gives_the_same_bits(cuda):
@@ -149,10 +164,11 @@ def test_a_whole_run_learns_and_goes_on(tmp_path):
     corpus = stored_corpus(tmp_path)
     run = pretrain(RECIPE, corpus, tmp_path / "run")
     losses = [record["masked_loss"] for record in run.metrics("train")]
-    assert losses[29] < losses[0]
+    assert losses[29] < losses[0] - 0.05
     assert json.loads((run.model / "config.json").read_text())["hidden_size"] == 32
     eager = pretrain(replace(RECIPE, compile="false"), corpus, tmp_path / "eager")
-    assert figures(eager)[0] == pytest.approx(figures(run)[0], rel=2e-2)
+    # Other numbers drop, but the instances are the same: a third of what is learned.
+    assert [record["masked_loss"] for record in eager.metrics("train")] == pytest.approx(losses, abs=0.03)
 
 
 @pytest.mark.parametrize("compiled", ["true", "false"])

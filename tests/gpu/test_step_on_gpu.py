@@ -50,7 +50,7 @@ def test_fp32_gradients_equal_those_of_the_cpu(cuda, on_cpu):
 
 
 def test_bf16_gradients_are_near_those_of_fp32(cuda, on_cpu):
-    """This is flash attention where the card has it, and blocks elsewhere."""
+    """Attention is the back-end that the GPU takes, as docs/attention.md has them."""
     loss, gradients = gradients_on(cuda, torch.bfloat16)
     assert loss == pytest.approx(on_cpu[0], rel=1e-2)
     assert distance(gradients, on_cpu[1]) < 0.1
