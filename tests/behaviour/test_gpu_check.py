@@ -2,70 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.bench.gpu import rows as gpu_rows
-from bertsmith.bench.gpu.plan import CheckSizes, check_parts
-from bertsmith.bench.gpu.rows import Part, Rows
+from bertsmith.bench.gpu.rows import Rows
 from bertsmith.bench.process import OutOfTime
-from bertsmith.bench.step.run import StepRun
-from bertsmith.bench.table import Table
+from made_gpu_checks import SECONDS, fine, found_check, made_parts
 
 
 @pytest.fixture
 def check(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, which finds a GPU."""
-    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
-    spec = importlib.util.spec_from_file_location("gpu_check", repository / "benchmarks" / "gpu_check.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A GPU 80GB")
-    monkeypatch.setattr(module.log, "configure", lambda: None)
-    return module
-
-
-def table(rows: Sequence[dict[str, Any]]) -> Table:
-    return Table("Some rows", ["", "figure"], [[row["case"], str(row["figure"])] for row in rows])
-
-
-SECONDS = 40.0
-"""That each of these parts is expected to take."""
-
-
-def made_parts(*measures: Callable[[Rows, str, float], None]) -> Callable[..., Any]:
-    """What takes the place of `check_parts`: a part for each measurement, whose row has its name."""
-
-    def parts(
-        sizes: CheckSizes, folder: Path, rows: Rows, tests: Callable[[float], dict[str, Any]]
-    ) -> tuple[list[Part], StepRun]:
-        def part(measure: Callable[[Rows, str, float], None]) -> Part:
-            name = measure.__name__
-            return Part((name,), lambda names, deadline: measure(rows, name, deadline), table, SECONDS)
-
-        _, run = check_parts(CheckSizes.tiny_on("cpu"), folder, rows, tests)
-        return [part(measure) for measure in measures], run
-
-    return parts
-
-
-def fine(rows: Rows, name: str, deadline: float) -> None:
-    rows.add({"case": name, "figure": 1.0})
+    return found_check(repository, monkeypatch)
 
 
 def test_without_a_gpu_it_lists_every_row_with_its_call_its_seconds_and_what_is_expected(repository: Path) -> None:
@@ -112,19 +70,6 @@ def test_without_a_gpu_it_lists_every_row_with_its_call_its_seconds_and_what_is_
     without = [line for line in lines if line.strip().startswith(counted) and "transformers" not in line]
     assert all("(expected:" in line for line in without)
     assert any("tests/gpu/test_attention_on_gpu.py: Every attention back-end on a card" in line for line in lines)
-
-
-def test_without_a_gpu_it_lists_the_rows_that_a_file_lacks(
-    check: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    stored = repository / "benchmarks" / "results" / "nvidia-h200.json"
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--go-on", "--json", str(stored)])
-    assert check.main() == 0
-    listed = {line.strip().partition(" (expected")[0] for line in capsys.readouterr().out.splitlines()}
-    there = {row["case"] for row in json.loads(stored.read_text())["rows"]}
-    assert "ladder: fp32, padded" in listed - there
-    assert not listed & there
 
 
 def test_a_row_that_fails_is_named_and_those_before_it_are_in_the_file_already(
@@ -205,69 +150,6 @@ def test_rows_stand_beside_what_was_expected_of_them(
         "0.25x",
     ]
     assert json.loads(to.read_text())["rows"][1]["expected"] == expected
-
-
-def test_a_call_goes_on_where_the_one_before_ended(
-    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    to, measured = tmp_path / "rows.json", []
-
-    def first(rows: Rows, name: str, deadline: float) -> None:
-        measured.append(name)
-        fine(rows, name, deadline)
-
-    def second(rows: Rows, name: str, deadline: float) -> None:
-        measured.append(name)
-        if len(measured) < 3:
-            raise OutOfTime
-        fine(rows, name, deadline)
-
-    monkeypatch.setattr(check, "check_parts", made_parts(first, second))
-    for more in ([], ["--go-on"]):
-        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), *more])
-        assert check.main() == 0
-    assert measured == ["first", "second", "second"]
-    kept = json.loads(to.read_text())
-    assert [(row["case"], row["call"]) for row in kept["rows"]] == [("first", 1), ("second", 2)]
-    assert kept["failed"] == []
-    assert [call["command"].partition("--json")[0] for call in kept["calls"]] == ['make gpu-check ARGS="'] * 2
-    assert [part["first"] for part in kept["part_seconds"]] == ["first", "second", "second"]
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to)])
-    assert check.main() == 2, "rows that were measured are not thrown away"
-    assert "has 2 rows, which would be lost" in capsys.readouterr().err
-    assert json.loads(to.read_text()) == kept
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), "--go-on"])
-    to.write_text(json.dumps({**kept, "gpu": "another"}))
-    with pytest.raises(SystemExit, match="rows of another, not A GPU 80GB"):
-        check.main()
-
-
-def test_what_was_wrong_is_measured_again_and_what_failed_comes_last(
-    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    to, measured = tmp_path / "rows.json", []
-
-    def broken(rows: Rows, name: str, deadline: float) -> None:
-        measured.append(name)
-        raise BertsmithError("no such kernel")
-
-    def inexact(rows: Rows, name: str, deadline: float) -> None:
-        measured.append(name)
-        rows.add({"case": name, "figure": 1.0, "within": len(measured) > 3})
-
-    def tests(rows: Rows, name: str, deadline: float) -> None:
-        measured.append(name)
-        rows.add({"case": name, "figure": 0.0, "ended": "passed" if len(measured) > 3 else "FAILED"})
-
-    monkeypatch.setattr(check, "check_parts", made_parts(broken, inexact, tests))
-    for status, more in ((1, []), (1, ["--only", "broken"]), (0, []), (0, ["--only", "tests"])):
-        again = ["--go-on"] if to.is_file() else []
-        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), *again, *more])
-        assert check.main() == status
-    assert measured == ["broken", "inexact", "tests", "broken", "inexact", "broken", "tests"]
-    kept = json.loads(to.read_text())
-    assert [(row["case"], row["call"]) for row in kept["rows"]] == [("inexact", 3), ("tests", 3)]
-    assert kept["failed"] == [{"case": "broken", "why": "no such kernel"}], "though the last call did not try it"
 
 
 def test_a_tiny_check_has_no_place_among_the_results(check: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,68 +282,9 @@ def test_tests_that_fail_are_in_their_row_by_name(
     assert "test_right" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--go-on"], "is not there, so --go-on has no rows to keep"),
-        (["--again", "--only", "fine"], "--again needs --go-on"),
-        (["--go-on", "--again"], "and --only, which says what rows"),
-    ],
-)
-def test_what_is_asked_for_without_its_rows_is_refused(
-    check: ModuleType,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    more: list[str],
-    said: str,
-) -> None:
-    monkeypatch.setattr(check, "check_parts", made_parts(fine))
-    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(tmp_path / "rows.json"), *more])
-    with pytest.raises(SystemExit) as ended:
-        check.main()
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-def test_chosen_rows_are_measured_anew_and_those_told_in_part(
-    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    to, measured = tmp_path / "rows.json", []
-
-    def whole(rows: Rows, name: str, deadline: float) -> None:
-        measured.append(name)
-        fine(rows, name, deadline)
-
-    def in_part(rows: Rows, name: str, deadline: float) -> None:
-        measured.append(name)
-        rows.add({"case": name, "figure": 1.0, "note": "the GPU's time: no time was left" if len(measured) < 3 else ""})
-
-    monkeypatch.setattr(check, "check_parts", made_parts(in_part, whole))
-    for more in ([], ["--go-on"], ["--go-on", "--again", "--only", "wh"], ["--go-on"]):
-        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), *more])
-        assert check.main() == 0
-    assert measured == ["in_part", "whole", "in_part", "whole"]
-    assert [(row["case"], row["call"]) for row in json.loads(to.read_text())["rows"]] == [("in_part", 2), ("whole", 3)]
-
-
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def test_kernels_are_kept_between_calls_where_nobody_says_otherwise(
-    check: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
-    check.keep_kernels()
-    kept = os.environ["TORCHINDUCTOR_CACHE_DIR"]
-    assert Path(kept).is_relative_to(repository)
-    ignored = subprocess.run(["git", "check-ignore", "-q", kept], cwd=repository, check=False).returncode
-    assert ignored == 0 or not (repository / ".git").exists()
-    assert os.environ["TRITON_CACHE_DIR"] == "elsewhere"

@@ -26,6 +26,6 @@ def test_the_tables_are_those_of_the_stored_rows(command: str, tmp_path: Path) -
     tables = tables[1:] if "--show" in command else tables  # the command and the machine come before
     found = [part for part in tables if shown(part)]
     if "first" in command:
-        assert {part.partition("\n")[0] for part in found} == {"A pre-training step", INFERENCE}
+        assert {part.partition("\n")[0] for part in found} >= {"A pre-training step", INFERENCE}
     else:
         assert found == tables

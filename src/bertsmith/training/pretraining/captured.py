@@ -26,7 +26,7 @@ Run = Callable[[Tensor], tuple[Tensor, Tensor]]
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Records what some work launches, without running it, and gives what runs that again."""
 HOST_SECONDS_A_LAYER = 7.5e-4
-"""What the host needs for one more compiled block, forward and backward: 56 launches and two calls of a graph
+"""What the host needs for one more compiled block, forward and backward: 53 launches and two calls of a graph
 (`benchmarks/gpu_expected.py`, decision 019). Embeddings and heads together take as long as two blocks."""
 _PRODUCT_SHARE = 0.65
 _CLOSE = {torch.bfloat16: 1e-2}

@@ -1,0 +1,159 @@
+"""A later call of `make gpu-check`: what it keeps, what it measures again, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.bench.gpu.rows import Rows
+from bertsmith.bench.process import OutOfTime
+from made_gpu_checks import fine, found_check, made_parts
+
+
+@pytest.fixture
+def check(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script, which finds a GPU."""
+    return found_check(repository, monkeypatch)
+
+
+def test_without_a_gpu_it_lists_the_rows_that_a_file_lacks(
+    check: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    stored = repository / "benchmarks" / "results" / "nvidia-h200.json"
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--go-on", "--json", str(stored)])
+    assert check.main() == 0
+    listed = {line.strip().partition(" (expected")[0] for line in capsys.readouterr().out.splitlines()}
+    there = {row["case"] for row in json.loads(stored.read_text())["rows"]}
+    assert "ladder: fp32, padded" in listed - there
+    assert not listed & there
+
+
+def test_a_call_goes_on_where_the_one_before_ended(
+    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to, measured = tmp_path / "rows.json", []
+
+    def first(rows: Rows, name: str, deadline: float) -> None:
+        measured.append(name)
+        fine(rows, name, deadline)
+
+    def second(rows: Rows, name: str, deadline: float) -> None:
+        measured.append(name)
+        if len(measured) < 3:
+            raise OutOfTime
+        fine(rows, name, deadline)
+
+    monkeypatch.setattr(check, "check_parts", made_parts(first, second))
+    for more in ([], ["--go-on"]):
+        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), *more])
+        assert check.main() == 0
+    assert measured == ["first", "second", "second"]
+    kept = json.loads(to.read_text())
+    assert [(row["case"], row["call"]) for row in kept["rows"]] == [("first", 1), ("second", 2)]
+    assert kept["failed"] == []
+    assert [call["command"].partition("--json")[0] for call in kept["calls"]] == ['make gpu-check ARGS="'] * 2
+    assert [part["first"] for part in kept["part_seconds"]] == ["first", "second", "second"]
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to)])
+    assert check.main() == 2, "rows that were measured are not thrown away"
+    assert "has 2 rows, which would be lost" in capsys.readouterr().err
+    assert json.loads(to.read_text()) == kept
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), "--go-on"])
+    to.write_text(json.dumps({**kept, "gpu": "another"}))
+    with pytest.raises(SystemExit, match="rows of another, not A GPU 80GB"):
+        check.main()
+
+
+def test_what_was_wrong_is_measured_again_and_what_failed_comes_last(
+    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, measured = tmp_path / "rows.json", []
+
+    def broken(rows: Rows, name: str, deadline: float) -> None:
+        measured.append(name)
+        raise BertsmithError("no such kernel")
+
+    def inexact(rows: Rows, name: str, deadline: float) -> None:
+        measured.append(name)
+        rows.add({"case": name, "figure": 1.0, "within": len(measured) > 3})
+
+    def tests(rows: Rows, name: str, deadline: float) -> None:
+        measured.append(name)
+        rows.add({"case": name, "figure": 0.0, "ended": "passed" if len(measured) > 3 else "FAILED"})
+
+    monkeypatch.setattr(check, "check_parts", made_parts(broken, inexact, tests))
+    for status, more in ((1, []), (1, ["--only", "broken"]), (0, []), (0, ["--only", "tests"])):
+        again = ["--go-on"] if to.is_file() else []
+        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), *again, *more])
+        assert check.main() == status
+    assert measured == ["broken", "inexact", "tests", "broken", "inexact", "broken", "tests"]
+    kept = json.loads(to.read_text())
+    assert [(row["case"], row["call"]) for row in kept["rows"]] == [("inexact", 3), ("tests", 3)]
+    assert kept["failed"] == [{"case": "broken", "why": "no such kernel"}], "though the last call did not try it"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--go-on"], "is not there, so --go-on has no rows to keep"),
+        (["--again", "--only", "fine"], "--again needs --go-on"),
+        (["--go-on", "--again"], "and --only, which says what rows"),
+    ],
+)
+def test_what_is_asked_for_without_its_rows_is_refused(
+    check: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    said: str,
+) -> None:
+    monkeypatch.setattr(check, "check_parts", made_parts(fine))
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(tmp_path / "rows.json"), *more])
+    with pytest.raises(SystemExit) as ended:
+        check.main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_chosen_rows_are_measured_anew_and_those_told_in_part(
+    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, measured = tmp_path / "rows.json", []
+
+    def whole(rows: Rows, name: str, deadline: float) -> None:
+        measured.append(name)
+        fine(rows, name, deadline)
+
+    def in_part(rows: Rows, name: str, deadline: float) -> None:
+        measured.append(name)
+        rows.add({"case": name, "figure": 1.0, "note": "the GPU's time: no time was left" if len(measured) < 3 else ""})
+
+    monkeypatch.setattr(check, "check_parts", made_parts(in_part, whole))
+    for more in ([], ["--go-on"], ["--go-on", "--again", "--only", "wh"], ["--go-on"]):
+        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--json", str(to), *more])
+        assert check.main() == 0
+    assert measured == ["in_part", "whole", "in_part", "whole"]
+    assert [(row["case"], row["call"]) for row in json.loads(to.read_text())["rows"]] == [("in_part", 2), ("whole", 3)]
+
+
+def test_kernels_are_kept_between_calls_where_nobody_says_otherwise(
+    check: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
+    check.keep_kernels()
+    kept = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    assert Path(kept).is_relative_to(repository)
+    ignored = subprocess.run(["git", "check-ignore", "-q", kept], cwd=repository, check=False).returncode
+    assert ignored == 0 or not (repository / ".git").exists()
+    assert os.environ["TRITON_CACHE_DIR"] == "elsewhere"
