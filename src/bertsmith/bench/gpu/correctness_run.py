@@ -161,7 +161,8 @@ class Worker:
             return run(x, given, linear, norm, dropout)
 
         nothing, one = torch.zeros(hidden), torch.ones(hidden)
-        shown, _ = added(torch.zeros_like(wide, requires_grad=True), narrow, torch.zeros(hidden, hidden), one, one, nothing)
+        giving_one = torch.zeros(hidden, hidden), one, one, nothing
+        shown, _ = added(torch.zeros_like(wide, requires_grad=True), narrow, *giving_one)
         mask = shown > 0
         rate = dropout if self._compiled or self._device.type != "cpu" else threshold_of(dropout) / 65536
         outs = added(wide, narrow, *values)

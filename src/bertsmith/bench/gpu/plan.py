@@ -20,7 +20,7 @@ from bertsmith.bench.gpu.products import products_part
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.gpu.update import update_parts
 from bertsmith.bench.step.plan import GpuSizes, Match, Rung, gpu_plan, small_matches
-from bertsmith.bench.step.results import ladder_table, steps_table
+from bertsmith.bench.step.results import ladder_table, steps_table, with_gains
 from bertsmith.bench.step.run import LADDER, StepRun
 from bertsmith.bench.table import Table
 
@@ -88,19 +88,8 @@ def check_parts(
 
 
 def ladder(found: Sequence[dict[str, Any]], names: Sequence[str], model: str) -> Table:
-    """The rungs from the bottom, which calls may have measured in any order; a gain over one that is missing is not
-    known. names: of all rungs, in order."""
-    by_name = {row["case"]: row for row in found}
-
-    def over(row: dict[str, Any], other: str) -> float | None:
-        return row["ours"] / by_name[other]["ours"] if other in by_name else None
-
-    gained = [
-        row | {"gain": over(row, names[max(place - 1, 0)]), "gain_in_all": over(row, names[0])}
-        for place, name in enumerate(names)
-        if (row := by_name.get(name))
-    ]
-    return ladder_table(gained, model)
+    """The rungs, which calls may have measured in any order. names: of all, in order."""
+    return ladder_table(with_gains(found, names), model)
 
 
 TESTS = "tests: those that need a GPU"

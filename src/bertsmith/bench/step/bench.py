@@ -81,7 +81,7 @@ def report(run: StepRun, command: str, before: dict[str, str], source: str) -> R
     """What a run of the plan found. Raises BertsmithError where it found nothing."""
     plan = run.plan
     rows = [result.row(run.peaks) for result in run.results]
-    rungs = with_gains([rung.row(run.peaks) for rung in run.rungs])
+    rungs = with_gains([rung.row(run.peaks) for rung in run.rungs], [rung.case for rung in run.rungs])
     if not rows and not rungs and not run.profiles:
         cases = "; ".join([*(match.case(name) for match in plan.matches for name in match.sets), TIME, LADDER])
         what = f"nothing was measured: {run.left_out[0]}" if run.left_out else f"no case contains '{run.only}'"

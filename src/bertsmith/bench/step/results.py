@@ -84,12 +84,18 @@ def _loaded(row: Mapping[str, Any]) -> list[str]:
     return ["-" if share is None else f"{share:.1%}", "-" if again is None else str(again)]
 
 
-def with_gains(rungs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a ladder with the gain of each: `gain` over the one before, `gain_in_all` over the first."""
-    befores = [*rungs[:1], *rungs[:-1]]
+def with_gains(rungs: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of a ladder from the bottom, with the gain of each: `gain` over the one below, `gain_in_all` over the
+    lowest; None over one that is not there. names: of all rungs, in order."""
+    by_name = {row["case"]: row for row in rungs}
+
+    def over(row: dict[str, Any], other: str) -> float | None:
+        return row["ours"] / by_name[other]["ours"] if other in by_name else None
+
     return [
-        row | {"gain": row["ours"] / before["ours"], "gain_in_all": row["ours"] / rungs[0]["ours"]}
-        for row, before in zip(rungs, befores, strict=True)
+        row | {"gain": over(row, names[max(place - 1, 0)]), "gain_in_all": over(row, names[0])}
+        for place, name in enumerate(names)
+        if (row := by_name.get(name))
     ]
 
 

@@ -30,8 +30,9 @@ def how_to_run(width: int, dtype: torch.dtype, generation: int) -> dict[str, int
     compute capability.
 
     Timed on an H200 alone, in bf16 with rows of 64: no kernel took more than 1.22 times as long as the fastest of 6 to
-    12 ways, and with dropout twice the warps took up to 2.3 times as long. Stages are blocks on their way while others are worked on:
-    wide rows have less room for them. Other GPUs have less room for keys, and on Ampere registers spill with more.
+    12 ways, and with dropout twice the warps took up to 2.3 times as long. Stages are blocks on their way while others
+    are worked on: wide rows have less room for them. Other GPUs have less room for keys, and on Ampere registers spill
+    with more.
     """
     return {
         "Q": _ROWS,

@@ -116,10 +116,11 @@ def test_the_row_is_that_of_the_round_with_the_median_ratio():
 
 
 def test_a_rung_of_the_ladder_is_held_against_the_one_before_and_the_first():
-    rows = with_gains([{"ours": 10.0}, {"ours": 20.0}, {"ours": 50.0}])
+    found = [{"case": name, "ours": ours} for name, ours in zip("abc", (10.0, 20.0, 50.0), strict=True)]
+    rows = with_gains(found, "abc")
     assert [row["gain"] for row in rows] == [1.0, 2.0, 2.5]
     assert [row["gain_in_all"] for row in rows] == [1.0, 2.0, 5.0]
-    assert with_gains([]) == []
+    assert with_gains([], "abc") == []
 
 
 def test_a_side_that_dies_is_quoted(sets, tmp_path):
