@@ -91,6 +91,14 @@ def check_file(path: Path) -> None:
     check_place(path)
 
 
+def check_not_read(path: Path, *read: str | Path | None) -> None:
+    """Raises BertsmithError where a file to be written is one of those to be read."""
+    if any(
+        each is not None and os.path.exists(each) and os.path.samefile(path, each) for each in read if path.exists()
+    ):
+        raise BertsmithError("this file is read here, and would be written over", path, "give another name")
+
+
 def check_place(path: Path) -> None:
     """Raises BertsmithError where no file or folder of this name can be made, as far as that shows before any work."""
     check_name(path)

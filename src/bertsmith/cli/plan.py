@@ -11,7 +11,7 @@ import tyro
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.figures import check_figure
-from bertsmith.base.files import check_file, write_text
+from bertsmith.base.files import check_file, check_not_read, write_text
 from bertsmith.base.log import say
 from bertsmith.cli.train import given_fields, recipe_flags, refuse_another_model, task_flags
 from bertsmith.cli.verb import Call, Verb
@@ -129,6 +129,9 @@ def _refuse_device(call: Call) -> None:
 
 def where_of(flags: WhereFlags) -> Where:
     """Raises BertsmithError for what is not one, and for files that cannot be written."""
+    read = [each for name, each in vars(flags).items() if isinstance(each, Path) and name not in ("json", "png")]
+    for out in filter(None, (flags.json, flags.png)):
+        check_not_read(out, *read)
     if flags.json is not None:
         check_file(flags.json)
     if flags.png is not None:

@@ -115,6 +115,10 @@ class PredictColumns(TextColumns):
     """The column of a text that is unlike the first one (embed, evaluate)."""
 
 
+_OF_LABELS = ("label", "label_separator", "answers", "tags", "tag_names", "spans", "negative")
+"""Columns that only evaluate reads."""
+
+
 @dataclass(frozen=True)
 class PredictFlags(RowFlags):
     """Flags of `predict`."""
@@ -150,6 +154,9 @@ def _predict(call: Call) -> None:
 
     check_out(flags.out)
     columns = flags.columns.given(call.prog)
+    if of_labels := [f"--columns.{name.replace('_', '-')}" for name in _OF_LABELS if name in columns]:
+        what = f"predict reads no labels, so {', '.join(of_labels)} would have no effect"
+        raise BertsmithError(what, call.prog, "leave it out; evaluate reads labels")
     loading = {**flags.run_by(), "top": flags.n_best, "columns": columns, "likelihood": flags.likelihood}
     if flags.input is not None:
         predict_file(flags.model, flags.input, flags.out, rows=flags.rows(), **loading)
@@ -294,9 +301,13 @@ def _evaluate(call: Call) -> None:
     from bertsmith.inference.evaluate import Evaluated, evaluate, evaluate_predictions
     from bertsmith.inference.minimal_pairs import MinimalPairsScore, evaluate_minimal_pairs
     from bertsmith.inference.predictor import Predictor
+    from bertsmith.tasks.reading.bad_rows import check_list
 
     for out in filter(None, (flags.json, flags.submission, flags.skip_bad_rows)):
         files.check_file(out)
+        files.check_not_read(out, flags.data, flags.model)
+    if flags.skip_bad_rows is not None:
+        check_list(flags.skip_bad_rows)
     if flags.null_scores is not None and flags.model.suffix != ".json":
         raise BertsmithError("--null-scores belongs to a predictions.json", flags.model, "leave it out")
     if flags.skip_bad_rows is None and flags.bad_share != EvaluateFlags.bad_share:

@@ -51,7 +51,7 @@ def evaluate(
     examples = predictor.examples(data, skipped)
     sequences = examples.sequences
     say(f"{len(examples.records):,} rows, {sequences.truncation()}")
-    examples.warn_of_empty()
+    examples.warn_of_empty(predictor.tokenizer.special)
     return Evaluated(predictor.kind, len(examples.records), sequences.truncated, predictor.evaluate(examples, report))
 
 
@@ -94,7 +94,7 @@ def evaluate_predictions(
 
 def _by_id(path: Path, kind: type | tuple[type, ...], named: str) -> dict[str, Any]:
     """A JSON object with a value of this type for each question."""
-    values = files.read_json(path)
+    values = files.read_json(path, "write it anew; docs/question-answering.md says what it holds")
     if not isinstance(values, dict):
         raise BertsmithError("this file holds no object of ids and values", path, "see docs/question-answering.md")
     for name, value in values.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,6 +11,20 @@ from bertsmith.rows.row import Row
 
 NOT_JSON = "rows that are not JSON"
 NO_OBJECT = "rows that are not a JSON object"
+REPEATED = "rows that have a key twice"
+
+
+class RepeatedKey(ValueError):
+    """A key that an object of JSON has twice, of which only one value could be kept."""
+
+
+def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, for `json.loads`. Raises RepeatedKey."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise RepeatedKey(f"key '{twice}' comes twice")
+    return found
 
 
 def json_rows(lines: Iterable[tuple[int, bytes]]) -> Iterator[Row[dict[str, Any]]]:
@@ -23,7 +38,9 @@ def json_rows(lines: Iterable[tuple[int, bytes]]) -> Iterator[Row[dict[str, Any]
             text, is_utf8 = raw.decode(errors="replace"), False
         cells, fault, detail = None, "", ""
         try:
-            cells = json.loads(text)
+            cells = json.loads(text, object_pairs_hook=object_of)
+        except RepeatedKey as error:
+            fault, detail = REPEATED, str(error)
         except (ValueError, RecursionError) as error:  # not JSON, a number of thousands of digits, or nested too deeply
             fault, detail = NOT_JSON, getattr(error, "msg", str(error))
         else:

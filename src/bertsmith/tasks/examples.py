@@ -12,7 +12,7 @@ from typing import Any
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
-from bertsmith.tasks.reading.bad_rows import BadRow, SkippedRows, pass_over, raise_at_once
+from bertsmith.tasks.reading.bad_rows import BadRow, SkippedRows, check_list, pass_over, raise_at_once
 from bertsmith.tasks.reading.files import is_pipe, name_of
 from bertsmith.tasks.reading.overlap import text_key
 from bertsmith.tasks.reading.parts import Parts, hold_out, read_parts, warn_of_copies, warn_of_groups
@@ -62,7 +62,7 @@ def encode_sources(
         several = f" in {len(sequences.ids):,} sequences" if len(sequences.ids) > len(those) else ""
         tokens = int(sequences.lengths.sum())
         say(f"{part}: {len(those):,} rows{several}, {tokens:,} tokens, {sequences.truncation()}")
-        parts[part].warn_of_empty()
+        parts[part].warn_of_empty(tokenizer.special)
     if task.overlap is not None and 2 * task.overlap > max_length:
         say(f"windows of {max_length} tokens share at most half of what they hold of a text, not {task.overlap} tokens")
     for line in task.description():
@@ -73,11 +73,19 @@ def encode_sources(
 
 def read_records(kind: type[Task], sources: Mapping[str, Source], settings: FinetuneSettings) -> Parts:
     """The records of all parts, those to learn from as far as they can be. Logs what was found about them."""
-    skipped = None if settings.skip_bad_rows is None else SkippedRows(settings.bad_share)
+    skipped = None
+    if settings.skip_bad_rows is not None:
+        bad = Path(settings.skip_bad_rows)
+        check_list(bad)
+        files.check_not_read(bad, *(source for source in sources.values() if isinstance(source, str | Path)))
+        skipped = SkippedRows(settings.bad_share)
     records = read_parts(sources, settings.columns, kind, skipped)
     if settings.columns.id != Columns.id and all(record.id is None for record in records["train"]):
         what = f"no training row has a column '{settings.columns.id}'"
         raise BertsmithError(what, "columns.id", "name the column that names rows, or leave it out")
+    if settings.columns.group != Columns.group and all(record.group is None for record in records["train"]):
+        what = f"no training row has a value in column '{settings.columns.group}'"
+        raise BertsmithError(what, "columns.group", "name a column of the training rows, or leave it out")
     kind.check_labels(records["train"], settings)
     told: list[str] = []
     for part, source in sources.items():

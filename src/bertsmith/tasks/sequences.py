@@ -104,6 +104,12 @@ class Sequences:
         empty = (self.first_segments == 2) | (self.lengths == self.first_segments + 1)
         return np.unique(self.rows[empty])
 
+    def rows_without(self, special: SpecialIds) -> Ints:
+        """The records of whose texts no token is a known piece, ascending."""
+        known = ~np.isin(np.concatenate(self.ids), (special.cls, special.sep, special.unknown))
+        counts = np.add.reduceat(known, np.cumsum([0, *self.lengths[:-1]]), dtype=np.int64)
+        return np.flatnonzero(np.bincount(self.rows, counts) == 0)
+
     @property
     def truncated(self) -> Truncated:
         """How much was cut."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -176,6 +177,10 @@ class FinetuneSettings:
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a whole number from 0")
         for name in ("frozen_layers", "reinitialised_layers"):
             _demand(getattr(self, name) >= 0, name, getattr(self, name), "a whole number from 0")
+        # No clipping is a norm without end.
+        for name, value in vars(self).items():
+            finite = not isinstance(value, float) or math.isfinite(value) or name == "max_gradient_norm"
+            _demand(finite, name, value, "a finite number")
         _demand(self.folds == 0 or self.folds >= 2, "folds", self.folds, "0, or a whole number from 2")
         _demand(0 < self.layer_decay <= 1, "layer_decay", self.layer_decay, "a number above 0, at most 1")
         _demand(self.max_length == 0 or self.max_length >= 8, "max_length", self.max_length, "a whole number from 8")

@@ -124,6 +124,7 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
         try:
             with files.read_errors(path):
+                open(path, "rb").close()  # safetensors says that a file is missing that it may not read
                 tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
                 return tensors
         except safetensors.SafetensorError as error:

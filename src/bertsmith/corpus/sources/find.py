@@ -129,7 +129,12 @@ def _walk(folder: Path, passed: Tally, own: Path | None) -> Iterator[Path]:
     """The files under a folder in sorted order, links followed, each folder entered once, hidden ones left out, and
     corpora; `own` is not even counted, as it may be there or not yet."""
     entered = {os.path.realpath(own)} if own is not None and not _same(own, folder) else set[str]()
-    for here, folders, names in os.walk(folder, followlinks=True):
+
+    def refuse(error: OSError) -> None:
+        what = f"this folder cannot be read ({error.strerror})"
+        raise BertsmithError(what, error.filename, "fix its permissions, or name the folders that are to be read")
+
+    for here, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         real = os.path.realpath(here)
         if real in entered:
             folders.clear()

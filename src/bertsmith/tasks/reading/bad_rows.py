@@ -17,6 +17,9 @@ BadRow = tuple[BertsmithError, Any]
 Report = Callable[[BertsmithError, Any], None]
 """Is given a bad row."""
 SHOWN = 5
+NOT_UTF8, CONVERT = "not UTF-8", "convert the file, with iconv for example"
+_BEGIN = b'{"where": '
+"""Of each line of a list."""
 
 
 def raise_at_once(error: BertsmithError, row: Any) -> None:
@@ -26,6 +29,18 @@ def raise_at_once(error: BertsmithError, row: Any) -> None:
 
 def pass_over(error: BertsmithError, row: Any) -> None:
     """The Report of who looks at good rows only."""
+
+
+def check_list(path: Path) -> None:
+    """Raises BertsmithError where a list of bad rows cannot be written, or would take the place of anything else."""
+    files.check_file(path)
+    if not path.exists():
+        return
+    with files.read_errors(path), open(path, "rb") as file:
+        first = file.readline()
+    if first and not first.startswith(_BEGIN):
+        what = "this file is no list of bad rows, and would be written over by one"
+        raise BertsmithError(what, path, "give the name of a file that is not there yet")
 
 
 @dataclass

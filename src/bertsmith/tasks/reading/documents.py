@@ -12,7 +12,7 @@ from bertsmith.rows.conll import conll_rows, is_conll
 from bertsmith.rows.encodings import UTF8_MARK, encoding_of
 from bertsmith.rows.lines import Lines, Slice, open_text, raise_fault
 from bertsmith.rows.squad import is_squad, paragraphs, parse_json
-from bertsmith.tasks.reading.bad_rows import Report
+from bertsmith.tasks.reading.bad_rows import CONVERT, NOT_UTF8, Report
 
 _HEAD = 1 << 16
 JSON, CONLL = "json", "conll"
@@ -58,9 +58,7 @@ def _sentences(lines: Iterable[tuple[int, bytes]], name: str, report: Report) ->
     for row in conll_rows(lines):
         where = f"{name}:{row.line}"
         if not row.is_utf8:
-            report(
-                BertsmithError("this sentence is not UTF-8", where, "convert the file, with iconv for example"), row.raw
-            )
+            report(BertsmithError(f"this sentence is {NOT_UTF8}", where, CONVERT), row.raw)
         elif row.fault or row.cells is None:
             counts = sorted({len(columns) for columns in row.cells or []})
             what = f"the lines of this sentence have {' and '.join(map(str, counts))} columns"

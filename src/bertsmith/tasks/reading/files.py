@@ -18,15 +18,15 @@ from typing import IO, Any, BinaryIO, TypeVar
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_errors
 from bertsmith.base.log import log_choice
-from bertsmith.rows.compressed import CompressedFile, check_readable, codec_of, damage_of, packing, peek
+from bertsmith.rows.compressed import MAGIC, CompressedFile, check_readable, codec_of, damage_of, packing, peek
 from bertsmith.rows.encodings import UTF8_MARK, encoding_of, unmarked_encoding
-from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, json_rows
+from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, REPEATED, json_rows
 from bertsmith.rows.lines import Lines, Slice, open_text, raise_fault, split_at_returns
 from bertsmith.rows.parquet import MAGIC as PARQUET_MAGIC
 from bertsmith.rows.parquet import parquet_rows
 from bertsmith.rows.row import Row as FileRow
 from bertsmith.rows.tables import OPEN_QUOTE, QUOTE, cells_of, table_rows
-from bertsmith.tasks.reading.bad_rows import Report
+from bertsmith.tasks.reading.bad_rows import CONVERT, NOT_UTF8, Report
 from bertsmith.tasks.reading.documents import document_kind, document_rows
 
 Cells = TypeVar("Cells")
@@ -43,6 +43,7 @@ _HEAD = 1 << 16
 _FAULTS = {
     NOT_JSON: ("this line is not JSON", "write an object a line"),
     NO_OBJECT: ("this line is not a JSON object", 'write {"text": ..., "label": ...}'),
+    REPEATED: ("this row cannot be read", "give each key once"),
     OPEN_QUOTE: ("this row cannot be read: its quote is never closed", "close the quote, or double it inside a field"),
 }
 
@@ -96,6 +97,9 @@ def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Ro
         yield from document_rows(path, codec, document, report)
         return
     kind = "jsonl" if kind in _JSON_LINES else kind
+    if not codec and kind in MAGIC:
+        what = f"the content of this file is not compressed as its name says ('{path.suffix}')"
+        raise BertsmithError(what, path, "take the ending from its name, or compress it")
     if kind not in KINDS or (codec and kind == "parquet"):
         what = f"'{path.suffix}' is not a kind of file that is read here"
         kinds = f"{', '.join(KINDS)}, SQuAD's json or CoNLL's columns"
@@ -203,8 +207,7 @@ def _sound(
         error = None
         if not row.is_utf8:
             line = row.line + _lines_before_fault(row.raw)
-            fix = "convert the file, with iconv for example"
-            error = BertsmithError("this line is not UTF-8", f"{name}:{line}", fix)
+            error = BertsmithError(f"this line is {NOT_UTF8}", f"{name}:{line}", CONVERT)
         elif row.cells is None:
             what, fix = _FAULTS.get(row.fault, (f"this row cannot be read ({row.fault})", "check its quotation marks"))
             detail = f" ({row.detail})" if row.detail else ""

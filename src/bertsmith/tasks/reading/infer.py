@@ -71,13 +71,12 @@ def _inferred(table: Table, kind: str, found: Found, reasons: list[str]) -> Infe
 
 
 def _check_header(table: Table) -> None:
-    """Raises BertsmithError where no name is a usual one, and one stands among the values of its own column: so it is
-    where there is no header."""
+    """Raises BertsmithError where a name stands among the values of its own column, and none of the others is a usual
+    one: so it is where there is no header."""
     usual = {*(each.name for each in fields(Columns)), *TEXTS, *LABELS, *_TAGS, *_BEFORE_CHOICES, *_RIGHT}
-    if not table.columns.header or table.usual(usual):
-        return
-    for name, shape in table.shapes.items():
-        if shape.counts.get(name.strip(), 0) > 1:
+    values = [name for name, shape in table.shapes.items() if shape.counts.get(name.strip(), 0) > 1]
+    if table.columns.header and not {*table.usual(usual)} - {*values}:
+        for name in values:
             what = f"the first line looks like a row, not like names: '{name}' is a value of its own column, too"
             fix = "add a line with names, or --columns.no-header; columns are then 1, 2, 3 and so on"
             raise BertsmithError(what, table.where, fix)
@@ -210,7 +209,10 @@ def _is_right(row: Mapping[str, Any], choices: str, several: int, label: Any) ->
     name = class_name(str(label).strip())
     if name.isdecimal():
         return int(name) <= several
-    listed = row.get(choices, [row.get(each) for each in choices.split(",")])
+    # Of the usual numbered columns `_choices` says only how many they are.
+    numbered = [[f"{stem}{number}" for number in range(several)] for stem in NUMBERED_CHOICES]
+    usual = next((names for names in numbered if names[0] in row), [choices])
+    listed = row.get(choices, [row.get(each) for each in (choices.split(",") if "," in choices else usual)])
     texts = [each.strip() for each in listed if isinstance(each, str)] if isinstance(listed, list | tuple) else []
     place = place_of_letter(name)
     return name in texts or (place is not None and place < several)

@@ -52,9 +52,6 @@ def hold_out(parts: Parts, columns: Columns, reader: type[RowReader], share: flo
     """The parts with "dev", taken out of "train", and says how. Raises BertsmithError where that cannot be."""
     rows = parts["train"]
     classes, units, grouped = divisible(rows, reader)
-    if columns.group != Columns.group and not grouped:
-        what = f"no training row has a value in column '{columns.group}'"
-        raise BertsmithError(what, rows[0].where, "name a column of the training rows with --columns.group")
     found = split(classes, units, share, seed, grouped)
     together = (
         f"{len(set(units)):,} groups by column '{columns.group}'" if grouped else f"{len(set(units)):,} different texts"

@@ -257,8 +257,11 @@ def read_rows(
     BertsmithError for a file that is missing, damaged, of another kind, or may not be read.
     """
     wanted = reader.wanted(columns, labelled)
+    were_there = False  # all of them in some row to learn from: a later one that lacks any is a bad row
     for where, row in rows_of(source, Form(columns.header, columns.quoted), report):
-        if isinstance(row, Mapping) and not row.keys() >= set(wanted.values()):
+        lacks = isinstance(row, Mapping) and not row.keys() >= set(wanted.values())
+        were_there |= labelled and not lacks
+        if lacks and not were_there:
             field, name = next((field, name) for field, name in wanted.items() if name not in row)
             flag = f"--columns.{field.replace('_', '-')}"
             fix = f"found: {', '.join(row) or 'none'}; name one with {flag}, in Python Columns({field}=...)"

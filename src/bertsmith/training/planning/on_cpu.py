@@ -7,6 +7,7 @@ machine run at the same time, each in a thread of its own.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -124,10 +125,12 @@ class Measuring:
 def measure(measuring: Measuring, ranks: int, base: float) -> CpuCosts:
     """Times what each of so many ranks does. base: bytes of this process before."""
     cores = default_workers()
-    threads, together = max(1, cores // ranks), min(ranks, cores)
+    # As of a run: what the user set goes first.
+    before = torch.get_num_threads()
+    threads = min(before, cores) if "OMP_NUM_THREADS" in os.environ else max(1, cores // ranks)
+    together = min(ranks, cores)
     # CPU time, of which other work on the machine takes no part. That of a process is shared by all its threads.
     clock = time.thread_time if threads == 1 else lambda: time.process_time() / (threads * together)
-    before = torch.get_num_threads()
     torch.set_num_threads(threads)
     prepare_training(measuring.device.compute)
     try:
