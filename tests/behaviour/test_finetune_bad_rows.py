@@ -126,6 +126,29 @@ def test_labels_of_choices_that_count_from_one_are_refused_and_not_left_out(
     assert "counted from 1" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("over", ["train", "dev", "other"])
+def test_a_list_of_bad_rows_takes_no_other_files_place(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], over: str
+) -> None:
+    paths = {name: lines(tmp_path / f"{name}.jsonl", ROWS[:20]) for name in ("train", "dev", "other")}
+    before = paths[over].read_bytes()
+    call = ["finetune", "--model", str(model), "--train", str(paths["train"]), "--dev", str(paths["dev"]), *CALL]
+    assert main([*call, "--out", str(tmp_path / "run"), "--skip-bad-rows", str(paths[over])]) == 2
+    assert "would be written over" in capsys.readouterr().err
+    assert paths[over].read_bytes() == before
+
+
+@pytest.mark.parametrize("flag", ["--json", "--skip-bad-rows"])
+def test_evaluating_writes_over_nothing_that_it_reads(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    data = lines(tmp_path / "data.jsonl", ROWS[:20])
+    before = data.read_bytes()
+    assert main(["evaluate", str(model), "--data", str(data), flag, str(data)]) == 2
+    assert "this file is read here, and would be written over" in capsys.readouterr().err
+    assert data.read_bytes() == before
+
+
 def test_too_many_questions_that_cannot_be_learned_are_not_left_out(model: Path, tmp_path: Path) -> None:
     made, change, _ = kinds_of_rows()["qa"]
     own = [{**row, **change} for row in made[:25]] + made[25:]
@@ -317,3 +340,18 @@ def test_few_rows_to_measure_the_f1_of_several_labels_or_vectors_on_are_only_cal
     said.clear()
     bertsmith.finetune("classify", model, several, several[:10], None, settings=replace(FAST, metric="subset_accuracy"))
     assert "dev has 10 rows, so that a single one moves subset_accuracy by up to 10.0%" in said.text
+
+
+def test_rows_of_unknown_words_alone_are_counted(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not those with one known word, nor those without any token, which are counted by themselves."""
+    texts = ["\U0001f600 \U0001f680", "\U0001f600 lovely", "\u200b", *(row["text"] for row in ROWS[3:40])]
+    made = [{**row, "text": text} for row, text in zip(ROWS[:40], texts, strict=True)]
+    train, dev = lines(tmp_path / "train.jsonl", made), lines(tmp_path / "dev.jsonl", ROWS[40:50])
+    call = ["finetune", "classify", f"--model={model}", f"--train={train}", f"--dev={dev}", *CALL]
+    assert main([*call, f"--out={tmp_path / 'run'}"]) == 0
+    said = capsys.readouterr().err
+    assert f"1 of 40 train rows hold nothing that the vocabulary knows ([UNK] alone), such as {train}:1" in said
+    assert f"1 of 40 train rows have a text without any token, such as {train}:3" in said
+    assert "dev rows hold nothing" not in said

@@ -1,6 +1,7 @@
 """Promises of what is fitted to dev rows and of rare classes: stored in the model folder, used by what reads it."""
 
 import json
+import math
 import random
 import sys
 from dataclasses import replace
@@ -321,6 +322,7 @@ def test_a_tuned_threshold_is_used_by_everything(tuned):
         ("classify", {"columns": Columns(question="text")}, "classify has no --columns.question"),
         ("regress", {"columns": Columns(label_separator=";")}, "regress has no --columns.label-separator"),
         ("regress", {"columns": Columns(id="number")}, "no training row has a column 'number'"),
+        ("regress", {"columns": Columns(group="doctor")}, "no training row has a value in column 'doctor'"),
         ("regress", {"frozen_layers": 1, "reinitialised_layers": 2}, "so that some are both"),
         ("classify", {"metric": "subset_accuracy"}, "subset_accuracy is of rows with several labels"),
         ("classify", {"thresholds": "tuned"}, "one of 3"),
@@ -335,7 +337,9 @@ def test_settings_that_do_not_fit_are_refused(model, tmp_path, task, settings, w
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"focal": -1.0}, {"label_smoothing": 1.0}, {"focal": 1.0, "label_smoothing": 0.1}, {"bad_share": 0.1}],
+    [{"focal": -1.0}, {"label_smoothing": 1.0}, {"focal": 1.0, "label_smoothing": 0.1}, {"bad_share": 0.1}]
+    + [{name: math.inf} for name in ("learning_rate", "weight_decay", "focal")]
+    + [{name: math.nan} for name in ("learning_rate", "warmup")],
 )
 def test_wrong_numbers_are_named(wrong):
     with pytest.raises(BertsmithError, match=next(iter(wrong))):

@@ -99,6 +99,18 @@ def test_saving_what_was_imported_gives_the_same_bytes(folder, tmp_path):
     assert first == again == third
 
 
+@pytest.mark.parametrize("name", ["task.json", "finetune.json", "pretraining.json"])
+def test_a_trained_model_is_not_replaced(folder, tmp_path, name):
+    torch.save(nvidia_names(their_model().state_dict()), folder / "bert.pt")
+    out = import_checkpoint(folder / "bert.pt", tmp_path / "model")
+    import_checkpoint(folder / "bert.pt", out)  # what an import wrote may be imported again
+    (out / name).write_text("{}")
+    before = {each.name: each.read_bytes() for each in out.iterdir()}
+    with pytest.raises(BertsmithError, match=f"a trained model is here .{name}., and would be replaced"):
+        import_checkpoint(folder / "bert.pt", out)
+    assert {each.name: each.read_bytes() for each in out.iterdir()} == before
+
+
 def test_a_classifier(folder, tmp_path):
     config = transformers.BertConfig(**{**CONFIG, "vocab_size": 11, "num_labels": 3})
     theirs = transformers.BertForSequenceClassification(config)

@@ -17,6 +17,11 @@ from bertsmith.cli.ending import tell
         (MemoryError(), 2, "memory ran out: no memory\n  fix:   compute less at once"),
         (OSError(12, "Cannot allocate memory"), 2, "memory ran out: [Errno 12] Cannot allocate memory\n  fix:"),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), 2, "memory ran out: CUDA error"),
+        (
+            PermissionError(13, "Permission denied", "model/config.json"),
+            2,
+            "permission to read or write this is denied\n",
+        ),
         (RuntimeError("another fault"), 1, "RuntimeError: another fault\nthis is a bug in Bertsmith"),
     ],
 )

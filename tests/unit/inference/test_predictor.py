@@ -298,8 +298,8 @@ def test_all_columns_may_be_given_where_those_that_are_not_read_stay_as_they_wer
     ("flags", "names"),
     [
         (["--n-best", "5"], "classify has no --n-best"),
-        (["--columns.context", "a", "--columns.answers", "b"], "classify has no --columns.context"),
-        (["--columns.label-separator", ";", "--columns.tag-names", "b"], "classify has no --columns.tag-names"),
+        (["--columns.context", "a"], "classify has no --columns.context"),
+        (["--columns.tokens", "b"], "classify has no --columns.tokens"),
     ],
 )
 def test_a_flag_of_another_kind_of_model_is_one_message_and_status_2(classes, tmp_path, capsys, flags, names):
@@ -313,6 +313,13 @@ def test_a_flag_of_another_kind_of_model_is_one_message_and_status_2(classes, tm
     assert "leave it out, or use" in said
     assert "Traceback" not in said
     assert not out.exists()
+
+
+@pytest.mark.parametrize("flag", ["label", "label-separator", "answers", "tags", "tag-names", "spans", "negative"])
+def test_columns_of_labels_are_for_evaluate(classes, tmp_path, capsys, flag):
+    (tmp_path / "rows.csv").write_text("text\na\n")
+    assert main(["predict", str(classes), str(tmp_path / "rows.csv"), f"--columns.{flag}", "x"]) == 2
+    assert f"predict reads no labels, so --columns.{flag} would have no effect" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["regress", "choice"])

@@ -8,7 +8,7 @@ import pytest
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.rows.conll import UNEVEN, conll_rows
-from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, json_rows
+from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, REPEATED, json_rows
 from bertsmith.rows.lines import split_at_returns
 from bertsmith.rows.row import Row
 from bertsmith.rows.squad import is_squad, paragraphs, parse_json
@@ -50,7 +50,7 @@ def test_rows_of_a_table_know_their_lines_past_quoted_line_breaks_and_faults() -
 
 
 def test_rows_of_json_lines() -> None:
-    content = b'{"a": 1}\n\n[1]\n{"a"\n{"a": "\xe9"}\n' + b"[" * 100_000
+    content = b'{"a": 1}\n\n[1]\n{"a"\n{"a": "\xe9"}\n' + b"[" * 100_000 + b'\n{"a": 1, "b": {"c": 1, "c": 1}}'
     rows = list(json_rows(lines(content)))
     assert [(row.line, row.cells, row.fault, row.is_utf8) for row in rows] == [
         (1, {"a": 1}, "", True),
@@ -58,9 +58,11 @@ def test_rows_of_json_lines() -> None:
         (4, None, NOT_JSON, True),
         (5, {"a": "\ufffd"}, "", False),
         (6, None, NOT_JSON, True),
+        (7, None, REPEATED, True),
     ]
     assert "Expecting" in rows[2].detail
-    assert [row.begin for row in rows] == [0, 10, 14, 19, 30]
+    assert rows[5].detail == "key 'c' comes twice"
+    assert [row.begin for row in rows[:5]] == [0, 10, 14, 19, 30]
 
 
 def test_sentences_of_columns() -> None:
@@ -102,6 +104,7 @@ def test_paragraphs_of_squad_and_what_is_wrong_with_them() -> None:
         (b'{"a": 1,\n "b": }', "x.json:2, byte 15", "not JSON (Expecting value)"),
         ('{"é": "é",\n'.encode() + b'"\xff"}', "x.json:2, byte 14", "not UTF-8"),
         (b"[" * 100_000, "x.json:1, byte 0", "not JSON"),
+        (b'{"data": 1, "data": 1}', "x.json:1, byte 0", "key 'data' comes twice"),
     ],
 )
 def test_broken_json_is_named_by_line_and_byte(raw: bytes, place: str, what: str) -> None:

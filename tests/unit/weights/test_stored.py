@@ -34,6 +34,21 @@ def write_index(folder, weight_map):
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
+def test_weights_that_may_not_be_read_are_not_called_missing(folder, monkeypatch):
+    """safetensors itself says so."""
+    closed = str(folder / shard(2))
+
+    def opened(path, *how, **more):
+        if str(path) == closed:
+            raise PermissionError(13, "Permission denied", closed)
+        return open(path, *how, **more)
+
+    monkeypatch.setattr("bertsmith.weights.stored.open", opened, raising=False)
+    with pytest.raises(BertsmithError, match=r"cannot be read .Permission denied.") as raised:
+        read_tensors(folder)
+    assert raised.value.where == closed
+
+
 def test_shards_are_joined(folder):
     path, tensors = read_tensors(folder)
     assert path.name == "model.safetensors.index.json"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,25 @@ def kind_of(path: Path, content: bytes, options: ReadOptions = OPTIONS) -> str:
     path.write_bytes(content)
     found = recognise(path, options)
     return found.kind if isinstance(found, SourceFile) else found.reason
+
+
+def test_a_folder_that_may_not_be_read_is_refused_and_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text.txt").write_text(PLAIN)
+    scandir, closed = os.scandir, str(tmp_path / "b")
+
+    def scanned(path: str) -> Any:
+        if str(path) == closed:
+            raise PermissionError(13, "Permission denied", closed)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scanned)
+    with pytest.raises(BertsmithError, match=r"this folder cannot be read .Permission denied.") as raised:
+        list(find_files([str(tmp_path)], OPTIONS))
+    assert raised.value.where == closed
 
 
 def test_kinds_are_told_by_content(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.tasks.reading.bad_rows import SkippedRows
+from bertsmith.tasks.reading.bad_rows import SkippedRows, check_list
 from bertsmith.tasks.reading.records import read_records
 
 
@@ -55,7 +55,7 @@ def test_bad_rows_of_json_lines(tmp_path):
     assert texts == ["a", "c", "d", "e"]
     found = {each["where"].rsplit(":", 1)[1]: each for each in bad}
     assert set(found) == {"2", "3", "4", "7"}
-    assert found["2"]["why"] == "there is no column 'label'"
+    assert found["2"]["why"] == "no label in column 'label'"
     assert found["2"]["row"] == {"text": "b"}
     assert found["4"]["row"] == "{"
     assert found["7"]["row"]["text"] == "\ud800"
@@ -65,6 +65,27 @@ def test_rows_of_python(tmp_path):
     texts, bad = collected([{"text": "a", "label": 1}, {"text": "b", "label": 2}, {"text": 3, "label": 1}], tmp_path)
     assert texts == ["a", "b"]
     assert bad == [{"where": "row 3", "why": "column 'text' holds no text", "row": {"text": 3, "label": 1}}]
+
+
+def test_a_list_takes_the_place_of_nothing_but_a_list(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    check_list(path)
+    assert not path.exists()
+    for bad in ([], [(BertsmithError("why", "where"), b"row")]):
+        SkippedRows(1.0, bad).write(path)
+        check_list(path)
+    path.write_text("text,label\na,b\n")
+    with pytest.raises(BertsmithError, match="is no list of bad rows, and would be written over"):
+        check_list(path)
+
+
+def test_a_row_that_lacks_a_column_is_one_of_many(tmp_path):
+    rows = [{"text": word, "label": word} for word in "abc"]
+    with pytest.raises(BertsmithError, match=r"1 of 4 rows cannot be used:\n    row 4: no label in column 'label'"):
+        read_records([*rows, {"text": "d"}])
+    with pytest.raises(BertsmithError, match="there is no column 'label'") as raised:
+        read_records([{"text": word} for word in "abc"])
+    assert "found: text" in raised.value.fix
 
 
 def test_none_gives_an_empty_file(tmp_path):

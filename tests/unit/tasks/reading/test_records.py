@@ -322,6 +322,8 @@ def test_parquet_rows_are_those_of_the_same_csv(tmp_path):
     assert parts(read_records(path)) == [("one", None, "a"), ("two", None, "b")]
     error = failing(write(tmp_path / "rows.parquet.gz", gzip.compress(path.read_bytes())))
     assert "all but parquet may be compressed" in error.fix
+    error = failing(write(tmp_path / "rows.csv.gz", b"text,label\na,b\n"))
+    assert "the content of this file is not compressed as its name says ('.gz')" in error.what
 
 
 def test_values_of_parquet_that_json_has_no_type_for_are_written_out_and_said(tmp_path, said):

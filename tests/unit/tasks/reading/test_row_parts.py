@@ -80,11 +80,6 @@ def test_groups_stay_together_and_rows_without_one_go_alone(said):
     assert len({each.group for each in named["dev"]}) * 4 == len(named["dev"])
 
 
-def test_a_named_group_that_no_row_has_is_refused():
-    with pytest.raises(BertsmithError, match="no training row has a value in column 'doctor'"):
-        held_out(ROWS, columns=Columns(group="doctor"))
-
-
 def test_a_task_says_what_stays_together_and_what_is_a_copy(said):
     rows = [{"text": f"q{number}", "text_b": f"context {number // 4}", "label": "x"} for number in range(40)]
     found = held_out(rows, Contextual)
