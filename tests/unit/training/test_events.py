@@ -140,7 +140,7 @@ def test_python_still_shows_warnings_of_those_who_set_up_no_log(tmp_path: Path) 
 
 def test_an_environment_names_versions_and_devices_and_no_place_or_person() -> None:
     found = environment(torch.device("cpu"))
-    assert found["torch"] == torch.__version__
+    assert torch.__version__.startswith(found["torch"]), "which a build for CUDA has more of than its package"
     assert (found["ranks"], sum(found["devices"].values())) == (1, 1)
     told = json.dumps(found)
     home = Path.home()
