@@ -26,7 +26,7 @@ from bertsmith.base.log import say, warn
 from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum, cross_entropy_sum
-from bertsmith.tasks.kinds.classify import Classifier
+from bertsmith.tasks.kinds.pooled import Classifier
 from bertsmith.tasks.reading.bad_rows import BadRow
 from bertsmith.tasks.reading.labels import class_name, place_of_letter
 from bertsmith.tasks.reading.pairs import are_pairs, check_pairs

@@ -28,7 +28,7 @@ from bertsmith.model.encoder import Encoder
 from bertsmith.model.layers import in_dtype
 from bertsmith.model.linear import Linear
 from bertsmith.model.losses import LossSum, cross_entropy_sum
-from bertsmith.tasks.kinds.classify import names_of_config
+from bertsmith.tasks.kinds.pooled import names_of_config
 from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.tags import Tagged, write_tag_report
 from bertsmith.tasks.scoring.entities import Agreement, Span, agreement_by_type, entity_metrics, table
