@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError, nearest
-from bertsmith.model.config import BertConfig
+from bertsmith.model.config import BertConfig, label_maps
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.linear import Linear
 from bertsmith.tasks.reading.labels import class_name
@@ -49,11 +49,7 @@ class Classifier(nn.Module):
 
 def config_labels(names: Sequence[str], problem: str = SINGLE) -> dict[str, Any]:
     """The labels as a Hugging Face config.json has them."""
-    return {
-        "id2label": {str(place): name for place, name in enumerate(names)},
-        "label2id": {name: place for place, name in enumerate(names)},
-        "problem_type": problem,
-    }
+    return {**label_maps(names), "problem_type": problem}
 
 
 def names_of_config(config: Mapping[str, Any]) -> list[str]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.base.log import say, warn
-from bertsmith.model.config import BertConfig
+from bertsmith.model.config import BertConfig, label_maps
 from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.layers import in_dtype
@@ -198,10 +198,7 @@ class Tag(Task):
         return lines
 
     def config(self) -> dict[str, Any]:
-        return {
-            "id2label": {str(number): name for number, name in enumerate(self.names)},
-            "label2id": {name: number for number, name in enumerate(self.names)},
-        }
+        return label_maps(self.names)
 
     def facts(self) -> dict[str, Any]:
         scheme = None if self.scheme is None else self.scheme.name
