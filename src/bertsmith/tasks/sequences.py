@@ -140,6 +140,11 @@ Targets = NDArray[Any] | Ragged
 """What the model should give for each of U units; `targets[units]` are those of some."""
 
 
+def all_of(targets: Targets) -> NDArray[Any]:
+    """Those of all units."""
+    return np.asarray(targets[np.arange(len(targets))])
+
+
 def slots_of(offsets: Ints, members: Ints) -> Ints:
     """The slots from offsets[m] to offsets[m + 1] of each of the members, one after the other: int64."""
     lengths = offsets[members + 1] - offsets[members]

@@ -19,7 +19,7 @@ from bertsmith.model.config import BertConfig, label_maps
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.linear import Linear
 from bertsmith.tasks.reading.labels import class_name
-from bertsmith.tasks.sequences import Inputs
+from bertsmith.tasks.sequences import Inputs, all_of
 from bertsmith.tasks.task import Examples
 
 SINGLE, SEVERAL = "single_label_classification", "multi_label_classification"
@@ -107,4 +107,4 @@ def said_of(task: Mapping[str, Any], name: str) -> bool:
 
 def truths_of(examples: Examples) -> NDArray[np.int64]:
     """The class of each record, int64[N], or whether it has each label, [N, L]."""
-    return np.asarray(examples.targets[np.arange(len(examples.targets))], dtype=np.int64)
+    return np.asarray(all_of(examples.targets), dtype=np.int64)
