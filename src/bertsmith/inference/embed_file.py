@@ -73,9 +73,7 @@ def embed_file(
     part_rows = _PART_ROWS_OF_TOKENS if options.layers else Job.part_rows
     job = Job(load, folder, loading.get("device", "auto"), {"flags": flags}, _JOINS[kind], "embedding", part_rows)
     done = answer_rows(job, source, out, rows)
-    cut = f"; {done.truncated_rows:,} texts truncated, {done.truncated_tokens:,} tokens not read"
-    left = f"; {done.skipped:,} rows left out" if done.skipped else ""
-    say(f"vectors of {done.rows:,} texts{cut if done.truncated_rows else ''}{left}")
+    say(f"vectors of {done.rows:,} texts{done.shortfall('texts')}")
     return done
 
 
