@@ -24,7 +24,7 @@ import numpy as np
 from bertsmith.base import files
 from bertsmith.base.device import choose_device
 from bertsmith.base.locks import alone_in
-from bertsmith.base.versions import code_state
+from bertsmith.base.versions import code_state, first_core, read_cpuinfo
 from bertsmith.recipes.loader import as_yaml
 from bertsmith.recipes.schema import Recipe
 
@@ -99,10 +99,8 @@ def identity(recipe: Recipe) -> str:
 
 def machine() -> dict[str, Any]:
     """What a run was made with. auto: the precision that "auto" is here."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.is_file() else []
-    cpus = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    facts = {"cpu": next(cpus, "unknown"), "cores": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS")}
+    cpu = first_core(read_cpuinfo(), "model name") or "unknown"
+    facts = {"cpu": cpu, "cores": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS")}
     facts["commit"] = code_state()
     return {"versions": _versions(), **facts, "auto": choose_device("auto", "auto").precision}
 

@@ -218,7 +218,7 @@ def test_no_extra_model_stays_in_memory_between_seeds(model: Path, tmp_path: Pat
 
     from bertsmith.optim.clipped import ClippedOptimizer
     from bertsmith.tasks.finetuning import finish as module
-    from bertsmith.tasks.kinds.classify import Classifier
+    from bertsmith.tasks.kinds.pooled import Classifier
 
     kinds = (Classifier, ClippedOptimizer)
     held = []

@@ -20,7 +20,8 @@ from bertsmith.inference.minimal_pairs import evaluate_minimal_pairs
 from bertsmith.inference.predictor import load_predictor
 from bertsmith.model.initial import initialise
 from bertsmith.tasks.kinds import likelihood
-from bertsmith.tasks.kinds.classify import Classifier, Classify, config_labels
+from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.pooled import Classifier, config_labels
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.weights.huggingface import FolderContents, save_model, save_pretraining_model
 from made_models import drawn_model

@@ -19,7 +19,8 @@ from bertsmith.base.device import choose_device
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
-from bertsmith.tasks.kinds.classify import Classifier, Classify, config_labels
+from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.pooled import Classifier, config_labels
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.sequences import encode, load_tokenizer
 from bertsmith.tasks.task import Runner

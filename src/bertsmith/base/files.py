@@ -12,6 +12,7 @@ import shutil
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -331,6 +332,15 @@ def sync(path: Path) -> None:
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     return checksum(path, "sha256")
+
+
+def crc32(path: Path) -> int:
+    """The CRC-32 of a file, as zips have it."""
+    check = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            check = zlib.crc32(block, check)
+    return check
 
 
 def checksum(path: Path, algorithm: str) -> str:

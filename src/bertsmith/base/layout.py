@@ -120,17 +120,11 @@ class Blocks:
         return cls(tuple(shapes), all_slots, np.concatenate([*real, np.zeros(0, np.bool_)]))
 
 
-def deal(lengths: ArrayLike, bins: int) -> list[Ints]:
+def bin_numbers(lengths: ArrayLike, bins: int) -> Ints:
     """Deals sequences to `bins` bins of about equal token counts: longest first, each to the least filled bin.
 
-    Returns the indices of each bin in ascending order: the sums of a step do not depend on the order, and a fixed one
-    makes it reproducible. Bins may be empty if there are fewer sequences than bins.
-    """
-    return members_of(bin_numbers(lengths, bins), bins)
-
-
-def bin_numbers(lengths: ArrayLike, bins: int) -> Ints:
-    """The bin of each sequence as `deal` deals them, int64[S]; of equally filled bins the lowest number comes first.
+    Returns the bin of each sequence, int64[S]; of equally filled bins the lowest number comes first. Bins may be empty
+    if there are fewer sequences than bins.
 
     All sequences of one length are dealt at once. With the bins in the order of (load, number), those up to the least
     load plus the length get one each before any gets a second: nothing that is put back comes before them.
@@ -163,7 +157,8 @@ def bin_numbers(lengths: ArrayLike, bins: int) -> Ints:
 
 
 def members_of(numbers: Ints, bins: int) -> list[Ints]:
-    """The indices of the sequences of each bin, ascending. numbers: the bin of each sequence."""
+    """The indices of the sequences of each bin, ascending: the sums of a step do not depend on the order, and a fixed
+    one makes it reproducible. numbers: the bin of each sequence."""
     order = _ascending(numbers)
     ends = np.cumsum(np.bincount(numbers, minlength=bins)).tolist()
     return [order[first:end] for first, end in pairwise([0, *ends])]

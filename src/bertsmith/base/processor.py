@@ -6,13 +6,13 @@ import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from bertsmith.base.versions import core_flags, first_core, read_cpuinfo
+
 UNKNOWN = "unknown"
-_CPUINFO = Path("/proc/cpuinfo")
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
 _VENDORS = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD"}
 # Our names: (those of `torch.cpu.get_capabilities`, those of Linux). All of a group must be there.
@@ -52,7 +52,7 @@ def this_processor() -> Processor:
     """The processor that this process runs on; on other systems than Linux it is unknown."""
     # Not every PyTorch that is supported has it.
     capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)
-    return recognise(platform.system(), platform.machine(), _read(_CPUINFO), capabilities(), os.environ)
+    return recognise(platform.system(), platform.machine(), read_cpuinfo(), capabilities(), os.environ)
 
 
 def recognise(
@@ -66,7 +66,7 @@ def recognise(
     """
     if system != "Linux":
         return Processor(system)
-    flags = frozenset((_field(cpuinfo, "flags") or _field(cpuinfo, "Features")).split())
+    flags = frozenset(core_flags(cpuinfo))
     known = frozenset(name for name, value in capabilities.items() if value is True)
     features = {
         name
@@ -81,7 +81,7 @@ def recognise(
     return Processor(
         system,
         architecture,
-        _VENDORS.get(_field(cpuinfo, "vendor_id"), UNKNOWN),
+        _VENDORS.get(first_core(cpuinfo, "vendor_id"), UNKNOWN),
         frozenset(features.difference(*lowered.values())),
         tuple(limit for limit, taken in lowered.items() if features & taken),
         vnni=not _VNNI.isdisjoint(known | flags),
@@ -103,19 +103,3 @@ def _taken(architecture: str, environment: Mapping[str, str]) -> dict[str, froze
     if aten not in ("", "avx512") and not aten.startswith("sve"):
         taken["ATEN_CPU_CAPABILITY"] = _OF_AVX512 | _OF_BF16
     return taken
-
-
-def _field(cpuinfo: str, name: str) -> str:
-    """The value of a field in the entry of the first core, or ""."""
-    for line in cpuinfo.splitlines():
-        found, _, value = line.partition(":")
-        if found.strip() == name:
-            return value.strip()
-    return ""
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:  # another system, or a sandbox without /proc
-        return ""

@@ -6,18 +6,22 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
 from bertsmith.base.errors import EXIT_INTERRUPTED, EXIT_STOPPED_AFTER_SAVING
 from bertsmith.base.log import warn
 
 # By name, because Windows has no SIGUSR1; there SIGTERM comes only from this process itself.
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGINT") if hasattr(signal, name))
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGINT") if hasattr(signal, name))
+# Those of a terminal, which a shell has its background jobs ignore: these stay ignored.
+_OF_TERMINAL = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTSTP") if hasattr(signal, name))
 # Set for its children by `ranks.launcher`, to its process number.
 LAUNCHER = "BERTSMITH_LAUNCHER"
 _SAME_SECONDS = 1.0
+Handler = Callable[[int, FrameType | None], Any]
 _requested = False
 _within: StopSignal | None = None
 
@@ -25,7 +29,7 @@ _within: StopSignal | None = None
 def leave_stopping_to_parent() -> None:
     """For a process that works for another one: ignores the signals that reach the whole group, as of Ctrl-C and of a
     scheduler. The parent decides when both of them end."""
-    for number in _SIGNALS:
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
@@ -98,12 +102,27 @@ def stop_requested() -> bool:
 
 
 @contextmanager
+def handled(handlers: Mapping[int, Handler]) -> Iterator[None]:
+    """Has these handlers called for the length of the block, but for a SIGINT or SIGTSTP that is ignored, as in a
+    shell's background jobs. Outside the main thread, where Python allows no signal handlers, it does nothing."""
+    previous = {}
+    try:
+        with suppress(ValueError):
+            for number, handler in handlers.items():
+                if number not in _OF_TERMINAL or signal.getsignal(number) != signal.SIG_IGN:
+                    previous[number] = signal.signal(number, handler)
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)
+
+
+@contextmanager
 def stop_on_signals(answer: str = StopSignal.answer, at_once: bool = False) -> Iterator[StopSignal]:
     """Notes SIGTERM, SIGUSR1 and SIGINT for the length of the block, as far as the system has them.
 
-    Outside the main thread Python allows no signal handlers, so nothing is noted there. A SIGINT that is ignored, as in
-    a shell's background jobs, stays ignored. A block within another one begins with the signals of that one, and leaves
-    it its own. answer, at_once: as of `StopSignal`.
+    As of `handled`, nothing is noted outside the main thread. A block within another one begins with the signals of
+    that one, and leaves it its own. answer, at_once: as of `StopSignal`.
     """
     global _requested, _within
     in_main = threading.current_thread() is threading.main_thread()
@@ -111,21 +130,15 @@ def stop_on_signals(answer: str = StopSignal.answer, at_once: bool = False) -> I
     stop.answer = answer
     if outer is None:
         _requested = False
-    previous = {}
     try:
-        for number in _SIGNALS:
-            if number != signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
-                previous[number] = signal.signal(number, stop.note)
-    except ValueError:
-        previous = {}
-    if outer is not None:  # when the handlers are there, so that none is lost
-        stop.take(outer)
-    _within = stop if in_main else _within
-    try:
-        yield stop
+        with handled(dict.fromkeys(SIGNALS, stop.note)):
+            # The outer block's signals are taken when the handlers are there, and given back when its own are again, so
+            # that none is lost.
+            if outer is not None:
+                stop.take(outer)
+            _within = stop if in_main else _within
+            yield stop
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if outer is not None:
             outer.take(stop)
         _within = outer if in_main else _within

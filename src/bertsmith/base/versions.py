@@ -28,13 +28,26 @@ def version_of(package: str) -> str | None:
 
 def processor_name() -> str:
     """The name of the processor, such as "AMD EPYC 9554 64-Core Processor"; its architecture where it has none."""
-    return cpuinfo("model name") or platform.processor() or platform.machine()
+    return first_core(read_cpuinfo(), "model name") or platform.processor() or platform.machine()
 
 
-def cpuinfo(name: str) -> str:
-    """A value of the first processor in /proc/cpuinfo, "" if there is none."""
-    lines = _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines() if _CPUINFO.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == name), "")
+def read_cpuinfo() -> str:
+    """The text of /proc/cpuinfo, or ""."""
+    try:
+        return _CPUINFO.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # another system, or a sandbox without /proc
+        return ""
+
+
+def first_core(text: str, name: str) -> str:
+    """The value of a field in the entry of the first core, or "". text: that of /proc/cpuinfo."""
+    fields = (line.partition(":") for line in text.splitlines())
+    return next((value.strip() for found, _, value in fields if found.strip() == name), "")
+
+
+def core_flags(text: str) -> list[str]:
+    """The flags of the first core. text: that of /proc/cpuinfo."""
+    return (first_core(text, "flags") or first_core(text, "Features")).split()  # the name on Arm
 
 
 @cache

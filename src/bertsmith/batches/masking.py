@@ -5,7 +5,6 @@ Every draw is keyed by the instance and the position in it, so an instance has t
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -70,11 +69,6 @@ class MaskingSettings:
         rounded = np.rint(lengths * self.rate).astype(np.int64)
         counts: Ints = np.minimum(np.maximum(rounded, 1), lengths - self.special_pieces)
         return counts
-
-    def max_predictions(self, sequence_length: int) -> int:
-        """Room for the predictions of any instance: ceil(128 x rate) per 128 slots, the 20 and 80 of Google and NVIDIA.
-        `predictions` never exceeds it, so it limits nothing; it is the size of fixed-shape batches."""
-        return max(1, math.ceil(sequence_length * math.ceil(128 * self.rate) / 128))
 
 
 def mask(

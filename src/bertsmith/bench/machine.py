@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import bertsmith
 from bertsmith.base.processes import default_workers
-from bertsmith.base.versions import cpuinfo, processor_name, version_of
+from bertsmith.base.versions import core_flags, processor_name, read_cpuinfo, version_of
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +56,11 @@ def instruction_sets() -> str:
     and the settings of this process that lower what libraries use. Imports torch."""
     import torch
 
-    known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else dict.fromkeys(_flags(), True)
+    known = (
+        torch.cpu.get_capabilities()
+        if hasattr(torch.cpu, "get_capabilities")
+        else dict.fromkeys(core_flags(read_cpuinfo()), True)
+    )
     names = sorted(name for name, there in known.items() if there is True and _VECTORS.match(name))
     settings = [f"{name}={value}" for name in LOWERING if (value := os.environ.get(name))]
     used = f"PyTorch's own kernels use {torch.backends.cpu.get_cpu_capability()}"
@@ -70,10 +74,6 @@ def running_on(device: torch.device) -> dict[str, str]:
     if device.type == "cpu":
         return {"device": f"cpu, threads of torch: {torch.get_num_threads()}", "instruction sets": instruction_sets()}
     return {"device": f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"}
-
-
-def _flags() -> list[str]:
-    return (cpuinfo("flags") or cpuinfo("Features")).split()  # the name on Arm
 
 
 def _memory() -> str:

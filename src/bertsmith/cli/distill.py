@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli.ranks import RankFlags, over_ranks, said_once_a_host
+from bertsmith.cli.train import RowFlags, task_flags
 from bertsmith.cli.verb import Call, Verb
 from bertsmith.recipes.flags import split_flags, wants_help
 from bertsmith.recipes.loader import FIELDS, load_recipe, presets
 from bertsmith.recipes.schema import Recipe
 
-if TYPE_CHECKING:
-    from bertsmith.tasks.settings import DistillSettings
-
 _CORPUS = "--corpus"
 
 
 @dataclass(frozen=True)
-class DistillFlags(RankFlags):
+class DistillFlags(RowFlags, RankFlags):
     """Flags of `distill` on a task, beside those of DistillSettings."""
 
     teacher: Path
@@ -34,14 +32,6 @@ class DistillFlags(RankFlags):
     student: str | None = None
     """A model folder or run with the teacher's tokenizer, or a recipe (a preset or a YAML file), whose shape gets
     random weights; by default the teacher itself, whose layers --student-layers takes."""
-    train: Path | None = None
-    """Labelled rows to learn from, as of `finetune`."""
-    dev: Path | None = None
-    """Labelled rows by which the best epoch and seed are chosen; without them --dev-share of the training rows."""
-    test: Path | None = None
-    """Labelled rows that are only measured, and choose nothing."""
-    data: Path | None = None
-    """Of a benchmark, the folder with its files, in place of --train, --dev and --test."""
     resume: bool = False
     """Continue from the newest checkpoint in the run folder."""
 
@@ -69,7 +59,9 @@ def _distill(call: Call) -> int:
 
 def _on_task(call: Call) -> int:
     with said_once_a_host():
-        flags, settings = _task_flags(call)
+        from bertsmith.tasks.distill import distill_settings
+
+        flags, settings = task_flags(call, DistillFlags, lambda benchmark, _: distill_settings(benchmark))
 
     def work(device: str) -> Path:
         from bertsmith.tasks.distill import distill
@@ -83,21 +75,6 @@ def _on_task(call: Call) -> int:
         return result.model
 
     return over_ranks(call, flags, settings.device, work)
-
-
-def _task_flags(call: Call) -> tuple[DistillFlags, DistillSettings]:
-    """A benchmark's settings take the place of the usual ones, and flags that of both."""
-    from bertsmith.tasks.benchmarks.benchmark import benchmarks
-    from bertsmith.tasks.distill import distill_settings
-    from bertsmith.tasks.settings import DistillSettings
-
-    if wants_help(call.args):
-        named = next((token for token in call.args if token in benchmarks()), "")
-        return call.read_with(DistillFlags, distill_settings(named))
-    flags, settings = call.read_with(DistillFlags, DistillSettings())
-    if flags.task not in benchmarks():
-        return flags, settings
-    return call.read_with(DistillFlags, distill_settings(flags.task))
 
 
 def _on_corpus(call: Call) -> int:

@@ -13,7 +13,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.figures import check_figure
 from bertsmith.base.files import check_file, check_not_read, write_text
 from bertsmith.base.log import say
-from bertsmith.cli.train import given_fields, recipe_flags, refuse_another_model, task_flags
+from bertsmith.cli.train import BenchmarkFlags, finetune_flags, given_fields, recipe_flags, refuse_another_model
 from bertsmith.cli.verb import Call, Verb
 from bertsmith.recipes.flags import wants_help
 from bertsmith.recipes.loader import BUDGET
@@ -59,25 +59,13 @@ class PlanFlags(WhereFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskFlags(WhereFlags):
+class TaskFlags(BenchmarkFlags, WhereFlags):
     """Flags of `plan` for fine-tuning, beside those of FinetuneSettings."""
 
     model: Path
     """The folder of a pre-trained model, or a run that has one."""
     task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "auto"
     """A kind or a benchmark, as of `finetune`."""
-    train: Path | None = None
-    """Labelled rows to learn from, as of `finetune`."""
-    dev: Path | None = None
-    """Labelled rows by which the best epoch and seed are chosen; without them --dev-share of the training rows."""
-    test: Path | None = None
-    """Labelled rows that are only measured, and choose nothing."""
-    data: Path | None = None
-    """Of a benchmark, the folder with its files, in place of --train, --dev and --test."""
-    hyper_parameters: str | None = None
-    """Of a benchmark, whose settings are taken: google, nvidia or authors; by default the first that it has."""
-    fold: int = 0
-    """Of a benchmark with published folds, which one, from 0."""
 
 
 def _plan(call: Call) -> None:
@@ -113,7 +101,7 @@ def _pretraining(call: Call) -> tuple[WhereFlags, Plan]:
 def _finetuning(call: Call) -> tuple[WhereFlags, Plan]:
     if call.args and not call.args[0].startswith("-"):
         call = replace(call, prog=f"{call.prog} {call.args[0]}")  # whose help has the flags of a fine-tuning
-    flags, settings = task_flags(call, TaskFlags)
+    flags, settings = finetune_flags(call, TaskFlags)
     _refuse_device(call)
     where = where_of(flags)
     from bertsmith.tasks.plan import RowsOfRun, plan_finetuning

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
@@ -158,15 +159,10 @@ _TASK = (
 )
 
 
-@dataclass(frozen=True)
-class FinetuneFlags(OutputFlags):
-    """Flags of `finetune`, beside those of FinetuneSettings."""
+@dataclass(frozen=True, kw_only=True)
+class RowFlags:
+    """Flags of the verbs that learn from labelled rows."""
 
-    model: Path
-    """The folder of a pre-trained model, or a run that has one."""
-    out: Path
-    """The run folder; the fine-tuned model lies in its `model`."""
-    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK", help=_TASK)] = "auto"
     train: Path | None = None
     """Labelled rows to learn from: .csv, .tsv, .jsonl, .json, .parquet or CoNLL's columns, compressed or not."""
     dev: Path | None = None
@@ -175,17 +171,34 @@ class FinetuneFlags(OutputFlags):
     """Labelled rows that are only measured, and choose nothing."""
     data: Path | None = None
     """Of a benchmark, the folder with its files, in place of --train, --dev and --test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkFlags(RowFlags):
+    """The same, of the verbs that take a benchmark as its authors measure it."""
+
     hyper_parameters: str | None = None
     """Of a benchmark, whose settings are taken: google, nvidia or authors; by default the first that it has."""
     fold: int = 0
     """Of a benchmark with published folds, which one, from 0."""
+
+
+@dataclass(frozen=True)
+class FinetuneFlags(BenchmarkFlags, OutputFlags):
+    """Flags of `finetune`, beside those of FinetuneSettings."""
+
+    model: Path
+    """The folder of a pre-trained model, or a run that has one."""
+    out: Path
+    """The run folder; the fine-tuned model lies in its `model`."""
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK", help=_TASK)] = "auto"
     resume: bool = False
     """Continue from the newest checkpoint in the run folder."""
 
 
 def _finetune(call: Call) -> int:
     with said_once_a_host():
-        flags, settings = task_flags(call, FinetuneFlags)
+        flags, settings = finetune_flags(call, FinetuneFlags)
 
     def work(device: str) -> Path:
         from bertsmith.tasks.finetune import finetune
@@ -205,29 +218,50 @@ class NamesTask(Protocol):
 
     @property
     def task(self) -> str: ...
+
+
+class NamesBenchmark(NamesTask, Protocol):
+    """Flags of which one says whose settings of a benchmark are taken."""
+
     @property
     def hyper_parameters(self) -> str | None: ...
 
 
 OfTask = TypeVar("OfTask", bound=NamesTask)
+OfBenchmark = TypeVar("OfBenchmark", bound=NamesBenchmark)
+Settings = TypeVar("Settings")
 
 
-def task_flags(call: Call, kind: type[OfTask]) -> tuple[OfTask, FinetuneSettings]:
-    """A verb's own flags, and the settings of fine-tuning: a benchmark's take the place of the usual ones, flags
-    that of both."""
-    from bertsmith.tasks.benchmarks.benchmark import benchmarks
+def finetune_flags(call: Call, kind: type[OfBenchmark]) -> tuple[OfBenchmark, FinetuneSettings]:
+    """`task_flags` with the settings of fine-tuning."""
     from bertsmith.tasks.benchmarks.inputs import benchmark_settings
     from bertsmith.tasks.settings import FinetuneSettings
+
+    def settings_of(benchmark: str, flags: OfBenchmark | None) -> FinetuneSettings:
+        if not benchmark:
+            return FinetuneSettings()
+        return benchmark_settings(benchmark, flags.hyper_parameters if flags else None)
+
+    return task_flags(call, kind, settings_of)
+
+
+def task_flags(
+    call: Call, kind: type[OfTask], settings_of: Callable[[str, OfTask | None], Settings]
+) -> tuple[OfTask, Settings]:
+    """A verb's own flags, and its settings: a benchmark's take the place of the usual ones, flags that of both.
+
+    settings_of: those of a benchmark by its name, the usual ones for ""; with the verb's own flags where they are read.
+    """
+    from bertsmith.tasks.benchmarks.benchmark import benchmarks
 
     if wants_help(call.args):
         named = next((token for token in call.args if token in benchmarks()), "")
         # Without the name: tyro leaves out of its help what is given.
-        call = replace(call, args=["--help"])
-        return call.read_with(kind, benchmark_settings(named) if named else FinetuneSettings())
-    flags, settings = call.read_with(kind, FinetuneSettings())
+        return replace(call, args=["--help"]).read_with(kind, settings_of(named, None))
+    flags, settings = call.read_with(kind, settings_of("", None))
     if flags.task not in benchmarks():
         return flags, settings
-    return call.read_with(kind, benchmark_settings(flags.task, flags.hyper_parameters))
+    return call.read_with(kind, settings_of(flags.task, flags))
 
 
 VERBS = {

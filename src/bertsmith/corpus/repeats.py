@@ -14,12 +14,12 @@ SHORTEST = 8
 """Sentences of fewer pieces, which are alike by chance, are not looked at."""
 
 
-def repeated_share(corpus: Corpus, split: str = "train") -> float:
-    """The share of tokens that stand in a sentence which the sample has had before, of those in sentences of at least
-    SHORTEST pieces; 0 where there are none."""
-    count = len(corpus.shards(split))
+def repeated_share(corpus: Corpus) -> float:
+    """The share of the training documents' tokens that stand in a sentence which the sample has had before, of those in
+    sentences of at least SHORTEST pieces; 0 where there are none."""
+    count = len(corpus.shards("train"))
     places = sorted({round(place) for place in np.linspace(0, count - 1, min(count, SAMPLE_SHARDS))})
-    found = [_hashes(corpus.open_shard(split, place)) for place in places]
+    found = [_hashes(corpus.open_shard("train", place)) for place in places]
     hashes, lengths = (np.concatenate(each) for each in zip(*found, strict=True)) if found else (np.zeros(0),) * 2
     _, firsts = np.unique(hashes, return_index=True)
     return float(1 - lengths[firsts].sum() / lengths.sum()) if len(lengths) else 0.0

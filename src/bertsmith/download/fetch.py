@@ -28,6 +28,8 @@ from bertsmith.base.log import Progress, say, size, warn
 _BLOCK = 1 << 18
 _LONGEST_DELAY_SECONDS = 60.0
 _TRY_AGAIN = {408, 425, 429, 500, 502, 503, 504}
+OTHER_VERSION = "name a mirror by --url; if upstream published a new version, fetch it by hand and judge for yourself"
+"""What to do about a file that is not the one on record."""
 _LATER = "run the command again to resume; or name a mirror with --url"
 
 
@@ -141,7 +143,7 @@ def fetch(remote: Remote, path: Path, patience: Patience | None = None) -> Fetch
     raise BertsmithError(
         f"checksum mismatch: {remote.algorithm} is {found}, expected {remote.digest}; the file was deleted",
         remote.url,
-        "name a mirror by --url; if upstream published a new version, fetch it by hand and judge for yourself",
+        OTHER_VERSION,
     )
 
 
@@ -223,7 +225,8 @@ def _take(remote: Remote, part: _Part, patience: Patience) -> bool:
                 say(f"  the server sends {part.path.name[1:-5]} from its beginning: it has changed, or cannot go on")
             part.begin(validator, total)
             have = 0
-        _check_space(part, total, have)
+        if total is not None:
+            check_space(part.path.parent, total - have, "the rest of the download", part.path.parent)
         _write(response, part, total if total is not None else remote.size_bytes, have)
     return goes_on
 
@@ -304,15 +307,14 @@ def _begin(response: http.client.HTTPResponse) -> int:
 
 def _check_size(remote: Remote, total: int | None) -> None:
     if remote.size_bytes is not None and total is not None and total != remote.size_bytes:
-        raise BertsmithError(
-            f"the server's file has {total:,} bytes, not the {remote.size_bytes:,} on record: it is another one",
-            remote.url,
-            "name a mirror by --url; if upstream published a new version, fetch it by hand and judge for yourself",
-        )
+        what = f"the server's file has {total:,} bytes, not the {remote.size_bytes:,} on record: it is another one"
+        raise BertsmithError(what, remote.url, OTHER_VERSION)
 
 
-def _check_space(part: _Part, total: int | None, have: int) -> None:
-    free = shutil.disk_usage(part.path.parent).free
-    if total is not None and total - have > free:
-        what = f"the rest of the download needs {size(total - have)} of disk, only {size(free)} is free"
-        raise BertsmithError(what, part.path.parent, "free some space, or choose another folder with --out")
+def check_space(folder: Path, need: int, what: str, where: Path) -> None:
+    """Raises BertsmithError where the disk of a folder has no room for so many bytes. what, where: that needs them, for
+    the message."""
+    free = shutil.disk_usage(folder).free
+    if need > free:
+        said = f"{what} needs {size(need)} of disk, only {size(free)} is free"
+        raise BertsmithError(said, where, "free some space, or choose another folder with --out")

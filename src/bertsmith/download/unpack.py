@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,8 @@ from typing import IO, BinaryIO
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.log import say, size
+from bertsmith.base.log import say
+from bertsmith.download.fetch import OTHER_VERSION, check_space
 
 _LITTER = ("__MACOSX", ".DS_Store")
 _BLOCK = 1 << 20
@@ -42,7 +42,7 @@ def unpack(archive: Path, folder: Path, holds: Mapping[str, str] | None = None) 
             digests = {path: holds.get(path.relative_to(folder).as_posix(), "") for path in placed}
             missing = [path for path, member in placed.items() if not _is_there(path, member.CRC, digests[path])]
             _check_way(archive, [path for path in missing if path.exists()])
-            _check_space(archive, folder, sum(placed[path].file_size for path in missing))
+            check_space(folder, sum(placed[path].file_size for path in missing), "unpacking", archive)
             for path in missing:
                 with packed.open(placed[path]) as file:
                     files.write_whole(path, partial(_copy, file, digests[path], f"{archive}: {path.name}"))
@@ -96,26 +96,11 @@ def _check_names(archive: Path, found: set[str], holds: Mapping[str, str]) -> No
         raise WrongZip(what, archive, "delete it and run the command again, or name a mirror by --url")
 
 
-def _check_space(archive: Path, folder: Path, need: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if need > free:
-        what = f"unpacking needs {size(need)} of disk, only {size(free)} is free"
-        raise BertsmithError(what, archive, "free some space, or choose another folder with --out")
-
-
 def _is_there(path: Path, crc: int, digest: str) -> bool:
     """Whether a file has the right bytes."""
     if not path.is_file():
         return False
-    return files.sha256(path) == digest if digest else _crc(path) == crc
-
-
-def _crc(path: Path) -> int:
-    check = 0
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            check = zlib.crc32(block, check)
-    return check
+    return files.sha256(path) == digest if digest else files.crc32(path) == crc
 
 
 def _copy(source: IO[bytes], digest: str, name: str, target: BinaryIO) -> None:
@@ -125,8 +110,5 @@ def _copy(source: IO[bytes], digest: str, name: str, target: BinaryIO) -> None:
         found.update(block)
         target.write(block)
     if digest and found.hexdigest() != digest:
-        raise WrongZip(
-            f"checksum mismatch: sha256 is {found.hexdigest()}, expected {digest}",
-            name,
-            "name a mirror by --url; if upstream published a new version, fetch it by hand and judge for yourself",
-        )
+        what = f"checksum mismatch: sha256 is {found.hexdigest()}, expected {digest}"
+        raise WrongZip(what, name, OTHER_VERSION)

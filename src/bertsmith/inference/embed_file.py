@@ -17,9 +17,10 @@ from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, columns_
 from bertsmith.inference.parts.folder import Join, joined_lines
 from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, json_text, lines
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows
-from bertsmith.inference.parts.tables import joined_array, joined_tables, parquet_library, table_of
+from bertsmith.inference.parts.tables import joined_array, joined_tables, table_of
 from bertsmith.inference.parts.workers import Given, Load
 from bertsmith.inference.predictor import TRUNCATED
+from bertsmith.rows.parquet import parquet_library
 from bertsmith.tasks.kinds.embed import short_numbers
 from bertsmith.tasks.reading.bad_rows import Report, pass_over
 from bertsmith.tasks.reading.files import is_pipe
@@ -72,9 +73,7 @@ def embed_file(
     part_rows = _PART_ROWS_OF_TOKENS if options.layers else Job.part_rows
     job = Job(load, folder, loading.get("device", "auto"), {"flags": flags}, _JOINS[kind], "embedding", part_rows)
     done = answer_rows(job, source, out, rows)
-    cut = f"; {done.truncated_rows:,} texts truncated, {done.truncated_tokens:,} tokens not read"
-    left = f"; {done.skipped:,} rows left out" if done.skipped else ""
-    say(f"vectors of {done.rows:,} texts{cut if done.truncated_rows else ''}{left}")
+    say(f"vectors of {done.rows:,} texts{done.shortfall('texts')}")
     return done
 
 
@@ -84,7 +83,7 @@ def check_embedding_file(out: str | Path, of_tokens: bool = False) -> None:
     if str(out) != "-" and suffix not in _JOINS:
         raise BertsmithError(f"'{suffix}' is not a kind of file that is written here", out, nearest(suffix, _JOINS))
     if suffix == ".parquet":
-        parquet_library()
+        parquet_library(".parquet")
     if of_tokens and str(out) != "-" and suffix != ".jsonl":
         raise BertsmithError("the vectors of tokens are written as JSON lines", out, "name a .jsonl file")
 

@@ -51,9 +51,7 @@ def predict_file(
         folder, load = model_folder(Path(model)), partial(_loaded, model, loading, to_csv)
     job = Job(load, folder, loading.get("device", "auto"), {"flags": _plain(loading)}, joined_lines, "predicting")
     done = answer_rows(job, source, out, rows)
-    cut = f"; {done.truncated_rows:,} of them truncated, {done.truncated_tokens:,} tokens not read"
-    left = f"; {done.skipped:,} rows left out" if done.skipped else ""
-    say(f"{done.rows:,} rows predicted{cut if done.truncated_rows else ''}{left}")
+    say(f"{done.rows:,} rows predicted{done.shortfall('of them')}")
     return done
 
 

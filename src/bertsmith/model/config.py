@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -91,3 +92,11 @@ class BertConfig:
     def to_dict(self) -> dict[str, Any]:
         """The keys of a Hugging Face `config.json`, `model_type` included."""
         return {"model_type": "bert", "position_embedding_type": "absolute", **dataclasses.asdict(self)}
+
+
+def label_maps(names: Sequence[str]) -> dict[str, Any]:
+    """How a Hugging Face `config.json` has the names of a head's classes."""
+    return {
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+    }

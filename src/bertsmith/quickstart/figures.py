@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean, variance
 from typing import Any, Literal
 
 from bertsmith.base.tables import aligned
@@ -69,8 +70,9 @@ def pretraining_figures(evaluation: dict[str, float]) -> list[Figure]:
 
 def classifier_figures(trained: Sequence[float], control: Sequence[float], majority: float) -> list[Figure]:
     """The dev accuracy of the fine-tuned model over seeds, beside the same network from random weights."""
-    mean, beside = sum(trained) / len(trained), sum(control) / len(control)
-    error = math.sqrt(_variance(trained) / len(trained) + _variance(control) / len(control))
+    mean, beside = fmean(trained), fmean(control)
+    # A single seed has no spread.
+    error = math.sqrt(sum(variance(each) / len(each) for each in (trained, control) if len(each) > 1))
     return [
         Figure(
             "classes right, against random weights",
@@ -81,11 +83,6 @@ def classifier_figures(trained: Sequence[float], control: Sequence[float], major
         ),
         Figure("classes right, against guessing", mean, majority, "always saying the most frequent class", sign=">"),
     ]
-
-
-def _variance(values: Sequence[float]) -> float:
-    mean = sum(values) / len(values)
-    return sum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1)
 
 
 def table(figures: Sequence[Figure]) -> str:

@@ -181,3 +181,17 @@ class Recipe:
     """How many of the newest step checkpoints are kept."""
     keep_every: int = 0
     """Steps of the run between checkpoints that are written and kept whatever `keep` says; 0 keeps none for that."""
+
+    @property
+    def phases(self) -> dict[int, Phase]:
+        """The phases that have steps, by their numbers."""
+        return {number: phase for number, phase in ((1, self.phase1), (2, self.phase2)) if phase.steps}
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a sequence."""
+        return max(phase.sequence_length for phase in self.phases.values())
+
+    def phase(self, number: int) -> Phase:
+        """A phase by its number, 1 or 2, with steps or without."""
+        return self.phase1 if number == 1 else self.phase2

@@ -11,7 +11,7 @@ from typing import Any
 
 from bertsmith.report.figures import Runs, swatch, title_for
 from bertsmith.report.markup import NOTHING, Markup, details, element, joined, number, paragraph, section, table
-from bertsmith.report.parts import Limits, shown_of, title_of
+from bertsmith.report.parts import Limits, noted, shown_of, title_of
 from bertsmith.report.reading import PARTS, RunRead
 from bertsmith.report.svg import Chart, Line, Style, draw, floats
 from bertsmith.tasks.report.parts import CALIBRATION, CONFUSION, DOUBTS_FILE, INTERVALS_FILE, OUT_OF_FOLD, PER_CLASS
@@ -153,11 +153,7 @@ def _classes(found: Mapping[str, Any], limits: Limits) -> Markup:
         for each in kept
     ]
     note = shown_of(len(kept), len(classes), "class", "those with the lowest F1")
-    return joined([table(f"Classes{_note(found)}", head, rows), *_noted(note)])
-
-
-def _noted(note: str) -> list[Markup]:
-    return [paragraph(note, class_="note")] if note else []
+    return joined([table(f"Classes{_note(found)}", head, rows), *noted(note)])
 
 
 def _confusion(found: Mapping[str, Any], limits: Limits) -> Markup:
@@ -171,7 +167,7 @@ def _confusion(found: Mapping[str, Any], limits: Limits) -> Markup:
         ]
         head = ["label", "has it and gets it", "has it and does not get it", "gets it only"]
         note = shown_of(len(most), len(labels), "label", "those with the most mistakes")
-        return joined([table(f"Labels given{_note(found)}", head, rows), *_noted(note)])
+        return joined([table(f"Labels given{_note(found)}", head, rows), *noted(note)])
     counts: Mapping[str, Mapping[str, int]] = found["predicted_by_true_label"]
     names = list(dict.fromkeys([*counts, *(other for row in counts.values() for other in row)]))
     kept = [name for name in names if name in _most_mistaken(counts, names, limits.classes)]
@@ -179,7 +175,7 @@ def _confusion(found: Mapping[str, Any], limits: Limits) -> Markup:
     note = shown_of(len(kept), len(names), "class", "those with the most mistakes")
     caption = f"Confusion{_note(found)}: a row a true label, a column a predicted one"
     shown = table(caption, ["true \\ predicted", *(element("bdi", name) for name in kept)], rows)
-    return joined([shown, *_noted(note)])
+    return joined([shown, *noted(note)])
 
 
 def _most_mistaken(counts: Mapping[str, Mapping[str, int]], names: Sequence[str], most: int) -> set[str]:

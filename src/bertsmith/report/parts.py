@@ -6,7 +6,7 @@ import string
 from dataclasses import dataclass
 from typing import Self
 
-from bertsmith.report.markup import Markup, counted, element
+from bertsmith.report.markup import Markup, counted, element, paragraph
 from bertsmith.report.reading import RunRead
 from bertsmith.report.svg import COLOURS, DASHES, Style
 
@@ -30,6 +30,11 @@ class Limits:
 def shown_of(shown: int, count: int, what: str, how: str) -> str:
     """A note on what a table leaves out; "" where that is nothing."""
     return "" if shown >= count else f"{shown:,} of {counted(count, what)} are shown: {how}."
+
+
+def noted(note: str) -> list[Markup]:
+    """A note as a paragraph; none for ""."""
+    return [paragraph(note, class_="note")] if note else []
 
 
 def key_of(number: int) -> str:

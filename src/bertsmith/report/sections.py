@@ -22,7 +22,7 @@ from bertsmith.report.markup import (
     some,
     table,
 )
-from bertsmith.report.parts import Limits, shown_of, title_of
+from bertsmith.report.parts import Limits, noted, shown_of, title_of
 from bertsmith.report.reading import RunRead
 from bertsmith.training.records.events import ERROR, WARNING
 
@@ -34,22 +34,22 @@ _SHORT = 12  # characters of a checksum
 _COMMIT = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28}\b")  # of which git takes the first ones, too
 
 
-def side_by_side(caption: str, runs: Runs, rows: Mapping[str, Sequence[str | None]]) -> Markup:
-    """A table with a column a run; a row that no run has anything for is left out."""
+def side_by_side(caption: str, runs: Runs, facts: Sequence[Mapping[str, str]]) -> Markup:
+    """A table of the facts of each run, a column a run; a row that no run has anything for is left out."""
     head = ["", *(title_of(place, run, len(runs)) for place, run in enumerate(runs))]
-    kept = [[name, *(cell or NOTHING for cell in cells)] for name, cells in rows.items() if any(cells)]
-    return table(caption, head, kept, left=len(head))
+    names = dict.fromkeys(name for own in facts for name in own)
+    cells = {name: [own.get(name) for own in facts] for name in names}
+    rows = [[name, *(cell or NOTHING for cell in each)] for name, each in cells.items() if any(each)]
+    return table(caption, head, rows, left=len(head))
 
 
 def final_figures(runs: Runs) -> Markup:
     """State, totals and last figures of every run."""
-    each = [_totals(run) | _last(run) for run in runs]
-    names = dict.fromkeys(name for facts in each for name in facts)
-    rows = {name: [facts.get(name) for facts in each] for name in names}
+    facts = [_totals(run) | _last(run) for run in runs]
     remarks = [
         paragraph(element("bdi", run.name), ": ", words, class_="note") for run in runs for words in _problems(run)
     ]
-    return section("figures", "Runs", side_by_side("Final figures", runs, rows), *remarks)
+    return section("figures", "Runs", side_by_side("Final figures", runs, facts), *remarks)
 
 
 def _totals(run: RunRead) -> dict[str, str]:
@@ -124,7 +124,7 @@ def _held_out_of(place: int, run: RunRead, runs: int, limits: Limits) -> list[Ma
     note = shown_of(len(kept), len(records), "measurement", "the first, the last, and others evenly")
     title = [element("h3", title_of(place, run, runs))] if runs > 1 else []
     shown = table(f"Held-out figures of {run.name}", ["after step", *names], rows)
-    return [*title, shown, *([paragraph(note, class_="note")] if note else [])]
+    return [*title, shown, *noted(note)]
 
 
 def _when(record: Mapping[str, Any]) -> str:
@@ -142,9 +142,11 @@ def recipes(runs: Runs) -> Markup:
         every = [{**run.recipe, **_started_with(run)} for run in runs]
         names = dict.fromkeys(name for fields in every for name in fields)
         differing = [name for name in names if len({_told(fields, name) for fields in every}) > 1]
-        rows = {name: [_told(fields, name) for fields in every] for name in differing}
+        facts = [{name: _told(fields, name) for name in differing} for fields in every]
         same = f"{len(names) - len(differing):,} other fields are the same in all of them."
-        parts += [side_by_side("What differs", runs, rows), paragraph(same)] if rows else [paragraph("None differs.")]
+        parts += (
+            [side_by_side("What differs", runs, facts), paragraph(same)] if differing else [paragraph("None differs.")]
+        )
     for place, run in enumerate(runs):
         if run.recipe_text:
             whole = element("pre", run.recipe_text, tabindex="0")
@@ -165,13 +167,11 @@ def _started_with(run: RunRead) -> dict[str, str]:
 
 def environments(runs: Runs) -> Markup:
     """On what each run was started, and resumed where that is another."""
-    each = [_environment(run) for run in runs]
-    names = dict.fromkeys(name for facts in each for name in facts)
-    rows = {name: [facts.get(name) for facts in each] for name in names}
+    facts = [_environment(run) for run in runs]
     old = [run.name for run in runs if not run.starts]
     note = f"Of {', '.join(old)} versions and devices are not known: runs of earlier versions did not record them."
     notes = [paragraph(note, class_="note")] if old else []
-    return section("environment", "Environment", side_by_side("What runs were made on", runs, rows), *notes)
+    return section("environment", "Environment", side_by_side("What runs were made on", runs, facts), *notes)
 
 
 def _environment(run: RunRead) -> dict[str, str]:
@@ -224,7 +224,7 @@ def _warned(run: RunRead, given: Sequence[dict[str, Any]], limits: Limits) -> Ma
     rows = [[_after(group), f"{len(group):,}", _messages(group, limits)] for group in kept]
     note = shown_of(len(kept), len(groups), "different warning", "the first, the last, and others evenly")
     shown = table(f"Warnings of {run.name}", ["after step", "times", "message"], rows, left=3)
-    return joined([shown, paragraph(note, class_="note")]) if note else shown
+    return joined([shown, *noted(note)])
 
 
 def _after(group: Sequence[Mapping[str, Any]]) -> str:

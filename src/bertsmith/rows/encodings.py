@@ -39,7 +39,7 @@ def unmarked_encoding(head: bytes) -> str:
 
 class _Transcoded(io.RawIOBase):
     def __init__(self, file: IO[bytes], encoding: str) -> None:
-        self._file, self._encoding = file, encoding
+        self._file = file
         self._decode = codecs.lookup(encoding).decode
         self._unit = 4 if "32" in encoding else 2
         self._waiting, self._ready, self._ended = b"", b"", False

@@ -23,23 +23,23 @@ class DamagedError(BertsmithError):
     """A parquet file that cannot be opened."""
 
 
-def _library(path: str) -> Any:
-    """The module `pyarrow.parquet`. Raises BertsmithError where it is not installed."""
+def parquet_library(where: str, doing: str = "writing") -> tuple[Any, Any]:
+    """pyarrow, and its part for parquet. Raises BertsmithError where it is not installed. where, doing: what needs it,
+    for the message."""
     try:
-        import pyarrow.parquet as library
+        import pyarrow
+        import pyarrow.parquet
     except ImportError as error:
         fix = "install it with: pip install 'bertsmith[parquet]'"
-        raise BertsmithError("reading parquet files needs the package pyarrow", path, fix) from error
-    return library
+        raise BertsmithError(f"{doing} parquet files needs the package pyarrow", where, fix) from error
+    return pyarrow, pyarrow.parquet
 
 
 def open_parquet(path: str) -> Any:
     """The `pyarrow.parquet.ParquetFile`. Raises DamagedError, and BertsmithError where the library is missing."""
-    library = _library(path)
-    import pyarrow
-
+    pyarrow, parquet = parquet_library(path, "reading")
     try:
-        return library.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+        return parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
     except (pyarrow.ArrowException, OSError) as error:
         raise DamagedError(f"this parquet file cannot be read ({error})", path, "copy or write it again") from error
 
@@ -171,15 +171,13 @@ def _plain(value: Any) -> Any:
 def write_groups(path: Path, texts: str, names: str, groups: Iterable[list[tuple[bytes, str]]]) -> None:
     """Writes (text, name) of rows into the columns `texts` and `names` (names are left out where both are one), each
     group of rows as a row group of its own. Texts are kept byte by byte."""
-    library = _library(str(path))
-    import pyarrow
-
+    pyarrow, parquet = parquet_library(str(path))
     kinds = (
         {texts: pyarrow.large_binary()} if texts == names else {texts: pyarrow.large_binary(), names: pyarrow.string()}
     )
     schema = pyarrow.schema(kinds.items())
     plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
-    with library.ParquetWriter(path, schema, **plain) as out:
+    with parquet.ParquetWriter(path, schema, **plain) as out:
         for rows in groups:
             columns = {names: [name for _, name in rows], texts: [text for text, _ in rows]}
             out.write_table(pyarrow.table({name: columns[name] for name in kinds}, schema), len(rows))

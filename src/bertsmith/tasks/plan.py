@@ -20,7 +20,7 @@ from bertsmith.tasks.chosen import chosen
 from bertsmith.tasks.examples import check_sources, read_records, warn_of_few_rows
 from bertsmith.tasks.reading.records import Record, Source
 from bertsmith.tasks.sequences import load_tokenizer
-from bertsmith.tasks.settings import FinetuneSettings
+from bertsmith.tasks.settings import CURVE_SHARES, FinetuneSettings
 from bertsmith.tasks.task import Examples, Task
 from bertsmith.training.here import Here
 from bertsmith.training.planning.cost import Batch, Exchange, is_half
@@ -34,8 +34,6 @@ from bertsmith.training.planning.work import Lengths, Work, even_cut
 from bertsmith.weights.huggingface import model_folder, read_config
 
 _SAMPLE_ROWS = 2000
-# Of the training rows, that a learning curve trains on beside all of them (`finetuning/trials.py`).
-_CURVE = (0.1, 0.3)
 _POOLED = ("classify", "regress", "choice")
 
 
@@ -151,7 +149,8 @@ def _work(read: _Read) -> Work:
     """All trainings of the run in one: those of each seed, and those of folds and of a learning curve."""
     settings, units = read.settings, read.units
     sizes = [1.0] * settings.seeds
-    sizes += list(_CURVE) * settings.learning_curve + [1 - 1 / max(settings.folds, 1)] * settings.folds
+    sizes += [share / 100 for share in CURVE_SHARES] * settings.learning_curve
+    sizes += [1 - 1 / max(settings.folds, 1)] * settings.folds
     steps = [_steps(settings, units * size) for size in sizes]
     measured = sum(count for part, count in read.rows.items() if part != "train")
     per_row = len(read.examples.sequences.ids) / len(read.examples.records)

@@ -15,7 +15,7 @@ from bertsmith.tasks.sequences import Truncated
 # Of a score between measuring and tuning, of which a line tells.
 _SHOWN_CHANGE = 5e-5
 
-BEST, MEDIAN, LAST = "best", "median", "last"
+MEDIAN, LAST = "median", "last"
 
 CROSS_FITTED_DEV = "dev_cross_fitted"
 """Under which `tuned` has the figures of dev rows by thresholds that were tuned on other dev rows."""

@@ -5,7 +5,7 @@ Legend: N rows, C classes.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from bertsmith.base.streams import generator, stream_key
 Ints = NDArray[np.int64]
 
 Sampling = Literal["natural", "balanced", "sqrt"]
-SAMPLINGS: tuple[str, ...] = get_args(Sampling)
 
 
 def rows_of_epoch(rows: int, classes: Ints | None, sampling: Sampling, seed: int, epoch: int) -> Ints:

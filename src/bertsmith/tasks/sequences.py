@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.layout import Layout
+from bertsmith.base.layout import Layout, ranges
 from bertsmith.model.attention.packed import Packed
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.reading.records import Record
@@ -146,11 +146,14 @@ Targets = NDArray[Any] | Ragged
 """What the model should give for each of U units; `targets[units]` are those of some."""
 
 
+def all_of(targets: Targets) -> NDArray[Any]:
+    """Those of all units."""
+    return np.asarray(targets[np.arange(len(targets))])
+
+
 def slots_of(offsets: Ints, members: Ints) -> Ints:
     """The slots from offsets[m] to offsets[m + 1] of each of the members, one after the other: int64."""
-    lengths = offsets[members + 1] - offsets[members]
-    ends = np.cumsum(lengths)
-    return np.asarray(np.arange(ends[-1] if len(ends) else 0) + np.repeat(offsets[members] - ends + lengths, lengths))
+    return ranges(offsets[members], offsets[members + 1] - offsets[members])
 
 
 def begins(rows: Ints, texts: Ints) -> NDArray[np.bool_]:

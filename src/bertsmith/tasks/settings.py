@@ -12,6 +12,8 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.tasks.sampling import Sampling
 
+CURVE_SHARES = (10, 30)
+"""Of the training rows, in percent, that a learning curve is drawn over, beside all of them."""
 _BAD_SHARE = 0.5
 # Settings that not every kind of task reads, and the kinds that do.
 _OF_RARE = ("class_weights", "focal", "sampling", "label_smoothing")

@@ -50,7 +50,6 @@ from bertsmith.training.work import (
     CPU_TOKENS,
     Work,
     config_for,
-    longest_of,
     model_of,
     optimizer_of,
     tokens_of_run,
@@ -131,7 +130,7 @@ def check_pretraining(
 
 def _checked(work: Work, device: Device, out: Path) -> Checked:
     recipe, corpus = work.recipe, work.corpus
-    phases = {number: phase for number, phase in ((1, recipe.phase1), (2, recipe.phase2)) if phase.steps}
+    phases = recipe.phases
     first, phase = min(phases.items())
     _tell_time(work, phases.values(), device)
     model = model_of(work, device)
@@ -162,10 +161,9 @@ def _checked(work: Work, device: Device, out: Path) -> Checked:
 
 def _batch(recipe: Recipe, corpus: Corpus, number: int, tokens: int) -> PretrainBatch:
     """A micro-batch of about so many tokens of a phase's sequences, and of at least one."""
-    phase = recipe.phase1 if number == 1 else recipe.phase2
     # One shard, so that no index of a whole epoch is made.
     order = order_of(recipe, number, OneShard(corpus, 0))
-    references = order.instances(0, min(phase.global_batch, max(1, tokens // 8)))
+    references = order.instances(0, min(recipe.phase(number).global_batch, max(1, tokens // 8)))
     count = max(1, int(np.searchsorted(np.cumsum(references.lengths), tokens, side="right")))
     masking = masking_of(recipe, number).densest()  # of the step that needs the most memory
     return build_batch(order, references[np.arange(min(count, len(references.lengths)))], masking)
@@ -176,13 +174,13 @@ def _tell_time(work: Work, phases: Collection[Phase], device: Device) -> None:
     recipe, config = work.recipe, config_for(work.recipe, work.corpus)
     asked = CPU_TOKENS if recipe.micro_batch_tokens == "auto" else recipe.micro_batch_tokens
     with log.as_details():  # it is logged when it is used
-        most = micro_batch_tokens(asked, config, longest_of(recipe), device)
+        most = micro_batch_tokens(asked, config, recipe.longest, device)
     # Large models, for which this matters, take some tens of updates. Of each phase three micro-batches are taken, and
     # one more is tried where the recipe leaves its size to the device.
     first = next(iter(phases)).sequence_length
     parts = [(first, _UPDATES / 10 * _TOKENS)]
     parts += [(each.sequence_length, 3 * min(most, each.global_batch * each.sequence_length)) for each in phases]
-    parts += [(longest_of(recipe), most)] * (recipe.micro_batch_tokens == "auto")
+    parts += [(recipe.longest, most)] * (recipe.micro_batch_tokens == "auto")
     rate = masking_of(recipe, 1).densest().rate
     flop = sum(step_flop(config, tokens, tokens * length, tokens * rate) for length, tokens in parts)
     seconds = flop / device_flops(device, this_processor(), torch.get_num_threads())

@@ -27,11 +27,10 @@ def show_instances_of_run(run: Path, corpus: Corpus, first: int, count: int, pha
     the phase does not have.
     """
     recipe = _recipe(run, corpus)
-    phases = {number: each for number, each in ((1, recipe.phase1), (2, recipe.phase2)) if each.steps}
-    if phase not in phases:
-        have = " and ".join(map(str, phases))
+    if phase not in recipe.phases:
+        have = " and ".join(map(str, recipe.phases))
         raise BertsmithError(f"the run has no phase {phase}", "--phase", f"it has {have}")
-    batch = phases[phase].global_batch
+    batch = recipe.phase(phase).global_batch
     if count < 1:
         raise BertsmithError(f"--samples is {count}", "inspect --run", "use a number from 1")
     last = _steps(run, recipe, phase) * batch
@@ -67,6 +66,6 @@ def _recipe(run: Path, corpus: Corpus) -> Recipe:
 def _steps(run: Path, recipe: Recipe, phase: int) -> int:
     """Of a phase; one that ends by time has those of its metrics, and those that may have followed their last line."""
     if not recipe.hours:
-        return (recipe.phase1 if phase == 1 else recipe.phase2).steps
+        return recipe.phase(phase).steps
     taken = [int(each["phase_step"]) for each in Run(run).metrics("train") if each["phase"] == phase]
     return max(taken, default=0) + recipe.log_every

@@ -50,8 +50,7 @@ def plan_pretraining(
     plan = partial(_plan, recipe, corpus, where, here, lengths)
     if recipe.micro_batch_tokens != "auto":
         return plan(recipe.micro_batch_tokens)
-    longest = max(phase.sequence_length for phase in _phases(recipe).values())
-    least = -(-longest // 128) * 128  # as compiled micro-batches are cut
+    least = -(-recipe.longest // 128) * 128  # as compiled micro-batches are cut
     usual = plan(max(_USUAL_TOKENS, least))
     return usual if where.on_cpu else plan(max(usual.fitting, least))
 
@@ -62,7 +61,7 @@ def _of_model(recipe: Recipe, folder: Path) -> Recipe:
 
     config = read_config(model_folder(folder))
     log_choice("model", f"{config.num_hidden_layers} layers of {config.hidden_size}", f"those of {folder}")
-    check_positions(max(phase.sequence_length for phase in _phases(recipe).values()), config.max_position_embeddings)
+    check_positions(recipe.longest, config.max_position_embeddings)
     return shaped_as(recipe, config)
 
 
@@ -148,8 +147,7 @@ def _here(recipe: Recipe) -> Here:
 
 def _phases(recipe: Recipe) -> dict[str, Phase]:
     """Those that have steps, by name."""
-    both = {"phase 1": recipe.phase1, "phase 2": recipe.phase2}
-    return {name: phase for name, phase in both.items() if phase.steps}
+    return {f"phase {number}": phase for number, phase in recipe.phases.items()}
 
 
 def _masking(recipe: Recipe) -> MaskingSettings:

@@ -155,7 +155,7 @@ def _train(work: Work, run: Run, known: RunFacts, resume: bool) -> None:
 
 def _keeps_best(work: Work) -> bool:
     """Whether the last phase is measured before its end."""
-    last = work.recipe.phase2 if work.recipe.phase2.steps else work.recipe.phase1
+    *_, last = work.recipe.phases.values()
     often = work.recipe.hours or 0 < work.recipe.evaluate_every < last.steps
     return bool(often) and work.teacher is None and work.corpus.tokens("held_out") > 0
 

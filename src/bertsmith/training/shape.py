@@ -81,7 +81,7 @@ def order_of(recipe: Recipe, number: int, corpus: ShardSource, cache_folder: Pat
         split="train",
         seed=recipe.seed,
         phase=number,
-        sequence_length=(recipe.phase1 if number == 1 else recipe.phase2).sequence_length,
+        sequence_length=recipe.phase(number).sequence_length,
         pairs=pairs_of(recipe),
         cache_folder=cache_folder,
     )

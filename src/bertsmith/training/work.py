@@ -117,7 +117,7 @@ def work_of(
     if teacher is not None:
         teacher = model_folder(Path(teacher))
         _check_taught(recipe, init_from)
-        check_teacher(teacher, corpus, longest_of(recipe))
+        check_teacher(teacher, corpus, recipe.longest)
     old = None if outputs.also_evaluate is None else _corpus(outputs.also_evaluate)
     if old is not None:
         check_old(corpus, old, predicts=teacher is None or recipe.distillation.labels > 0)
@@ -178,7 +178,7 @@ def tokens_of_run(
 ) -> int:
     """The most tokens of a micro-batch; called by all ranks. started_on: of the run that is resumed, which keeps what
     was found for it, as far as a CPU has the threads for that."""
-    asked, longest = recipe.micro_batch_tokens, longest_of(recipe)
+    asked, longest = recipe.micro_batch_tokens, recipe.longest
     if asked != "auto":
         return micro_batch_tokens(asked, model.config, longest, device)
     if "micro_batch_tokens" in started_on:
@@ -187,8 +187,8 @@ def tokens_of_run(
     refuse_auto_of_shards(recipe, ranks.world_size())
     where = device.torch_device
     objective = DistilledPretraining(model, where, teaching=teaching) if teaching else Pretraining(model, where)
-    of_steps = [each.steps and each.global_batch * each.sequence_length for each in (recipe.phase1, recipe.phase2)]
-    most = max(of_steps) // ranks.world_size()
+    of_steps = max(phase.global_batch * phase.sequence_length for phase in recipe.phases.values())
+    most = of_steps // ranks.world_size()
     if device.is_cpu:
         most = min(most, micro_batch_tokens(CPU_TOKENS, model.config, longest, device))
     return fitting_tokens(objective, longest, max(recipe.masking.rate, recipe.masking.final_rate), most)
@@ -225,11 +225,6 @@ def _identity(recipe: Recipe, corpus: Corpus, init_from: Path | None, teacher: P
     return {**named, "corpus": checksum_of(corpus), **start}
 
 
-def longest_of(recipe: Recipe) -> int:
-    """The most tokens of a sequence."""
-    return max(phase.sequence_length for phase in (recipe.phase1, recipe.phase2) if phase.steps)
-
-
 def model_of(work: Work, device: Device) -> PretrainingModel:
     """The model before the first step, on the device. Raises BertsmithError where it is too short for the sequences."""
     recipe, corpus, init_from = work.recipe, work.corpus, starts_from(work)
@@ -246,7 +241,7 @@ def model_of(work: Work, device: Device) -> PretrainingModel:
         initialise(model, model.config.initializer_range, recipe.seed, shape.embedding_deviation)
         if shape.fresh_positions == "neighbours":
             look_at_neighbours(model.encoder, shape.embedding_deviation, recipe.seed)
-    check_positions(longest_of(recipe), model.config.max_position_embeddings)
+    check_positions(recipe.longest, model.config.max_position_embeddings)
     model.encoder.compute = compute
     model.encoder.gradient_checkpointing = recipe.gradient_checkpointing
     return model.to(device.torch_device)

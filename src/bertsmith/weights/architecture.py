@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice
+from bertsmith.model.config import label_maps
 from bertsmith.weights.names import HEADS, POOLER, part_of
 
 SEQUENCES, TOKENS, CHOICES = (
@@ -63,5 +64,4 @@ def _classifier(tensors: Mapping[str, Tensor], config: Any, where: Path) -> tupl
         return found, {}
     names = [f"LABEL_{number}" for number in range(count)]
     log_choice(f"labels of {where}", ", ".join(names), "a checkpoint does not name them; config.json is the place to")
-    labels = {"id2label": {str(number): name for number, name in enumerate(names)}}
-    return found, labels | {"label2id": {name: number for number, name in enumerate(names)}}
+    return found, label_maps(names)

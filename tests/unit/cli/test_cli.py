@@ -46,6 +46,14 @@ def test_help_of_a_preset_shows_its_numbers(capsys):
     assert "(default: 1024)" in said
 
 
+@pytest.mark.parametrize("verb", ["finetune", "distill", "plan"])
+def test_help_of_a_benchmark_shows_its_columns_and_what_a_task_may_be(verb, capsys):
+    main([verb, "mrpc", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "[OPTIONS] TASK" in said
+    assert "(default: Quality)" in said
+
+
 @pytest.mark.parametrize("verb", ["pretrain", "plan"])
 def test_help_of_a_recipes_file_shows_its_numbers_and_without_one_says_whose_they_are(verb, capsys, tmp_path):
     path = tmp_path / "own.yaml"

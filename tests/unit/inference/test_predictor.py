@@ -19,7 +19,8 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
-from bertsmith.tasks.kinds.classify import Classifier, Classify, config_labels
+from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.pooled import Classifier, config_labels
 from bertsmith.tasks.reading.records import Columns
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.weights.huggingface import FolderContents, save_encoder, save_model, save_pretraining_model

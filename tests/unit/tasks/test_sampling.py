@@ -1,17 +1,19 @@
 """Rows of an epoch: a pure function of seed and epoch, in the wanted shares, with every row of a class in turn."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.base.streams import generator, stream_key
-from bertsmith.tasks.sampling import SAMPLINGS, quotas, rows_of_epoch
+from bertsmith.tasks.sampling import Sampling, quotas, rows_of_epoch
 
 class_lists = st.lists(st.integers(0, 4), min_size=1, max_size=60).map(lambda each: np.array(each, dtype=np.int64))
 
 
-@given(class_lists, st.sampled_from(SAMPLINGS), st.integers(0, 99), st.integers(1, 6))
+@given(class_lists, st.sampled_from(get_args(Sampling)), st.integers(0, 99), st.integers(1, 6))
 def test_an_epoch_is_pure_and_has_its_quotas(classes, sampling, seed, epoch):
     rows = rows_of_epoch(len(classes), classes, sampling, seed, epoch)
     assert np.array_equal(rows, rows_of_epoch(len(classes), classes.copy(), sampling, seed, epoch))

@@ -57,14 +57,14 @@ def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
     return values
 
 
-def host_group(timeout_seconds: float = COLLECTIVE_SECONDS) -> dist.ProcessGroup:
+def host_group() -> dist.ProcessGroup:
     """The group for messages through the hosts' memory, by gloo, apart from the one that sums gradients: neither waits
     for the other, nor for a device. All ranks must make the first call together; there must be several of them."""
     global _host_group
     world = dist.group.WORLD
     assert world is not None
     if _host_group is None or _host_group[0] is not world:
-        made = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
+        made = dist.new_group(backend="gloo", timeout=timedelta(seconds=COLLECTIVE_SECONDS))
         _host_group = world, made
     return _host_group[1]
 

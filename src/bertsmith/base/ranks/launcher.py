@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from types import FrameType
 from typing import Any
 
@@ -20,13 +20,13 @@ from bertsmith.base.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_RANK_LOST, E
 from bertsmith.base.ranks.places import LAUNCHER
 from bertsmith.base.ranks.store import STOPPED, VERDICT, serve, this_host
 from bertsmith.base.ranks.verdict import Verdict
+from bertsmith.base.stopping import SIGNALS, Handler, handled
 
 _ADDRESS = "127.0.0.1"
 _POLL_SECONDS = 0.1
 _STORE_SECONDS = 60.0
 # Of the ranks' timeout: for so long the others may take to leave once one has failed. A stopped one never does.
 _GRACE_SHARE, _LONGEST_GRACE = 0.2, 30.0
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGINT") if hasattr(signal, name))
 
 
 def launch(command: Sequence[str], ranks: int, threads: int, timeout_seconds: float) -> int:
@@ -83,20 +83,12 @@ class _Launcher:
         if self._stop is not None:  # it came before they were there
             self._pass_on(self._stop, None)
 
-    @contextmanager
-    def signals_passed_on(self) -> Iterator[None]:
-        """Passes signals on while the block runs. A SIGINT that is ignored, as in a background job, stays ignored."""
-        previous: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
-        for number in _SIGNALS:
-            if number != signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
-                previous[number] = signal.signal(number, self._pass_on)
-        if hasattr(signal, "SIGTSTP") and signal.getsignal(signal.SIGTSTP) != signal.SIG_IGN:
-            previous[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._suspend)
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    def signals_passed_on(self) -> AbstractContextManager[None]:
+        """Passes signals on while the block runs, as of `handled`."""
+        handlers: dict[int, Handler] = dict.fromkeys(SIGNALS, self._pass_on)
+        if hasattr(signal, "SIGTSTP"):
+            handlers[signal.SIGTSTP] = self._suspend
+        return handled(handlers)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         del frame

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from bertsmith.base.device import Device
 from bertsmith.bench.child import Answer, serve_worker
 from bertsmith.bench.finetune.rows import Prepared, encode
 from bertsmith.bench.machine import running_on
-from bertsmith.bench.step.matrix_rate import wait
+from bertsmith.bench.step.matrix_rate import seconds_of
 from bertsmith.bench.step.profile import profile_steps
 from bertsmith.tasks.finetuning.start import started
 from bertsmith.tasks.finetuning.trials import trials
@@ -48,11 +47,7 @@ class Ours:
 
     def turn(self, steps: int) -> Answer:
         """The next steps of the run, with all that the loop does beside them; it waits for the device at both ends."""
-        wait(self._trainer.device)
-        start = time.perf_counter()
-        self._take(steps)
-        wait(self._trainer.device)
-        return {"seconds": time.perf_counter() - start}
+        return {"seconds": seconds_of(self._trainer.device, lambda: self._take(steps))}
 
     def _take(self, steps: int) -> None:
         before = self._trainer.position.stage_step

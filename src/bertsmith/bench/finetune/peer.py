@@ -10,7 +10,6 @@ import importlib
 import inspect
 import queue
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 
 from bertsmith.bench.child import Answer, serve_worker
 from bertsmith.bench.finetune.rows import EPOCHS, Prepared, read_features
-from bertsmith.bench.step.matrix_rate import wait
+from bertsmith.bench.step.matrix_rate import seconds_of
 from bertsmith.tasks.benchmarks.benchmark import benchmarks
 from bertsmith.training.records.meters import memory_bytes
 
@@ -122,14 +121,13 @@ class Peer:
 
     def turn(self, steps: int) -> Answer:
         """The next steps of the Trainer, with all that it does beside them; it waits for the device at both ends."""
-        wait(self._device)
-        start = time.perf_counter()
+        return {"seconds": seconds_of(self._device, lambda: self._take(steps))}
+
+    def _take(self, steps: int) -> None:
         self._asked.put(steps)
         error = self._done.get()
         if error is not None:
             raise error
-        wait(self._device)
-        return {"seconds": time.perf_counter() - start}
 
     def memory(self) -> Answer:
         """The most memory held so far."""

@@ -8,7 +8,6 @@ Legend: T token slots.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
@@ -23,7 +22,7 @@ from bertsmith.bench.child import Answer, serve_worker
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.process import Child
-from bertsmith.bench.step.matrix_rate import wait
+from bertsmith.bench.step.matrix_rate import seconds_of
 from bertsmith.bench.step.plan import SHAPES, GpuSizes
 from bertsmith.bench.table import Table
 
@@ -71,12 +70,7 @@ class Worker:
                 _KINDS[kind](x.view(slots, width), weight, gradient.view(slots, out))
 
         run()  # finds kernels and memory
-        wait(self._device)
-        start = time.perf_counter()
-        for _ in range(_TIMES):
-            run()
-        wait(self._device)
-        return (time.perf_counter() - start) / _TIMES
+        return seconds_of(self._device, run, _TIMES) / _TIMES
 
 
 def products_part(sizes: GpuSizes, folder: Path, rows: Rows) -> Part:

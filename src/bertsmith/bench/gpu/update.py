@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -15,7 +14,7 @@ from bertsmith.bench.child import Answer, serve_worker
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.process import Child
-from bertsmith.bench.step.matrix_rate import wait
+from bertsmith.bench.step.matrix_rate import seconds_of
 from bertsmith.bench.step.ours import RATE, WEIGHT_DECAY
 from bertsmith.bench.step.plan import GpuSizes, gpu_shape
 from bertsmith.bench.table import Table
@@ -57,12 +56,7 @@ class Worker:
 
     def turn(self, updates: int) -> Answer:
         """The seconds of so many updates, one after the other; the device is waited for at both ends."""
-        wait(self._device)
-        began = time.perf_counter()
-        for _ in range(updates):
-            self._update()
-        wait(self._device)
-        return {"seconds": time.perf_counter() - began}
+        return {"seconds": seconds_of(self._device, self._update, updates)}
 
 
 def update_parts(sizes: GpuSizes, folder: Path, rows: Rows) -> list[Part]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -15,7 +14,7 @@ from bertsmith.bench.child import Answer, serve_worker
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.reference.case import Case
 from bertsmith.bench.step.made_batches import lengths_of, pretrain_batch
-from bertsmith.bench.step.matrix_rate import wait
+from bertsmith.bench.step.matrix_rate import seconds_of
 from bertsmith.bench.step.ours import RATE, WEIGHT_DECAY
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.prepare import prepare_training
@@ -122,12 +121,8 @@ class Worker:
         return {"seconds": found, "bytes": memory_bytes(self._device.torch_device)}
 
     def _timed(self) -> float:
-        wait(self._device.torch_device)
         assert self._work is not None
-        began = time.perf_counter()
-        self._work()
-        wait(self._device.torch_device)
-        return time.perf_counter() - began
+        return seconds_of(self._device.torch_device, self._work)
 
 
 def start(spec: Answer) -> Worker:

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.base.layout import Ints, Layout
+from bertsmith.base.layout import Layout
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.batches.order import Order, ShardSource
 from bertsmith.batches.packing import PretrainBatch
 from bertsmith.batches.steps import StepBuilder
 
 _ARRAYS = tuple(each.name for each in fields(PretrainBatch) if each.name != "layout")
-_PERCENTS = np.arange(0, 101, 2)
 
 
 def write_batches(path: Path, batches: Sequence[PretrainBatch]) -> None:
@@ -47,10 +46,3 @@ def real_batches(source: ShardSource, length: int, sequences: int, count: int, f
     order = Order(source, seed=0, phase=1, sequence_length=length, cache_folder=folder)
     builder = StepBuilder(order, sequences, MaskingSettings(), micro_batch_tokens=sequences * length)
     return [batch for number in range(count) for batch in builder.build(number).micro_batches]
-
-
-def length_percentiles(source: ShardSource, length: int) -> Ints:
-    """int64[51]: every second percentile, from 0 to 100, of the lengths of an epoch's pairs."""
-    lengths = Order(source, seed=0, phase=1, sequence_length=length).epoch(0).lengths
-    found: Ints = np.rint(np.percentile(lengths, _PERCENTS)).astype(np.int64)
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -19,6 +20,16 @@ def wait(device: torch.device) -> None:
     """Waits until the device has done what was queued, before a clock is read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def seconds_of(device: torch.device, work: Callable[[], object], times: int = 1) -> float:
+    """The seconds of so many calls of `work`, one after the other; the device is waited for at both ends."""
+    wait(device)
+    start = time.perf_counter()
+    for _ in range(times):
+        work()
+    wait(device)
+    return time.perf_counter() - start
 
 
 def step_shapes(hidden: int, intermediate: int, vocabulary: int, tokens: int, masked: int) -> list[Shape]:
@@ -42,11 +53,6 @@ def _rate(device: Device, shape: Shape, repeats: int) -> float:
     m, n, k = shape
     a = torch.randn(m, k, device=device.torch_device).to(device.compute)
     b = torch.randn(n, k, device=device.torch_device).to(device.compute)
-    best = float("inf")
-    for _ in range(repeats + 1):  # the first one finds kernels and memory
-        wait(device.torch_device)
-        start = time.perf_counter()
-        torch.nn.functional.linear(a, b)
-        wait(device.torch_device)
-        best = min(best, time.perf_counter() - start)
-    return 2.0 * m * n * k / best
+    # One more than asked for: the first one finds kernels and memory.
+    each = [seconds_of(device.torch_device, lambda: torch.nn.functional.linear(a, b)) for _ in range(repeats + 1)]
+    return 2.0 * m * n * k / min(each)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
@@ -24,7 +24,7 @@ def environment(side: StepSide) -> dict[str, str]:
 def start_side(side: StepSide, sets: Mapping[str, Path], folder: Path, deadline: float) -> Child:
     """Starts a side, which is ready later. sets: files of batches by name. folder: a new one. deadline: of
     time.monotonic()."""
-    spec = {"side": side.as_json(), "sets": sets}
+    spec = {"side": asdict(side), "sets": sets}
     return Child("bertsmith.bench.step.worker", spec, folder, environment(side), deadline)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 SideName = Literal["ours", "transformers"]
@@ -44,7 +44,3 @@ class StepSide:
         if dropout != [0.1, 0.1]:
             more.append("no dropout" if not any(dropout) else f"dropout {dropout[0]:g}, of attention {dropout[1]:g}")
         return ", ".join([numbers, {"adamw": "AdamW", "lamb": "LAMB"}[self.optimizer], *more])
-
-    def as_json(self) -> dict[str, Any]:
-        """The same as JSON can hold it."""
-        return asdict(self)

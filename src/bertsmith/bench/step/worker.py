@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import accumulate
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from bertsmith.bench.child import Answer, serve_worker
 from bertsmith.bench.machine import running_on
 from bertsmith.bench.step.instances import read_batches
 from bertsmith.bench.step.loaded import data_wait_share
-from bertsmith.bench.step.matrix_rate import matrix_rate, step_shapes, wait
+from bertsmith.bench.step.matrix_rate import matrix_rate, seconds_of, step_shapes
 from bertsmith.bench.step.ours import OurSteps, TakeStep, device_of
 from bertsmith.bench.step.peer import peer_steps
 from bertsmith.bench.step.profile import profile_kernels, profile_steps
@@ -51,11 +50,7 @@ class Worker:
 
     def turn(self, name: str, passes: int) -> Answer:
         """Steps over all batches of a set, `passes` times, waiting for the device only at both ends."""
-        wait(self.device.torch_device)
-        start = time.perf_counter()
-        self._turn(name, passes)
-        wait(self.device.torch_device)
-        return {"seconds": time.perf_counter() - start}
+        return {"seconds": seconds_of(self.device.torch_device, lambda: self._turn(name, passes))}
 
     def _turn(self, name: str, passes: int) -> None:
         for _ in range(passes):

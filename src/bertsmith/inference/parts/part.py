@@ -61,6 +61,12 @@ class Account:
         if len(self.first_skipped) < SHOWN:
             self.first_skipped.append(in_words(error))
 
+    def shortfall(self, what: str) -> str:
+        """What was not read, for the end of a line; "" where all was. what: how that which was truncated is called."""
+        cut = f"; {self.truncated_rows:,} {what} truncated, {self.truncated_tokens:,} tokens not read"
+        left = f"; {self.skipped:,} rows left out"
+        return f"{cut if self.truncated_rows else ''}{left if self.skipped else ''}"
+
     def add(self, other: Account) -> None:
         """Adds that of a later part. Raises BertsmithError where its table has another header."""
         if self.header and other.header and self.header != other.header:

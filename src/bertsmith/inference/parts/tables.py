@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bertsmith.base.errors import BertsmithError
 from bertsmith.inference.parts.folder import copy_files
 from bertsmith.inference.parts.part import Account
+from bertsmith.rows.parquet import parquet_library
 
 _NUMBER_BYTES = 4
 
@@ -29,7 +30,7 @@ def joined_array(file: BinaryIO, parts: Sequence[Path], account: Account) -> Non
 def table_of(rows: Sequence[Mapping[str, Any]], added: Mapping[str, NDArray[Any]], where: str) -> bytes:
     """Rows with further columns, of numbers [N] or of vectors [N, H], as a parquet file. Raises BertsmithError for
     columns that have no one type, and where pyarrow is missing."""
-    arrow, parquet = parquet_library()
+    arrow, parquet = parquet_library(".parquet")
     try:
         names = dict.fromkeys(name for row in rows for name in row)
         table = arrow.table({name: [row.get(name) for row in rows] for name in names})
@@ -47,7 +48,7 @@ def table_of(rows: Sequence[Mapping[str, Any]], added: Mapping[str, NDArray[Any]
 def joined_tables(file: BinaryIO, parts: Sequence[Path], account: Account) -> None:
     """The Join of parquet files: a row group for each part. A column that is empty in a part, or has whole numbers
     there alone, takes the type that it has in the others. Raises BertsmithError for a column with several types."""
-    arrow, parquet = parquet_library()
+    arrow, parquet = parquet_library(".parquet")
     filled = [path for path in parts if path.stat().st_size]
     try:
         schemas = [parquet.read_schema(path) for path in filled]
@@ -66,14 +67,3 @@ def joined_tables(file: BinaryIO, parts: Sequence[Path], account: Account) -> No
 def _mixed(error: Exception, where: str) -> BertsmithError:
     what = f"a column of these rows has no one type ({str(error).splitlines()[0]})"
     return BertsmithError(what, where, "write to a .jsonl file, or give every column one type")
-
-
-def parquet_library() -> tuple[Any, Any]:
-    """pyarrow, and its part for parquet. Raises BertsmithError where it is not installed."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        fix = "install it with: pip install 'bertsmith[parquet]'"
-        raise BertsmithError("writing parquet files needs the package pyarrow", ".parquet", fix) from error
-    return pyarrow, pyarrow.parquet

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from bertsmith.base.versions import read_cpuinfo
+
 ARCHITECTURE = "BERTSMITH_ARCHITECTURE"
 """The environment variable that names the processor to compile for, as the compiler's -march: x86-64-v3 for one with
 AVX2. Without it, it is the one that compiles."""
@@ -119,9 +121,8 @@ def _cache_folder() -> Path:
 
 def _digest(source: Path, command: Sequence[str]) -> str:
     """Of all that decides what comes out: source and headers, compiler, flags, processor."""
-    cpu = Path("/proc/cpuinfo")
-    lines = cpu.read_text(encoding="utf-8", errors="replace").splitlines() if cpu.exists() else []
-    kind = sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})
+    told = ("model name", "flags", "Features", "CPU part")
+    kind = sorted({line for line in read_cpuinfo().splitlines() if line.startswith(told)})
     try:
         texts = [path.read_text(encoding="utf-8") for path in (source, *sorted(source.parent.glob("*.h")))]
     except OSError as error:

@@ -15,8 +15,6 @@ from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.sequences import Sequences
 from bertsmith.tokens.tokenizer import Tokenizer
 
-_SPECIALS = 3  # [CLS], [SEP] and [SEP]
-
 
 @dataclass(frozen=True)
 class WindowRules:

@@ -28,13 +28,12 @@ from bertsmith.tasks.objective import Order, RowSteps
 from bertsmith.tasks.reading.parts import divisible
 from bertsmith.tasks.reading.split import split
 from bertsmith.tasks.results import MEDIAN
+from bertsmith.tasks.settings import CURVE_SHARES
 from bertsmith.tasks.task import Examples
 from bertsmith.training.loop import Stage, Trainer
 from bertsmith.training.run_folder import TRIALS_FOLDER
 
 SHARE, FOLD, SEED = "share", "fold", "seed"
-SHARES = (10, 30)
-"""Of the training rows, in percent, that a learning curve is drawn over, beside all of them."""
 
 
 @dataclass(frozen=True)
@@ -154,10 +153,10 @@ def trials(work: Work) -> list[Trial]:
 
 
 def _shares(work: Work) -> list[tuple[int, list[int]]]:
-    """Rows for each of `SHARES`, the smaller ones out of the larger ones."""
+    """Rows for each of `CURVE_SHARES`, the smaller ones out of the larger ones."""
     divide = _divider(work)
     rows, before, found = list(range(len(work.parts["train"].records))), 100, []
-    for share in sorted(SHARES, reverse=True):
+    for share in sorted(CURVE_SHARES, reverse=True):
         _, rows = divide(rows, share / before, share)
         before = share
         found.append((share, rows))

@@ -26,7 +26,7 @@ from bertsmith.base.log import say, warn
 from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum, cross_entropy_sum
-from bertsmith.tasks.kinds.classify import Classifier
+from bertsmith.tasks.kinds.pooled import Classifier, truths_of
 from bertsmith.tasks.reading.bad_rows import BadRow
 from bertsmith.tasks.reading.labels import class_name, place_of_letter
 from bertsmith.tasks.reading.pairs import are_pairs, check_pairs
@@ -172,19 +172,19 @@ class Choice(Task):
         return table.index_put((inputs.texts.unit, inputs.texts.place), batch_window_means(scores, inputs)[:, 0])
 
     def evaluate(self, scores: Floats, examples: Examples) -> dict[str, float]:
-        return {"accuracy": accuracy(_table(scores, examples.sequences).argmax(1), _truths(examples))}
+        return {"accuracy": accuracy(_table(scores, examples.sequences).argmax(1), truths_of(examples))}
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The report (`tasks/report`)."""
         table = _table(scores, examples.sequences)
         names = tuple(f"choice {place}" for place in range(table.shape[1]))
-        found = Classified(names, table, _truths(examples), table.argmax(1))
+        found = Classified(names, table, truths_of(examples), table.argmax(1))
         listed = [_numbered_texts(record) for record in examples.records]
         report_choices(folder, about_records(examples.part, examples.records), found, listed)
 
     def baseline(self, metric: str, examples: Examples) -> float:
         most_frequent = int(next(iter(self.counts or {"0": 0})))
-        truths = _truths(examples)
+        truths = truths_of(examples)
         return accuracy(np.full_like(truths, most_frequent), truths)
 
     def description(self) -> list[str]:
@@ -307,7 +307,3 @@ def _numbered_texts(record: Record) -> list[str]:
     """The choices of a row, each behind its number."""
     assert isinstance(record, ChoiceRecord)
     return [f"{place}: {choice}" for place, choice in enumerate(record.choices)]
-
-
-def _truths(examples: Examples) -> Ints:
-    return np.array([record.label for record in examples.records], dtype=np.int64)

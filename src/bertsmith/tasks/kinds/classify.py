@@ -22,10 +22,15 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.kinds.many_labels import ManyLabels
-from bertsmith.tasks.kinds.pooled import Classifier as Classifier
-from bertsmith.tasks.kinds.pooled import config_labels as config_labels
-from bertsmith.tasks.kinds.pooled import fitted_number, places_of, said_of, truths_of
-from bertsmith.tasks.kinds.pooled import names_of_config as names_of_config
+from bertsmith.tasks.kinds.pooled import (
+    Classifier,
+    config_labels,
+    fitted_number,
+    names_of_config,
+    places_of,
+    said_of,
+    truths_of,
+)
 from bertsmith.tasks.losses import PLAIN, Rarity, balanced_weights, single_label_sum
 from bertsmith.tasks.reading.labels import class_name, class_names, refuse_ids
 from bertsmith.tasks.reading.pairs import are_pairs

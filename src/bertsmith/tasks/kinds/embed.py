@@ -30,7 +30,7 @@ from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.parts import about_records, write_doubts, write_intervals
 from bertsmith.tasks.scoring.numbers import number_figures
 from bertsmith.tasks.scoring.resampling import Figures, mean_figures
-from bertsmith.tasks.sequences import Inputs, Sequences, encode_several
+from bertsmith.tasks.sequences import Inputs, Sequences, all_of, encode_several
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -199,7 +199,7 @@ class Embed(Task):
         """What is expected of cosines at random."""
         if metric in SCORED:
             return 0.0
-        candidates = int(np.count_nonzero(examples.targets[np.arange(len(examples.targets))][:, 1:] != NO_TEXT))
+        candidates = int(np.count_nonzero(all_of(examples.targets)[:, 1:] != NO_TEXT))
         return float((1 / np.arange(1, candidates + 1)).mean()) if metric == "mrr" else 1 / candidates
 
     def description(self) -> list[str]:
@@ -268,7 +268,7 @@ def short_numbers(vector: Floats) -> list[float]:
 
 
 def _ranks(scores: Floats, examples: Examples) -> Ints:
-    targets = np.asarray(examples.targets[np.arange(len(examples.targets))])
+    targets = all_of(examples.targets)
     table = np.zeros((*targets.shape, scores.shape[1]), dtype=np.float32)
     table[targets != NO_TEXT] = text_vectors(scores, examples.sequences)
     return ranks_of_like(table, targets)

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError, nearest
-from bertsmith.model.config import BertConfig
+from bertsmith.model.config import BertConfig, label_maps
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.linear import Linear
 from bertsmith.tasks.reading.labels import class_name
-from bertsmith.tasks.sequences import Inputs
+from bertsmith.tasks.sequences import Inputs, all_of
 from bertsmith.tasks.task import Examples
 
 SINGLE, SEVERAL = "single_label_classification", "multi_label_classification"
@@ -49,11 +49,7 @@ class Classifier(nn.Module):
 
 def config_labels(names: Sequence[str], problem: str = SINGLE) -> dict[str, Any]:
     """The labels as a Hugging Face config.json has them."""
-    return {
-        "id2label": {str(place): name for place, name in enumerate(names)},
-        "label2id": {name: place for place, name in enumerate(names)},
-        "problem_type": problem,
-    }
+    return {**label_maps(names), "problem_type": problem}
 
 
 def names_of_config(config: Mapping[str, Any]) -> list[str]:
@@ -111,4 +107,4 @@ def said_of(task: Mapping[str, Any], name: str) -> bool:
 
 def truths_of(examples: Examples) -> NDArray[np.int64]:
     """The class of each record, int64[N], or whether it has each label, [N, L]."""
-    return np.asarray(examples.targets[np.arange(len(examples.targets))], dtype=np.int64)
+    return np.asarray(all_of(examples.targets), dtype=np.int64)

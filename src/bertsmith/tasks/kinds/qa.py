@@ -43,7 +43,7 @@ from bertsmith.tasks.report.report import Answered, report_answers
 from bertsmith.tasks.scoring.calibration import FOLDS, log_probabilities
 from bertsmith.tasks.scoring.resampling import folds_of
 from bertsmith.tasks.scoring.squad import ANSWERED, UNANSWERABLE
-from bertsmith.tasks.sequences import Inputs, Sequences
+from bertsmith.tasks.sequences import Inputs, Sequences, all_of
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
 from bertsmith.tokens.tokenizer import Tokenizer
@@ -282,9 +282,8 @@ def _folds(records: Sequence[Record]) -> NDArray[np.int64]:
 def _losses(scores: Floats, examples: Examples) -> NDArray[np.float64]:
     """The loss of each question, the mean over its windows: float64[N]."""
     sequences = examples.sequences
-    targets = np.asarray(examples.targets[np.arange(len(examples.targets))])
     windows = np.split(scores, np.cumsum(sequences.lengths)[:-1])
-    pairs = zip(windows, targets, strict=True)
+    pairs = zip(windows, all_of(examples.targets), strict=True)
     each = [-log_probabilities(window.T)[[0, 1], places].mean() for window, places in pairs]
     sums = np.add.reduceat(np.array(each), sequences.row_offsets[:-1])
     return np.asarray(sums / np.diff(sequences.row_offsets))

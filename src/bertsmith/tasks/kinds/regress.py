@@ -25,7 +25,7 @@ from bertsmith.tasks.reading.pairs import are_pairs
 from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.parts import about_records
 from bertsmith.tasks.report.report import report_numbers
-from bertsmith.tasks.scoring.numbers import NUMBER_METRICS
+from bertsmith.tasks.scoring.numbers import number_figures
 from bertsmith.tasks.sequences import Inputs, Sequences, batch_window_means, window_means
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Answer, Examples, Floats, FolderFacts, Task
@@ -92,7 +92,7 @@ class Regress(Task):
 
     def _metrics(self, numbers: NDArray[Any], examples: Examples) -> dict[str, float]:
         truths = np.array([record.label for record in examples.records], dtype=np.float64)
-        return {name: metric(numbers.astype(np.float64), truths) for name, metric in NUMBER_METRICS.items()}
+        return number_figures(numbers, truths).values(len(truths))
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The report (`tasks/report`)."""

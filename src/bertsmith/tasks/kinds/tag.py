@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.base.log import say, warn
-from bertsmith.model.config import BertConfig
+from bertsmith.model.config import BertConfig, label_maps
 from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.layers import in_dtype
 from bertsmith.model.linear import Linear
 from bertsmith.model.losses import LossSum, cross_entropy_sum
-from bertsmith.tasks.kinds.classify import names_of_config
+from bertsmith.tasks.kinds.pooled import names_of_config
 from bertsmith.tasks.reading.records import Columns, Record, Row
 from bertsmith.tasks.report.tags import Tagged, write_tag_report
 from bertsmith.tasks.scoring.entities import Agreement, Span, agreement_by_type, entity_metrics, table
@@ -198,10 +198,7 @@ class Tag(Task):
         return lines
 
     def config(self) -> dict[str, Any]:
-        return {
-            "id2label": {str(number): name for number, name in enumerate(self.names)},
-            "label2id": {name: number for number, name in enumerate(self.names)},
-        }
+        return label_maps(self.names)
 
     def facts(self) -> dict[str, Any]:
         scheme = None if self.scheme is None else self.scheme.name

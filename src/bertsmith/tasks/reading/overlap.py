@@ -28,11 +28,6 @@ class Overlap:
     count: int
     examples: list[str]
 
-    def lines(self) -> str:
-        """The examples, a line each, for the end of a message."""
-        more = f"\n    and {self.count - len(self.examples):,} more" if self.count > len(self.examples) else ""
-        return "".join(f"\n    {each}" for each in self.examples) + more
-
 
 def text_key(texts: Iterable[str | None]) -> bytes:
     """16 bytes that stand for the texts of a row in their order, None for a text that the row has not."""

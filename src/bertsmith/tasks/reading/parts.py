@@ -126,4 +126,4 @@ def _item(record: Record, reader: type[RowReader]) -> Item:
 
 def _warn(found: Overlap, what: str) -> None:
     if found.count:
-        warn(f"{what} (but for case and white space):{found.lines()}", of_all_ranks=True)
+        warn(listed(f"{what} (but for case and white space)", found.examples, found.count), of_all_ranks=True)

@@ -90,13 +90,13 @@ def class_rows(table: ClassTable, names: Sequence[str], found: Mapping[str, Inte
     return rows
 
 
-def write_doubts(folder: Path, about: About, doubts: Sequence[Mapping[str, Any]], how: str, note: str = "") -> None:
+def write_doubts(folder: Path, about: About, doubts: Sequence[Mapping[str, Any]], how: str) -> None:
     """`likely_label_errors.json`. doubts: {"row", ...}, to which the row's text and place are added."""
     found = [
         {**about.shown[each["row"]], **{name: finite(value) for name, value in each.items() if name != "row"}}
         for each in doubts[:MOST]
     ]
-    files.write_json(folder / DOUBTS_FILE, {**about.head(note), "found_by": how, "likely_label_errors": found})
+    files.write_json(folder / DOUBTS_FILE, {**about.head(), "found_by": how, "likely_label_errors": found})
 
 
 def doubt_of(doubt: Doubt, names: Sequence[str]) -> dict[str, Any]:

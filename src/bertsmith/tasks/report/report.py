@@ -243,7 +243,7 @@ def _write_confusion(folder: Path, about: About, of: Classified, note: str) -> N
 
 
 def _write_calibration(folder: Path, about: About, found: Calibration) -> None:
-    kept = {**about.head(), "ece_is": _ECE, **found.to_dict()}
+    kept = {**about.head(), "ece_is": _ECE, **asdict(found)}
     files.write_json(folder / f"{CALIBRATION}.json", kept)
     title = about.title(f"Calibration, temperature {found.fitted:.3g}{'' if found.kept else ' (not used)'}")
     plots.calibration_plot(folder / f"{CALIBRATION}.png", found.before, found.after, title)

@@ -6,7 +6,7 @@ Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", 201
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -63,10 +63,6 @@ class Calibration:
     after: Reliability
     cross_fitted: bool
     remark: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
-        return asdict(self)
 
 
 def log_probabilities(logits: AnyFloats, temperature: float | Floats = 1.0) -> Floats:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from bertsmith.tasks.scoring.classes import share
 
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 MOST = 20
@@ -36,7 +35,7 @@ class Doubt:
     loss: float
 
 
-def worst_by_loss(logs: Floats, given: Ints, most: int = MOST) -> list[Doubt]:
+def worst_by_loss(logs: Floats, given: Ints) -> list[Doubt]:
     """The rows whose given label has the lowest probability of all, out of those that the model labels otherwise.
 
     logs: log-probabilities, float64[N, C]. given: int64[N]. Equal losses keep the order of the rows.
@@ -45,10 +44,10 @@ def worst_by_loss(logs: Floats, given: Ints, most: int = MOST) -> list[Doubt]:
     other = _without(logs, given).argmax(1)
     candidates = np.flatnonzero(logs[rows, other] > logs[rows, given])
     order = candidates[np.argsort(logs[candidates, given[candidates]], kind="stable")]
-    return [_doubt(logs, given, int(other[row]), int(row)) for row in order[:most]]
+    return [_doubt(logs, given, int(other[row]), int(row)) for row in order[:MOST]]
 
 
-def confident_doubts(logs: Floats, given: Ints, most: int = MOST) -> list[Doubt]:
+def confident_doubts(logs: Floats, given: Ints) -> list[Doubt]:
     """The rows that confident learning counts as wrongly labelled, lowest normalised margin first.
 
     logs: log-probabilities, float64[N, C], from models that did not see the row (out-of-fold). A class is believed of
@@ -65,7 +64,7 @@ def confident_doubts(logs: Floats, given: Ints, most: int = MOST) -> list[Doubt]
     candidates = np.flatnonzero((believed.max(1) >= 0) & (suggested != given))
     margins = p[rows, given] - np.exp(_without(logs, given).max(1))
     order = candidates[np.argsort(margins[candidates], kind="stable")]
-    return [_doubt(logs, given, int(suggested[row]), int(row)) for row in order[:most]]
+    return [_doubt(logs, given, int(suggested[row]), int(row)) for row in order[:MOST]]
 
 
 def _without(logs: Floats, given: Ints) -> Floats:

@@ -41,7 +41,6 @@ class Share:
 
     value: float
     source: str
-    is_measured: bool
 
 
 @dataclass(frozen=True)
@@ -77,11 +76,11 @@ def share_of(name: str, precision: str, length: int, finetuning: bool = False) -
     row = own.get((name, precision)) or rows.get((name, published))
     if row is not None:
         value = product_share(row)
-        return Share(value, f"{_said(row)}: products at {value:.0%} of the peak", True)
+        return Share(value, f"{_said(row)}: products at {value:.0%} of the peak")
     row = own.get((_SAME_PROCESSOR.get(name, ""), precision)) or rows.get((_LIKE, published)) or rows[(_LIKE, "tf32")]
     value = product_share(row)
     what = f"assumed, not measured on {_a(GPUS[name].name)} in {precision}: products at {value:.0%} of the peak"
-    return Share(value, f"{what}, as in {_said(row)}", False)
+    return Share(value, f"{what}, as in {_said(row)}")
 
 
 def _a(name: str) -> str:

@@ -61,9 +61,6 @@ class Baselines:
     most_frequent_accuracy: float
     most_frequent_alphabetic_accuracy: float
 
-    def as_record(self) -> dict[str, float]:
-        return asdict(self)
-
 
 def baselines(
     batches: Sequence[PretrainBatch], unigrams: NDArray[np.int64], alphabetic: NDArray[np.bool_]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import torch
@@ -61,7 +61,7 @@ class Pretraining:
         """An evaluation on these batches, with what frequencies alone reach and the loss in bits per byte."""
         beside = baselines(held_out, self.unigrams, self.alphabetic)
         bits = bits_per_byte(found.masked_loss, held_out, self.piece_bytes)
-        return {**found.as_record(), "masked_bits_per_byte": bits, **beside.as_record()}
+        return {**found.as_record(), "masked_bits_per_byte": bits, **asdict(beside)}
 
     def training_line(self, record: Mapping[str, float]) -> str:
         """The loss and the share of masked words that are predicted right."""

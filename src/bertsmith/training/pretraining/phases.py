@@ -37,8 +37,8 @@ _SELECT = "masked_loss"
 def check_steps(recipe: Recipe, position: Position | None, compiled: bool) -> None:
     """Raises BertsmithError for a phase that is still to come and whose steps this run's ranks or shapes cannot take:
     before the run folder is claimed, and not when the phase is reached."""
-    for number, phase in ((1, recipe.phase1), (2, recipe.phase2)):
-        if phase.steps and (position is None or number >= position.stage):
+    for number, phase in recipe.phases.items():
+        if position is None or number >= position.stage:
             check_global_batch(phase.global_batch, ranks.world_size(), f"phase{number}.global_batch")
             if compiled:
                 check_budget(budget_of(recipe), phase.sequence_length)
@@ -58,7 +58,7 @@ def run_phases(
     own: of `own_figures`, of the model that the run starts from; None where its weights were random. old: is measured
     beside the corpus, where the trainer's objective is `SideBySide`. Raises as `Trainer.run`.
     """
-    phases = {number: phase for number, phase in ((1, recipe.phase1), (2, recipe.phase2)) if phase.steps}
+    phases = recipe.phases
     lengths = list(dict.fromkeys(phase.sequence_length for phase in phases.values()))
     compiled = objective.compiled is not None
     held_out = HeldOut(recipe, corpus, compiled, None if old is None else HeldOut(recipe, old, compiled))
@@ -160,7 +160,7 @@ def phase_stage(
     share: this rank's, of what is kept of the phase's epochs; without it nothing is kept or built ahead.
     select: the held-out figure by which the best weights are kept, "" for none. wait_for: as of `Loader`.
     """
-    phase, pace = recipe.phase1 if number == 1 else recipe.phase2, _pace(recipe, number)
+    phase, pace = recipe.phase(number), _pace(recipe, number)
     steps_at_most = phase.steps if pace is None else _UNKNOWN_STEPS
     masking = masking_of(recipe, number)
     order = order_of(recipe, number, corpus, share.folder if share else None)

@@ -9,7 +9,8 @@ import torch
 from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
-from bertsmith.tasks.kinds.classify import Classifier, Classify, config_labels, names_of_config
+from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.pooled import Classifier, config_labels, names_of_config
 from bertsmith.tasks.reading.labels import class_names, label_text
 from bertsmith.tasks.reading.records import Record
 from bertsmith.tasks.sequences import Sequences, encode, pack

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.tasks.reading.overlap import Item, contradictions, rows_in_both, text_key
+from bertsmith.tasks.reading.bad_rows import listed
+from bertsmith.tasks.reading.overlap import Item, Overlap, contradictions, rows_in_both, text_key
 
 
 def items(name, rows):
@@ -25,9 +26,10 @@ def test_only_the_first_ones_are_named():
     train = items("train.csv", [(str(number), "a") for number in range(20)])
     found = rows_in_both(items("dev.csv", [(str(number), "a") for number in range(8)]), train)
     assert found.count == 8
-    assert found.lines().count("\n") == 6
-    assert found.lines().endswith("and 3 more")
-    assert rows_in_both([], train).lines() == ""
+    said = listed("8 rows", found.examples, found.count)
+    assert said.count("\n") == 6
+    assert said.endswith("and 3 more")
+    assert rows_in_both([], train) == Overlap(0, [])
 
 
 def test_texts_with_several_labels_are_named_once():

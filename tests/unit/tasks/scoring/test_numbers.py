@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.tasks.scoring import numbers
+from bertsmith.tasks.scoring.numbers import number_figures
 
 sklearn = pytest.importorskip("sklearn.metrics")
 stats = pytest.importorskip("scipy.stats")
@@ -21,7 +21,7 @@ pairs = st.lists(
 def test_equal_scikit_learn_and_scipy_on_repeated_rows(rows):
     x, y, times = (np.array(column) for column in zip(*rows, strict=True))
     x, y = x.astype(np.float64), y.astype(np.float64)
-    figures = numbers.number_figures(x, y)
+    figures = number_figures(x, y)
     found = dict(zip(figures.names, figures.of(times.astype(np.float64)), strict=True))
     x, y = np.repeat(x, times), np.repeat(y, times)
     assert found["rmse"] == pytest.approx(sklearn.root_mean_squared_error(y, x), abs=1e-9)
@@ -33,14 +33,14 @@ def test_equal_scikit_learn_and_scipy_on_repeated_rows(rows):
         assert found["spearman"] == pytest.approx(stats.spearmanr(x, y)[0], abs=1e-9)
     else:
         assert found["pearson"] == found["spearman"] == 0
-    metrics = ("pearson", "spearman", "r2", "rmse", "mae")
-    assert [getattr(numbers, name)(x, y) for name in metrics] == pytest.approx([found[name] for name in metrics])
+    assert number_figures(x, y).values(len(x)) == pytest.approx(found)
 
 
 @pytest.mark.parametrize("constant", [0.1, 0.3, 1 / 3, 1e9 + 0.1])
 def test_constants_correlate_with_nothing_and_explain_nothing(constant):
     # Their mean is not exactly the constant, so that rounding errors would correlate with each other.
     x, y = np.full(3, 0.1), np.full(3, constant)
-    assert numbers.pearson(x, y) == numbers.spearman(x, y) == 0
-    assert numbers.r2(np.arange(3.0), y) == 0
-    assert numbers.r2(y, y) == 1
+    found = number_figures(x, y).values(3)
+    assert found["pearson"] == found["spearman"] == 0
+    assert number_figures(np.arange(3.0), y).values(3)["r2"] == 0
+    assert number_figures(y, y).values(3)["r2"] == 1

@@ -15,6 +15,7 @@ from bertsmith.inference.server.models import SCORE, Asked, Model, RowModel
 from bertsmith.inference.server.refusals import Refusal, check_size
 from bertsmith.inference.server.routes import schemas
 from bertsmith.inference.server.service import Service, answer
+from bertsmith.model.config import label_maps
 
 
 def answers_route(service: Service) -> APIRouter:
@@ -126,10 +127,6 @@ def _info(model: Model, service: Service) -> dict[str, Any]:
 def _model_type(model: Model) -> dict[str, Any]:
     if not isinstance(model, RowModel):
         return {"embedding": {"pooling": model.pooling}}
-    labels = {
-        "id2label": {str(place): label for place, label in enumerate(model.labels)},
-        "label2id": {label: place for place, label in enumerate(model.labels)},
-    }
     ranker = "reranker" if model.pairs is not False else "classifier"
     names = {"classify": "classifier", "regress": ranker, SCORE: ranker}
-    return {names.get(model.kind, model.kind.replace(" ", "_")): labels if model.labels else {}}
+    return {names.get(model.kind, model.kind.replace(" ", "_")): label_maps(model.labels) if model.labels else {}}
