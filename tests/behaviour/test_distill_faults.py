@@ -131,6 +131,14 @@ def test_a_corpus_and_rows_exclude_each_other(bert: Path, teacher: Path, tmp_pat
     assert error.what == "a corpus and train and dev exclude each other"
 
 
+def test_the_flags_of_a_corpus_and_of_rows_exclude_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["distill", "--teacher", "t", "--student", "bert-tiny", "--out", str(tmp_path / "run"), "--corpus=c"]
+    assert main([*call, "--train", "train.csv", "--dev=dev.csv"]) == 2
+    assert "--corpus and --dev, --train exclude each other" in capsys.readouterr().err
+
+
 def test_a_corpus_and_a_task_exclude_each_other(teacher: Path, tmp_path: Path) -> None:
     alone: dict[str, Any] = {"corpus": tmp_path, "train": None, "dev": None, "settings": None}
     error = refused(teacher, "bert-tiny", tmp_path, task="sst2", **alone)

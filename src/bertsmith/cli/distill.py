@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -53,8 +53,13 @@ class CorpusFlags(RankFlags):
 
 
 def _distill(call: Call) -> int:
-    on_corpus = any(token == _CORPUS or token.startswith(f"{_CORPUS}=") for token in call.args)
-    return _on_corpus(call) if on_corpus else _on_task(call)
+    given = {token.split("=", 1)[0] for token in call.args}
+    if _CORPUS not in given:
+        return _on_task(call)
+    if of_rows := sorted(given & {f"--{each.name}" for each in fields(RowFlags)}):
+        what = f"{_CORPUS} and {', '.join(of_rows)} exclude each other: a student learns from a corpus or from rows"
+        raise BertsmithError(what, call.prog, "leave out one of them")
+    return _on_corpus(call)
 
 
 def _on_task(call: Call) -> int:

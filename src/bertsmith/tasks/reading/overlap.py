@@ -48,7 +48,8 @@ def rows_in_both(part: Sequence[Item], other: Sequence[Item]) -> Overlap:
 
 
 def _pair(one: Item, other: Item) -> str:
-    labels = "" if one.label == other.label else f" (labelled {one.label}, there {other.label})"
+    both = one.label and other.label and one.label != other.label
+    labels = f" (labelled {one.label}, there {other.label})" if both else ""
     return f"{one.where} is {other.where}{labels}"
 
 

@@ -20,6 +20,8 @@ def test_rows_of_both_parts_are_named_with_their_labels():
     found = rows_in_both(dev, train)
     assert found.count == 2
     assert found.examples == ["dev.csv:3 is train.csv:2", "dev.csv:4 is train.csv:3 (labelled 1, there 0)"]
+    unlabelled = rows_in_both([Item("a", b"k", "4.2")], [Item("b", b"k", "")])
+    assert unlabelled.examples == ["a is b"], "a label that is not compared is none"
 
 
 def test_only_the_first_ones_are_named():
