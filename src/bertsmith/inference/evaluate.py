@@ -12,6 +12,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
 from bertsmith.inference.predictor import Predictor, changed
 from bertsmith.tasks.answering.figures import keys_of, named_as_1_1
+from bertsmith.tasks.examples import warn_of_empty
 from bertsmith.tasks.kinds.qa import Qa
 from bertsmith.tasks.reading.bad_rows import SkippedRows
 from bertsmith.tasks.reading.records import Columns, Source, read_records
@@ -51,7 +52,7 @@ def evaluate(
     examples = predictor.examples(data, skipped)
     sequences = examples.sequences
     say(f"{len(examples.records):,} rows, {sequences.truncation()}")
-    examples.warn_of_empty(predictor.tokenizer.special)
+    warn_of_empty(examples, predictor.tokenizer.special)
     return Evaluated(predictor.kind, len(examples.records), sequences.truncated, predictor.evaluate(examples, report))
 
 

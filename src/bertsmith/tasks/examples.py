@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
@@ -19,6 +21,7 @@ from bertsmith.tasks.reading.parts import Parts, hold_out, read_parts, warn_of_c
 from bertsmith.tasks.reading.records import Columns, Record, Source, unused_columns
 from bertsmith.tasks.settings import FinetuneSettings
 from bertsmith.tasks.task import Examples, Task
+from bertsmith.tokens.special_ids import SpecialIds
 from bertsmith.tokens.tokenizer import Tokenizer
 
 _SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 160
@@ -62,7 +65,7 @@ def encode_sources(
         several = f" in {len(sequences.ids):,} sequences" if len(sequences.ids) > len(those) else ""
         tokens = int(sequences.lengths.sum())
         say(f"{part}: {len(those):,} rows{several}, {tokens:,} tokens, {sequences.truncation()}")
-        parts[part].warn_of_empty(tokenizer.special)
+        warn_of_empty(parts[part], tokenizer.special)
     if task.overlap is not None and 2 * task.overlap > max_length:
         say(f"windows of {max_length} tokens share at most half of what they hold of a text, not {task.overlap} tokens")
     for line in task.description():
@@ -102,6 +105,19 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
     if skipped is not None and settings.skip_bad_rows is not None:
         skipped.say(Path(settings.skip_bad_rows))
     return records
+
+
+def warn_of_empty(examples: Examples, special: SpecialIds) -> None:
+    """Counts and names rows with a text of which the normaliser leaves nothing, such as one of control characters
+    alone, and rows of which the vocabulary knows nothing, such as emoji alone."""
+    empty, unknown = examples.sequences.empty_rows, examples.sequences.rows_without(special)
+    for found, what in (
+        (empty, "have a text without any token"),
+        (np.setdiff1d(unknown, empty), "hold nothing that the vocabulary knows ([UNK] alone)"),
+    ):
+        if len(found):
+            counted = f"{len(found):,} of {len(examples.records):,} {f'{examples.part} rows'.strip()}"
+            warn(f"{counted} {what}, such as {examples.records[found[0]].where}", of_all_ranks=True)
 
 
 def warn_of_few_rows(records: Parts, metric: str) -> None:

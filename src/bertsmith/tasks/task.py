@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from bertsmith.base import ranks
 from bertsmith.base.errors import BertsmithError, nearest
-from bertsmith.base.log import Progress, say, warn
+from bertsmith.base.log import Progress, say
 from bertsmith.model.config import BertConfig
 from bertsmith.model.losses import LossSum
 from bertsmith.tasks.reading.bad_rows import Report, pass_over
@@ -30,7 +30,6 @@ from bertsmith.tasks.reading.records import Record, RowReader
 from bertsmith.tasks.sampling import rows_of_epoch
 from bertsmith.tasks.sequences import Fit, Inputs, Sequences, Targets, by_length, encode, pack, rows_ended, slots_of
 from bertsmith.tasks.settings import FinetuneSettings
-from bertsmith.tokens.special_ids import SpecialIds
 from bertsmith.tokens.tokenizer import Tokenizer, truncated_lengths
 
 Answer = dict[str, Any]
@@ -210,18 +209,6 @@ class Examples:
         """How many records are the user's; those behind them were made."""
         all_original = self.originals is None or self.originals == len(self.units) - 1
         return len(self.records) if all_original else int(self.sequences.rows[self.units[self.originals]])
-
-    def warn_of_empty(self, special: SpecialIds) -> None:
-        """Counts and names rows with a text of which the normaliser leaves nothing, such as one of control characters
-        alone, and rows of which the vocabulary knows nothing, such as emoji alone."""
-        empty, unknown = self.sequences.empty_rows, self.sequences.rows_without(special)
-        for found, what in (
-            (empty, "have a text without any token"),
-            (np.setdiff1d(unknown, empty), "hold nothing that the vocabulary knows ([UNK] alone)"),
-        ):
-            if len(found):
-                counted = f"{len(found):,} of {len(self.records):,} {f'{self.part} rows'.strip()}"
-                warn(f"{counted} {what}, such as {self.records[found[0]].where}", of_all_ranks=True)
 
     def where(self, unit: int) -> str:
         """ "file:line" of the record of a unit."""

@@ -156,10 +156,7 @@ ENDINGS = {f"ending{number}": [f"ends so, {number} of four {word}" for word in "
             table(sent1=SENTENCES, sent2=["She"], **ENDINGS, label=[0, 1, 2, 3]),
             {"text": "sent1", "text_b": "sent2"},  # such columns are read whatever their number
         ),
-        (
-            table(text=SENTENCES, choice0=["a"], choice1=["b"], label=["a", "b"]),
-            {},  # the right one by its text
-        ),
+        (table(text=SENTENCES, choice0=["a"], choice1=["b"], label=["a", "b"]), {}),  # the right one by its text
         (table(startphrase=SENTENCES, choices=[["a", "b"]], answer=[0, 1]), {"text": "startphrase", "label": "answer"}),
         (
             table(question=SENTENCES, **{f"Option {letter}": OTHERS for letter in "BA"}, answer=["A", "B"]),
@@ -266,8 +263,7 @@ def test_a_first_line_that_is_a_row_is_seen():
     error = refused(rows)
     assert "'good' is a value of its own column" in error.what
     assert "--columns.no-header" in error.fix
-    named = refused(table(negative=["negative", "positive"], **{"I liked it a lot": SENTENCES}))
-    assert "'negative' is a value of its own column" in named.what, "though that is a name of a column, too"
+    assert "'negative' is a value" in refused(table(negative=["negative"], **{"I liked it": SENTENCES})).what
     assert inferred(table(text=SENTENCES, good=LABEL)).columns.label == "good", "a name may also be one of the classes"
 
 
@@ -401,5 +397,4 @@ def test_cola_has_no_header_and_two_columns_of_few_values(real_data):
 
 
 def test_rows_without_labels_are_refused(real_data):
-    rows = read(real_data("glue/diagnostic/diagnostic.tsv"))
-    assert "no column looks like the label" in refused(rows).what
+    assert "no column looks like the label" in refused(read(real_data("glue/diagnostic/diagnostic.tsv"))).what
