@@ -132,4 +132,4 @@ def _rung(run: StepRun, rung: Rung, table: Callable[..., Any], rows: Rows) -> Pa
         run.climb(rung)
 
     compiled = COMPILE_SECONDS if rung.side.compiled else 0.0
-    return Part((name,), measure, table, 0.0 if same else START_SECONDS + compiled + SET_SECONDS)
+    return Part((name,), measure, table, START_SECONDS + compiled + SET_SECONDS)
