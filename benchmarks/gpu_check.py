@@ -286,7 +286,7 @@ def run_tests(deadline: float) -> dict[str, Any]:
     left = deadline - time.monotonic()
     seconds = max(0.0, min(TEST_SECONDS, left))
     began, wide = time.monotonic(), os.environ | {"COLUMNS": "300"}
-    with tempfile.TemporaryFile("w+") as printed:
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as printed:
         # A group of their own, so that nothing that they started goes on beside the measurements.
         with subprocess.Popen(
             command, cwd=ROOT, start_new_session=True, stdout=printed, stderr=subprocess.STDOUT, env=wide
@@ -294,8 +294,6 @@ def run_tests(deadline: float) -> dict[str, Any]:
             try:
                 ended = PASSED if process.wait(seconds) == 0 else "FAILED"
             except subprocess.TimeoutExpired:
-                if left < TEST_SECONDS:
-                    raise OutOfTime from None  # the next call has the time for them
                 ended = f"NOT DONE after {seconds:.0f} s"
             finally:
                 with contextlib.suppress(ProcessLookupError):
@@ -303,16 +301,20 @@ def run_tests(deadline: float) -> dict[str, Any]:
         printed.seek(0)
         lines = printed.read().splitlines()
     print("\n".join(lines))
+    if ended.startswith("NOT DONE") and left < TEST_SECONDS:
+        raise OutOfTime  # the next call has the time for them
     return {"ended": ended, "seconds": time.monotonic() - began, "failed": failing(lines, ended)}
 
 
 def failing(lines: Sequence[str], ended: str) -> list[str]:
     """What pytest printed of tests that failed: its summary, or without one a line each and the one under way."""
-    summary = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    summary = [line for line in lines if re.match(r"(FAILED|ERROR) \S+\.py", line)]
     if ended == PASSED or summary:
         return summary
-    alone = [line for line in lines if re.search(r"::.* (FAILED|ERROR)\b", line)]
-    return alone + [line for line in lines[-1:] if "::" in line and line not in alone]
+    tests = [line for line in lines if re.match(r"\S+\.py::", line)]
+    return [line for line in tests if re.search(r" (FAILED|ERROR)\b", line)] + [
+        line for line in tests[-1:] if not re.search(r" (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b", line)
+    ]
 
 
 def file_name(gpu: str) -> str:

@@ -248,15 +248,12 @@ def test_tests_that_hang_are_ended_with_all_that_they_started(
 ) -> None:
     hanging = tmp_path / "hanging"
     hanging.write_text(
-        f"#!/bin/sh\nsleep 600 &\necho $! > {tmp_path}/pid.part\nmv {tmp_path}/pid.part {tmp_path}/pid\n"
-        "echo tests/a.py::one PASSED\necho tests/a.py::two FAILED\nprintf tests/a.py::three\nwait\n"
+        f"#!/bin/sh\nsleep 600 &\necho $! > {tmp_path}/pid.part\nmv {tmp_path}/pid.part {tmp_path}/pid\nwait\n"
     )
     hanging.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(hanging))
     monkeypatch.setattr(check, "TEST_SECONDS", 5.0)
-    found = check.run_tests(float("inf"))
-    assert found["ended"] == "NOT DONE after 5 s"
-    assert found["failed"] == ["tests/a.py::two FAILED", "tests/a.py::three"], "and the one under way"
+    assert check.run_tests(float("inf"))["ended"] == "NOT DONE after 5 s"
     with pytest.raises(OutOfTime):
         check.run_tests(0.0)
     started, end = int((tmp_path / "pid").read_text()), time.monotonic() + 120
@@ -280,6 +277,16 @@ def test_tests_that_fail_are_in_their_row_by_name(
     (line,) = found["failed"]
     assert line.startswith("FAILED tests/test_wrong.py::test_wrong - AssertionError: a reason")
     assert "test_right" in capsys.readouterr().out
+
+
+def test_failing_tests_and_the_one_under_way_are_told_from_what_else_is_printed(check: ModuleType) -> None:
+    logged = "ERROR    tests.log:log.py:3 a logged line"
+    each = ["tests/a.py::one PASSED", "tests/a.py::two[x y] FAILED", logged, "tests/a.py::three ", "Fatal: Aborted"]
+    assert check.failing(each, "FAILED") == ["tests/a.py::two[x y] FAILED", "tests/a.py::three "]
+    assert check.failing(each[:3], "NOT DONE after 5 s") == ["tests/a.py::two[x y] FAILED"]
+    ended = [*each[:3], "FAILED tests/a.py::two[x y] - why", "ERROR tests/b.py - no import"]
+    assert check.failing(ended, "FAILED") == ended[3:]
+    assert check.failing([logged], "passed") == []
 
 
 def is_alive(pid: int) -> bool:

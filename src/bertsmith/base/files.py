@@ -93,10 +93,9 @@ def check_file(path: Path) -> None:
 
 
 def check_not_read(path: Path, *read: str | Path | None) -> None:
-    """Raises BertsmithError where a file to be written is one of those to be read."""
-    if any(
-        each is not None and os.path.exists(each) and os.path.samefile(path, each) for each in read if path.exists()
-    ):
+    """Raises BertsmithError where a file to be written, after `check_file`, is one of those to be read."""
+    there = [each for each in read if each is not None and os.path.exists(each)]
+    if path.exists() and any(os.path.samefile(path, each) for each in there):
         raise BertsmithError("this file is read here, and would be written over", path, "give another name")
 
 

@@ -10,7 +10,7 @@ import tyro
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli.ranks import RankFlags, over_ranks, said_once_a_host
-from bertsmith.cli.train import RowFlags, task_flags
+from bertsmith.cli.train import LabelledFlags, task_flags
 from bertsmith.cli.verb import Call, Verb
 from bertsmith.recipes.flags import split_flags, wants_help
 from bertsmith.recipes.loader import FIELDS, load_recipe, presets
@@ -20,7 +20,7 @@ _CORPUS = "--corpus"
 
 
 @dataclass(frozen=True)
-class DistillFlags(RowFlags, RankFlags):
+class DistillFlags(LabelledFlags, RankFlags):
     """Flags of `distill` on a task, beside those of DistillSettings."""
 
     teacher: Path
@@ -56,7 +56,7 @@ def _distill(call: Call) -> int:
     given = {token.split("=", 1)[0] for token in call.args}
     if _CORPUS not in given:
         return _on_task(call)
-    if of_rows := sorted(given & {f"--{each.name}" for each in fields(RowFlags)}):
+    if of_rows := sorted(given & {f"--{each.name}" for each in fields(LabelledFlags)}):
         what = f"{_CORPUS} and {', '.join(of_rows)} exclude each other: a student learns from a corpus or from rows"
         raise BertsmithError(what, call.prog, "leave out one of them")
     return _on_corpus(call)

@@ -25,9 +25,9 @@ def tell(error: BaseException, debug: bool = False) -> tuple[int, str]:
     if isinstance(error, (RuntimeError, MemoryError, OSError)) and ran_out_of_memory(error):
         lacked = (str(error) or "no memory").splitlines()[0]
         error = BertsmithError(f"memory ran out: {lacked}", fix=_LESS_AT_ONCE)
-    if isinstance(error, PermissionError):
+    if isinstance(error, PermissionError) and error.filename is not None:
         fix = "fix its permissions, or name what you may read and write"
-        error = BertsmithError("permission to read or write this is denied", error.filename or "", fix)
+        error = BertsmithError(f"this cannot be read or written ({error.strerror})", error.filename, fix)
     if isinstance(error, BertsmithError):
         return error.status, f"{trace}{error}" if debug else str(error)
     return errors.EXIT_OUR_BUG, f"{trace}{_BUG}"

@@ -117,11 +117,10 @@ def _refuse_device(call: Call) -> None:
 
 def where_of(flags: WhereFlags) -> Where:
     """Raises BertsmithError for what is not one, and for files that cannot be written."""
-    read = [each for name, each in vars(flags).items() if isinstance(each, Path) and name not in ("json", "png")]
-    for out in filter(None, (flags.json, flags.png)):
-        check_not_read(out, *read)
     if flags.json is not None:
         check_file(flags.json)
+        read = [each for name, each in vars(flags).items() if isinstance(each, str | Path) and name != "json"]
+        check_not_read(flags.json, *read)
     if flags.png is not None:
         check_figure(flags.png)
     from bertsmith.training.planning.where import Where

@@ -160,7 +160,7 @@ _TASK = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowFlags:
+class LabelledFlags:
     """Flags of the verbs that learn from labelled rows."""
 
     train: Path | None = None
@@ -174,7 +174,7 @@ class RowFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchmarkFlags(RowFlags):
+class BenchmarkFlags(LabelledFlags):
     """The same, of the verbs that take a benchmark as its authors measure it."""
 
     hyper_parameters: str | None = None

@@ -89,34 +89,36 @@ class PredictColumns(TextColumns):
 
     text_b: str | None = None
     """The column of the second text."""
-    label: str | None = None
-    """The column of the label (evaluate)."""
-    label_separator: str | None = None
-    """What separates the labels of a row that has several in one cell, such as ";" (classify, evaluate)."""
     question: str | None = None
     """The column of the question (qa)."""
     context: str | None = None
     """The column of the text that answers it (qa)."""
-    answers: str | None = None
-    """The column of the answers (qa, evaluate)."""
     id: str | None = None
     """The column that names a row."""
     tokens: str | None = None
     """The column of the words (tag)."""
     tags: str | None = None
-    """The column of the words' tags (tag, evaluate)."""
-    tag_names: str | None = None
-    """What tags that are whole numbers stand for, from 0 and joined by commas (tag, evaluate)."""
-    spans: str | None = None
-    """The column of the marked spans (tag, evaluate)."""
+    """The column of the words' tags, with which rows are of words and not of a text (tag)."""
     choices: str | None = None
     """The column, or the columns, of the choices (choice)."""
+
+
+@dataclass(frozen=True)
+class EvaluateColumns(PredictColumns):
+    """With those of labels."""
+
+    label: str | None = None
+    """The column of the label."""
+    label_separator: str | None = None
+    """What separates the labels of a row that has several in one cell, such as ";" (classify)."""
+    answers: str | None = None
+    """The column of the answers (qa)."""
+    tag_names: str | None = None
+    """What tags that are whole numbers stand for, from 0 and joined by commas (tag)."""
+    spans: str | None = None
+    """The column of the marked spans (tag)."""
     negative: str | None = None
-    """The column of a text that is unlike the first one (embed, evaluate)."""
-
-
-_OF_LABELS = ("label", "label_separator", "answers", "tags", "tag_names", "spans", "negative")
-"""Columns that only evaluate reads."""
+    """The column of a text that is unlike the first one (embed)."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +156,6 @@ def _predict(call: Call) -> None:
 
     check_out(flags.out)
     columns = flags.columns.given(call.prog)
-    if of_labels := [f"--columns.{name.replace('_', '-')}" for name in _OF_LABELS if name in columns]:
-        what = f"predict reads no labels, so {', '.join(of_labels)} would have no effect"
-        raise BertsmithError(what, call.prog, "leave it out; evaluate reads labels")
     loading = {**flags.run_by(), "top": flags.n_best, "columns": columns, "likelihood": flags.likelihood}
     if flags.input is not None:
         predict_file(flags.model, flags.input, flags.out, rows=flags.rows(), **loading)
@@ -282,7 +281,7 @@ class EvaluateFlags(DeviceFlags):
     """Leave out rows that cannot be used, and write them to this file as JSON lines, each with the reason."""
     bad_share: float = 0.5
     """The largest share of the rows that --skip-bad-rows may leave out."""
-    columns: PredictColumns = field(default_factory=PredictColumns)
+    columns: EvaluateColumns = field(default_factory=EvaluateColumns)
     """Where texts and labels stand, if not where they stood in the rows that the model was trained on."""
 
     def skipped(self) -> SkippedRows | None:
@@ -305,7 +304,7 @@ def _evaluate(call: Call) -> None:
 
     for out in filter(None, (flags.json, flags.submission, flags.skip_bad_rows)):
         files.check_file(out)
-        files.check_not_read(out, flags.data, flags.model)
+        files.check_not_read(out, flags.data, flags.model, flags.null_scores)
     if flags.skip_bad_rows is not None:
         check_list(flags.skip_bad_rows)
     if flags.null_scores is not None and flags.model.suffix != ".json":

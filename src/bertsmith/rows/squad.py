@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.rows.json_lines import object_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def parse_json(raw: bytes, name: str) -> Any:
     """A whole file of JSON in UTF-8. Raises BertsmithError that names line and byte where it is broken."""
     try:
         text = raw.decode("utf-8-sig")
-        return json.loads(text, object_pairs_hook=object_of)
+        return json.loads(text)
     except UnicodeDecodeError as error:
         line, byte, what = raw.count(b"\n", 0, error.start) + 1, error.start, f"not UTF-8 ({error.reason})"
     except json.JSONDecodeError as error:

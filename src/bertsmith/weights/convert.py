@@ -20,7 +20,7 @@ from bertsmith.weights.architecture import CHOICES, SEQUENCES, architecture_of, 
 from bertsmith.weights.find_checkpoint import find_checkpoint
 from bertsmith.weights.foreign import Foreign
 from bertsmith.weights.google import read_tensorflow
-from bertsmith.weights.huggingface import TRAINED_FILES, FolderContents, check_replaceable, tell_dtypes, write_folder
+from bertsmith.weights.huggingface import FolderContents, check_replaceable, tell_dtypes, write_folder
 from bertsmith.weights.names import ALIASES, HEADS, POOLER, bare, part_of, to_ours
 from bertsmith.weights.nvidia import read_nvidia
 from bertsmith.weights.strict import fit
@@ -55,9 +55,8 @@ def import_checkpoint(
     lists every missing, unexpected and wrongly shaped tensor, and names what is damaged.
     """
     out = Path(out)
-    if check_replaceable(out) and (trained := [name for name in TRAINED_FILES if (out / name).exists()]):
-        what = f"a trained model is here ({', '.join(trained)}), and would be replaced"
-        raise BertsmithError(what, out, "choose another --out, or remove this folder first")
+    if check_replaceable(out):
+        raise BertsmithError("a model is here already", out, "choose another --out, or remove this folder first")
     place = find_checkpoint(Path(checkpoint))
     tokenizer = _tokenizer(place.path.parent, vocabulary, lowercase)
     config_path = _beside("config", place.path.parent, config, _CONFIG_FILES)

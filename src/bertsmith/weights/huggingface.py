@@ -30,8 +30,6 @@ from bertsmith.weights.strict import Fit, fit, own_parameters
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 TASK_FILE, FINETUNE_FILE, PRETRAINING_FILE = "task.json", "finetune.json", "pretraining.json"
-TRAINED_FILES = (TASK_FILE, FINETUNE_FILE, PRETRAINING_FILE)
-"""What training here leaves in a model folder."""
 _OPTIONAL_FILES = ("special_tokens_map.json",)
 # What sentence-transformers reads beside the model (`tasks/embedding/folders.py`), the last one a folder.
 _SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling")

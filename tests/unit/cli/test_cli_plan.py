@@ -60,14 +60,16 @@ def test_what_cannot_be_written_is_refused_before_planning(tmp_path: Path, capsy
     assert "'.jpg' is not a kind of picture that is written here" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["--json", "--png"])
-def test_a_plan_is_written_over_no_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str) -> None:
-    train = tmp_path / "train.csv"
-    train.write_text("text,label\na,b\n")
-    call = ["plan", "classify", "--model", str(tmp_path), "--train", str(train), "--gpu", "h100", flag, str(train)]
-    assert main(call) == 2
+@pytest.mark.parametrize("of_rows", [True, False])
+def test_a_plan_is_written_over_nothing_that_it_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], of_rows: bool
+) -> None:
+    path = tmp_path / "read.yaml"
+    path.write_text("seed: 1\n")
+    call = ["classify", "--model", str(tmp_path), "--train", str(path)] if of_rows else [str(path), "--corpus", "c"]
+    assert main(["plan", *call, "--gpu", "h100", "--json", str(path)]) == 2
     assert "this file is read here, and would be written over" in capsys.readouterr().err
-    assert train.read_text() == "text,label\na,b\n"
+    assert path.read_text() == "seed: 1\n"
 
 
 def test_without_a_price_no_money_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,12 @@ from bertsmith.cli.ending import tell
         (
             PermissionError(13, "Permission denied", "model/config.json"),
             2,
-            "permission to read or write this is denied\n",
+            "this cannot be read or written (Permission denied)\n",
+        ),
+        (
+            PermissionError(1, "Operation not permitted"),
+            1,
+            "PermissionError: [Errno 1] Operation not permitted\nthis is",
         ),
         (RuntimeError("another fault"), 1, "RuntimeError: another fault\nthis is a bug in Bertsmith"),
     ],

@@ -49,19 +49,24 @@ def test_rows_of_a_table_know_their_lines_past_quoted_line_breaks_and_faults() -
     assert [row.cells for row in table_rows(lines(b'"behind"it,z\n'), ',"')] == [["behindit", "z"]], "not strict"
 
 
+REPEATS = b'\n{"a": 1, "b": {"c": 1, "c": 1}}\n{"a": 1, "b": {"c": 1}, "a": 2}'
+
+
 def test_rows_of_json_lines() -> None:
-    content = b'{"a": 1}\n\n[1]\n{"a"\n{"a": "\xe9"}\n' + b"[" * 100_000 + b'\n{"a": 1, "b": {"c": 1, "c": 1}}'
-    rows = list(json_rows(lines(content)))
+    content = b'{"a": 1}\n\n[1]\n{"a"\n{"a": "\xe9"}\n' + b"[" * 100_000 + REPEATS
+    rows = list(json_rows(lines(content), each_once=True))
     assert [(row.line, row.cells, row.fault, row.is_utf8) for row in rows] == [
         (1, {"a": 1}, "", True),
         (3, None, NO_OBJECT, True),
         (4, None, NOT_JSON, True),
         (5, {"a": "\ufffd"}, "", False),
         (6, None, NOT_JSON, True),
-        (7, None, REPEATED, True),
+        (7, {"a": 1, "b": {"c": 1}}, "", True),  # of what is within it
+        (8, None, REPEATED, True),
     ]
     assert "Expecting" in rows[2].detail
-    assert rows[5].detail == "key 'c' comes twice"
+    assert rows[6].detail == "'a'"
+    assert list(json_rows(lines(REPEATS)))[1].cells == {"a": 2, "b": {"c": 1}}, "of a corpus the last one counts"
     assert [row.begin for row in rows[:5]] == [0, 10, 14, 19, 30]
 
 
@@ -104,7 +109,6 @@ def test_paragraphs_of_squad_and_what_is_wrong_with_them() -> None:
         (b'{"a": 1,\n "b": }', "x.json:2, byte 15", "not JSON (Expecting value)"),
         ('{"é": "é",\n'.encode() + b'"\xff"}', "x.json:2, byte 14", "not UTF-8"),
         (b"[" * 100_000, "x.json:1, byte 0", "not JSON"),
-        (b'{"data": 1, "data": 1}', "x.json:1, byte 0", "key 'data' comes twice"),
     ],
 )
 def test_broken_json_is_named_by_line_and_byte(raw: bytes, place: str, what: str) -> None:

@@ -132,7 +132,7 @@ def _walk(folder: Path, passed: Tally, own: Path | None) -> Iterator[Path]:
 
     def refuse(error: OSError) -> None:
         what = f"this folder cannot be read ({error.strerror})"
-        raise BertsmithError(what, error.filename, "fix its permissions, or name the folders that are to be read")
+        raise BertsmithError(what, error.filename, "see that it can, or name the folders that are to be read")
 
     for here, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         real = os.path.realpath(here)

@@ -18,8 +18,8 @@ Report = Callable[[BertsmithError, Any], None]
 """Is given a bad row."""
 SHOWN = 5
 NOT_UTF8, CONVERT = "not UTF-8", "convert the file, with iconv for example"
-_BEGIN = b'{"where": '
-"""Of each line of a list."""
+_BEGIN, _NEXT, _LONGEST_PLACE = b'{"where": ', b'", "why": "', 1 << 16
+"""Of each line of a list, and the most bytes between both."""
 
 
 def raise_at_once(error: BertsmithError, row: Any) -> None:
@@ -37,8 +37,8 @@ def check_list(path: Path) -> None:
     if not path.exists():
         return
     with files.read_errors(path), open(path, "rb") as file:
-        first = file.readline()
-    if first and not first.startswith(_BEGIN):
+        first = file.read(len(_BEGIN) + _LONGEST_PLACE)
+    if first and not (first.startswith(_BEGIN) and _NEXT in first):
         what = "this file is no list of bad rows, and would be written over by one"
         raise BertsmithError(what, path, "give the name of a file that is not there yet")
 

@@ -43,7 +43,7 @@ _HEAD = 1 << 16
 _FAULTS = {
     NOT_JSON: ("this line is not JSON", "write an object a line"),
     NO_OBJECT: ("this line is not a JSON object", 'write {"text": ..., "label": ...}'),
-    REPEATED: ("this row cannot be read", "give each key once"),
+    REPEATED: ("this line has a key twice", "give each key once"),
     OPEN_QUOTE: ("this row cannot be read: its quote is never closed", "close the quote, or double it inside a field"),
 }
 
@@ -179,7 +179,7 @@ class _File:
 def _parse(lines: Iterable[tuple[int, bytes]], file: _File, report: Report) -> Iterator[tuple[str, Row]]:
     lines = split_at_returns(lines)
     if file.kind == "jsonl":
-        return ((where, cells) for where, cells, _ in _sound(json_rows(lines), file.name, report))
+        return ((where, cells) for where, cells, _ in _sound(json_rows(lines, each_once=True), file.name, report))
     cells = _separator(file.head, file.kind, file.name) + (QUOTE if file.quoted else "")
     rows = table_rows(lines, cells, strict=file.quoted)
     return _named(_sound(rows, file.name, report, first_must_be=True), file, report)

@@ -71,11 +71,11 @@ def _inferred(table: Table, kind: str, found: Found, reasons: list[str]) -> Infe
 
 
 def _check_header(table: Table) -> None:
-    """Raises BertsmithError where a name stands among the values of its own column, and none of the others is a usual
-    one: so it is where there is no header."""
-    usual = {*(each.name for each in fields(Columns)), *TEXTS, *LABELS, *_TAGS, *_BEFORE_CHOICES, *_RIGHT}
+    """Raises BertsmithError where a name stands among the values of its own column, and no other name is a usual one:
+    so it is where there is no header. A text or a label may have a class that is called so."""
+    usual = {*(each.name for each in fields(Columns)), *_TAGS, *_BEFORE_CHOICES, *_RIGHT}
     values = [name for name, shape in table.shapes.items() if shape.counts.get(name.strip(), 0) > 1]
-    if table.columns.header and not {*table.usual(usual)} - {*values}:
+    if table.columns.header and not table.usual({*TEXTS, *LABELS}) and not {*table.usual(usual)} - {*values}:
         for name in values:
             what = f"the first line looks like a row, not like names: '{name}' is a value of its own column, too"
             fix = "add a line with names, or --columns.no-header; columns are then 1, 2, 3 and so on"

@@ -17,6 +17,8 @@ from bertsmith.tasks.reading.labels import class_name, label_text
 
 NUMBERED_CHOICES = ("choice", "ending")
 """Columns of a choice each, numbered from 0, where no others are named."""
+_ROWS_THAT_TELL = 100
+"""So many without a column, and none with it, tell that it is not there."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -151,6 +153,10 @@ class RowReader:
         return class_name(label) if isinstance(label, str) else label
 
 
+class NoColumn(BertsmithError):
+    """A row lacks a column that is wanted."""
+
+
 def read_records(
     source: Source,
     columns: Columns | None = None,
@@ -169,16 +175,22 @@ def read_records(
     records: list[Record] = []
 
     def keep(error: BertsmithError, row: Any) -> None:
+        if skipped is None and not isinstance(error, NoColumn):
+            raise error
         bad.append((error, row))
+        if not records and len(bad) == _ROWS_THAT_TELL:
+            _refuse_column(bad)
 
-    for where, row in read_rows(source, columns, labelled, reader, raise_at_once if skipped is None else keep):
+    for where, row in read_rows(source, columns, labelled, reader, keep):
         try:
             record = reader.record(row, columns, labelled, where)
         except ValueError as error:
-            keep(BertsmithError(str(error), where), row)
+            bad.append((BertsmithError(str(error), where), row))
         else:
             group = row.get(columns.group) if isinstance(row, Mapping) else None
             records.append(record if group in (None, "") else replace(record, group=str(group)))
+    if not records:
+        _refuse_column(bad)
     name = name_of(source) if isinstance(source, str | Path) else "the rows"
     reader.check_bad_rows(records, bad, name)
     if bad and skipped is None:
@@ -188,6 +200,12 @@ def read_records(
     if not records:
         raise BertsmithError("no rows found", name, "give a file with at least one row behind the header")
     return records
+
+
+def _refuse_column(bad: Sequence[BadRow]) -> None:
+    """Raises the first error where none of the rows so far has a column: then it is not the rows that are wrong."""
+    if bad and all(isinstance(error, NoColumn) for error, _ in bad):
+        raise bad[0][0]
 
 
 def row_of(row: Row | str, text: str) -> Row:
@@ -257,15 +275,12 @@ def read_rows(
     BertsmithError for a file that is missing, damaged, of another kind, or may not be read.
     """
     wanted = reader.wanted(columns, labelled)
-    were_there = False  # all of them in some row to learn from: a later one that lacks any is a bad row
     for where, row in rows_of(source, Form(columns.header, columns.quoted), report):
-        lacks = isinstance(row, Mapping) and not row.keys() >= set(wanted.values())
-        were_there |= labelled and not lacks
-        if lacks and not were_there:
+        if isinstance(row, Mapping) and not row.keys() >= set(wanted.values()):
             field, name = next((field, name) for field, name in wanted.items() if name not in row)
             flag = f"--columns.{field.replace('_', '-')}"
             fix = f"found: {', '.join(row) or 'none'}; name one with {flag}, in Python Columns({field}=...)"
-            report(BertsmithError(f"there is no column '{name}'", where, fix), row)
+            report(NoColumn(f"there is no column '{name}'", where, fix), row)
         else:
             yield where, row
 

@@ -122,13 +122,20 @@ class Measuring:
     make_optimizer: Callable[[PretrainingModel], ClippedOptimizer]
 
 
+def at_once(ranks: int, threads: int, cores: int) -> tuple[int, float]:
+    """How many ranks are timed together, whose threads fill the cores; and how many times as long it takes where all
+    ranks have more threads than there are cores."""
+    together = min(ranks, max(1, cores // threads))
+    return together, max(1.0, ranks * threads / cores)
+
+
 def measure(measuring: Measuring, ranks: int, base: float) -> CpuCosts:
     """Times what each of so many ranks does. base: bytes of this process before."""
     cores = default_workers()
     # As of a run: what the user set goes first.
     before = torch.get_num_threads()
     threads = min(before, cores) if "OMP_NUM_THREADS" in os.environ else max(1, cores // ranks)
-    together = min(ranks, cores)
+    together, crowded = at_once(ranks, threads, cores)
     # CPU time, of which other work on the machine takes no part. That of a process is shared by all its threads.
     clock = time.thread_time if threads == 1 else lambda: time.process_time() / (threads * together)
     torch.set_num_threads(threads)
@@ -143,7 +150,6 @@ def measure(measuring: Measuring, ranks: int, base: float) -> CpuCosts:
     finally:
         end_training()
         torch.set_num_threads(before)
-    crowded = max(1.0, ranks / cores)
     timed = {name: Timed(crowded * each.layer, crowded * each.rest) for name, each in timed.items()}
     return CpuCosts(measuring.config, ranks, threads, timed, crowded * update, measuring.optimizer, base)
 

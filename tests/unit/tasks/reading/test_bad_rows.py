@@ -55,7 +55,7 @@ def test_bad_rows_of_json_lines(tmp_path):
     assert texts == ["a", "c", "d", "e"]
     found = {each["where"].rsplit(":", 1)[1]: each for each in bad}
     assert set(found) == {"2", "3", "4", "7"}
-    assert found["2"]["why"] == "no label in column 'label'"
+    assert found["2"]["why"] == "there is no column 'label'"
     assert found["2"]["row"] == {"text": "b"}
     assert found["4"]["row"] == "{"
     assert found["7"]["row"]["text"] == "\ud800"
@@ -74,18 +74,24 @@ def test_a_list_takes_the_place_of_nothing_but_a_list(tmp_path):
     for bad in ([], [(BertsmithError("why", "where"), b"row")]):
         SkippedRows(1.0, bad).write(path)
         check_list(path)
-    path.write_text("text,label\na,b\n")
-    with pytest.raises(BertsmithError, match="is no list of bad rows, and would be written over"):
-        check_list(path)
+    for other in ("text,label\na,b\n", '{"where": "Paris", "text": "a", "label": 1}\n'):
+        path.write_text(other)
+        with pytest.raises(BertsmithError, match="is no list of bad rows, and would be written over"):
+            check_list(path)
 
 
 def test_a_row_that_lacks_a_column_is_one_of_many(tmp_path):
     rows = [{"text": word, "label": word} for word in "abc"]
-    with pytest.raises(BertsmithError, match=r"1 of 4 rows cannot be used:\n    row 4: no label in column 'label'"):
-        read_records([*rows, {"text": "d"}])
-    with pytest.raises(BertsmithError, match="there is no column 'label'") as raised:
-        read_records([{"text": word} for word in "abc"])
-    assert "found: text" in raised.value.fix
+    for place in (0, 3):
+        several = [*rows[:place], {"text": "d"}, *rows[place:]]
+        what = rf"1 of 4 rows cannot be used:\n    row {place + 1}: there is no column 'label'"
+        with pytest.raises(BertsmithError, match=what):
+            read_records(several)
+    for count in (1, 3, 1000):
+        with pytest.raises(BertsmithError, match="there is no column 'label'") as raised:
+            read_records([{"text": "a"}] * count)
+        assert raised.value.where == "row 1"
+        assert "found: text" in raised.value.fix
 
 
 def test_none_gives_an_empty_file(tmp_path):

@@ -3,10 +3,56 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from bertsmith.base.device import choose_device
 from bertsmith.model.config import BertConfig
+from bertsmith.optim.adamw import AdamW
+from bertsmith.training.planning import on_cpu
 from bertsmith.training.planning.cost import Batch
-from bertsmith.training.planning.on_cpu import rest_of, share_of_layers
+from bertsmith.training.planning.on_cpu import Measuring, Timed, at_once, rest_of, share_of_layers
+
+
+@pytest.mark.parametrize(
+    ("ranks", "threads", "cores", "together", "crowded"),
+    [
+        (1, 2, 2, 1, 1.0),
+        (2, 1, 2, 2, 1.0),
+        (4, 1, 2, 2, 2.0),
+        (2, 2, 2, 1, 2.0),  # as OMP_NUM_THREADS may have it
+        (1, 1, 2, 1, 1.0),
+        (3, 2, 4, 2, 1.5),
+    ],
+)
+def test_what_ranks_have_more_of_than_there_are_cores_takes_longer(
+    ranks: int, threads: int, cores: int, together: int, crowded: float
+) -> None:
+    assert at_once(ranks, threads, cores) == (together, crowded)
+
+
+@pytest.mark.parametrize(("set_by_user", "threads"), [(True, 1), (False, 2)])
+def test_a_plan_has_the_threads_of_the_run(monkeypatch: pytest.MonkeyPatch, set_by_user: bool, threads: int) -> None:
+    """As many as cores, unless the user set OMP_NUM_THREADS, which PyTorch takes when it starts: 1 in these tests."""
+    if set_by_user:
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    else:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(on_cpu, "default_workers", lambda: 2)
+    seen = []
+
+    def trial(*_: object) -> tuple[dict[str, Timed], float]:
+        seen.append(torch.get_num_threads())
+        return {"all": Timed(1.0, 1.0)}, 1.0
+
+    monkeypatch.setattr(on_cpu, "_trial", trial)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        measuring = Measuring(BertConfig(vocab_size=10), choose_device("cpu", "fp32"), {}, None, "adamw", AdamW)
+        found = on_cpu.measure(measuring, 1, 0.0)
+    finally:
+        torch.set_num_threads(before)
+    assert (found.threads, seen) == (threads, [threads])
 
 
 def test_two_passes_tell_a_layer_from_the_rest() -> None:
