@@ -25,9 +25,8 @@ class Rows:
     """What a check found so far, which the file `to` holds at any time. head: what stands before the rows. machine: it
     grows with what is known of it. expected: what the row of a name is to show, before it is measured. failed: why
     there is no row, by name. call: the number of this call among those that made the file, from 1. tried: what comes
-    last, and why: what failed in earlier calls, unless it was for lack of time, tests among it, and rows that were made in
-    part. again: whether rows of earlier calls are
-    measured anew."""
+    last, and why: what failed in earlier calls, unless it was for lack of time, tests among it, and rows that were made
+    in part. again: whether rows of earlier calls are measured anew."""
 
     to: Path
     head: dict[str, Any]
