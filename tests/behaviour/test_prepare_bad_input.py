@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,24 @@ def test_options_without_effect_are_warned_about(
     assert warned("c", tokenizer, vocabulary_size=30_522) == []
     why = "a tokenizer is given, so no vocabulary is trained"
     assert warned("d", tokenizer, vocabulary_size=30_522, lowercase=False) == [f"lowercase False has no effect: {why}"]
+    assert warned("e", documents="line") == []
+    assert warned("f", text_field="body", page_seconds=5.0) == [
+        "text_field body has no effect: no source has fields",
+        "page_seconds 5.0 has no effect: no source is a dump",
+    ]
+    source.write_text(json.dumps({"body": TEXT}) + "\n")
+    assert warned("g", text_field="body", documents="line") == ["documents line has no effect: no source is plain text"]
+
+
+def test_a_compressed_file_that_is_cut_short_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = [json.dumps({"text": f"{number} {TEXT}"}) for number in range(200)]
+    packed = gzip.compress("\n".join(lines).encode())
+    (tmp_path / "rows.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    corpus = prepare(tmp_path / "rows.jsonl.gz", tmp_path / "corpus", options=options())
+    assert 0 < corpus.documents("train") < 200
+    what = "1 compressed files that are damaged, read up to the damage (rows.jsonl.gz"
+    (said,) = [record.message for record in caplog.records if what in record.message]
+    assert said.endswith("copy them again")
 
 
 @pytest.mark.parametrize(("language", "known"), [("en", True), ("de", True), ("xx", False), ("eng", False)])

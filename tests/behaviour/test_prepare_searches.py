@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.corpus import pipeline
 from bertsmith.corpus.options import PrepareOptions
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.report import inspect
@@ -65,6 +66,18 @@ def kept_texts(corpus: Corpus) -> list[str]:
 
 def dropped(corpus: Corpus) -> dict[str, int]:
     return {what: entry["count"] for what, entry in corpus.counts["dropped"].items()}
+
+
+def test_where_evaluation_text_is_all_there_is_nothing_is_made(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(pipeline, "say", said.append)
+    source = write_lines(tmp_path / "text.txt", [sentence(1), sentence(2)])
+    with pytest.raises(BertsmithError, match=rf"no document is left of 2 read \(2 {HOLDS}\)"):
+        prepare(source, tmp_path / "corpus", tokenizer=tokenizer, options=options(exclude=(source,)))
+    assert any("0 empty, short or broken, 2 duplicates or with evaluation text" in line for line in said)
+    assert not (tmp_path / "corpus" / "corpus.json").exists()
 
 
 def test_documents_with_thirteen_words_of_an_evaluation_text_are_dropped(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 
 from bertsmith.base import errors
 from bertsmith.base.errors import BertsmithError, ran_out_of_memory
-from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.base.stopping import StoppedAfterSaving, stop_requested
 
 _BUG = "this is a bug in Bertsmith, not in your input: please report it with the lines above"
+_COMPILER = ("torch._inductor", "torch._dynamo")
+_DAMAGED_LIBRARY = re.compile(r"(/\S+\.so): (file too short|invalid ELF header)")
 _LESS_AT_ONCE = (
     "compute less at once: smaller batches, shorter texts or a smaller model; pretrain can find the micro-batches that "
     "fit (micro_batch_tokens: auto)"
@@ -25,6 +28,13 @@ def tell(error: BaseException, debug: bool = False) -> tuple[int, str]:
     if isinstance(error, (RuntimeError, MemoryError, OSError)) and ran_out_of_memory(error):
         lacked = (str(error) or "no memory").splitlines()[0]
         error = BertsmithError(f"memory ran out: {lacked}", fix=_LESS_AT_ONCE)
+    compiling = type(error).__module__.startswith(_COMPILER)
+    if compiling and stop_requested():
+        what = "interrupted while steps were compiled; a run continues from its last checkpoint with --resume"
+        return errors.EXIT_INTERRUPTED, what
+    if compiling and (damaged := _DAMAGED_LIBRARY.search(str(error))):
+        what = f"a file that the compiler keeps is damaged ({damaged[2]}), as by a stop while it was written"
+        error = BertsmithError(what, damaged[1], "delete it and run the command again, which makes it anew")
     if isinstance(error, PermissionError) and error.filename is not None:
         fix = "fix its permissions, or name what you may read and write"
         error = BertsmithError(f"this cannot be read or written ({error.strerror})", error.filename, fix)

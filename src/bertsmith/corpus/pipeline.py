@@ -31,7 +31,9 @@ from bertsmith.corpus.stages.clean import TIMES_AS_LONG, CleanTask, clean_again,
 from bertsmith.corpus.stages.publish import put_together
 from bertsmith.corpus.stages.tokenise import TextTask, TokensTask, WordsTask, count_part_words, tokenise_part
 from bertsmith.corpus.stages.totals import corpus_account, kept_accounts
+from bertsmith.corpus.wiki.dumps import DAMAGED as DUMP_DAMAGED
 from bertsmith.corpus.wiki.page_time import why_polled
+from bertsmith.rows.lines import DAMAGED
 from bertsmith.tokens.bulk_ids import choose_library
 from bertsmith.tokens.tokenizer import Tokenizer
 from bertsmith.tokens.vocabulary import rounded_size, train_on_counts
@@ -104,6 +106,9 @@ class Pipeline:
         ]
         for kept in kept_accounts(task.folder for task in tasks):
             account.add(Account.from_json(kept))
+        for damage in filter(account.changed.get, (DAMAGED, DUMP_DAMAGED)):
+            entry = account.changed[damage]
+            warn(f"{entry.count:,} {damage} ({', '.join(entry.examples)}); copy them again")
         if lost := account.changed.get(NOT_UTF8):
             where = ", ".join(lost.examples)
             warn(
@@ -111,22 +116,28 @@ class Pipeline:
                 "first, as by: iconv -f LATIN1 -t UTF-8"
             )
         documents, text_bytes = (sum(result[name] for result in results) for name in ("documents", "bytes"))
-        if not documents:
-            reasons = "; ".join(f"{entry.count:,} {what}" for what, entry in account.dropped.items())
-            what = f"no document is left of {account.documents:,} read ({reasons or 'there was none'})"
-            raise BertsmithError(what, ", ".join(self._made_of["sources"]), "give a source with more text in it")
+        self._refuse_nothing(account, documents)
         whole = fingerprint([task.made_of for task in tasks], account.slow)
         broken, part_bytes = account.dropped.count, [result["bytes"] for result in results]
         searches = Searches(self._work, self._engine, self._stage, self._options.filters)
         selection = searches.run([task.folder for task in tasks], part_bytes, documents, whole)
         account.dropped.add(selection.dropped)
         account.changed.add(selection.changed)
+        drops = self._options.exclude and self._options.exclude_action == "drop"
         say(
             f"documents: {account.documents:,} read ({size(account.bytes)} of text), {broken:,} empty, "
-            f"short or broken, {account.dropped.count - broken:,} duplicates; "
-            f"{duration(time.monotonic() - started)}"
+            f"short or broken, {account.dropped.count - broken:,} duplicates"
+            f"{' or with evaluation text' if drops else ''}; {duration(time.monotonic() - started)}"
         )
+        self._refuse_nothing(account, account.documents - account.dropped.count)
         return _Cleaned(tasks, account, text_bytes, part_bytes, selection)
+
+    def _refuse_nothing(self, account: Account, left: int) -> None:
+        """Raises BertsmithError where no document is left."""
+        if left <= 0:
+            reasons = "; ".join(f"{entry.count:,} {what}" for what, entry in account.dropped.items())
+            what = f"no document is left of {account.documents:,} read ({reasons or 'there was none'})"
+            raise BertsmithError(what, ", ".join(self._made_of["sources"]), "give a source with more text in it")
 
     def _clean_tasks(self, found: Sequence[SourceFile]) -> list[CleanTask]:
         stamps, tasks = {file.path: file.stamp for file in found}, []

@@ -26,6 +26,7 @@ from bertsmith.corpus.options import OF_TRAINING, PrepareOptions
 from bertsmith.corpus.pipeline import Pipeline
 from bertsmith.corpus.shards import Corpus
 from bertsmith.corpus.sources.find import SourceFile, find_files
+from bertsmith.corpus.sources.formats import KINDS
 from bertsmith.corpus.sources.kept import PYTHON_DOCS, STANDARD_INPUT, Kept, forget, keep
 from bertsmith.corpus.stages.publish import PUBLISHED, publish
 from bertsmith.corpus.stages.sentences import has_rules
@@ -65,11 +66,28 @@ def prepare(
         warn(f"{what}, so English ones are used: abbreviations may end sentences (check the code: en, de, pt)")
     named = [sources] if isinstance(sources, str | Path) else list(sources)
     found, passed, kept = _find(named, out, options)
+    for line in _without_source(found, options):
+        warn(line)
     try:
         return _prepare(named, found, passed, out, tokenizer=tokenizer, options=options)
     finally:
         if (out / "corpus.json").is_file():
             forget(kept)
+
+
+def _without_source(found: Sequence[SourceFile], options: PrepareOptions) -> list[str]:
+    """Options that were changed from their default and that none of the sources takes, with the reason."""
+    kinds, default = {file.kind for file in found}, PrepareOptions()
+    takers = {
+        "documents": (kinds & {"file", "blank-line", "line"}, "no source is plain text"),
+        "text_field": ([kind for kind in kinds if KINDS[kind].has_field], "no source has fields"),
+        "page_seconds": (kinds & {"mediawiki"}, "no source is a dump"),
+    }
+    return [
+        f"{name} {getattr(options, name)} has no effect: {why}"
+        for name, (taking, why) in takers.items()
+        if getattr(options, name) != getattr(default, name) and not taking
+    ]
 
 
 def _find(

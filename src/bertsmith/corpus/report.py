@@ -146,6 +146,8 @@ def _samples(corpus: Corpus) -> list[str]:
     tokenizer = corpus.tokenizer()
     split = "train" if corpus.documents("train") else "held_out"
     count = len(corpus.shards(split))
+    if not count:
+        return ["no document is left, so there is none to show"]
     numbers = sorted({index * count // _SAMPLES for index in range(_SAMPLES)})
     lines = ["sample documents, as pieces read back (a sentence a line)"]
     for number in numbers:

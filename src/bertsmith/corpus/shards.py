@@ -150,7 +150,10 @@ class Corpus:
         from bertsmith.tokens.tokenizer import Tokenizer  # here, so that reading shards needs numpy only
 
         tokenizer = Tokenizer.load(self.folder / "tokenizer")
-        self.check_tokenizer(tokenizer, self.folder / "tokenizer")
+        if tokenizer.sha256 != self.tokenizer_sha256:
+            what = "the tokenizer of this corpus was changed since the corpus was made"
+            fix = "put its files back, or prepare the corpus again; `bertsmith verify` lists what differs"
+            raise BertsmithError(what, self.folder / "tokenizer", fix)
         return tokenizer
 
     def check_tokenizer(self, tokenizer: Tokenizer, where: str | Path) -> None:

@@ -79,7 +79,7 @@ def make_vocabulary(
     """Makes a tokenizer folder from the sources and says what it makes of their text, compared with other vocabularies.
 
     The figures also go to vocabulary.json in the folder. Raises BertsmithError for options that contradict each other,
-    sources without text, a size without room, a folder that holds something else, and a disk that refuses.
+    sources without text, a size without room, a folder that holds anything, and a disk that refuses.
     """
     options, out = options or VocabularyOptions(), Path(out)
     options.check()
@@ -112,11 +112,9 @@ def make_vocabulary(
 
 
 def _check_free(out: Path) -> None:
-    """Raises BertsmithError where the folder holds something that is no tokenizer."""
-    if out.exists() and not (out.is_dir() and ((out / "vocab.txt").is_file() or not any(out.iterdir()))):
-        raise BertsmithError("this exists already and is not a tokenizer folder", out, "give another folder with --out")
-    if (out / "config.json").is_file() or (out / "corpus.json").is_file():
-        raise BertsmithError("this folder holds more than a tokenizer", out, "give another folder with --out")
+    """Raises BertsmithError where something is there already: the tokenizer of a corpus or a model, say."""
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise BertsmithError("this is there already", out, "give another folder with --out, or remove this one first")
 
 
 def _name(path: Path) -> str:

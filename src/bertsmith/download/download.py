@@ -52,7 +52,9 @@ class DownloadOptions:
             fix = f"use LAYERSxWIDTH, of {', '.join(map(str, _LAYERS))} layers and {', '.join(map(str, _WIDTHS))}"
             raise BertsmithError(f"shape is '{self.shape}'", "download", fix)
         if self.url is not None and not self.url.startswith(("https://", "http://")):
-            raise BertsmithError(f"url is '{self.url}'", "download", "use an address that begins with https://")
+            raise BertsmithError(
+                f"url is '{self.url}'", "download", "use an address that begins with https:// or http://"
+            )
 
     @property
     def names(self) -> dict[str, int]:

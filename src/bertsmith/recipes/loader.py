@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -20,6 +21,7 @@ from bertsmith.recipes.schema import Recipe
 FIELDS: tuple[str, ...] = tuple(name for name, _ in leaves(Recipe))
 """The dotted names of all fields of a recipe: model.layers, phase1.steps, seed."""
 
+_NOT_DECIMAL = re.compile(r"[-+]?0[0-9_bx].*")
 BUDGET = "budget"
 """The preset whose model, batch, rate and steps `training.budget` chooses by the hours."""
 
@@ -36,6 +38,19 @@ class _UniqueKeys(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} {fault}", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def decimal(self, node: yaml.ScalarNode) -> int | float:
+        """A number. YAML 1.1 has others than decimal ones: 010 is 8, and 1:30 is 90."""
+        is_whole = node.tag.endswith(":int")
+        if ":" in node.value or (is_whole and _NOT_DECIMAL.fullmatch(node.value)):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{node.value} is no decimal number, and YAML would read another one", node.start_mark
+            )
+        return self.construct_yaml_int(node) if is_whole else self.construct_yaml_float(node)
+
+
+for _tag in ("int", "float"):
+    _UniqueKeys.add_constructor(f"tag:yaml.org,2002:{_tag}", _UniqueKeys.decimal)
 
 
 def presets() -> dict[str, str]:
@@ -108,9 +123,9 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
         return f"preset {name}", (_presets_folder() / f"{name}.yaml").read_text(encoding="utf-8")
     path = Path(name_or_path)
     if not path.is_file():
-        hint = nearest(str(name_or_path), known)
-        fix = f"{hint} Or give the path of a YAML file"
-        raise BertsmithError("this is neither a preset nor a YAML file", str(name_or_path), fix)
+        fix = f"{nearest(str(name_or_path), known)}; or give the path of a YAML file"
+        what = "this is a folder, and not a recipe" if path.is_dir() else "this is neither a preset nor a file"
+        raise BertsmithError(what, str(name_or_path), fix)
     try:
         return str(path), path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -120,6 +135,10 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
 def _parse(text: str, where: str) -> Mapping[str, Any]:
     try:
         values = yaml.load(text, Loader=_UniqueKeys)
+    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
+        raise BertsmithError(
+            f"this recipe cannot be read: {error}", where, "write a recipe as docs/recipes.md has it"
+        ) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""

@@ -5,7 +5,23 @@ from __future__ import annotations
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.cli import ending
 from bertsmith.cli.ending import tell
+
+
+def of_the_compiler(message: str) -> RuntimeError:
+    return type("InductorError", (RuntimeError,), {"__module__": "torch._inductor.exc"})(message)
+
+
+def test_what_the_compiler_lost_to_a_signal_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    status, said = tell(of_the_compiler("ImportError: /tmp/cache/ab/x.main.so: file too short"))
+    assert status == 2
+    assert "a file that the compiler keeps is damaged (file too short)" in said
+    assert "where: /tmp/cache/ab/x.main.so" in said
+    assert tell(of_the_compiler("CppCompileError: C++ compile error"))[0] == 1
+    monkeypatch.setattr(ending, "stop_requested", lambda: True)
+    status, said = tell(of_the_compiler("CppCompileError: C++ compile error"))
+    assert (status, said.partition(";")[0]) == (130, "interrupted while steps were compiled")
 
 
 @pytest.mark.parametrize(

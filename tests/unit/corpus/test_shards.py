@@ -130,8 +130,9 @@ def test_another_tokenizer_is_refused(corpus: Corpus) -> None:
     with pytest.raises(BertsmithError, match="not the one"):
         corpus.check_tokenizer(other, "model")
     other.save(corpus.folder / "tokenizer")
-    with pytest.raises(BertsmithError, match="not the one"):
+    with pytest.raises(BertsmithError, match="the tokenizer of this corpus was changed") as raised:
         corpus.tokenizer()
+    assert "put its files back, or prepare the corpus again" in raised.value.fix
     with pytest.raises(BertsmithError, match=r"tokenizer\.json"):
         verify(corpus)
 

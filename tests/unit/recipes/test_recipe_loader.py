@@ -165,9 +165,36 @@ def test_a_mistake_in_a_flag_is_named(flags, what, where, fix):
 
 
 def test_an_unknown_preset_names_the_nearest():
-    with pytest.raises(BertsmithError, match="neither a preset nor a YAML file") as raised:
+    with pytest.raises(BertsmithError, match="neither a preset nor a file") as raised:
         load_recipe("bert-tinny")
     assert "'bert-tiny'" in raised.value.fix
+
+
+def test_a_folder_is_no_recipe(tmp_path):
+    with pytest.raises(BertsmithError, match="this is a folder, and not a recipe"):
+        load_recipe(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["seed: 010", "phase1: {steps: 1:30}", "seed: 0x1F", "phase1: {learning_rate: 1:30.5}"]
+)
+def test_numbers_that_yaml_reads_as_others_are_refused(tmp_path, text):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(BertsmithError, match="is no decimal number, and YAML would read another one"):
+        load_recipe(tmp_path / "mine.yaml")
+
+
+def test_decimal_numbers_are_read_as_they_are_written(tmp_path):
+    (tmp_path / "mine.yaml").write_text("seed: 1_000\nphase1: {learning_rate: 0.001, warmup: 0, steps: 40}\n")
+    recipe = load_recipe(tmp_path / "mine.yaml")
+    assert (recipe.seed, recipe.phase1.learning_rate, recipe.phase1.warmup) == (1000, 0.001, 0.0)
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 5000, "seed: " + "9" * 5000])
+def test_what_no_recipe_has_is_one_message(tmp_path, text):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(BertsmithError, match="this recipe"):
+        load_recipe(tmp_path / "mine.yaml")
 
 
 def test_a_recipe_that_is_not_text_is_said(tmp_path):

@@ -170,7 +170,8 @@ def test_train_extend_and_keep_from_the_command_line(
     assert "bert-base-uncased on English Wikipedia" in capsys.readouterr().err
     monkeypatch.setenv("BERTSMITH_DATA", str(tmp_path))
     old().save(tmp_path / "vocab" / "bert-base-uncased")
-    assert main(["vocab", str(source), "--out", first, "--size", "300", *common]) == 0
+    fourth = str(tmp_path / "fourth")
+    assert main(["vocab", str(source), "--out", fourth, "--size", "300", *common]) == 0
     assert re.search(r"bert-base-uncased  +\d\.\d{3} ", capsys.readouterr().err), "it is found, and reads the text"
 
 
@@ -199,9 +200,10 @@ def test_a_size_too_small_is_refused_before_any_text_is_read(tmp_path: Path) -> 
 def test_nothing_else_is_overwritten(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("my thesis")
-    with pytest.raises(BertsmithError, match="not a tokenizer folder"):
-        make_vocabulary([source], tmp_path / "out")
-    old().save(tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text("{}")
-    with pytest.raises(BertsmithError, match="more than a tokenizer"):
-        make_vocabulary([source], tmp_path / "model")
+    old().save(tmp_path / "corpus" / "tokenizer")
+    for out in (tmp_path / "out", tmp_path / "out" / "thesis.txt", tmp_path / "corpus" / "tokenizer"):
+        with pytest.raises(BertsmithError, match="this is there already"):
+            make_vocabulary([source], out, VocabularyOptions(size=300))
+    assert Tokenizer.load(tmp_path / "corpus" / "tokenizer").sha256 == old().sha256
+    (tmp_path / "empty").mkdir()
+    make_vocabulary([source], tmp_path / "empty", VocabularyOptions(size=300, documents="line"))

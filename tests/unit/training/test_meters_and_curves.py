@@ -15,7 +15,7 @@ import torch
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.training.records.curves import draw_curves
-from bertsmith.training.records.meters import Meter, MetricsFile, read_metrics
+from bertsmith.training.records.meters import Meter, MetricsFile, forget_after, read_metrics
 from bertsmith.training.step import StepSums
 
 CPU = torch.device("cpu")
@@ -90,6 +90,16 @@ def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
         path.write_bytes(b'{"kind": "train", "step": 1}\n' + damaged + b'{"kind": "train", "step": 3}\n')
         with pytest.raises(BertsmithError, match="line 2 is not JSON"):
             read_metrics(path)
+
+
+def test_a_log_that_is_gone_is_warned_of_when_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("bertsmith"), "propagate", True)
+    assert forget_after(tmp_path / "metrics.jsonl", 0) == 0
+    assert not caplog.records, "a run that begins has none"
+    assert forget_after(tmp_path / "metrics.jsonl", 460) == 0
+    assert "metrics.jsonl is not there: what was logged up to step 460 is lost" in caplog.text
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:

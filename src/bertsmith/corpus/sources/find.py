@@ -16,10 +16,11 @@ from bertsmith.base.tally import Tally
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.sources.formats import KINDS
 from bertsmith.corpus.sources.kept import NAME, PYTHON_DOCS, STANDARD_INPUT, Kept
-from bertsmith.corpus.sources.recognise import Unread, form_of
+from bertsmith.corpus.sources.recognise import NOT_A_ROW_A_LINE, Unread, form_of
 from bertsmith.rows.lines import Slice
 
 _ORIGINS = {NAME: "from standard input", PYTHON_DOCS: "the documentation that comes with Python"}
+_AN_OBJECT_A_LINE = "write an object a line, as by: jq -c '.[]' FILE > FILE.jsonl"
 _READ = (
     "readable are text, JSON lines, csv, tsv, parquet, WikiExtractor output and MediaWiki XML dumps, each plain or "
     "compressed as gz, bz2, xz or zst"
@@ -60,18 +61,20 @@ def find_files(
     source that is missing, holds nothing to read, or is a file of a kind that is not read, and for a wrong name of the
     text field.
     """
-    if not sources:
-        raise BertsmithError("no source was given", "sources", f"name files, folders, globs or '{PYTHON_DOCS}'")
+    if not sources or not all(map(str, sources)):
+        what = "a source is given without a name" if sources else "no source was given"
+        raise BertsmithError(what, "sources", f"name files, folders, globs or '{PYTHON_DOCS}'")
     found: list[SourceFile] = []
     passed = Tally()
     seen: set[str] = set()
     for source in sources:
-        before = len(found)
+        before, read_before = len(found), False
         of_kept = kept.get(str(source))
         for path, name in [(of_kept.path, of_kept.name)] if of_kept else _paths(str(source), passed, own):
             real = os.path.realpath(path)
             if real in seen:
                 passed.note("files named twice, read once", example=name)
+                read_before = True
                 continue
             seen.add(real)
             recognised = recognise(path, options)
@@ -79,13 +82,14 @@ def find_files(
                 stamp = of_kept.stamp if of_kept else recognised.stamp
                 found.append(replace(recognised, name=name, stamp=stamp))
             elif str(path) == str(source) or of_kept:
-                raise BertsmithError(f"this file cannot be read as a source: {recognised.reason}", source, _READ)
+                fix = _AN_OBJECT_A_LINE if recognised.reason == NOT_A_ROW_A_LINE else _READ
+                raise BertsmithError(f"this file cannot be read as a source: {recognised.reason}", source, fix)
             elif recognised.damaged and options.strict:
                 fix = "copy or write it again, or omit --strict to have it skipped and counted"
                 raise BertsmithError(f"this file cannot be read: {recognised.reason}", path, fix)
             else:
                 passed.note(f"files skipped: {recognised.reason}", 1, path.stat().st_size, name)
-        if len(found) == before:
+        if len(found) == before and not read_before:
             raise BertsmithError("this source holds no file to read", source, _nothing(passed))
     _tell(found, passed, options)
     return found, passed

@@ -23,7 +23,7 @@ _TABLE_NAMES = {".csv": ",;\t|", ".tsv": "\t,;|"}
 _TABLES_BY_CONTENT = ",\t;|"
 _ROWS_AT_LEAST = 3
 _ROWS_LOOKED_AT = 20
-_NOT_A_ROW_A_LINE = "JSON, but not one object a line"
+NOT_A_ROW_A_LINE = "JSON, but not one object a line"
 # Of objects, or empty: text may begin with a bracket, and rows be arrays, which reading drops and counts.
 _JSON_ARRAY = re.compile(rb'\s*\[\s*\{\s*(?:"|\})')
 
@@ -70,7 +70,7 @@ def form_of(path: Path, options: ReadOptions) -> Form | Unread:
     if start.startswith((b"<!doctype", b"<html", b"<?xml")):
         return Unread("markup (give its plain text)")
     if _JSON_ARRAY.match(head):
-        return Unread(_NOT_A_ROW_A_LINE)
+        return Unread(NOT_A_ROW_A_LINE)
     if head.startswith(b"<doc ") and b" id=" in head.partition(b">")[0]:
         return Form("wikiextractor", codec, encoding)
     if start.startswith(b"{"):
@@ -110,7 +110,7 @@ def _json_kind(path: Path, head: bytes, name: str, options: ReadOptions) -> str 
     if not rows:
         longer = name == ".jsonl" and b"\n" not in head and len(head) > _HEAD
         if longer or name in (".json", ".jsonl"):
-            return "jsonl" if longer else Unread(_NOT_A_ROW_A_LINE)
+            return "jsonl" if longer else Unread(NOT_A_ROW_A_LINE)
         return options.documents
     if rows[0].keys() >= WIKI_FIELDS and options.text_field == "text":
         return "wikiextractor-json"

@@ -36,7 +36,7 @@ _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*?(?:/>|>([^<]*)<)')
 _REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 _ID = re.compile(rb"<id>\s*(\d+)")
 SLOW = "pages given up because they took too long"
-_DAMAGED = "compressed files that are damaged, read as far as they decompress"
+DAMAGED = "compressed files that are damaged, read as far as they decompress"
 _FILE, _CATEGORY = 6, 14
 
 # (whether the bytes lie in the slice, the bytes or None where the file is damaged, where they begin)
@@ -228,7 +228,7 @@ def _chunks(reading: Reading) -> _Chunks:
         if chunk is None and mine:
             what, where = "this file is damaged and cannot be decompressed", reading.where(byte)
             error = BertsmithError(what, where, "copy or download it again")
-            reading.report(Fault(_DAMAGED, 1, 0, where, error))
+            reading.report(Fault(DAMAGED, 1, 0, where, error))
         elif chunk is not None and mine:
             reading.account.stream_bytes += len(chunk)
         yield mine, chunk, byte

@@ -46,6 +46,27 @@ def test_a_folder_that_may_not_be_read_is_refused_and_not_passed_over(
     assert raised.value.where == closed
 
 
+def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(PLAIN)
+    found, passed = find_files([str(path), str(path), str(tmp_path)], OPTIONS)
+    assert [file.path for file in found] == [str(path)]
+    assert passed["files named twice, read once"].count == 2
+
+
+def test_an_empty_name_is_no_source() -> None:
+    with pytest.raises(BertsmithError, match="a source is given without a name"):
+        find_files([""], OPTIONS)
+
+
+def test_an_array_of_json_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('[{"text": "x"},\n{"text": "y"}]')
+    with pytest.raises(BertsmithError, match="not one object a line") as raised:
+        find_files([str(path)], OPTIONS)
+    assert "jq -c '.[]'" in raised.value.fix
+
+
 def test_kinds_are_told_by_content(tmp_path: Path) -> None:
     row = {"id": "1", "url": "u", "title": "T", "text": "T\n\nx"}
     assert kind_of(tmp_path / "any.name", PLAIN.encode()) == "file"
