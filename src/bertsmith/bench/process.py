@@ -157,7 +157,7 @@ class Child:
 
     def close(self) -> None:
         """Kills the process and whatever it started."""
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # its number may be another process's by now
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

@@ -123,7 +123,8 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
         return f"preset {name}", (_presets_folder() / f"{name}.yaml").read_text(encoding="utf-8")
     path = Path(name_or_path)
     if not path.is_file():
-        fix = f"{nearest(str(name_or_path), known)}; or give the path of a YAML file"
+        hint = nearest(str(name_or_path), known)
+        fix = f"{hint}{'' if hint.endswith('?') else '.'} Or give the path of a YAML file"
         what = "this is a folder, and not a recipe" if path.is_dir() else "this is neither a preset nor a file"
         raise BertsmithError(what, str(name_or_path), fix)
     try:
@@ -135,7 +136,8 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
 def _parse(text: str, where: str) -> Mapping[str, Any]:
     try:
         values = yaml.load(text, Loader=_UniqueKeys)
-    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
+    # Nested too deeply, a number of thousands of digits, or a value that is not what its tag says.
+    except (RecursionError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise BertsmithError(
             f"this recipe cannot be read: {error}", where, "write a recipe as docs/recipes.md has it"
         ) from error

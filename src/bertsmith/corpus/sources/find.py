@@ -66,21 +66,23 @@ def find_files(
         raise BertsmithError(what, "sources", f"name files, folders, globs or '{PYTHON_DOCS}'")
     found: list[SourceFile] = []
     passed = Tally()
-    seen: set[str] = set()
+    seen, read = set[str](), set[str]()
     for source in sources:
         before, read_before = len(found), False
         of_kept = kept.get(str(source))
         for path, name in [(of_kept.path, of_kept.name)] if of_kept else _paths(str(source), passed, own):
             real = os.path.realpath(path)
-            if real in seen:
+            if real in read:
                 passed.note("files named twice, read once", example=name)
                 read_before = True
+            if real in seen:
                 continue
             seen.add(real)
             recognised = recognise(path, options)
             if isinstance(recognised, SourceFile):
                 stamp = of_kept.stamp if of_kept else recognised.stamp
                 found.append(replace(recognised, name=name, stamp=stamp))
+                read.add(real)
             elif str(path) == str(source) or of_kept:
                 fix = _AN_OBJECT_A_LINE if recognised.reason == NOT_A_ROW_A_LINE else _READ
                 raise BertsmithError(f"this file cannot be read as a source: {recognised.reason}", source, fix)

@@ -173,24 +173,34 @@ def read_records(
     columns = columns or Columns()
     bad: list[BadRow] = []
     records: list[Record] = []
+    lacking: list[NoColumn] = []
+    some_are_whole = False
 
-    def keep(error: BertsmithError, row: Any) -> None:
-        if skipped is None and not isinstance(error, NoColumn):
-            raise error
-        bad.append((error, row))
-        if not records and len(bad) == _ROWS_THAT_TELL:
-            _refuse_column(bad)
-
-    for where, row in read_rows(source, columns, labelled, reader, keep):
+    def add(where: str, row: Row | str, lacks: NoColumn | None = None) -> None:
         try:
             record = reader.record(row, columns, labelled, where)
         except ValueError as error:
-            bad.append((BertsmithError(str(error), where), row))
+            bad.append((lacks or BertsmithError(str(error), where), row))
         else:
             group = row.get(columns.group) if isinstance(row, Mapping) else None
             records.append(record if group in (None, "") else replace(record, group=str(group)))
-    if not records:
-        _refuse_column(bad)
+
+    def keep(error: BertsmithError, row: Any) -> None:
+        if isinstance(error, NoColumn):
+            lacking.append(error)
+            if not some_are_whole and len(lacking) == _ROWS_THAT_TELL:
+                raise lacking[0]
+            add(error.where, row, error)  # not every part is one that every row must have
+        elif skipped is None:
+            raise error
+        else:
+            bad.append((error, row))
+
+    for where, row in read_rows(source, columns, labelled, reader, keep):
+        some_are_whole = True
+        add(where, row)
+    if lacking and not some_are_whole:
+        raise lacking[0]
     name = name_of(source) if isinstance(source, str | Path) else "the rows"
     reader.check_bad_rows(records, bad, name)
     if bad and skipped is None:
@@ -200,12 +210,6 @@ def read_records(
     if not records:
         raise BertsmithError("no rows found", name, "give a file with at least one row behind the header")
     return records
-
-
-def _refuse_column(bad: Sequence[BadRow]) -> None:
-    """Raises the first error where none of the rows so far has a column: then it is not the rows that are wrong."""
-    if bad and all(isinstance(error, NoColumn) for error, _ in bad):
-        raise bad[0][0]
 
 
 def row_of(row: Row | str, text: str) -> Row:

@@ -215,6 +215,6 @@ def forget_after(path: Path, step: int, unmeasured: bool = False) -> int:
             if each["step"] <= (last if each["kind"] == "evaluation" else step) and each["kind"] not in ("final", "end")
         ]
         write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
-    elif step:
+    elif step > 0:
         warn(f"{path} is not there: what was logged up to step {step:,} is lost, and begins anew")
     return max((each["step"] for each in records), default=0)

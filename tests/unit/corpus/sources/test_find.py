@@ -54,6 +54,18 @@ def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
     assert passed["files named twice, read once"].count == 2
 
 
+def test_a_file_that_is_not_read_is_not_read_the_second_time_either(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.html").write_text("<!DOCTYPE html>")
+    (tmp_path / "texts" / "b.html").symlink_to(tmp_path / "texts" / "a.html")
+    with pytest.raises(BertsmithError, match="holds no file to read"):
+        find_files([str(tmp_path / "texts")], OPTIONS)
+    (tmp_path / "texts" / "c.txt").write_text(PLAIN)
+    with pytest.raises(BertsmithError, match="holds no file to read") as raised:
+        find_files([str(tmp_path / "texts"), str(tmp_path / "texts" / "a.html")], OPTIONS)
+    assert raised.value.where.endswith("a.html")
+
+
 def test_an_empty_name_is_no_source() -> None:
     with pytest.raises(BertsmithError, match="a source is given without a name"):
         find_files([""], OPTIONS)

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.reading.bad_rows import SkippedRows, check_list
-from bertsmith.tasks.reading.records import read_records
+from bertsmith.tasks.reading.records import Columns, read_records
 
 
 def write(path, text):
@@ -87,6 +88,10 @@ def test_a_row_that_lacks_a_column_is_one_of_many(tmp_path):
         what = rf"1 of 4 rows cannot be used:\n    row {place + 1}: there is no column 'label'"
         with pytest.raises(BertsmithError, match=what):
             read_records(several)
+    optional = [{"text": "a", "text_b": "b", "n": "c"}, {"text": "d", "text_b": "e"}]
+    for rows in (optional, optional[::-1]):
+        found = read_records(rows, Columns(negative="n"), reader=Embed)
+        assert [each.text for each in found] == [row["text"] for row in rows], "not every row needs one"
     for count in (1, 3, 1000):
         with pytest.raises(BertsmithError, match="there is no column 'label'") as raised:
             read_records([{"text": "a"}] * count)
