@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from bertsmith.base.errors import BertsmithError
-from bertsmith.cli.use import PredictColumns
+from bertsmith.cli.use import EvaluateColumns
 from bertsmith.cli.verb import Call, Verb
 
 
@@ -63,7 +63,7 @@ class ExportFlags:
     max_loss: float = 0.01
     """The share of the metric's value in fp32 that int8 may cost: 0.01 lets 90.0 fall to 89.1. Nothing is written where
     it costs more."""
-    columns: PredictColumns = field(default_factory=PredictColumns)
+    columns: EvaluateColumns = field(default_factory=EvaluateColumns)
     """Where texts and labels stand in --data, if not where they stood in the rows that the model was trained on."""
     few_lengths: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Check some 70 lengths of 512, not every one that the model reads, which takes minutes for a large model."""
