@@ -62,7 +62,8 @@ DATA := $(or $(BERTSMITH_DATA),$(HOME)/.cache/bertsmith-data)
 REAL := $(and $(wildcard $(DATA)/glue/SST-2/dev.tsv),$(wildcard $(DATA)/squad/v1.1/dev-v1.1.json))
 TABLES := prepare prepare-sizes batches pretrain-step pretrain-step-avx2 finetune \
   predict-shapes $(if $(REAL),predict-real) serve reference scaling
-BENCH_OUT ?= bench-tables$(subst $(eval) ,,$(ARGS))
+# Not for the others that take ARGS, whose words may be no name of a folder.
+BENCH_OUT ?= bench-tables$(if $(filter gpu-check quickstart test-slow,$(MAKECMDGOALS)),,$(subst $(eval) ,,$(ARGS)))
 QUICK := $(findstring --quick,$(ARGS))
 
 bench: setup
@@ -98,4 +99,4 @@ bench-peers: setup
 # The rows go to benchmarks/results, or where ARGS="--json FILE" says; ARGS=--go-on measures what a call had no time for.
 gpu-check:
 	@python=python3; $$python -c 'import torch' 2>/dev/null || { $(MAKE) --no-print-directory setup && python=$(BIN)/python; }; \
-	PYTHONPATH="src$${PYTHONPATH:+:$$PYTHONPATH}" $$python benchmarks/gpu_check.py $(ARGS)
+	PYTHONPATH="src$${PYTHONPATH:+:$$PYTHONPATH}" $$python benchmarks/gpu_check.py $(value ARGS)

@@ -63,3 +63,20 @@ def test_a_bench_that_was_broken_off_continues_with_the_next_table(tmp_path: Pat
     assert done.stdout.count("table of ") == len(before) + len(after) - 1
     assert make(tmp_path, "nothing").returncode == 0
     assert len(calls(tmp_path)) == len(before) + len(after)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_the_names_of_rows_reach_gpu_check_as_they_are_given(tmp_path: Path) -> None:
+    """A colon, a dollar and spaces mean something else to make."""
+    python = tmp_path / "python3"
+    python.write_text('#!/bin/sh\n[ "$1" = -c ] && exit 0\nprintf "%s\\n" "$PYTHONPATH" "$@"\n')
+    python.chmod(0o755)
+    ours = {
+        name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "ARGS")
+    }
+    environment = {**ours, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": "carried"}
+    command = ["make", "gpu-check", "ARGS=--only '^large, .* at (128|512): bf16' 'attention 0$'"]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True)
+    path, script, *given = done.stdout.splitlines()
+    assert (path, script) == ("src:carried", "benchmarks/gpu_check.py")
+    assert given == ["--only", "^large, .* at (128|512): bf16", "attention 0$"]
