@@ -83,6 +83,7 @@ def main() -> int:
         gpu = torch.cuda.get_device_name(0) if has_gpu else "cpu"
         head = {"command": command, "gpu": gpu, "torch": torch.__version__, "calls": [call_of(command)]}
         rows = Rows(asked.json or ROOT / "benchmarks" / "results" / f"{file_name(gpu)}.json", head, machine())
+        rows.again = asked.again
         rows.expected = {} if asked.tiny else expectations(read_json(EXPECTED)["rows"])
         parts, run = check_parts(sizes, Path(made), rows, run_tests)
         parts = [part for part in parts if not asked.tiny or TESTS not in part.names]
@@ -98,7 +99,7 @@ def main() -> int:
                 print(f"gpu-check: no row has a name with '{only}'", file=sys.stderr)
                 return 2
         if asked.go_on:
-            keep_rows(rows, asked.again)
+            keep_rows(rows)
         elif rows.to.is_file() and (count := len(read_json(rows.to)["rows"])):
             print(f"gpu-check: {rows.to} has {count} rows, which would be lost", file=sys.stderr)
             print("  fix:   --go-on keeps them; or name another file with --json, or remove this one", file=sys.stderr)
@@ -231,8 +232,8 @@ def beside_expected(made: Sequence[Mapping[str, Any]]) -> Table:
     return Table("Expected and measured", [*head, *(f"of {name}'s" for name in CARDS.values())], shown)
 
 
-def keep_rows(rows: Rows, again: bool) -> None:
-    """Takes over the rows of the file. SystemExit for rows of another GPU or PyTorch. again: of `Rows`."""
+def keep_rows(rows: Rows) -> None:
+    """Takes over the rows of the file. SystemExit for rows of another GPU or PyTorch."""
     if not rows.to.is_file():
         print(f"gpu-check: {rows.to} is not there, so all rows are measured")
         return
@@ -243,7 +244,6 @@ def keep_rows(rows: Rows, again: bool) -> None:
                 f"{rows.to} has rows of {stored.get(name)}, not {rows.head[name]}: name another with --json"
             )
     take_rows(rows, stored)
-    rows.again = again
 
 
 def take_rows(rows: Rows, stored: Mapping[str, Any]) -> None:

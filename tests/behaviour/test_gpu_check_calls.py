@@ -35,6 +35,10 @@ def test_without_a_gpu_it_lists_the_rows_that_a_file_lacks(
     there = {row["case"] for row in json.loads(stored.read_text())["rows"]}
     assert "ladder: fp32, padded" in listed - there
     assert not listed & there
+    chosen = "large, 64 full at 512: bf16"
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--again", "--only", chosen])
+    assert check.main() == 0
+    assert chosen in capsys.readouterr().out, "which is there already"
 
 
 def test_a_call_goes_on_where_the_one_before_ended(

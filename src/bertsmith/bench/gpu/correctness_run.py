@@ -172,7 +172,7 @@ class Worker:
         exact = torch.nn.functional.layer_norm(sums, (hidden,), of_maps[2], of_maps[3], norm.eps)
         by_outs = [_drawn(10 + number, slots, hidden).to(self._device, each.dtype) for number, each in enumerate(outs)]
         torch.autograd.backward(outs, by_outs)
-        exact.backward(sum(each.double() for each in by_outs))  # type: ignore[no-untyped-call]
+        torch.autograd.backward(exact, by_outs[0].double() + by_outs[1].double())
         errors = [_error(*pair) for pair in zip((wide, narrow, *parameters), inputs, strict=True)]
         forward = max(largest_error(each, exact) for each in outs)
         return {"forward_error": forward, "backward_error": max(errors), **_kept([mask], rate)}
