@@ -138,7 +138,18 @@ def test_a_list_of_bad_rows_takes_no_other_files_place(
     assert paths[over].read_bytes() == before
 
 
-@pytest.mark.parametrize("flag", ["--json", "--skip-bad-rows"])
+def test_scoring_answers_writes_over_nothing_that_it_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [tmp_path / f"{name}.json" for name in ("answers", "data", "null")]
+    for path in paths:
+        path.write_text("{}")
+    answers, data, null = map(str, paths)
+    for read in paths:
+        assert main(["evaluate", answers, "--data", data, "--null-scores", null, "--json", str(read)]) == 2
+        assert "this file is read here, and would be written over" in capsys.readouterr().err
+        assert read.read_text() == "{}"
+
+
+@pytest.mark.parametrize("flag", ["--json", "--skip-bad-rows", "--submission"])
 def test_evaluating_writes_over_nothing_that_it_reads(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
 ) -> None:

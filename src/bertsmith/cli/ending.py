@@ -31,7 +31,7 @@ def tell(error: BaseException, debug: bool = False) -> tuple[int, str]:
     compiling = type(error).__module__.startswith(_COMPILER)
     if compiling and stop_requested():
         what = "interrupted while steps were compiled; a run continues from its last checkpoint with --resume"
-        return errors.EXIT_INTERRUPTED, what
+        return errors.EXIT_INTERRUPTED, f"{trace}{what}" if debug else what
     if compiling and (damaged := _DAMAGED_LIBRARY.search(str(error))):
         what = f"a file that the compiler keeps is damaged ({damaged[2]}), as by a stop while it was written"
         error = BertsmithError(what, damaged[1], "delete it and run the command again, which makes it anew")

@@ -78,9 +78,8 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
     """The records of all parts, those to learn from as far as they can be. Logs what was found about them."""
     skipped = None
     if settings.skip_bad_rows is not None:
-        bad = Path(settings.skip_bad_rows)
-        check_list(bad)
-        files.check_not_read(bad, *(source for source in sources.values() if isinstance(source, str | Path)))
+        read = (source for source in sources.values() if isinstance(source, str | Path))
+        check_list(Path(settings.skip_bad_rows), *read)
         skipped = SkippedRows(settings.bad_share)
     records = read_parts(sources, settings.columns, kind, skipped)
     if settings.columns.id != Columns.id and all(record.id is None for record in records["train"]):

@@ -22,6 +22,7 @@ def test_what_the_compiler_lost_to_a_signal_is_no_bug(monkeypatch: pytest.Monkey
     monkeypatch.setattr(ending, "stop_requested", lambda: True)
     status, said = tell(of_the_compiler("CppCompileError: C++ compile error"))
     assert (status, said.partition(";")[0]) == (130, "interrupted while steps were compiled")
+    assert "CppCompileError" in tell(of_the_compiler("CppCompileError: C++ compile error"), debug=True)[1]
 
 
 @pytest.mark.parametrize(

@@ -75,11 +75,11 @@ def _check_header(table: Table) -> None:
     so it is where there is no header. A text or a label may have a class that is called so."""
     usual = {*(each.name for each in fields(Columns)), *_TAGS, *_BEFORE_CHOICES, *_RIGHT}
     values = [name for name, shape in table.shapes.items() if shape.counts.get(name.strip(), 0) > 1]
-    if table.columns.header and not table.usual({*TEXTS, *LABELS}) and not {*table.usual(usual)} - {*values}:
-        for name in values:
-            what = f"the first line looks like a row, not like names: '{name}' is a value of its own column, too"
-            fix = "add a line with names, or --columns.no-header; columns are then 1, 2, 3 and so on"
-            raise BertsmithError(what, table.where, fix)
+    has_names = table.usual({*TEXTS, *LABELS}) or {*table.usual(usual)} - {*values}
+    if values and table.columns.header and not has_names:
+        what = f"the first line looks like a row, not like names: '{values[0]}' is a value of its own column, too"
+        fix = "add a line with names, or --columns.no-header; columns are then 1, 2, 3 and so on"
+        raise BertsmithError(what, table.where, fix)
 
 
 def _tag(table: Table) -> Found | None:
