@@ -31,7 +31,7 @@ from bertsmith.batches.packing import PretrainBatch, fix_shapes
 from bertsmith.bench.gpu.inference import CASES as CALLS
 from bertsmith.bench.gpu.update import FLOATS
 from bertsmith.bench.step.ours import FILLING_PIECE
-from bertsmith.bench.step.plan import GpuSizes, gpu_plan, small_matches
+from bertsmith.bench.step.plan import GpuSizes, gpu_plan, graph_matches
 from bertsmith.bench.step.run import LADDER
 from bertsmith.bench.step.side import StepSide
 from bertsmith.model import pretraining
@@ -76,9 +76,9 @@ class Case:
 def cases(sizes: GpuSizes) -> Iterator[Case]:
     """What `make gpu-check` measures of ours compiled, and its first model with attention dropout at every length."""
     plan = gpu_plan(sizes, {})
-    small_sets, small = small_matches(sizes)
+    small_sets, as_graphs = graph_matches(sizes, plan)
     sets = {**plan.sets, **small_sets}
-    matches = [*plan.alone().matches, *small]
+    matches = [*plan.alone().matches, *as_graphs]
     wanted = [(each.model, name, each.ours, each.case(name)) for each in matches for name in each.sets]
     wanted += [(m, name, with_dropout(side), "") for m, name, side, _ in wanted if m == plan.model]
     wanted += [(plan.model, rung.set, rung.side, f"{LADDER} {rung.what}") for rung in plan.ladder if rung.side.compiled]

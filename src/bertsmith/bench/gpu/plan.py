@@ -19,7 +19,7 @@ from bertsmith.bench.gpu.peers import peer_parts
 from bertsmith.bench.gpu.products import products_part
 from bertsmith.bench.gpu.rows import Part, Rows
 from bertsmith.bench.gpu.update import update_parts
-from bertsmith.bench.step.plan import GpuSizes, Match, Rung, gpu_plan, small_matches
+from bertsmith.bench.step.plan import GpuSizes, Match, Rung, gpu_plan, graph_matches
 from bertsmith.bench.step.results import ladder_table, steps_table, with_gains
 from bertsmith.bench.step.run import LADDER, StepRun
 from bertsmith.bench.table import Table
@@ -52,7 +52,7 @@ def check_parts(
     """All parts in their order, and what runs the steps among them. folder: for what is made on the way. tests: how
     they end by a deadline of time.monotonic(): {"ended": "passed", "failed": lines about those that failed}."""
     plan = gpu_plan(sizes.step, {})
-    sets, small = small_matches(sizes.step)
+    sets, graphs = graph_matches(sizes.step, plan)
     run = StepRun(
         replace(plan.alone(), sets={**plan.sets, **sets}),
         folder,
@@ -66,18 +66,19 @@ def check_parts(
     table = partial(ladder, names=[f"{LADDER} {rung.what}" for rung in plan.ladder], model=plan.model)
     inference = inference_parts(sizes.step, folder, rows, sizes.calls, sizes.seconds)
     peers, with_dropout, flash, other_peers = peer_parts(run, plan, rows)
-    of_small = [_steps(run, [match]) for match in small]
+    as_graphs = [_steps(run, [match]) for match in graphs]
     parts = [
         *correctness_parts(sizes.step, folder, rows, sizes.tiny),
         *of_first,
         *update_parts(sizes.step, folder, rows),
         products_part(sizes.step, folder, rows),
+        as_graphs[0],
         inference[0],
         *peers,
         *(_rung(run, rung, table, rows) for rung in plan.ladder),
         *finetuning_parts(sizes.step.device, folder, rows),
         *with_dropout,
-        *of_small,
+        *as_graphs[1:],
         _tests(tests, rows),
         *flash,
         *of_others,

@@ -149,10 +149,13 @@ class GpuSizes:
     small: tuple[tuple[str, int], ...] = (("bert-tiny", 4096), ("bert-mini", 8192))
 
 
-def small_matches(sizes: GpuSizes) -> tuple[dict[str, Sequence[PretrainBatch]], tuple[Match, ...]]:
-    """Batches by name, and models of which the host takes longer than the GPU, with CUDA graphs and without."""
+def graph_matches(sizes: GpuSizes, plan: Plan) -> tuple[dict[str, Sequence[PretrainBatch]], tuple[Match, ...]]:
+    """Batches by name, and what runs as CUDA graphs over them. First the plan's first side over its first set, where
+    training takes none: whether the GPU waits for the host there. Then models of which the host takes longer than the
+    GPU, without graphs and with them."""
+    first = plan.matches[0]
     sets: dict[str, Sequence[PretrainBatch]] = {}
-    matches = []
+    matches = [Match(first.model, replace(first.ours, graphs="true"), None, first.sets[:1])]
     for model, slots in sizes.small:
         length = sizes.lengths[0]
         name = f"{slots // length:,} with Wikipedia's lengths at {length}, small models"
