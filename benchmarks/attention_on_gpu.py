@@ -1,14 +1,15 @@
 """Attention on a GPU in bf16, forward and backward: PyTorch's flash attention and our kernels, as BERT-large has it.
 
-`run --out FILE` times each with several blocks and warps, `table FILE` prints what was found. By it,
-`model/attention/attend.py` and `model/triton/attention.py` can be chosen anew on another GPU. A figure is the median of
-Triton's `do_bench`, in microseconds. Kernels are launched alone; "operator" is all that an uncompiled step does, where
-it may be the host that is timed.
+`run --out FILE` times each with several blocks and warps, and writes each row as it is made; `table FILE` prints what
+was found. By it, `model/attention/attend.py` and `model/triton/attention.py` can be chosen anew on another GPU. A
+figure is the median of Triton's `do_bench`, in microseconds. Kernels are launched alone; "operator" is all that an uncompiled
+step does, where it may be the host that is timed.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -48,8 +49,6 @@ def microseconds(work: Callable[[], object]) -> float:
 
 def rows_of(name: str, dropout: float, device: str = "cuda", dtype: torch.dtype = torch.bfloat16) -> Iterator[Row]:
     """A row of PyTorch's, where it has the dropout; then one of each of our kernels and ways to run it."""
-    from triton.runtime.errors import OutOfResources
-
     kind, sequences, longest = SETS[name]
     packed = Packed(Layout.from_lengths(lengths_of(kind, sequences, longest), longest), device)
     qkv = torch.randn(packed.tokens, 3, HEADS * WIDTH, device=device, dtype=dtype)
@@ -73,8 +72,8 @@ def rows_of(name: str, dropout: float, device: str = "cuda", dtype: torch.dtype 
             with mock.patch.object(attention, "how_to_run", return_value=how):
                 try:
                     taken = microseconds(partial(attention._run, kernel, arguments, HEADS))
-                except OutOfResources as why:
-                    print(f"{name}, {kernel}, {how}: {type(why).__name__}")
+                except Exception as why:  # one way that cannot run ends no other; which it was is told
+                    print(f"{name}, {kernel}, {how}: {type(why).__name__}: {why}", flush=True)
                     continue
             yield {**about, "kernel": kernel, **how, "us": taken}
 
@@ -119,9 +118,13 @@ def main() -> None:
         stored = read_json(asked.rows)
         print("\n".join([*table(stored["rows"]), *([f"note: {stored['note']}"] if "note" in stored else [])]))
         return
-    rows = [row for name in SETS for dropout in (0.0, 0.1) for row in rows_of(name, dropout)]
     about = {"command": "python benchmarks/attention_on_gpu.py run", "gpu": torch.cuda.get_device_name()}
-    write_json(asked.out, {**about, "torch": torch.__version__, "machine": machine(), "rows": rows})
+    about |= {"torch": torch.__version__, "machine": machine()}
+    rows: list[Row] = []
+    for name, dropout in itertools.product(SETS, (0.0, 0.1)):
+        for row in rows_of(name, dropout):
+            rows.append(row)
+            write_json(asked.out, {**about, "rows": rows})
 
 
 if __name__ == "__main__":

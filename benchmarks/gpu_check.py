@@ -11,6 +11,7 @@ import argparse
 import ast
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import shlex
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from checkout import ROOT
 from gpu_cost import expectations
 
 from bertsmith.base import log
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_json
 from bertsmith.base.versions import git_state
 from bertsmith.bench.gpu.plan import TESTS, CheckSizes, check_parts
@@ -50,7 +53,8 @@ PARTS = {"products": "matrix products", "attention": "attention", "update": "opt
 
 
 def main() -> int:
-    """Measures the rows in their order for as long as there is time; returns the exit status. The tables come last."""
+    """Measures the rows in their order for as long as there is time; returns the exit status. The tables come last.
+    Raises BertsmithError for a file of rows that is none."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="a file for the rows; by default one of benchmarks/results")
     parser.add_argument(
@@ -70,6 +74,8 @@ def main() -> int:
         parser.error("--tiny needs --json: its figures say nothing, and have no place among the results")
     if asked.again and not (asked.go_on and asked.only != [""]):
         parser.error("--again needs --go-on, for there is a row to measure anew, and --only, which says what rows")
+    if asked.show and (asked.go_on or asked.only != [""] or asked.json or asked.tiny):
+        parser.error("--show prints all that its file has, and takes no other option")
     if asked.go_on and asked.json and not asked.json.is_file():
         parser.error(f"{asked.json} is not there, so --go-on has no rows to keep")
     has_gpu = torch.cuda.is_available()
@@ -87,20 +93,20 @@ def main() -> int:
         rows.expected = {} if asked.tiny else expectations(read_json(EXPECTED)["rows"])
         parts, run = check_parts(sizes, Path(made), rows, run_tests)
         parts = [part for part in parts if not asked.tiny or TESTS not in part.names]
-        if not has_gpu and not asked.tiny:
-            if asked.go_on and not asked.json:
-                parser.error("without a GPU, --go-on needs a file after --json, and lists what it lacks")
-            if asked.go_on:
-                take_rows(rows, read_json(asked.json))
-            print("\n".join(would_do(parts, rows, asked.only)))
-            return 0
         for only in asked.only:
             if not any(re.search(only, name) for part in parts for name in part.names):
                 print(f"gpu-check: no row has a name with '{only}'", file=sys.stderr)
                 return 2
+        if not has_gpu and not asked.tiny:
+            if asked.go_on and not asked.json:
+                parser.error("without a GPU, --go-on needs a file after --json, and lists what it lacks")
+            if asked.go_on:
+                take_rows(rows, read_rows(asked.json))
+            print("\n".join(would_do(parts, rows, asked.only, asked.seconds)))
+            return 0
         if asked.go_on:
             keep_rows(rows)
-        elif rows.to.is_file() and (count := len(read_json(rows.to)["rows"])):
+        elif rows.to.is_file() and (count := len(read_rows(rows.to)["rows"])):
             print(f"gpu-check: {rows.to} has {count} rows, which would be lost", file=sys.stderr)
             print("  fix:   --go-on keeps them; or name another file with --json, or remove this one", file=sys.stderr)
             return 2
@@ -184,7 +190,7 @@ def kernels_table(timed: Mapping[str, Any]) -> Table:
 
 def stored_report(path: Path) -> Report:
     """Of a file that a call wrote, with how many of its rows no table shows."""
-    stored = read_json(path)
+    stored = read_rows(path)
     rows = Rows(path, {}, stored["machine"], made=stored["rows"])
     with tempfile.TemporaryDirectory() as made:
         parts, _ = check_parts(CheckSizes(), Path(made), rows, run_tests)
@@ -193,23 +199,35 @@ def stored_report(path: Path) -> Report:
     return Report(stored["command"], rows.machine, about, rows.made, all_tables(parts, rows, stored["gpu"]))
 
 
-def would_do(parts: Sequence[Part], rows: Rows, wanted: Sequence[str]) -> list[str]:
-    """What is measured where there is a GPU, call by call, with the seconds and the figures that are expected; rows
-    that are there are not."""
+def read_rows(path: Path) -> dict[str, Any]:
+    """What a call wrote. Raises BertsmithError for a file that is none of them."""
+    stored = read_json(path)
+    if not isinstance(stored, dict) or not {"rows", "machine", "command", "gpu"} <= stored.keys():
+        raise BertsmithError("this file has no rows of make gpu-check", path, "name another one")
+    return stored
+
+
+def would_do(parts: Sequence[Part], rows: Rows, wanted: Sequence[str], total: float) -> list[str]:
+    """What is measured where there is a GPU, in calls of `total` seconds, with the seconds and the figures that are
+    expected; rows that are there are not. wanted: expressions, in whose order parts are measured."""
     lines = ["gpu-check: no CUDA device was found, so there is nothing to check here. It would measure, in this order,"]
     expected = rows.expected
-    left = [part for part in in_order(parts, rows) if rows.missing(part.names)]
-    for number, call in enumerate(calls_of(left, TOTAL_SECONDS)):
+    left: list[Part] = []
+    for only, part in itertools.product(wanted, in_order(parts, rows)):
+        listed = {name for each in left for name in each.names}
+        names = [name for name in rows.missing(part.names) if re.search(only, name) and name not in listed]
+        left += [replace(part, names=tuple(names))] if names else []
+    for number, call in enumerate(calls_of(left, total)):
         seconds = sum(part.seconds for part in call)
         with_option = ' with ARGS="--go-on"' if number or rows.made else ""
         lines.append(f"in call {number + 1}{with_option}, expected to take {seconds:.0f} s:")
         for part in call:
-            names = [name for name in rows.missing(part.names) if any(re.search(only, name) for only in wanted)]
-            lines += [f"  {part.seconds:.0f} s for"] if names else []
+            lines.append(f"  {part.seconds:.0f} s for")
             lines += [
-                f"    {name}{f' (expected: {figures(expected[name])})' if name in expected else ''}" for name in names
+                f"    {name}{f' (expected: {figures(expected[name])})' if name in expected else ''}"
+                for name in part.names
             ]
-            lines += [f"      {line}" for line in test_files()] if TESTS in names else []
+            lines += [f"      {line}" for line in test_files()] if TESTS in part.names else []
     return lines
 
 
@@ -237,7 +255,7 @@ def keep_rows(rows: Rows) -> None:
     if not rows.to.is_file():
         print(f"gpu-check: {rows.to} is not there, so all rows are measured")
         return
-    stored = read_json(rows.to)
+    stored = read_rows(rows.to)
     for name in ("gpu", "torch"):
         if stored.get(name) != rows.head[name]:
             raise SystemExit(
@@ -323,4 +341,8 @@ def file_name(gpu: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BertsmithError as error:
+        print(f"gpu-check: {error}", file=sys.stderr)
+        sys.exit(error.status)

@@ -41,6 +41,55 @@ def test_without_a_gpu_it_lists_the_rows_that_a_file_lacks(
     assert chosen in capsys.readouterr().out, "which is there already"
 
 
+def test_without_a_gpu_it_lists_the_calls_of_what_is_asked_for(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(check, "check_parts", made_parts(first, second, third))
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--seconds", "80", "--only", "third", "ir", "second"])
+    assert check.main() == 0
+    _, *lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    calls = [lines.index(line) for line in lines if line.startswith("in call")]
+    assert lines[calls[0]].endswith("expected to take 80 s:")
+    assert [line for line in lines[: calls[1]] if not line.startswith("in")] == [
+        "40 s for",
+        "third",
+        "40 s for",
+        "first",
+    ]
+    assert lines[calls[1] :] == ['in call 2 with ARGS="--go-on", expected to take 40 s:', "40 s for", "second"]
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--only", "fourth"])
+    assert check.main() == 2
+    assert "no row has a name with 'fourth'" in capsys.readouterr().err
+
+
+def first(rows: Rows, name: str, deadline: float) -> None:
+    raise AssertionError("nothing is measured")
+
+
+def second(rows: Rows, name: str, deadline: float) -> None:
+    raise AssertionError("nothing is measured")
+
+
+def third(rows: Rows, name: str, deadline: float) -> None:
+    raise AssertionError("nothing is measured")
+
+
+@pytest.mark.parametrize("options", [["--show"], ["--json"], ["--go-on", "--json"], ["--tiny", "--json"]])
+@pytest.mark.parametrize("content", ['{"rows": []}', "[]", "no JSON", '{"machine": {}}'])
+def test_a_file_that_is_none_of_rows_is_named_and_left_as_it_is(
+    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], content: str
+) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    monkeypatch.setattr(check, "check_parts", made_parts(fine))
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", *options, str(path)])
+    with pytest.raises(BertsmithError, match=r"no rows of make gpu-check|is not JSON") as error:
+        check.main()
+    assert error.value.where == str(path)
+    assert path.read_text() == content
+
+
 def test_a_call_goes_on_where_the_one_before_ended(
     check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -150,7 +150,8 @@ class Captured:
         def work() -> None:
             self._figures = self._plainly(self._row)
 
-        self._replay = self._capture(work)
+        with made_current(self._device):  # where PyTorch records, whatever is launched
+            self._replay = self._capture(work)
         self._set_aside()
 
     def _in_turn(self, run: Callable[[Tensor], Tensor], rows: Sequence[Tensor]) -> _Found:

@@ -208,4 +208,4 @@ def test_the_triton_kernels_by_their_interpreter() -> None:
 def test_the_triton_kernels_compile_for_cards(tmp_path: Path) -> None:
     """To machine code of Ampere, Hopper and Blackwell, without a card; registers spill on Ampere alone."""
     code = "import pathlib, sys, triton_checks; triton_checks.compiles(pathlib.Path(sys.argv[1]))"
-    run_apart(code, str(tmp_path), TRITON_CACHE_DIR=str(tmp_path))
+    run_apart(code, str(tmp_path), TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -246,6 +247,25 @@ def test_a_graph_that_cannot_be_recorded_ends_the_run_with_its_reason() -> None:
         trained(steps, impossible, 0.3)
     assert "and more" not in str(raised.value)
     assert "--resume --compile no-graphs" in raised.value.fix
+
+
+def test_it_is_recorded_on_the_gpu_of_the_model_whichever_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    current: list[torch.device | None] = [None]
+    recorded_on = []
+
+    @contextmanager
+    def made_current(device: torch.device) -> Iterator[None]:
+        current.append(device)
+        yield
+        current.pop()
+
+    def capture(work: Work) -> Work:
+        recorded_on.append(current[-1])
+        return recorded(work)
+
+    monkeypatch.setattr("bertsmith.training.pretraining.captured.made_current", made_current)
+    trained([Phase.of(32, 10).builder.build(0)], capture, 0.0)
+    assert recorded_on == [CPU]
 
 
 def test_gradients_that_were_there_are_kept() -> None:
