@@ -2,8 +2,8 @@
 
 `run --out FILE` times each with several blocks and warps, and writes each row as it is made; `table FILE` prints what
 was found. By it, `model/attention/attend.py` and `model/triton/attention.py` can be chosen anew on another GPU. A
-figure is the median of Triton's `do_bench`, in microseconds. Kernels are launched alone; "operator" is all that an uncompiled
-step does, where it may be the host that is timed.
+figure is the median of Triton's `do_bench`, in microseconds. Kernels are launched alone; "operator" is all that an
+uncompiled step does, where it may be the host that is timed.
 """
 
 from __future__ import annotations
