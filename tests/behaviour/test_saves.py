@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.recipes.loader import save_recipe
 from bertsmith.training.checkpoints import disk, step_folders
+from bertsmith.training.loop import Trainer
+from bertsmith.training.objective import Step
 from bertsmith.training.pretrain import Run, pretrain
 from made_checkpoints import DAMAGES, STATE, flip
 from made_runs import corpus, figures, small_corpus, small_recipe, stopped_after, weights
@@ -112,6 +115,24 @@ def test_every_nth_is_written_and_kept_and_n_may_change(
     assert names(steady.folder) == [f"step-{step:08d}" for step in (4, 8, 12, 13)]
     with pytest.raises(BertsmithError, match="keep_every is -1"):
         small_recipe(keep_every=-1)
+
+
+def test_checkpoints_that_a_kill_left_are_removed_when_the_run_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before another one is written."""
+    recipe, run, seen = small_recipe(**LENGTH, save_every=2, keep=3), tmp_path / "run", []
+    stopped_after(8, monkeypatch, recipe, run)
+    assert names(run) == ["step-00000004", "step-00000006", "step-00000008"]
+    advance = Trainer._advance
+
+    def advancing(trainer: Trainer, step: Step) -> None:
+        seen.append(names(run))
+        advance(trainer, step)
+
+    monkeypatch.setattr(Trainer, "_advance", advancing)
+    pretrain(replace(recipe, keep=1), corpus(), run, resume=True)
+    assert seen[0] == ["step-00000008"]
 
 
 def test_where_time_ends_a_run_the_disk_is_that_of_no_number_of_steps(

@@ -170,3 +170,23 @@ def test_a_fine_tuning_run_keeps_its_best_weights_in_memory_while_the_disk_is_fu
         assert not (small / "run" / "model").exists()
     refused = [each for each in warnings(said) if "could not be written" in each]
     assert [each.split()[1] for each in refused][:3] == ["step-00000006", "step-00000008", "step-00000010"]
+
+
+@pytest.mark.parametrize(
+    ("trials", "freed_after"),
+    [({"seeds": 2}, 26), ({"seeds": 3}, 60), ({"seeds": 1, "folds": 2, "report": True}, 40)],
+    ids=["one seed", "two seeds", "folds"],
+)
+def test_what_earlier_trials_left_is_written_when_there_is_space(
+    small: Path, tmp_path: Path, after: dict, trials: dict, freed_after: int
+) -> None:
+    """A seed has 24 steps, a fold 12: the disk is full while trials end, and free while another one trains."""
+    model, settings = made_model(tmp_path / "encoder"), replace(FINETUNED, **trials)
+    unbroken = bertsmith.finetune("classify", model, TRAIN, DEV, tmp_path / "run", settings=settings)
+    after[5] = lambda _: fill(small)
+    after[freed_after] = lambda _: (small / "filler").unlink()
+    found = bertsmith.finetune("classify", model, TRAIN, DEV, small / "run", settings=settings)
+    assert found.scores == unbroken.scores
+    assert weights(Run(small / "run")) == weights(Run(tmp_path / "run"))
+    for path in (tmp_path / "run" / "report").rglob("*.jsonl"):
+        assert (small / "run" / path.relative_to(tmp_path / "run")).read_bytes() == path.read_bytes()

@@ -104,10 +104,11 @@ def make_vocabulary(
     for line in left_out.lines():
         say(f"  {line}")
     rows = _report(out.name or "this", tokenizer, others, sample)
-    tokenizer.save(out)
     listed = [{"word": new.word, "count": new.count, "pieces": new.pieces} for new in added[:_EXAMPLES_KEPT]]
     values = {"sample_bytes": sample.bytes, "vocabularies": rows, "added": len(added), "first_added": listed}
-    files.write_json(out / REPORT_FILE, {"sources": [str(source) for source in sources], **values})
+    with files.whole_folder(out) as aside:
+        tokenizer.save(aside)
+        files.write_json(aside / REPORT_FILE, {"sources": [str(source) for source in sources], **values})
     return tokenizer
 
 

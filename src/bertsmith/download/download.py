@@ -14,7 +14,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.locks import locked
 from bertsmith.base.log import say, size, warn
 from bertsmith.download.catalogue import CatalogueFile, Entry, entries_of
-from bertsmith.download.fetch import Patience, Remote, fetch, fetch_text
+from bertsmith.download.fetch import Fetched, Patience, Remote, fetch, fetch_text
 from bertsmith.download.unpack import WrongZip, unpack
 
 RECORD = "downloads.json"
@@ -144,14 +144,17 @@ class _Download:
             split_mrpc(self._folder)
 
     def _fetch(self, wanted: _Wanted) -> None:
-        fetched = fetch(wanted.remote, wanted.path, self._patience)
-        self._record[wanted.path.name] = {
-            "url": wanted.remote.url,
-            "bytes": fetched.size_bytes,
-            "sha256": fetched.sha256,
-            "verified": fetched.verified,
-        }
-        files.write_json(self._folder / RECORD, self._record)
+        def record(fetched: Fetched) -> None:
+            # By it alone a file without a published checksum is known to be ours.
+            self._record[wanted.path.name] = {
+                "url": wanted.remote.url,
+                "bytes": fetched.size_bytes,
+                "sha256": fetched.sha256,
+                "verified": fetched.verified,
+            }
+            files.write_json(self._folder / RECORD, self._record)
+
+        fetched = fetch(wanted.remote, wanted.path, self._patience, record)
         how = f"{wanted.remote.algorithm} verified" if fetched.verified else "unverified: no checksum is published"
         if wanted.unpack and not fetched.verified:
             how += " of the zip, so what is in it is checked"

@@ -14,7 +14,7 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,19 +112,22 @@ class _Part:
         self._state.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 
-    def finish(self, path: Path) -> None:
-        """Gives the whole file its name."""
+    def finish(self, path: Path, fetched: Fetched, known: Callable[[Fetched], None]) -> None:
+        """Gives the whole file its name. known: called with `fetched` before, when the file is on the disk."""
         files.sync(self.path)
+        known(fetched)
         os.replace(self.path, path)
         self._state.unlink(missing_ok=True)
 
 
-def fetch(remote: Remote, path: Path, patience: Patience | None = None) -> Fetched:
+def fetch(
+    remote: Remote, path: Path, patience: Patience | None = None, known: Callable[[Fetched], None] = lambda _: None
+) -> Fetched:
     """Fetches a file to `path`, replacing what is there once the new one is whole and checked.
 
-    Raises BertsmithError for what the server does not have or does not give, bytes that differ from the checksum or the
-    size on record, a server that stays away, and a disk that is full; what came so far stays for the next call, but
-    for wrong bytes.
+    known: called before the file has its name, so that what records it is never behind. Raises BertsmithError for what
+    the server does not have or does not give, bytes that differ from the checksum or the size on record, a server that
+    stays away, and a disk that is full; what came so far stays for the next call, but for wrong bytes.
     """
     patience = patience or Patience()
     with files.disk_errors(path):
@@ -134,7 +137,7 @@ def fetch(remote: Remote, path: Path, patience: Patience | None = None) -> Fetch
             continued = _complete(remote, part, patience)
             fetched, found = _measured(part.path, remote)
             if found == remote.digest:
-                part.finish(path)
+                part.finish(path, fetched, known)
                 return fetched
             part.discard()
             if not continued:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from bertsmith.training.checkpoints import Position, load_checkpoint, newest_who
 from bertsmith.training.checkpoints.disk import tell_disk_need
 from bertsmith.training.checkpoints.saver import Saver
 from bertsmith.training.loop import Cadence, Trainer
-from bertsmith.training.objective import Objective
+from bertsmith.training.objective import Objective, nothing
 from bertsmith.training.records.environment import environment
 from bertsmith.training.records.meters import METRICS_FILE, MetricsFile, read_metrics
 from bertsmith.training.records.sinks import Outputs
@@ -45,7 +45,8 @@ _MICRO_BATCH_TILE = 512
 class TrainerSettings:
     """position: of the checkpoint that the run is resumed from. resumed: whether the user asked for that. steps: of the
     whole run, 0 where time ends it. keeps_best: whether it writes best weights. compiled: the model,
-    where it runs compiled. outputs: what is written beside the run's own records."""
+    where it runs compiled. outputs: what is written beside the run's own records. before_saves: called before each
+    checkpoint is written, for what must be on the disk by then; raises BertsmithError where the disk refuses."""
 
     device: Device
     cadence: Cadence
@@ -55,6 +56,7 @@ class TrainerSettings:
     keeps_best: bool = False
     compiled: Compiled | None = None
     outputs: Outputs = field(default_factory=Outputs)
+    before_saves: Callable[[], None] = nothing
 
 
 def start_device(
@@ -175,8 +177,15 @@ def trainer_of(
                 ends.callback(traces[0].close)
 
         ranks.by_first(start)
-        before = metrics[0].sync if metrics else lambda: None
+
+        def before() -> None:
+            settings.before_saves()
+            if metrics:
+                metrics[0].sync()
+
         saver = ends.enter_context(Saver(folder, cadence.keep, cadence.keep_every, before))
+        if position is not None and ranks.is_first():
+            saver.remove_old(position.step)  # a kill may have come before, and fewer may be kept now
         trainer = Trainer(
             objective=objective,
             optimizer=optimizer,

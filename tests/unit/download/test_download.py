@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.download.catalogue import Entry, catalogue, checked_by, listing, total_bytes
@@ -81,6 +83,25 @@ def test_books_come_by_number_and_are_said_to_be_unverified(server, tmp_path):
     assert how.asked == [], "the record tells that it is there"
     with pytest.raises(BertsmithError, match="needs the numbers"):
         download("gutenberg", tmp_path, DownloadOptions(url=url), QUICK)
+
+
+def test_a_book_whose_record_cannot_be_written_is_fetched_by_the_next_call(server, tmp_path, monkeypatch):
+    url, how = server
+    how.files["/cache/epub/84/pg84.txt"] = b"It was on a dreary night of November"
+
+    write = files.write_json
+
+    def full(path, value):
+        if path.name == "downloads.json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_json", full)
+        with pytest.raises(BertsmithError, match="No space left"):
+            download("gutenberg", tmp_path, DownloadOptions(books=(84,), url=url), QUICK)
+    download("gutenberg", tmp_path, DownloadOptions(books=(84,), url=url), QUICK)
+    assert (tmp_path / "gutenberg" / "pg84.txt").read_bytes() == how.files["/cache/epub/84/pg84.txt"]
 
 
 def test_published_checksums_hold_for_a_mirror_too(server, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import re
@@ -195,6 +196,22 @@ def test_options_that_make_no_sense(options: dict[str, Any], message: str, sourc
 def test_a_size_too_small_is_refused_before_any_text_is_read(tmp_path: Path) -> None:
     with pytest.raises(BertsmithError, match="a vocabulary of 100 pieces is too small"):
         make_vocabulary([tmp_path / "nowhere"], tmp_path / "out", VocabularyOptions(size=100))
+
+
+def test_a_disk_that_is_full_leaves_no_half_of_a_tokenizer(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    options = VocabularyOptions(size=300, documents="line")
+    with monkeypatch.context() as patch:
+        patch.setattr("bertsmith.corpus.vocabularies.files.write_json", full)
+        with pytest.raises(BertsmithError, match="No space left"):
+            make_vocabulary([source], tmp_path / "out", options)
+    assert not list(tmp_path.glob("*out*"))
+    make_vocabulary([source], tmp_path / "out", options)
+    assert Tokenizer.load(tmp_path / "out").pieces
 
 
 def test_nothing_else_is_overwritten(source: Path, tmp_path: Path) -> None:

@@ -90,6 +90,10 @@ def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
         path.write_bytes(b'{"kind": "train", "step": 1}\n' + damaged + b'{"kind": "train", "step": 3}\n')
         with pytest.raises(BertsmithError, match="line 2 is not JSON"):
             read_metrics(path)
+    for other in (b"3\n", b"{}\n", b"[]\n", b"null\n", b'{"kind": "train", "step": "2"}\n'):
+        path.write_bytes(b'{"kind": "train", "step": 1}\n' + other)
+        with pytest.raises(BertsmithError, match="line 2 is no record"):
+            read_metrics(path)
 
 
 def test_a_log_that_is_gone_is_warned_of_when_a_run_goes_on(

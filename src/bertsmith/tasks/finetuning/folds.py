@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.log import warn
 from bertsmith.tasks.finetuning.trials import FOLD, Trial
 from bertsmith.tasks.report.parts import OUT_OF_FOLD
 from bertsmith.tasks.sequences import slots_of
@@ -18,15 +21,36 @@ from bertsmith.tasks.task import Examples, Floats
 _FOLDER = "folds"
 
 
-def keeper(run: Path) -> Callable[[str, Floats], None]:
-    """Keeps the scores of a fold's rows in the run folder until the run ends: `TaskObjective.keep`."""
+class FoldScores:
+    """Keeps the scores of a fold's rows in the run folder until the run ends. What the disk refuses stays in memory
+    until it is on the disk, which the next checkpoint waits for."""
 
-    def keep(part: str, scores: Floats) -> None:
-        if part.startswith(FOLD):
-            (run / _FOLDER).mkdir(exist_ok=True)
-            files.write_whole(run / _FOLDER / f"{part}.npy", lambda file: np.save(file, scores, allow_pickle=False))
+    def __init__(self, run: Path) -> None:
+        self._folder = run / _FOLDER
+        self._waiting: dict[str, Floats] = {}
+        self._lock = threading.Lock()  # checkpoints are written in a thread
 
-    return keep
+    def keep(self, part: str, scores: Floats) -> None:
+        """`TaskObjective.keep`."""
+        if not part.startswith(FOLD):
+            return
+        with self._lock:
+            self._waiting[part] = scores
+        try:
+            self.sync()
+        except BertsmithError as error:
+            warn(
+                f"{error.what} ({error.where}); the scores of {part} are kept in memory, and the next checkpoint waits"
+            )
+
+    def sync(self) -> None:
+        """Puts on the disk what is not there. Raises BertsmithError where it refuses."""
+        with self._lock, files.disk_errors(self._folder):
+            for part, scores in list(self._waiting.items()):
+                self._folder.mkdir(exist_ok=True)
+                write = partial(np.save, arr=scores, allow_pickle=False)
+                files.write_whole(self._folder / f"{part}.npy", write)
+                del self._waiting[part]
 
 
 def out_of_fold(run: Path, stages: Sequence[Trial]) -> tuple[Floats, Examples] | None:

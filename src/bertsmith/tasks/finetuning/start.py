@@ -17,7 +17,7 @@ from bertsmith.model.encoder import Encoder
 from bertsmith.tasks.contrastive import RankingObjective
 from bertsmith.tasks.distilling.objective import DistilObjective
 from bertsmith.tasks.finetuning.augmented import with_augmented
-from bertsmith.tasks.finetuning.folds import keeper
+from bertsmith.tasks.finetuning.folds import FoldScores
 from bertsmith.tasks.finetuning.model import build_model, optimizer_of
 from bertsmith.tasks.finetuning.teacher import teaching_of
 from bertsmith.tasks.finetuning.trials import Trial, trial_folder, trials
@@ -71,7 +71,8 @@ def started(
     drops = settings.dropout > 0 or settings.attention_dropout > 0
     cut = {"micro_batch_tokens": work.settings.micro_batch_tokens}
     started_on |= cut_of_run(facts.started_on, position, cut, drops)
-    objective = _objective(work, model, device, keeper(run.folder))
+    of_folds = FoldScores(run.folder)
+    objective = _objective(work, model, device, of_folds.keep)
     cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep, settings.keep_every)
     stages = dict(enumerate(trials(work), start=1)) if only is None else only
     steps = sum(each.steps for each in stages.values())
@@ -82,7 +83,9 @@ def started(
             replace(facts, started_on=started_on),
             objective,
             optimizer,
-            TrainerSettings(device, cadence, position, resume, steps, keeps_best=True, outputs=outputs or Outputs()),
+            TrainerSettings(
+                device, cadence, position, resume, steps, True, outputs=outputs or Outputs(), before_saves=of_folds.sync
+            ),
         ) as trainer,
     ):
         yield work, trainer, {number: partial(each.stage, number, device) for number, each in stages.items()}

@@ -36,8 +36,8 @@ class Saver:
         be on the disk before it; raises OSError or BertsmithError where the disk refuses."""
         self._run, self._keep, self._keep_every, self._before = run, keep, keep_every, before
         self._snapshot, self._position = Snapshot(), Position()
-        # Best weights of an earlier step that could not be written with it.
-        self._best_left: dict[str, Tensor] | None = None
+        # By their step: best weights that could not be written with it.
+        self._best_left: dict[int, dict[str, Tensor]] = {}
         self._thread: threading.Thread | None = None
         self._hurry = threading.Event()
         self._error: BertsmithError | None = None
@@ -108,7 +108,10 @@ class Saver:
         best = self._position.best
         if self._error is not None and best is not None and best.step == self._position.step:
             # The next snapshot overwrites them, and later step folders refer to them.
-            self._best_left = {name: each.clone() for name, each in weights_in(self._snapshot.tensors).items()}
+            weights = weights_in(self._snapshot.tensors).items()
+            self._best_left[best.step] = {name: each.clone() for name, each in weights}
+        wanted = {each.step for each in self._position.bests}
+        self._best_left = {step: weights for step, weights in self._best_left.items() if step in wanted}
 
     def _write(self) -> None:
         try:
@@ -129,20 +132,24 @@ class Saver:
             return False
         if self._error is not None:
             say(f"{self._name()} is written now")
-        self._error = self._best_left = None
+        self._error, self._best_left = None, {}
+        self.remove_old(self._position.step)
+        return True
+
+    def remove_old(self, step: int) -> None:
+        """Removes the checkpoints up to that of `step` that are not to be kept; warns where the disk refuses."""
         try:
-            prune(self._run, step_folder(self._run, self._position.step), self._keep, self._keep_every)
+            prune(self._run, step_folder(self._run, step), self._keep, self._keep_every)
         except OSError as error:
             warn(f"older checkpoints of {self._run} were not removed: {error.strerror}")
-        return True
 
     def _write_folders(self) -> None:
         position, tensors = self._position, self._snapshot.tensors
-        best = position.best
-        if best is not None and best.step == position.step:
-            write_best(self._run, best.step, weights_in(tensors))
-        elif best is not None and self._best_left is not None:
-            write_best(self._run, best.step, self._best_left)
+        for best in position.bests:
+            if best is position.best and best.step == position.step:
+                write_best(self._run, best.step, weights_in(tensors))
+            elif best.step in self._best_left:
+                write_best(self._run, best.step, self._best_left[best.step])
         write_step(self._run, position, tensors)
 
     def _fail(self, error: BertsmithError) -> None:

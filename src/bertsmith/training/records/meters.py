@@ -186,18 +186,22 @@ class MetricsFile:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The whole records of a `metrics.jsonl`; a last line cut short by a crash is left out. Raises BertsmithError for
-    another line that is not JSON."""
+    another line that is no record."""
     if not path.exists():
         return []
     with read_errors(path):
         *lines, _ = path.read_bytes().split(b"\n")
     records = list[dict[str, Any]]()
     for number, line in enumerate(lines, start=1):
+        fix = "remove that line, or put the file back from a copy"
         try:
-            records += [json.loads(line)] if line else []
+            found = json.loads(line) if line else None
         except ValueError as error:
-            what = f"line {number} is not JSON ({error})"
-            raise BertsmithError(what, path, "remove that line, or put the file back from a copy") from error
+            raise BertsmithError(f"line {number} is not JSON ({error})", path, fix) from error
+        if isinstance(found, dict) and isinstance(found.get("kind"), str) and type(found.get("step")) is int:
+            records.append(found)
+        elif line:
+            raise BertsmithError(f"line {number} is no record: it has no kind and step", path, fix)
     return records
 
 
