@@ -23,7 +23,7 @@ KINDS = {
     "classify": (Classify, {"label": LISTS}),
     "qa": (Qa, {"question": ["Where?", "Why?"], "context": ["Ann lives in Rome."], "answers": ANSWERS}),
     "choice": (Choice, {"choices": [["a house", "it's Rome"], ["Ann", "a cat"]], "label": ["it's Rome", "Ann"]}),
-    "tag": (None, {"tokens": [["Ann", "sleeps"], ["Rome"]], "tags": [["B-PER", "O"], ["B-LOC"]]}),
+    "tag": (None, {"tokens": [["New York", "sleeps"], ["San Marino"]], "tags": [["B-LOC", "O"], ["B-LOC"]]}),
 }
 
 
