@@ -9,6 +9,9 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError
 
+# How `is_impossible` is written by tools that write texts.
+_AS_TEXT = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
+
 
 @dataclass(frozen=True)
 class Question:
@@ -74,13 +77,16 @@ def paragraphs(value: Any) -> Iterator[Paragraph]:
 
 def _question(value: Any) -> Question:
     # Of SQuAD 2.0, `plausible_answers` are those that a question without an answer only seems to have.
-    listed = value.get("answers")
-    if listed is None and value.get("is_impossible"):
+    listed, said = value.get("answers"), value.get("is_impossible")
+    said = _AS_TEXT.get(said.strip().lower(), said) if isinstance(said, str) else said
+    if said not in (None, True, False):
+        raise ValueError(f"'is_impossible' is {said!r}, neither true nor false")
+    if listed is None and said:
         listed = ()
     answers = None
     if listed is not None:
         answers = tuple((_text(answer, "text"), int(answer["answer_start"])) for answer in listed)
-    impossible = bool(value.get("is_impossible", answers == ()))
+    impossible = answers == () if said is None else bool(said)
     return Question(str(value.get("id", "")), _text(value, "question"), answers, impossible)
 
 

@@ -13,6 +13,7 @@ from bertsmith.tasks.answering.gold import Gold, fault_of, located
 from bertsmith.tasks.answering.passages import Words
 from bertsmith.tasks.answering.windows import Windows
 from bertsmith.tasks.reading.bad_rows import SHOWN, Report, listed, pass_over
+from bertsmith.tasks.reading.cells import value_of
 from bertsmith.tasks.reading.records import Columns, Record, Row, id_of, text_of
 
 IMPOSSIBLE, START = "is_impossible", "answer_start"
@@ -22,8 +23,8 @@ def question_of(row: Row | str, columns: Columns, labelled: bool, where: str) ->
     """A row as a record; its label is a tuple of `Gold`, empty where the context does not answer the question.
 
     Answers are SQuAD's objects {"text", "answer_start"}, texts, the object of lists that other libraries write
-    ({"text": [...], "answer_start": [...]}), or one text with the column `answer_start`; a start that is missing or
-    below 0 is not known. ValueError says what is wrong with a row.
+    ({"text": [...], "answer_start": [...]}), JSON of these, or one text with the column `answer_start`; a start that is
+    missing or below 0 is not known. ValueError says what is wrong with a row.
     """
     if not isinstance(row, Mapping):
         raise ValueError("this row is no mapping; give one with the columns of the question and of its context")
@@ -38,7 +39,9 @@ def question_of(row: Row | str, columns: Columns, labelled: bool, where: str) ->
 
 def _answers(row: Row, column: str) -> list[tuple[Any, Any]]:
     """(text, start) of each answer as the row has them."""
-    value = row.get(column)
+    value = value_of(row, column)
+    if isinstance(value, list) and not all(isinstance(each, str | Mapping) for each in value):
+        value = row[column]  # an answer such as [0, 1]
     if value is None and not row.get(IMPOSSIBLE):
         raise ValueError(f"no answers in column '{column}'; a question without an answer has an empty list")
     if value is None or value == "":

@@ -8,7 +8,6 @@ units, C the most choices of a row.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.tasks.kinds.pooled import Classifier, truths_of
 from bertsmith.tasks.reading.bad_rows import BadRow
+from bertsmith.tasks.reading.cells import value_of
 from bertsmith.tasks.reading.labels import class_name, place_of_letter
 from bertsmith.tasks.reading.pairs import are_pairs, check_pairs
 from bertsmith.tasks.reading.records import (
@@ -59,10 +59,12 @@ _NO_CHOICE = -1e4
 @dataclass(frozen=True)
 class ChoiceRecord(Record):
     """text: what all choices continue. text_b: what each of them begins with, if anything. label: the number of the
-    right one, from 0. letter: whether the row names it by a letter."""
+    right one, from 0. letter: whether the row names it by a letter. fewer: whether the row has fewer choices than
+    columns for them."""
 
     choices: tuple[str, ...] = ()
     letter: bool = False
+    fewer: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,21 +102,27 @@ class Choice(Task):
     @classmethod
     def record(cls, row: Row | str, columns: Columns, labelled: bool, where: str) -> ChoiceRecord:
         row = row_of(row, columns.text)
-        choices = _choices(row, columns)
+        choices, fewer = _choices(row, columns)
         plain = RowReader.record(row, columns, False, where)
         label, letter = _right(label_of(row, columns.label), choices) if labelled else (None, False)
         named = id_of(row, columns)
-        return ChoiceRecord(plain.text, plain.text_b, label, where, named, choices=choices, letter=letter)
+        return ChoiceRecord(plain.text, plain.text_b, label, where, named, choices=choices, letter=letter, fewer=fewer)
 
     @classmethod
     def check_bad_rows(cls, records: Sequence[Record], bad: Sequence[BadRow], name: str | Path) -> None:
-        """Labels that count from 1 name another choice in every row, not only where there is none of that number."""
+        """Labels that count from 1 name another choice in every row, not only where there is none of that number. Says
+        how many rows have fewer choices than columns for them."""
         beyond = sum(error.what.endswith(_FROM_0) for error, _ in bad)
         first = sum(record.label == 0 for record in records)
         if beyond > max(first, 1):  # one alone is a slip
             what = f"{beyond:,} labels are the number of choices in their row and {first:,} are 0, as if counted from 1"
             fix = f"if they do, subtract 1 from all labels{_FROM_0}; or write letters, A for the first choice"
             raise BertsmithError(what, name, fix)
+        if fewer := [record.where for record in records if isinstance(record, ChoiceRecord) and record.fewer]:
+            what = (
+                f"in {len(fewer):,} of {len(records):,} rows the last cells for choices are empty, such as {fewer[0]}"
+            )
+            say(f"{what}; these rows have fewer choices")
 
     @classmethod
     def texts(cls, record: Record) -> tuple[str | None, ...]:
@@ -221,21 +229,31 @@ class Choice(Task):
         }
 
 
-def _choices(row: Row, columns: Columns) -> tuple[str, ...]:
-    """The choices of a row. ValueError where there are not two at least."""
+def _choices(row: Row, columns: Columns) -> tuple[tuple[str, ...], bool]:
+    """(The choices of a row, whether cells behind them are empty). ValueError where there are not two at least."""
     names = columns.choices.split(",")
     if len(names) == 1 and names[0] in row:
-        listed = row[names[0]]
-        if isinstance(listed, str):
-            listed = _parsed(listed, names[0])
-        if not isinstance(listed, Sequence):
-            raise ValueError(f"column '{names[0]}' holds no list of choices")
+        listed = value_of(row, names[0])
+        if isinstance(listed, str) or not isinstance(listed, Sequence):
+            what = f"column '{names[0]}' holds no list of choices"
+            raise ValueError(f"{what}; write one as JSON, or name a column for each choice")
         row = {f"{names[0]}[{place}]": choice for place, choice in enumerate(listed)}
-        names = list(row)
-    elif len(names) == 1:
+        return _texts(row, list(row)), False
+    if len(names) == 1:
         names = next(filter(None, (_numbered(row, name) for name in NUMBERED_CHOICES)), [])
         if not names:
             raise ValueError(f"no column '{columns.choices}', nor any choice0, choice1 ... or ending0, ending1 ...")
+    filled = [place for place, name in enumerate(names, start=1) if not _is_empty(row, name)]
+    last = max(filled, default=0)
+    return _texts(row, names[:last]), last < len(names)
+
+
+def _is_empty(row: Row, name: str) -> bool:
+    """Whether a cell is there and has nothing in it."""
+    return name in row and (row[name] is None or (isinstance(row[name], str) and not row[name].strip()))
+
+
+def _texts(row: Row, names: Sequence[str]) -> tuple[str, ...]:
     if len(names) < 2:
         raise ValueError(f"there is {len(names)} choice; two are the fewest")
     return tuple(text_of(row, name) for name in names)
@@ -244,16 +262,6 @@ def _choices(row: Row, columns: Columns) -> tuple[str, ...]:
 def _numbered(row: Row, name: str) -> list[str]:
     """The columns of a row that are called so, numbered from 0 without gaps."""
     return list(takewhile(row.__contains__, (f"{name}{number}" for number in count())))
-
-
-def _parsed(listed: str, column: str) -> Any:
-    """A list that stands in the cell of a table, as JSON."""
-    try:
-        return json.loads(listed)
-    except ValueError:
-        raise ValueError(
-            f"column '{column}' holds no list; write one as JSON, or name a column for each choice"
-        ) from None
 
 
 def _right(label: str, choices: Sequence[str]) -> tuple[int, bool]:

@@ -248,7 +248,7 @@ class Tag(Task):
 
     def cells(self, answer: Answer) -> dict[str, str]:
         cells = {"predicted_entities": json.dumps(answer["entities"], ensure_ascii=False)}
-        return cells | ({"predicted_tags": " ".join(answer["tags"])} if "tags" in answer else {})
+        return cells | ({"predicted_tags": json.dumps(answer["tags"], ensure_ascii=False)} if "tags" in answer else {})
 
     def write(self, scores: Floats, examples: Examples, folder: Path) -> None:
         """The report (`tasks/report`), and precision, recall and F1 of each type as a table in the log."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ BadRow = tuple[BertsmithError, Any]
 Report = Callable[[BertsmithError, Any], None]
 """Is given a bad row."""
 SHOWN = 5
+_NUMBER = re.compile("[0-9]+")
 NOT_UTF8, CONVERT = "not UTF-8", "convert the file, with iconv for example"
 _BEGIN, _NEXT, _LONGEST_PLACE = b'{"where": ', b'", "why": "', 1 << 16
 """Of each line of a list, and the most bytes between both."""
@@ -89,8 +91,12 @@ def line_of(bad: BadRow) -> bytes:
 
 
 def refusal(bad: Sequence[BadRow], good: int, name: str | Path, fix: str) -> BertsmithError:
-    """An error that counts bad rows and names the first of them."""
+    """An error that counts bad rows and names the first of them. Where all rows have the same fault, it is one of the
+    file or of how it is read, and `fix`, which is for a few rows, is left out."""
     first = [in_words(error) for error, _ in bad[:SHOWN]]
+    if not good and len(bad) > 1 and len({_NUMBER.sub("0", error.what) for error, _ in bad}) == 1:
+        what = listed(f"{len(bad):,} of {len(bad):,} rows cannot be used, all for the same reason", first[:1], 1)
+        return BertsmithError(what, name, bad[0][0].fix or "correct the file, or the flags that say how it is read")
     return BertsmithError(
         listed(f"{len(bad):,} of {len(bad) + good:,} rows cannot be used", first, len(bad)), name, fix
     )

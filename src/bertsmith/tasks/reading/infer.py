@@ -6,7 +6,6 @@ made for change nothing: who reads them names them.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -129,21 +128,17 @@ def _are_of_one_length(table: Table, words: str, tags: str) -> bool:
 
 
 def _are_spans(table: Table, name: str) -> bool:
-    """Whether most that a column lists, as JSON perhaps, are objects with "start" and "end", or three values each."""
+    """Whether most that a column lists are objects with "start" and "end", or three values each."""
     cells = [value for row in table.head if (value := row.get(name))]
     return not cells or table.most(map(_holds_spans, cells), "spans")
 
 
 def _holds_spans(cell: Any) -> bool:
-    try:
-        listed = json.loads(cell) if isinstance(cell, str) else cell
-    except ValueError:
-        return False
-    return isinstance(listed, list | tuple) and all(
+    return isinstance(cell, list | tuple) and all(
         {"start", "end"} <= each.keys()
         if isinstance(each, Mapping)
         else isinstance(each, list | tuple) and len(each) == 3
-        for each in listed
+        for each in cell
     )
 
 

@@ -72,7 +72,10 @@ def test_choices_stand_in_a_list_or_in_columns(row, columns):
         ({"choices": ["b", "c"], "label": "d"}, "nor its letter or text$"),
         ({"choices": ["b", "b"], "label": "b"}, "'b' is the text of the choices 0, 1"),
         ({"choices": ["b"], "label": 0}, "there is 1 choice; two are the fewest"),
-        ({"choices": "b, c", "label": 0}, "holds no list; write one as JSON"),
+        ({"choice0": "b", "choice1": "", "choice2": "d", "label": 0}, "column 'choice1' is empty"),
+        ({"choice0": "b", "choice1": "", "label": 0}, "there is 1 choice; two are the fewest"),
+        ({"choice0": "b", "choice1": "c", "choice2": "", "label": 2}, "not the number of a choice, from 0 to 1"),
+        ({"choices": "b, c", "label": 0}, "holds no list of choices; write one as JSON"),
         ({"choices": 3, "label": 0}, "holds no list of choices"),
         ({"choices": ["b", " "], "label": 0}, r"column 'choices\[1\]' is empty"),
         ({"label": 0}, "no column 'choices', nor any choice0"),
@@ -92,6 +95,16 @@ def test_a_column_of_choices_that_is_not_there_is_named():
     with pytest.raises(BertsmithError, match="there is no column 'ending0'") as caught:
         read_records([{"text": "a", "label": 0}], columns, reader=Choice)
     assert "--columns.choices" in caught.value.fix
+
+
+def test_empty_cells_behind_the_last_choice_are_none_and_their_rows_are_counted(tmp_path, said):
+    path = tmp_path / "rows.csv"
+    path.write_text("text,A,B,C,D,label\na,b,c,,,B\na,b,c,d,e,D\na,b,c,d, ,C\n")
+    found = read_records(path, Columns(choices="A,B,C,D"), reader=Choice)
+    assert [(each.choices, each.label) for each in found] == [(tuple("bc"), 1), (tuple("bcde"), 3), (tuple("bcd"), 2)]
+    assert f"in 2 of 3 rows the last cells for choices are empty, such as {path}:2" in said.text
+    numbered = {"text": "a", "ending0": "b", "ending1": "c", "ending2": None, "label": "c"}
+    assert record(numbered).choices == ("b", "c")
 
 
 def test_each_choice_is_a_sequence_behind_the_start_that_it_continues():

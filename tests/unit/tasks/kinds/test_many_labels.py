@@ -57,7 +57,11 @@ def test_labels_are_read_from_a_column_for_each(tmp_path, said):
 
 @pytest.mark.parametrize(
     ("cells", "what"),
-    [("1,0", "no column 'z'; found: text, x, y"), ("1,2,0", "'y' holds '2'; .* 1 or 0"), ("1,,0", "'y' holds ''")],
+    [
+        ("1,0", "no column 'z'; found: text, x, y; name the column of labels with --columns.label"),
+        ("1,2,0", "'y' holds '2'; .* 1 or 0"),
+        ("1,,0", "'y' holds ''"),
+    ],
 )
 def test_columns_of_labels_that_do_not_say_yes_or_no(tmp_path, cells, what):
     path = tmp_path / "rows.csv"

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.kinds.classify import Classify
 from bertsmith.tasks.kinds.embed import Embed
 from bertsmith.tasks.reading.bad_rows import SkippedRows, check_list
 from bertsmith.tasks.reading.records import Columns, read_records
@@ -115,8 +116,21 @@ def test_too_many_bad_rows_are_refused(tmp_path, bad, good, most, may):
     with pytest.raises(BertsmithError, match=f"{bad} of {bad + good} rows cannot be used") as caught:
         collected(path, tmp_path, most)
     assert f"{path}:{good + 2}: no label in column 'label'" in caught.value.what
-    assert "--bad-share" in caught.value.fix
+    assert ("--bad-share" in caught.value.fix) == (good > 0)
+    assert ("flags that say how it is read" in caught.value.fix) == (good == 0), "then all rows have one fault"
     assert not (tmp_path / "bad.jsonl").exists()
+
+
+def test_a_fault_of_all_rows_is_told_once_and_no_row_is_to_be_removed(tmp_path):
+    path = write(tmp_path / "rows.csv", "text,label,kind\na,x,y\nb,x,z\nc,x,y\n")
+    with pytest.raises(BertsmithError, match="3 of 3 rows cannot be used, all for the same reason") as caught:
+        read_records(path, Columns(label="toxic,spam"), reader=Classify)
+    assert caught.value.what.count("no column 'toxic'") == 1
+    assert "flags that say how it is read" in caught.value.fix
+    write(path, "text,label\n,x\nb,\n")
+    with pytest.raises(BertsmithError, match="2 of 2 rows cannot be used:") as caught:
+        read_records(path)
+    assert "correct or remove these rows" in caught.value.fix, "which have faults of their own"
 
 
 def test_a_wrong_column_is_not_taken_for_bad_rows(tmp_path):

@@ -95,6 +95,32 @@ def test_questions_of_squad(tmp_path, indent, suffix, pack):
     assert read(path) == [(f"{where}.qas[0]", shared | first), (f"{where}.qas[1]", shared | second)]
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("false", [False, False]),
+        ("No", [False, False]),
+        (0, [False, False]),
+        ("true", [True, True]),
+        (None, [False, True]),
+    ],
+)
+def test_whether_a_question_has_no_answer_may_be_written_as_text(tmp_path, said, expected):
+    value = squad("v2.0")
+    questions = value["data"][0]["paragraphs"][0]["qas"]
+    for question in questions:
+        question["is_impossible"] = said
+    path = write(tmp_path / "dev.json", json.dumps(value))
+    assert [row["is_impossible"] for _, row in read(path)] == expected
+    del questions[0]["answers"]
+    path.write_text(json.dumps(value))
+    assert read(path)[0][1]["answers"] == ([] if expected[0] else None)
+    questions[0]["is_impossible"] = "perhaps"
+    path.write_text(json.dumps(value))
+    with pytest.raises(BertsmithError, match="'is_impossible' is 'perhaps', neither true nor false"):
+        read(path)
+
+
 def test_a_paragraph_that_is_not_as_in_squad_is_named(tmp_path):
     value = squad("v1.1")
     value["data"][0]["paragraphs"].append({"context": 3, "qas": []})

@@ -1,0 +1,113 @@
+"""Lists and objects in the cells of tables: JSON is read, what Python shows is refused, other texts stay the same."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.tasks.kinds.choice import Choice
+from bertsmith.tasks.kinds.classify import Classify
+from bertsmith.tasks.kinds.qa import Qa
+from bertsmith.tasks.reading.bad_rows import raise_at_once
+from bertsmith.tasks.reading.cells import value_of
+from bertsmith.tasks.reading.files import Form, rows_of
+from bertsmith.tasks.reading.infer import infer
+from bertsmith.tasks.reading.records import Columns, read_records
+
+LISTS = [["insult", "it's spam"], ["spam"], [], ["insult"]]
+ANSWERS = [{"text": ["Rome"], "answer_start": [13]}, {"text": [], "answer_start": []}]
+KINDS = {
+    "classify": (Classify, {"label": LISTS}),
+    "qa": (Qa, {"question": ["Where?", "Why?"], "context": ["Ann lives in Rome."], "answers": ANSWERS}),
+    "choice": (Choice, {"choices": [["a house", "it's Rome"], ["Ann", "a cat"]], "label": ["it's Rome", "Ann"]}),
+    "tag": (None, {"tokens": [["New York", "sleeps"], ["San Marino"]], "tags": [["B-LOC", "O"], ["B-LOC"]]}),
+}
+
+
+def table(kind, path, write=json.dumps):
+    """(The reader of a kind, the rows, the same rows read from a csv file whose lists are written so)."""
+    reader, columns = KINDS[kind]
+    columns = columns if "context" in columns or "tokens" in columns else {"text": None, **columns}
+    rows = [
+        {name: values[row % len(values)] if values else f"sentence {row} of many" for name, values in columns.items()}
+        for row in range(12)
+    ]
+    with path.open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(columns)
+        lines.writerows([each if isinstance(each, str) else write(each) for each in row.values()] for row in rows)
+    return reader, rows, [row for _, row in rows_of(path, Form(), raise_at_once)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_with_json_is_read_as_the_same_rows_of_json_lines(tmp_path, kind):
+    reader, rows, read = table(kind, tmp_path / "rows.csv")
+    expected = infer(rows, Columns(), "rows")
+    found = infer(read, Columns(), "rows")
+    assert (found.kind, found) == (kind, expected)
+    if reader is not None:
+        labels = [[each.label for each in read_records(those, found.columns, reader=reader)] for those in (rows, read)]
+        assert labels[0] == labels[1]
+
+
+@pytest.mark.parametrize("kind", ["classify", "qa", "choice"])
+def test_what_python_shows_is_refused_and_not_taken_for_a_text(tmp_path, kind):
+    reader, _, read = table(kind, tmp_path / "rows.csv", str)
+    found = infer(read, Columns(), "rows")
+    assert found.kind == kind
+    with pytest.raises(BertsmithError, match="as Python shows it; write it as JSON"):
+        read_records(read, found.columns, reader=reader)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "['a']",
+        """["it's", 'b']""",
+        "['a' 'b']",
+        "['a', None]",
+        "[ 2 15]",
+        "{'text': ['a'], 'answer_start': [3]}",
+        "{'text': array(['a', 'b'], dtype=object), 'answer_start': array([3, 4])}",
+        "array(['a', 'b'], dtype=object)",
+        "[{'start': 1, 'end': 2}\n {'start': 3, 'end': 4}]",
+    ],
+)
+def test_how_python_and_numpy_show_lists_and_objects(cell):
+    with pytest.raises(ValueError, match="column 'label' holds a list or an object as Python shows it"):
+        value_of({"label": cell}, "label")
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "[UNK]",
+        "[[Rome]]",
+        "[a, b]",
+        "['90s music]",
+        "[",
+        "{x}",
+        "[sic] he said ['so']",
+        "array",
+        "1",
+        "",
+        None,
+        "[" * 5000,
+    ],
+)
+def test_other_texts_stay_as_they_are(cell):
+    assert value_of({"label": cell}, "label") == cell
+
+
+def test_an_answer_may_be_an_interval():
+    row = {"question": "Which?", "context": "It lies in [0, 1].", "answers": "[0, 1]"}
+    assert [gold.text for gold in Qa.record(row, Columns(), True, "row 1").label] == ["[0, 1]"]
+
+
+def test_a_text_that_is_a_list_does_not_change_what_its_column_holds():
+    rows = [{"text": f"sentence {row} of many", "label": "ab"[row % 2]} for row in range(12)]
+    for odd in ('["x"]', "['x']", "[]"):
+        assert infer([{**rows[0], "text": odd}, *rows[1:]], Columns(), "rows").kind == "classify"
