@@ -105,7 +105,7 @@ class PretrainingModel(nn.Module):
         them would wait for it.
         """
         if hidden.ndim != 2 or masked_positions.ndim != 1:
-            what = f"hidden states {list(hidden.shape)} and positions {list(masked_positions.shape)}"
+            what = f"hidden states of shape {list(hidden.shape)} and positions of shape {list(masked_positions.shape)}"
             fix = "give states of shape [T, H], of padded rows [B * L, H], and positions of shape [M]"
             raise BertsmithError(what, "the masked positions", fix)
         if not hidden.is_cuda and not torch.compiler.is_compiling():
