@@ -1,7 +1,6 @@
 """Labels, and the task model's arithmetic."""
 
 import json
-import logging
 
 import numpy as np
 import pytest
@@ -78,11 +77,11 @@ def test_two_labels_without_names_are_called_as_transformers_calls_them():
     assert names_of_config({}) == ["LABEL_0", "LABEL_1"]
 
 
-def test_labels_without_names_are_as_many_as_the_config_says(caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("bertsmith"), "propagate", True)
-    caplog.set_level(logging.INFO, logger="bertsmith")
+def test_labels_without_names_are_as_many_as_the_config_says(monkeypatch):
+    said = []
+    monkeypatch.setattr("bertsmith.tasks.kinds.pooled.log_choice", lambda *line: said.append(line))
     assert names_of_config({"num_labels": 3}) == ["LABEL_0", "LABEL_1", "LABEL_2"]
-    assert "LABEL_0 to LABEL_2" in caplog.text
+    assert said == [("labels", "LABEL_0 to LABEL_2", "config.json gives their number and no names")]
     assert names_of_config({"num_labels": 3, "id2label": {"0": "a", "1": "b"}}) == ["a", "b"]
     for wrong in ("3", 0, True, 2.0):
         with pytest.raises(BertsmithError, match="num_labels is"):
