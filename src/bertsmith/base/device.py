@@ -155,7 +155,7 @@ def _device(name: str) -> torch.device:
         return _of_this_rank(torch.device("cuda")) if found else torch.device("cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise BertsmithError(f"device '{name}' is not known", "device", "use auto, cpu, cuda or cuda:N") from error
     if device.type not in ("cpu", "cuda"):
         raise BertsmithError(f"device '{name}' is not supported", "device", "use auto, cpu, cuda or cuda:N")

@@ -58,8 +58,8 @@ def ran_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: object, known: Iterable[str]) -> str:
     """A phrase for the `fix` of an error: names the known word that is most like `word`, or lists all known ones."""
     names = sorted(known)
-    match = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    match = difflib.get_close_matches(word, names, n=1, cutoff=0.5) if isinstance(word, str) else []
     return f"did you mean '{match[0]}'?" if match else f"known are: {', '.join(names)}"

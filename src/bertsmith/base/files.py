@@ -34,6 +34,9 @@ _DISK_FIXES = {
 }
 # Where a file in place of an entry would cut the machine's own programs off from a device, or a shell from its output.
 _DEVICES = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
+StrPath = str | os.PathLike[str]
+"""What names a file or a folder."""
+
 # NFS keeps what it knows of a folder for up to a minute.
 _OLD_VIEW_SECONDS, _LOOK_SECONDS = 90.0, 0.25
 # The name that `whole_folder` gives the folder that it replaces, until it is done.
@@ -63,6 +66,15 @@ def read_errors(path: str | Path) -> Iterator[None]:
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise BertsmithError(f"this file cannot be read ({reason})", path, "name a file that you may read") from error
+
+
+def as_path(value: StrPath, name: str) -> Path:
+    """What the argument `name` names. Raises BertsmithError for what is no path."""
+    try:
+        return Path(value)
+    except TypeError as error:
+        what = f"{name} is of type {type(value).__name__}, which is no path"
+        raise BertsmithError(what, name, "give a path, as a text or a Path") from error
 
 
 def make_folder(folder: Path, where: Path | None = None) -> None:

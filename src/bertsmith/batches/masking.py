@@ -27,9 +27,10 @@ _ACTION, _PIECE = np.uint64(1 << 16), np.uint64(2 << 16)
 class MaskingSettings:
     """rate: the share of an instance's slots to predict, special pieces included. Of those, mask_share become [MASK],
     random_share a random piece of the whole vocabulary (special pieces too, as in Google's code), the rest stay.
-    whole_words: hides all pieces of a word or none. final_rate: that of the run's last step, to which the rate moves in
-    a straight line; 0 keeps `rate`, and so does a run of one step. first_step, run_steps: the steps of the run before
-    the phase, and in all. special_pieces: of an instance, which are not hidden."""
+    whole_words: hides all pieces of a word or none; at most one word of an instance is cut, where its share would not
+    be met (`choose_words`). final_rate: that of the run's last step, to which the rate moves in a straight line; 0
+    keeps `rate`, and so does a run of one step. first_step, run_steps: the steps of the run before the phase, and in
+    all. special_pieces: of an instance, which are not hidden."""
 
     rate: float = 0.15
     mask_share: float = 0.8

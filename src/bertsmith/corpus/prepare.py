@@ -56,7 +56,7 @@ def prepare(
     """
     options = options or PrepareOptions()
     options.check()
-    out = Path(out)
+    out = files.as_path(out, "out")
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     for line in options.without_effect(tokenizer is not None):

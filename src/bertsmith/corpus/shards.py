@@ -80,7 +80,7 @@ class Corpus:
     @classmethod
     def open(cls, folder: str | Path) -> Self:
         """Raises BertsmithError when the folder is no corpus, is of another format, was changed or lacks a file."""
-        folder = Path(folder)
+        folder = files.as_path(folder, "corpus")
         if not (folder / "corpus.json").is_file():
             unfinished = (folder / ".work").is_dir()
             what = "this corpus was not finished" if unfinished else "there is no corpus here"

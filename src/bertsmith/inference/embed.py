@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.files import StrPath
 from bertsmith.base.log import log_choice, say
 from bertsmith.inference.backends.model import GraphModel, ready_model
 from bertsmith.inference.predictor import changed, read_task
@@ -21,6 +22,7 @@ from bertsmith.tasks.embedding.folders import SentenceRules, read_rules
 from bertsmith.tasks.embedding.layers import LayersModel
 from bertsmith.tasks.embedding.pooling import POOLINGS, Pooling, VectorModel, text_vectors
 from bertsmith.tasks.kinds.embed import Embed
+from bertsmith.tasks.reading.files import named_rows
 from bertsmith.tasks.reading.records import Columns, Record, Row, id_of, row_of, text_of
 from bertsmith.tasks.sequences import Fit, Sequences, encode, load_tokenizer
 from bertsmith.tasks.task import NotFiniteError
@@ -77,7 +79,7 @@ class Embedder:
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: StrPath,
         device: str = "auto",
         *,
         precision: str = "auto",
@@ -88,7 +90,7 @@ class Embedder:
     ) -> None:
         self.options = vectors or VectorOptions()
         self.options.check()
-        self.folder = folder = model_folder(Path(folder))
+        self.folder = folder = model_folder(folder)
         self.columns = columns_of(folder, columns)
         task = read_task(folder / TASK_FILE).values
         self.overlap = task.get("window_overlap") if Embed.reads(task) and not self.options.layers else None
@@ -116,14 +118,14 @@ class Embedder:
         self._model, self._runner, facts = ready_model(build, folder, (POOLER,), **run_by, budget_tokens=budget_tokens)
         self.facts = {**facts, "budget_tokens": budget_tokens}
 
-    def __call__(self, texts: Sequence[Row | str] | str) -> Vectors:
-        """The vectors of texts, or of rows with the column of the text, in their order: fp32[N, H]; one text gives
-        [1, H].
+    def __call__(self, texts: Sequence[Row | str] | Row | str) -> Vectors:
+        """The vectors of texts, or of rows with the column of the text, in their order: fp32[N, H]; one text, or one
+        row, gives [1, H].
 
-        Says how much was cut. Raises BertsmithError that names a row without text.
+        Says how much was cut. Raises BertsmithError that names a row without text; and for what is no list of rows,
+        such as a table of pandas.
         """
-        several = [texts] if isinstance(texts, str) else texts
-        vectors, sequences = self.embed((f"row {number}", row) for number, row in enumerate(several, start=1))
+        vectors, sequences = self.embed(named_rows([texts] if isinstance(texts, str | Mapping) else texts))
         if sequences.truncated.rows:
             say(f"{sequences.truncation()} (the model reads {self.max_length})")
         return vectors
@@ -171,7 +173,7 @@ class Embedder:
 
 def columns_of(folder: Path, columns: Columns | Mapping[str, Any] | None) -> Columns:
     """Where texts stand in rows for the model of a folder: as they did in training, with these in their place."""
-    return columns if isinstance(columns, Columns) else changed(read_task(folder / TASK_FILE).columns, columns or {})
+    return changed(read_task(folder / TASK_FILE).columns, columns)
 
 
 def _rules(folder: Path, options: VectorOptions) -> SentenceRules:

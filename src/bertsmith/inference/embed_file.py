@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.files import StrPath
 from bertsmith.base.log import say
 from bertsmith.inference.embed import Embedder, VectorOptions, Vectors, columns_of, record_of
 from bertsmith.inference.parts.folder import Join, joined_lines
@@ -36,7 +37,7 @@ _PART_ROWS_OF_TOKENS = 64
 
 
 def embed_file(
-    model: str | Path | Embedder,
+    model: StrPath | Embedder,
     source: str | Path,
     out: str | Path,
     *,
@@ -62,7 +63,7 @@ def embed_file(
         load = Given(EmbedWork(model, columns, kind))
     else:
         rows.check_loading(loading)
-        folder = model_folder(Path(model))
+        folder = model_folder(model)
         columns = columns_of(folder, columns)
         load = partial(_loaded, model, {**loading, "columns": columns}, kind)
     if not is_pipe(source) and (others := _others(source, columns)):
@@ -88,7 +89,7 @@ def check_embedding_file(out: str | Path, of_tokens: bool = False) -> None:
         raise BertsmithError("the vectors of tokens are written as JSON lines", out, "name a .jsonl file")
 
 
-def _loaded(model: str | Path, loading: Mapping[str, Any], kind: str, device: str) -> PartWork:
+def _loaded(model: StrPath, loading: Mapping[str, Any], kind: str, device: str) -> PartWork:
     embedder = Embedder(model, **{**loading, "device": device})
     return EmbedWork(embedder, embedder.columns, kind)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import StrPath
 from bertsmith.base.log import say, warn
 from bertsmith.inference.predictor import Predictor, changed
 from bertsmith.tasks.answering.figures import keys_of, named_as_1_1
@@ -31,7 +32,7 @@ class Evaluated:
 
 
 def evaluate(
-    model: str | Path | Predictor,
+    model: StrPath | Predictor,
     data: Source,
     *,
     report: Path | None = None,
@@ -72,7 +73,7 @@ def evaluate_predictions(
     """
     answers = _by_id(predictions, str, "an answer as text")
     scores = None if null_scores is None else _by_id(null_scores, (int, float), "a number")
-    records = read_records(data, changed(Columns(), columns or {}), reader=Qa)
+    records = read_records(data, changed(Columns(), columns), reader=Qa)
     # Files of other programs have an id that stands twice once, and our own once for each place.
     names = [key if key in answers else record.id or key for key, record in zip(keys_of(records), records, strict=True)]
     golds = [(name, [gold.text for gold in record.label]) for name, record in zip(names, records, strict=True)]

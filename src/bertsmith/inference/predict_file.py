@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import StrPath
 from bertsmith.base.log import say
 from bertsmith.inference.parts.folder import joined_lines
 from bertsmith.inference.parts.part import Account, Named, Part, PartWork, is_finite, json_text, lines
@@ -25,7 +26,7 @@ PREDICTION = "prediction"
 
 
 def predict_file(
-    model: str | Path | Predictor,
+    model: StrPath | Predictor,
     source: str | Path,
     out: str | Path,
     *,
@@ -48,7 +49,7 @@ def predict_file(
         folder, load = model.folder, Given(PredictWork(model, to_csv))
     else:
         rows.check_loading(loading)
-        folder, load = model_folder(Path(model)), partial(_loaded, model, loading, to_csv)
+        folder, load = model_folder(model), partial(_loaded, model, loading, to_csv)
     job = Job(load, folder, loading.get("device", "auto"), {"flags": _plain(loading)}, joined_lines, "predicting")
     done = answer_rows(job, source, out, rows)
     say(f"{done.rows:,} rows predicted{done.shortfall('of them')}")
@@ -62,7 +63,7 @@ def check_out(out: str | Path) -> None:
         raise BertsmithError(f"'{suffix}' is not a kind of file that is written here", out, "use jsonl or csv")
 
 
-def _loaded(model: str | Path, loading: Mapping[str, Any], to_csv: bool, device: str) -> PartWork:
+def _loaded(model: StrPath, loading: Mapping[str, Any], to_csv: bool, device: str) -> PartWork:
     return PredictWork(load_predictor(model, **{**loading, "device": device}), to_csv)
 
 

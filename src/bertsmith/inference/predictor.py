@@ -13,13 +13,14 @@ from torch import nn
 
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import StrPath
 from bertsmith.base.log import say
-from bertsmith.inference.backends.model import ready_model
+from bertsmith.inference.backends.model import check_count, ready_model
 from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_config
 from bertsmith.tasks.kinds.likelihood import Likelihood
 from bertsmith.tasks.kinds.masked_words import MaskedWords
 from bertsmith.tasks.reading.bad_rows import SkippedRows
-from bertsmith.tasks.reading.files import name_of
+from bertsmith.tasks.reading.files import name_of, named_rows
 from bertsmith.tasks.reading.pairs import check_pairs, with_as_many_texts
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, Source, read_records
 from bertsmith.tasks.registry import answering, architecture_of
@@ -54,7 +55,7 @@ class Predictor:
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: StrPath,
         device: str = "auto",
         *,
         precision: str = "auto",
@@ -63,10 +64,10 @@ class Predictor:
         budget_tokens: int = 8192,
         backend: str = "torch",
     ) -> None:
-        self.folder = folder = model_folder(Path(folder))
+        self.folder = folder = model_folder(folder)
         shape = read_config(folder)
         trained = read_task(folder / TASK_FILE)
-        self.columns = columns if isinstance(columns, Columns) else changed(trained.columns, columns or {})
+        self.columns = changed(trained.columns, columns)
         longest = trained.max_length or read_max_length(folder) or shape.max_position_embeddings
         self.max_length = min(longest, shape.max_position_embeddings)
         self.tokenizer = load_tokenizer(folder, shape)
@@ -76,6 +77,7 @@ class Predictor:
             what = f"this folder holds {architecture_of(config)}, which predicts nothing by itself"
             raise BertsmithError(what, folder, "fine-tune it first; `bertsmith embed` gives vectors of texts")
         most = FolderFacts.top if top is None else top
+        check_count("top", most)
         about = FolderFacts(config, trained.values, self.tokenizer, most, read_sentence_config(folder))
         try:
             self._task: Answering = kind.of_folder(about)
@@ -94,10 +96,10 @@ class Predictor:
         one gives a list of one.
 
         Rows of like lengths go through the model together, without padding. Raises BertsmithError that names a row
-        without text, one with two texts where the model takes one, and one without a [MASK] where one is needed.
+        without text, one with two texts where the model takes one, and one without a [MASK] where one is needed; and
+        for what is no list of rows, such as a table of pandas.
         """
-        several = [rows] if isinstance(rows, str | Mapping) else rows
-        return self.predict((f"row {number}", row) for number, row in enumerate(several, start=1))
+        return self.predict(named_rows([rows] if isinstance(rows, str | Mapping) else rows))
 
     def predict(self, rows: Iterable[tuple[str, Row | str]]) -> list[Prediction]:
         """The same for rows that come with their names for messages ("file:line")."""
@@ -226,14 +228,19 @@ class Predictor:
         return {**self._task.cells(prediction), TRUNCATED: str(prediction[TRUNCATED])}
 
 
-def load_predictor(folder: str | Path, device: str = "auto", *, likelihood: bool = False, **options: Any) -> Predictor:
+def load_predictor(folder: StrPath, device: str = "auto", *, likelihood: bool = False, **options: Any) -> Predictor:
     """A `Predictor`, of how likely texts are if wanted. options: its own."""
     predictor = Predictor(folder, device, **options)
     return predictor.for_likelihood() if likelihood else predictor
 
 
-def changed(columns: Columns, values: Mapping[str, Any]) -> Columns:
-    """Columns with the fields of a mapping in their place. Raises BertsmithError for a field that there is not."""
+def changed(columns: Columns, values: Columns | Mapping[str, Any] | None) -> Columns:
+    """Columns with the fields of a mapping in their place, or others that take their place. Raises BertsmithError for a
+    field that there is not."""
+    if values is None or isinstance(values, Columns):
+        return values or columns
+    if not isinstance(values, Mapping):
+        raise BertsmithError(f"columns is {values!r}", "columns", 'give a mapping, such as {"text": "sentence"}')
     try:
         return Columns.from_json({**asdict(columns), **values})
     except ValueError as error:

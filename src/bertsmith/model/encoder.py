@@ -6,9 +6,11 @@ Legend: T token slots, S sequences, H hidden width, B rows, L columns of a padde
 from __future__ import annotations
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import Layout
 from bertsmith.model.attention.packed import Offsets, Packed
 from bertsmith.model.checks import check_ids, padded_input
@@ -22,11 +24,15 @@ class Encoder(nn.Module):
     """BERT without a head.
 
     compute: the dtype of matrix products; hidden states are as wide as the parameters. gradient_checkpointing: keep
-    only what each block is given, and compute the block again in the backward pass, with the same dropout.
+    only what each block is given, and compute the block again in the backward pass, with the same dropout. Raises
+    BertsmithError for a `compute` that is no dtype of floating-point numbers.
     """
 
     def __init__(self, config: BertConfig, compute: torch.dtype | None = None) -> None:
         super().__init__()
+        if compute is not None and not (isinstance(compute, torch.dtype) and compute.is_floating_point):
+            fix = "give a dtype of floating-point numbers, such as torch.bfloat16"
+            raise BertsmithError(f"compute is {compute!r}", "compute", fix)
         self.config = config
         self.compute = compute
         self.gradient_checkpointing = False
@@ -111,14 +117,20 @@ class Encoder(nn.Module):
         return torch.tanh(self.pooler(in_dtype(first, self.compute)))
 
     def encode_padded(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+        self,
+        input_ids: ArrayLike | Tensor,
+        attention_mask: ArrayLike | Tensor | None = None,
+        token_type_ids: ArrayLike | Tensor | None = None,
     ) -> Tensor:
-        """int64[B, L] each -> [B, L, H], as transformers' BertModel gives it; zeros where the mask is 0.
+        """int64[B, L] each, as tensors, arrays or lists -> [B, L, H], as transformers' BertModel gives it; zeros where
+        the mask is 0.
 
         A slot's position is its column, as there. Without a mask all is real; without token types all are 0.
-        Raises BertsmithError for shapes that differ, a mask of anything but 0 and 1, and ids without a row.
+        Raises BertsmithError for what is no table of numbers, shapes that differ, a mask of anything but 0 and 1, and
+        ids without a row.
         """
-        ids, real, kinds = padded_input(input_ids, attention_mask, token_type_ids)
+        device = self.embeddings.word.weight.device
+        ids, real, kinds = padded_input(input_ids, attention_mask, token_type_ids, device)
         rows, columns = real.nonzero(as_tuple=True)
         chosen = (ids[rows, columns], kinds[rows, columns], columns)
         if ids.is_cuda:  # elsewhere forward looks

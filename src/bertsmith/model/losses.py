@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.model.checks import check_labels
 from bertsmith.model.cpu import kernels
@@ -53,13 +54,19 @@ class Forward:
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> LossSum:
     """Cross entropy of logits[N, C] against labels int64[N], in fp32 or wider; labels of -100 do not count.
 
-    Raises BertsmithError for any other label that is no class; not on a GPU, where looking at them would wait for it.
+    Raises BertsmithError for another number of labels than of scores; and for any other label that is no class, but not
+    on a GPU, where looking at them would wait for it.
     """
-    if torch.compiler.is_compiling():  # it makes one visit of the plain words, and knows all scores at once
+    # It makes one visit of the plain words, knows all scores at once, and refuses other shapes itself.
+    if torch.compiler.is_compiling():
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
         loss = torch.nn.functional.cross_entropy(scores, labels, ignore_index=IGNORED_LABEL, reduction="sum")
         right = (scores.argmax(-1) == labels).sum()
     else:
+        if logits.ndim != 2 or labels.shape != logits.shape[:1]:
+            what = f"labels of shape {list(labels.shape)} beside scores of shape {list(logits.shape)}"
+            fix = f"give a label for each row of scores, {IGNORED_LABEL} where there is none"
+            raise BertsmithError(what, "the loss's labels", fix)
         if not labels.is_cuda:
             check_labels(labels, logits.shape[1])
         loss, right = _CrossEntropySum.apply(logits, labels)  # type: ignore[no-untyped-call]
@@ -71,8 +78,7 @@ class _CrossEntropySum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        as_usual = labels.dtype == torch.int64 and labels.shape == logits.shape[:1]
-        if as_usual and can_take(logits, labels):
+        if labels.dtype == torch.int64 and can_take(logits, labels):
             loss, right, ctx.gradient = kernels.cross_entropy(logits, labels, ctx.needs_input_grad[0])
             ctx.mark_non_differentiable(right)
             return loss, right

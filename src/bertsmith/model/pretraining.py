@@ -12,7 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from bertsmith.base.errors import BertsmithError
 from bertsmith.model.attention.packed import Offsets
+from bertsmith.model.checks import check_slots
 from bertsmith.model.config import BertConfig
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.layers import in_dtype
@@ -97,7 +99,17 @@ class PretrainingModel(nn.Module):
             del self.encoder.pooler
 
     def masked_logits(self, hidden: Tensor, masked_positions: Tensor, filled: bool = False) -> Tensor:
-        """Scores of every piece at the masked slots only: hidden[T, H], int64[M] -> [M, V]; filled: see MaskedHead."""
+        """Scores of every piece at the masked slots only: hidden[T, H], int64[M] -> [M, V]; filled: see MaskedHead.
+
+        Raises BertsmithError for other shapes; and for positions that are no slots, but not on a GPU, where looking at
+        them would wait for it.
+        """
+        if hidden.ndim != 2 or masked_positions.ndim != 1:
+            what = f"hidden states of shape {list(hidden.shape)} and positions of shape {list(masked_positions.shape)}"
+            fix = "give states of shape [T, H], of padded rows [B * L, H], and positions of shape [M]"
+            raise BertsmithError(what, "the masked positions", fix)
+        if not hidden.is_cuda and not torch.compiler.is_compiling():
+            check_slots(masked_positions, len(hidden))
         masked = in_dtype(hidden[masked_positions], self.encoder.compute)
         logits: Tensor = self.masked_head(masked, self.encoder.embeddings.word.weight, filled)
         return logits

@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import StrPath, as_path
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
 from bertsmith.recipes.loader import load_recipe, presets
@@ -23,9 +24,9 @@ from bertsmith.weights.huggingface import model_folder, read_config
 
 
 def distill(
-    teacher: str | Path,
-    student: Recipe | str | Path | None = None,
-    out: str | Path | None = None,
+    teacher: StrPath,
+    student: Recipe | StrPath | None = None,
+    out: StrPath | None = None,
     *,
     corpus: Corpus | str | Path | None = None,
     task: str = "auto",
@@ -54,28 +55,30 @@ def distill(
         recipe, run = _of_corpus(student, out, [name for name, each in of_rows.items() if each is not None])
         return pretrain(recipe, corpus, run, resume=resume, teacher=teacher)
     given = {part: rows for part, rows in (("train", train), ("dev", dev), ("test", test)) if rows is not None}
-    teacher = Path(teacher)
+    teacher = as_path(teacher, "teacher")
     shape = None if student is None else recipe_shape(student, teacher)
-    model = teacher if student is None or shape is not None else Path(str(student))
+    model = teacher
+    if shape is None and student is not None and not isinstance(student, Recipe):
+        model = as_path(student, "student")
     named = {"teacher": str(teacher), **({"student": _name(student)} if shape is not None else {})}
     settings = settings or distill_settings(task)
     asked = Asked(task, model, given, Taken(data), settings, teacher, shape, student is None, named)
-    return tune(asked, None if out is None else Path(out), resume)
+    return tune(asked, None if out is None else as_path(out, "out"), resume)
 
 
 def _of_corpus(
-    student: Recipe | str | Path | None, out: str | Path | None, given: list[str]
-) -> tuple[Recipe | str | Path, str | Path]:
+    student: Recipe | StrPath | None, out: StrPath | None, given: list[str]
+) -> tuple[Recipe | str | Path, StrPath]:
     """The recipe and the run folder. Raises BertsmithError where one is missing, and for what excludes a corpus."""
     if given:
         what = f"a corpus and {' and '.join(given)} exclude each other"
         raise BertsmithError(what, "corpus", "give a corpus and a recipe, or a task with its rows")
-    if student is None or (not isinstance(student, Recipe) and Path(student).is_dir()):
+    if student is None or (not isinstance(student, Recipe) and as_path(student, "student").is_dir()):
         what = "on a corpus the student is a recipe, which says what it learns from and for how long"
         raise BertsmithError(what, "student", f"give a YAML file, or one of: {', '.join(presets())}")
     if out is None:
         raise BertsmithError("there is no run folder", "out", "name one")
-    return student, out
+    return student if isinstance(student, Recipe | str) else as_path(student, "student"), out
 
 
 def distill_settings(task: str) -> DistillSettings:
@@ -86,12 +89,13 @@ def distill_settings(task: str) -> DistillSettings:
     return DistillSettings(**{each.name: getattr(own, each.name) for each in fields(FinetuneSettings)})
 
 
-def recipe_shape(student: Recipe | str | Path, teacher: Path) -> BertConfig | None:
+def recipe_shape(student: Recipe | StrPath, teacher: Path) -> BertConfig | None:
     """The shape of a student that a recipe describes, with the teacher's vocabulary; None for a folder's."""
     if not isinstance(student, Recipe):
-        if Path(student).is_dir():
+        student = as_path(student, "student")
+        if student.is_dir():
             return None
-        if str(student) not in presets() and not Path(student).is_file():
+        if str(student) not in presets() and not student.is_file():
             what = f"the student '{student}' is neither a model folder nor a recipe"
             raise BertsmithError(what, "student", f"give a folder, a YAML file, or one of: {', '.join(presets())}")
         student = load_recipe(student)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base import files, ranks
+from bertsmith.base.files import StrPath, as_path
 from bertsmith.base.log import say
 from bertsmith.base.ranks.together import together
 from bertsmith.base.stopping import StoppedAfterSaving
@@ -56,10 +57,10 @@ _OF_A_RANK = ("device",)
 
 def finetune(
     task: str,
-    model: str | Path,
+    model: StrPath,
     train: Source | None = None,
     dev: Source | None = None,
-    out: str | Path | None = None,
+    out: StrPath | None = None,
     *,
     test: Source | None = None,
     data: str | Path | None = None,
@@ -85,8 +86,9 @@ def finetune(
     and for a gradient that is not finite; StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
     given = {part: rows for part, rows in (("train", train), ("dev", dev), ("test", test)) if rows is not None}
-    asked = Asked(task, Path(model), given, Taken(data, hyper_parameters, fold), settings, outputs=outputs or Outputs())
-    return tune(asked, None if out is None else Path(out), resume)
+    start, taken = as_path(model, "model"), Taken(data, hyper_parameters, fold)
+    asked = Asked(task, start, given, taken, settings, outputs=outputs or Outputs())
+    return tune(asked, None if out is None else as_path(out, "out"), resume)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import StrPath
 from bertsmith.model.config import BertConfig
 from bertsmith.optim.adamw import AdamW
 from bertsmith.optim.groups import parameter_groups
@@ -77,7 +78,7 @@ class _Read:
 
 
 def plan_finetuning(
-    task: str, model: str | Path, rows: RowsOfRun, where: Where, settings: FinetuneSettings | None = None
+    task: str, model: StrPath, rows: RowsOfRun, where: Where, settings: FinetuneSettings | None = None
 ) -> Plan:
     """What the run will need. Writes nothing but what `skip_bad_rows` names.
 
@@ -87,7 +88,7 @@ def plan_finetuning(
         what = "a plan has all GPUs train one seed after the other, not seeds side by side"
         fix = "plan one training, with --gpus 1 and without --seeds; so many GPUs do so many of them at a time"
         raise BertsmithError(what, "--side-by-side", fix)
-    folder = model_folder(Path(model))
+    folder = model_folder(model)
     config = read_config(folder)
     here = Here.of(settings.precision if settings else "auto") if where.on_cpu else None
     read = _read(task, folder, config, rows, settings)

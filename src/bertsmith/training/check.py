@@ -19,7 +19,7 @@ import torch
 from bertsmith.base import log
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
-from bertsmith.base.files import check_place
+from bertsmith.base.files import StrPath, as_path, check_place
 from bertsmith.base.layout import IGNORED_LABEL
 from bertsmith.base.log import Progress, duration, say, warn
 from bertsmith.base.processor import this_processor
@@ -109,8 +109,8 @@ class _Learned:
 def check_pretraining(
     recipe: Recipe | str | Path,
     corpus: Corpus | str | Path,
-    out: str | Path,
-    init_from: str | Path | None = None,
+    out: StrPath,
+    init_from: StrPath | None = None,
     also_evaluate: Corpus | str | Path | None = None,
 ) -> Checked:
     """Checks a run on one device, says what it finds, and leaves nothing in `out`; arguments as of `pretrain`.
@@ -118,12 +118,13 @@ def check_pretraining(
     Raises BertsmithError for what does not fit together, where the batch is not learned, and where `out` cannot be
     made.
     """
-    check_place(Path(out))
+    out = as_path(out, "out")
+    check_place(out)
     work = work_of(recipe, corpus, init_from, outputs=Outputs(also_evaluate=also_evaluate))
     recipe = work.recipe
-    device, _ = start_device(recipe.device, recipe.precision, recipe.compile != "false", {}, Path(out))
+    device, _ = start_device(recipe.device, recipe.precision, recipe.compile != "false", {}, out)
     try:
-        return _checked(work, device, Path(out))
+        return _checked(work, device, out)
     finally:
         end_training()
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertsmith.base.files import StrPath
 from bertsmith.base.log import log_choice, say
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.corpus.shards import Corpus
@@ -32,7 +33,7 @@ _HELD_INSTANCES, _INSTANCE_BYTES = 400_000, 57
 
 
 def plan_pretraining(
-    recipe: Recipe | str | Path, corpus: Corpus | str | Path, where: Where, init_from: str | Path | None = None
+    recipe: Recipe | str | Path, corpus: Corpus | str | Path, where: Where, init_from: StrPath | None = None
 ) -> Plan:
     """What the run will need. Writes nothing.
 
@@ -40,9 +41,9 @@ def plan_pretraining(
     or a run that it starts from, and whose shape it has. Raises BertsmithError for input that does not fit together.
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    recipe = recipe if init_from is None else _of_model(recipe, Path(init_from))
+    recipe = recipe if init_from is None else _of_model(recipe, init_from)
     refuse_auto_of_shards(recipe, where.gpus)
-    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
+    corpus = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
     if recipe.hours:
         say(f"the run ends after {recipe.hours:g} hours: the plan has as many steps as fit into them on one host")
     here = _here(recipe) if where.on_cpu else None
@@ -55,11 +56,11 @@ def plan_pretraining(
     return usual if where.on_cpu else plan(max(usual.fitting, least))
 
 
-def _of_model(recipe: Recipe, folder: Path) -> Recipe:
+def _of_model(recipe: Recipe, folder: StrPath) -> Recipe:
     """The recipe with the shape of a model folder, which is logged."""
     from bertsmith.weights.huggingface import model_folder, read_config  # imports PyTorch
 
-    config = read_config(model_folder(folder))
+    config = read_config(model_folder(folder, "init_from"))
     log_choice("model", f"{config.num_hidden_layers} layers of {config.hidden_size}", f"those of {folder}")
     check_positions(recipe.longest, config.max_position_embeddings)
     return shaped_as(recipe, config)

@@ -9,6 +9,7 @@ import torch
 
 from bertsmith.base import ranks
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import StrPath, as_path
 from bertsmith.base.log import log_choice, say, warn
 from bertsmith.base.ranks.together import together
 from bertsmith.corpus.shards import Corpus
@@ -60,11 +61,11 @@ _OF_A_RANK = ("device", "loader_workers")
 def pretrain(
     recipe: Recipe | str | Path,
     corpus: Corpus | str | Path,
-    out: str | Path,
+    out: StrPath,
     *,
     resume: bool = False,
-    init_from: str | Path | None = None,
-    teacher: str | Path | None = None,
+    init_from: StrPath | None = None,
+    teacher: StrPath | None = None,
     outputs: Outputs | None = None,
 ) -> Run:
     """Pre-trains a BERT and writes a run folder.
@@ -77,7 +78,7 @@ def pretrain(
     Raises BertsmithError for input that does not fit together, StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
     ranks.check_joined()
-    run, outputs = Run(Path(out)), outputs or Outputs()
+    run, outputs = Run(as_path(out, "out")), outputs or Outputs()
     with Events() as events:
         ranks.by_first(lambda: outputs.check(run.folder if resume else None))
         work = together(lambda: work_of(recipe, corpus, init_from, teacher, outputs))

@@ -46,9 +46,13 @@ _ONCE_FIXED = {
 
 @dataclass(frozen=True)
 class Run:
-    """A run. folder: with metrics.jsonl and the step folders; its finished model lies in `model`."""
+    """A run, which may be given where its folder may. folder: with metrics.jsonl and the step folders; its finished
+    model lies in `model`."""
 
     folder: Path
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
 
     @property
     def model(self) -> Path:

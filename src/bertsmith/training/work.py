@@ -13,6 +13,7 @@ import torch
 from bertsmith.base import files, ranks
 from bertsmith.base.device import Device
 from bertsmith.base.errors import BertsmithError
+from bertsmith.base.files import StrPath
 from bertsmith.base.log import say
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
@@ -101,21 +102,21 @@ class Work:
 def work_of(
     recipe: Recipe | str | Path,
     corpus: Corpus | str | Path,
-    init_from: str | Path | None,
-    teacher: str | Path | None = None,
+    init_from: StrPath | None,
+    teacher: StrPath | None = None,
     outputs: Outputs | None = None,
 ) -> Work:
     """Opens what `pretrain` is given. Raises BertsmithError for what does not fit together."""
     outputs = outputs or Outputs()
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     corpus = _corpus(corpus)
-    init_from = None if init_from is None else model_folder(Path(init_from))
+    init_from = None if init_from is None else model_folder(init_from, "init_from")
     if teacher is None and recipe.distillation != Distillation():
         say("there is no teacher, so the recipe's fields of distillation have no effect")
     if recipe.objective == "mlm" and recipe.pairs.random_next != Pairs().random_next:
         say("the objective is mlm, so pairs.random_next has no effect: there are no second segments")
     if teacher is not None:
-        teacher = model_folder(Path(teacher))
+        teacher = model_folder(teacher, "teacher")
         _check_taught(recipe, init_from)
         check_teacher(teacher, corpus, recipe.longest)
     old = None if outputs.also_evaluate is None else _corpus(outputs.also_evaluate)
@@ -150,7 +151,7 @@ def _keeping_shape(recipe: Recipe, start: Path, layers: int) -> Recipe:
 
 
 def _corpus(corpus: Corpus | str | Path) -> Corpus:
-    found = corpus if isinstance(corpus, Corpus) else Corpus.open(Path(corpus))
+    found = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
     found.check_sizes()
     return found
 

@@ -54,10 +54,10 @@ def import_checkpoint(
     form. Nothing is drawn at random, and nothing but the state of training is left out. Raises BertsmithError that
     lists every missing, unexpected and wrongly shaped tensor, and names what is damaged.
     """
-    out = Path(out)
+    out = files.as_path(out, "out")
     if check_replaceable(out):
         raise BertsmithError("a model is here already", out, "choose another --out, or remove this folder first")
-    place = find_checkpoint(Path(checkpoint))
+    place = find_checkpoint(files.as_path(checkpoint, "checkpoint"))
     tokenizer = _tokenizer(place.path.parent, vocabulary, lowercase)
     config_path = _beside("config", place.path.parent, config, _CONFIG_FILES)
     foreign = read_tensorflow(place.path) if place.kind == "tensorflow" else read_nvidia(place.path)

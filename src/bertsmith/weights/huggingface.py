@@ -65,8 +65,8 @@ class FolderContents:
     json_files: Mapping[str, Any] = field(default_factory=dict)
 
 
-def load_encoder(folder: str | Path, compute: torch.dtype | None = None) -> Encoder:
-    """The encoder of a Hugging Face BERT folder, in evaluation mode, with fp32 parameters.
+def load_encoder(folder: files.StrPath, compute: torch.dtype | None = None) -> Encoder:
+    """The encoder of a Hugging Face BERT folder, or of a finished run, in evaluation mode, with fp32 parameters.
 
     Needs config.json and weights only. Heads in the folder are left out, and said; a pooler that it lacks is fresh, and
     warned of. compute: the dtype of hidden states and products. Raises BertsmithError that lists every tensor that is
@@ -76,9 +76,10 @@ def load_encoder(folder: str | Path, compute: torch.dtype | None = None) -> Enco
 
 
 def load_pretraining_model(
-    folder: str | Path, compute: torch.dtype | None = None, pairs: bool = True
+    folder: files.StrPath, compute: torch.dtype | None = None, pairs: bool = True
 ) -> PretrainingModel:
-    """The encoder of a Hugging Face BERT folder with its masked-word and next-sentence heads, in evaluation mode.
+    """The encoder of a Hugging Face BERT folder, or of a finished run, with its masked-word and next-sentence heads, in
+    evaluation mode.
 
     A head or pooler that the folder lacks is fresh, and warned of; otherwise as `load_encoder`. pairs: as of
     `PretrainingModel`.
@@ -89,19 +90,20 @@ def load_pretraining_model(
 
 def load_model(
     build: Callable[[BertConfig], Model],
-    folder: str | Path,
+    folder: files.StrPath,
     may_be_fresh: Collection[str] = (),
     leave_out: Collection[str] = (),
     seed: int = 0,
     warn_of_fresh: bool = False,
 ) -> Model:
-    """Builds a model from a folder's config.json and gives it the folder's weights, all of them.
+    """Builds a model from the config.json of a folder, or of a finished run's model, and gives it the folder's weights,
+    all of them.
 
     may_be_fresh: the parts that may be drawn anew (from `seed`) where the folder lacks them. leave_out: heads of the
     folder that are not read. warn_of_fresh: a program without a log shows warnings only, and would use what is random
     unawares. Raises BertsmithError.
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
     config = read_config(folder)
     with shapes_only():
         model = build(config)
@@ -142,8 +144,10 @@ def tell_dtypes(path: Path, tensors: Mapping[str, Tensor]) -> None:
         log_choice(f"{path}: weights", "held as torch.float32", f"stored as {' and '.join(sorted(other))}")
 
 
-def model_folder(folder: Path) -> Path:
-    """A model folder, or the finished model of a run folder. Raises BertsmithError for a run that is not finished."""
+def model_folder(folder: files.StrPath, name: str = "model") -> Path:
+    """A model folder, or the finished model of a run folder. Raises BertsmithError for a run that is not finished, and
+    for an argument `name` that is no path."""
+    folder = files.as_path(folder, name)
     inner = folder / "model"
     if (folder / CONFIG_FILE).is_file():
         return folder

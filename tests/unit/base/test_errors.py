@@ -38,6 +38,11 @@ def test_the_nearest_word_is_named(word, said):
     assert nearest(word, ["pretrain", "finetune"]) == said
 
 
+@pytest.mark.parametrize("word", [None, 5, ["pretrain"]])
+def test_what_is_no_word_is_like_none(word):
+    assert nearest(word, ["pretrain", "finetune"]) == "known are: finetune, pretrain"
+
+
 @pytest.mark.parametrize(
     ("error", "of_memory"),
     [

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+import bertsmith
 from bertsmith.base import files
 from bertsmith.base.errors import BertsmithError
+from bertsmith.inference.export.export import export
 
 
 class FullDisk:
@@ -30,6 +32,39 @@ class FullDisk:
 
 def left_behind(folder):
     return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"folder", ["folder"]], ids=str)
+def test_what_is_no_path_is_named_by_its_argument(wrong):
+    with pytest.raises(BertsmithError, match=r"^out is of type") as caught:
+        files.as_path(wrong, "out")
+    assert caught.value.where == "out"
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda wrong, out: bertsmith.Predictor(wrong), "model"),
+        (lambda wrong, out: bertsmith.Embedder(wrong), "model"),
+        (lambda wrong, out: bertsmith.load_encoder(wrong), "model"),
+        (lambda wrong, out: bertsmith.load_pretraining_model(wrong), "model"),
+        (lambda wrong, out: export(wrong, out), "model"),
+        (lambda wrong, out: bertsmith.finetune("classify", wrong, [], [], out), "model"),
+        (lambda wrong, out: bertsmith.finetune("classify", out, [], [], 5), "out"),
+        (lambda wrong, out: bertsmith.distill(wrong, None, out), "teacher"),
+        (lambda wrong, out: bertsmith.distill(out, 5, out), "student"),
+        (lambda wrong, out: bertsmith.distill(out, 5, out, corpus=out), "student"),
+        (lambda wrong, out: bertsmith.prepare(out, wrong), "out"),
+        (lambda wrong, out: bertsmith.pretrain("bert-tiny", wrong, out), "corpus"),
+        (lambda wrong, out: bertsmith.pretrain("bert-tiny", out, wrong), "out"),
+        (lambda wrong, out: bertsmith.import_checkpoint(wrong, out), "checkpoint"),
+        (lambda wrong, out: bertsmith.import_checkpoint(out, wrong), "out"),
+    ],
+)
+def test_every_verb_names_an_argument_that_is_no_path(call, argument, tmp_path):
+    with pytest.raises(BertsmithError, match=rf"^{argument} is of type .*, which is no path"):
+        call(None, tmp_path / "out")
+    assert not left_behind(tmp_path)
 
 
 def test_text_and_json_come_back(tmp_path):

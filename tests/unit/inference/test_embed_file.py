@@ -55,6 +55,10 @@ def test_vectors_come_in_the_order_of_the_texts(embedder):
     assert embedder([]).shape == (0, CONFIG.hidden_size)
 
 
+def test_a_row_is_one_text(embedder):
+    assert np.array_equal(embedder({"text": TEXTS[7], "id": 1}), embedder([{"text": TEXTS[7]}]))
+
+
 @pytest.mark.parametrize("at_once", [4, 1000])
 def test_both_kinds_of_files_hold_the_same_vectors(embedder, tmp_path, at_once):
     source = rows_file(tmp_path / "texts.jsonl", TEXTS)

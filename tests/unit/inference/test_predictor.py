@@ -11,6 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from bertsmith import Embedder
 from bertsmith.base.errors import BertsmithError
 from bertsmith.cli import main
 from bertsmith.inference.evaluate import evaluate
@@ -102,6 +103,42 @@ def test_a_row_without_a_mask_or_with_one_out_of_reach_is_named(masks):
 def test_no_rows_give_no_predictions(classes, masks):
     assert Predictor(classes, "cpu")([]) == []
     assert Predictor(masks, "cpu")([]) == []
+
+
+class Table:
+    """As pandas has it: its names come out where rows are wanted."""
+
+    columns = ("text", "id")
+
+    def __iter__(self):
+        return iter(self.columns)
+
+
+@pytest.mark.parametrize("rows", [Table(), None, 5, b"a b", {"a"}], ids=lambda rows: type(rows).__name__)
+def test_what_is_no_list_of_rows_is_refused(classes, rows):
+    for answer in (Predictor(classes, "cpu"), Embedder(classes, "cpu"), lambda rows: evaluate(classes, rows)):
+        with pytest.raises(BertsmithError, match="which is no list of rows") as caught:
+            answer(rows)
+        assert ("to_dict" in caught.value.fix) == isinstance(rows, Table)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *({"top": wrong} for wrong in (0, -1, "5", 2.5, True)),
+        *({"budget_tokens": wrong} for wrong in (0, -1, "x", 10.5)),
+        *({"columns": wrong} for wrong in ("text", "", ["text"])),
+        {"device": None},
+        {"backend": None},
+    ],
+    ids=str,
+)
+def test_an_option_of_another_kind_is_named(masks, option):
+    (name,) = option
+    with pytest.raises(BertsmithError, match=f"^{name} ") as caught:
+        Predictor(masks, **{"device": "cpu", **option})
+    assert caught.value.fix
+    assert Predictor(masks, "cpu", top=np.int64(1), budget_tokens=np.int64(64))(["a [MASK]"])
 
 
 def test_a_bare_encoder_predicts_nothing_and_says_so(tmp_path, tokenizer):
@@ -223,6 +260,15 @@ def test_classes_of_one_name_are_refused_for_one_would_be_lost(classes, problem)
         Predictor(classes, "cpu")
     assert caught.value.where == str(classes / "config.json")
     assert "id2label" in caught.value.fix
+
+
+def test_a_config_with_the_number_of_classes_alone_is_read(classes):
+    config = json.loads((classes / "config.json").read_text())
+    (expected,) = Predictor(classes, "cpu")(["a"])
+    unnamed = {name: value for name, value in config.items() if name not in ("id2label", "label2id")}
+    (classes / "config.json").write_text(json.dumps({**unnamed, "num_labels": 3}))
+    (found,) = Predictor(classes, "cpu")(["a"])
+    assert found["scores"] == dict(zip(("LABEL_0", "LABEL_1", "LABEL_2"), expected["scores"].values(), strict=True))
 
 
 @pytest.mark.parametrize("architectures", [None, [], "BertModel", {"of": "BertModel"}])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -76,6 +79,30 @@ def test_masks_ids_and_types_of_other_dtypes_mean_the_same(encoder: Encoder, dty
     assert torch.equal(encoder.encode_padded(ids, mask.to(dtype), kinds.to(whole)), expected)
 
 
+def test_arrays_and_lists_mean_the_same(encoder: Encoder) -> None:
+    mask, kinds = IDS.clone(), IDS.clone()
+    mask[0, 3:] = kinds[1, 2:] = 0
+    given = (IDS, mask, kinds)
+    expected = encoder.encode_padded(*given)
+    for others in ([each.numpy() for each in given], [each.tolist() for each in given]):
+        assert torch.equal(encoder.encode_padded(*others), expected)
+    assert torch.equal(encoder.encode_padded(IDS.numpy().astype(np.uint16), mask, kinds), expected)
+
+
+@pytest.mark.parametrize("wrong", [None, "ids", [[1, 2], [3]], [["a"]], IDS.to("meta")], ids=str)
+def test_what_is_no_table_of_numbers_is_named(encoder: Encoder, wrong: Any) -> None:
+    for given in ((wrong,), (IDS, wrong), (IDS, None, wrong)):
+        if given[-1] is not None or len(given) == 1:
+            with pytest.raises(BertsmithError, match="no table of numbers"):
+                encoder.encode_padded(*given)
+
+
+@pytest.mark.parametrize("wrong", ["bf16", torch.int64, 16], ids=str)
+def test_products_are_of_floating_point_numbers(wrong: Any) -> None:
+    with pytest.raises(BertsmithError, match="compute is"):
+        Encoder(CONFIG, wrong)
+
+
 @pytest.mark.parametrize("shape", [(0, 4), (2, 0), (0, 0)])
 def test_no_rows_or_no_columns_give_none(encoder: Encoder, shape: tuple[int, int]) -> None:
     assert encoder.encode_padded(torch.zeros(shape, dtype=torch.int64)).shape == (*shape, CONFIG.hidden_size)
@@ -87,3 +114,26 @@ def test_packed_ids_are_looked_at_too(name: str) -> None:
     getattr(batch, name)[4] = 99
     with pytest.raises(BertsmithError, match="99 has no row"):
         model.losses(batch)
+
+
+@pytest.mark.parametrize("name", ["masked_labels", "next_sentence_labels"])
+@pytest.mark.parametrize("change", [lambda labels: labels[:1], lambda labels: torch.cat([labels, labels])])
+def test_a_loss_wants_a_label_for_each_row_of_scores(name: str, change: Any) -> None:
+    model, batch = drawn_model(CONFIG), drawn_inputs(CONFIG, [6, 3])
+    assert len(getattr(batch, name)) > 1
+    setattr(batch, name, change(getattr(batch, name)))
+    with pytest.raises(BertsmithError, match="beside scores of shape"):
+        model.losses(batch)
+
+
+def test_masked_positions_are_slots_of_packed_states(encoder: Encoder) -> None:
+    model = drawn_model(CONFIG)
+    hidden = torch.randn(9, CONFIG.hidden_size)
+    assert model.masked_logits(hidden, torch.tensor([0, 8])).shape == (2, CONFIG.vocab_size)
+    for wrong in (-1, 9):
+        with pytest.raises(BertsmithError, match=f"masked position {wrong} is none of 9 slots"):
+            model.masked_logits(hidden, torch.tensor([0, wrong]))
+    padded = encoder.encode_padded(IDS)
+    for states, positions in ((padded, torch.tensor([0])), (hidden, torch.tensor([[0]]))):
+        with pytest.raises(BertsmithError, match="positions"):
+            model.masked_logits(states, positions)

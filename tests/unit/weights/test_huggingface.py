@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import shutil
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.initial import initialise
 from bertsmith.model.pretraining import PretrainingModel
+from bertsmith.training.run_folder import Run
 from bertsmith.weights.huggingface import (
     TOKENIZER_FILES,
     load_encoder,
@@ -77,6 +79,18 @@ def test_round_trip_is_exact(model, folder):
     assert loaded.config == TINY
     assert not loaded.training
     assert all(each.dtype == torch.float32 and each.requires_grad for each in loaded.parameters())
+
+
+def test_a_run_is_read_by_its_finished_model(model, folder, tmp_path):
+    run = Run(tmp_path / "run")
+    run.folder.mkdir()
+    (run.folder / "run.json").write_text("{}")
+    with pytest.raises(BertsmithError, match="not finished"):
+        load_encoder(run)
+    shutil.copytree(folder, run.model)
+    for named in (run, run.folder, str(run.folder)):
+        assert same(model.encoder, load_encoder(named))
+        assert same(model, load_pretraining_model(named))
 
 
 def test_the_folder_is_complete(folder):

@@ -6,6 +6,7 @@ Legend: T tokens, S sequences, C classes, M masked words, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
@@ -90,9 +91,10 @@ def ready_model(
     """The model of a folder on its device, how it is run, and by what: engine, device and precision. build,
     may_be_fresh: as for `load_model`.
 
-    Raises BertsmithError for an engine with a precision or a device that it does not have, and for a folder that it
-    cannot run.
+    Raises BertsmithError for an engine with a precision or a device that it does not have, for a folder that it cannot
+    run, and for a budget that is no whole number from 1.
     """
+    check_count("budget_tokens", budget_tokens)
     chosen = chosen_engine(folder, backend, device, precision)
     if isinstance(chosen, Device):
         model = load_model(lambda config: build(config, chosen.compute), folder, may_be_fresh)
@@ -109,6 +111,12 @@ def ready_model(
         raise BertsmithError(what, folder, fix)
     runner = Runner(torch.device("cpu"), min(budget_tokens, _MOST_TOKENS))
     return GraphModel(run, model), runner, {"backend": backend, "device": "cpu", "precision": chosen.precision}
+
+
+def check_count(name: str, value: object) -> None:
+    """Raises BertsmithError for what is no whole number from 1."""
+    if type(value) is bool or not isinstance(value, Integral) or value < 1:
+        raise BertsmithError(f"{name} is {value!r}", name, "use a whole number from 1")
 
 
 def chosen_engine(folder: Path, backend: str, device: str, precision: str) -> Device | Graph:

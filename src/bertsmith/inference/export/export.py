@@ -54,14 +54,14 @@ class ExportOptions:
     name: str | None = None
 
 
-def export(model: str | Path, out: str | Path, options: ExportOptions | None = None) -> dict[str, Any]:
+def export(model: files.StrPath, out: str | Path, options: ExportOptions | None = None) -> dict[str, Any]:
     """Writes the folder `out`, whole or not at all: the graph, the tokenizer, config.json and task.json, and in
     export.json how it was checked, which is given back.
 
     An earlier export in `out` is replaced. Raises BertsmithError for options that do not belong together, for a model
     that cannot be exported, where the graph does not give what PyTorch gives, and where int8 costs too much.
     """
-    options, source, out = options or ExportOptions(), model_folder(Path(model)), Path(out)
+    options, source, out = options or ExportOptions(), model_folder(model), files.as_path(out, "out")
     read_config(source)
     _check_options(options)
     backend = "openvino" if options.to == "openvino" else "onnx"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith.base.errors import BertsmithError, nearest
+from bertsmith.base.log import log_choice
 from bertsmith.model.config import BertConfig, label_maps
 from bertsmith.model.encoder import Encoder
 from bertsmith.model.linear import Linear
@@ -53,12 +54,18 @@ def config_labels(names: Sequence[str], problem: str = SINGLE) -> dict[str, Any]
 
 
 def names_of_config(config: Mapping[str, Any]) -> list[str]:
-    """The labels of a config.json, in the order of their ids. transformers leaves them out for exactly two, which it
-    then calls LABEL_0 and LABEL_1. Raises BertsmithError where they are not numbered from 0, and where two are equal:
-    answers are named by them."""
+    """The labels of a config.json, in the order of their ids. Without names they are called LABEL_0 and so on, as in
+    transformers: as many as `num_labels` says, or two, for which transformers writes neither. Raises BertsmithError
+    where they are not numbered from 0, and where two are equal: answers are named by them."""
     named = config.get("id2label")
     if named is None:
-        return ["LABEL_0", "LABEL_1"]
+        count = config.get("num_labels", 2)
+        if type(count) is not int or count < 1:
+            fix = "give the number of labels, or their names in id2label"
+            raise BertsmithError(f"num_labels is {count!r}", "config.json", fix)
+        if "num_labels" in config:
+            log_choice("labels", f"LABEL_0 to LABEL_{count - 1}", "config.json gives their number and no names")
+        return [f"LABEL_{place}" for place in range(count)]
     if not isinstance(named, dict) or sorted(named) != sorted(str(place) for place in range(len(named))):
         raise BertsmithError("the labels (id2label) are not numbered from 0", "config.json", "fine-tune again")
     names = [str(named[str(place)]) for place in range(len(named))]

@@ -9,7 +9,7 @@ import itertools
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,11 +80,21 @@ def rows_of(source: Source, form: Form, report: Report) -> Iterator[tuple[str, R
     may not be read, is of another kind, or has a line of names that cannot be used.
     """
     if not isinstance(source, str | Path):
-        yield from ((f"row {number}", row) for number, row in enumerate(source, start=1))
+        yield from named_rows(source)
     elif is_pipe(source):
         yield from _piped_rows(source, form, report)
     else:
         yield from _file_rows(Path(source), form, report)
+
+
+def named_rows(rows: Iterable[Row | str]) -> Iterator[tuple[str, Row | str]]:
+    """(where, row) for rows that are given in Python. Raises BertsmithError for what is no list of rows: a table of
+    pandas would be read as the names of its columns, and a mapping as its keys."""
+    table = hasattr(rows, "columns")
+    if table or isinstance(rows, Mapping | Set | bytes | bytearray) or not isinstance(rows, Iterable):
+        fix = 'of a table of pandas give table.to_dict("records")' if table else "give a list of texts, or of mappings"
+        raise BertsmithError(f"the rows are of type {type(rows).__name__}, which is no list of rows", "the rows", fix)
+    return ((f"row {number}", row) for number, row in enumerate(rows, start=1))
 
 
 def _file_rows(path: Path, form: Form, report: Report) -> Iterator[tuple[str, Row]]:

@@ -27,7 +27,7 @@ def label_text(value: Any) -> str:
     if isinstance(value, list | dict):
         raise ValueError(f"the label is {json.dumps(value)[:60]}; a row has one label")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"the label is {value}, which is not a class")
+        raise ValueError(f"the label is {value}, which is not a finite number")
     if not isinstance(value, str | int | float):
         raise ValueError(f"the label is of type {type(value).__name__}; use a text or a number")
     text = value.strip() if isinstance(value, str) else json.dumps(value)

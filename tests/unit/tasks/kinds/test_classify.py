@@ -77,6 +77,17 @@ def test_two_labels_without_names_are_called_as_transformers_calls_them():
     assert names_of_config({}) == ["LABEL_0", "LABEL_1"]
 
 
+def test_labels_without_names_are_as_many_as_the_config_says(monkeypatch):
+    said = []
+    monkeypatch.setattr("bertsmith.tasks.kinds.pooled.log_choice", lambda *line: said.append(line))
+    assert names_of_config({"num_labels": 3}) == ["LABEL_0", "LABEL_1", "LABEL_2"]
+    assert said == [("labels", "LABEL_0 to LABEL_2", "config.json gives their number and no names")]
+    assert names_of_config({"num_labels": 3, "id2label": {"0": "a", "1": "b"}}) == ["a", "b"]
+    for wrong in ("3", 0, True, 2.0):
+        with pytest.raises(BertsmithError, match="num_labels is"):
+            names_of_config({"num_labels": wrong})
+
+
 def test_counts_put_the_most_frequent_first():
     assert list(task_of("a", "b", "b").counts.items()) == [("b", 2), ("a", 1)]
 
@@ -113,6 +124,9 @@ def test_numpys_numbers_are_labels_and_bytes_are_not():
     assert label_text(np.int64(1)) == "1"
     with pytest.raises(ValueError, match="of type bytes"):
         label_text(b"x")
+    for value in (np.inf, float("-inf"), np.float32("nan")):
+        with pytest.raises(ValueError, match="not a finite number"):
+            label_text(value)
 
 
 def test_numbers_with_fractions_and_hundreds_of_labels_need_the_users_word():
