@@ -75,14 +75,16 @@ def _trials(run: RunRead) -> list[Markup]:
     result = run.result
     assert result is not None
     found = []
-    for caption, name, figures in (
-        ("Folds of the training rows, after the last step", "fold", result.folds),
-        ("Shares of the training rows, after the last step", "percent", result.shares),
-    ):
+    for what, name, figures in (("folds", "fold", result.folds), ("shares", "percent", result.shares)):
         if figures:
             names = list(dict.fromkeys(key for each in figures.values() for key in each))
             rows = [[label, *(number(each.get(key)) for key in names)] for label, each in figures.items()]
+            caption = f"{what.capitalize()} of the training rows, after the last step"
             found.append(table(caption, [name, *map(title_for, names)], rows))
+            if early := result.early_ends(what):
+                found.append(
+                    paragraph(f"{early}: do not compare these figures with those of the seeds.", class_="note")
+                )
     return found
 
 

@@ -3,7 +3,7 @@
 A quoted cell may hold line breaks, so where a row starts is known only after reading all that stands before it: the
 edges of a large file's slices are found by one reading beforehand (`row_edges`). Where nothing is quoted, a line is a
 row, and the file is cut like any other file of lines. Before the rows may stand Excel's line that names the separator,
-such as "sep=;", which is no row.
+such as "sep=;", which is not a row.
 """
 
 from __future__ import annotations
