@@ -82,11 +82,11 @@ def test_several_processes_are_refused(model: Path, tmp_path: Path, monkeypatch:
 
 
 def test_unused_columns_and_three_rows_are_shown(model: Path, said: pytest.LogCaptureFixture) -> None:
-    train = [{"sentence1": row["text"], "sentence2": "word1", "label": row["label"]} for row in TRAIN]
+    train = [{"": "7", "sentence1": row["text"], "sentence2": "word1", "label": row["label"]} for row in TRAIN]
     columns = Columns(text="sentence1")
     settings = replace(SETTINGS, seeds=1, epochs=1, columns=columns)
     bertsmith.finetune("classify", model, train, train[:20], None, settings=settings)
-    assert "columns of the training rows that are not used: sentence2" in said.text
+    assert "columns of the training rows that are not used: one without a name, sentence2" in said.text
     assert sum(line.startswith("  row ") and "[CLS]" in line for line in said.messages) == 3
 
 

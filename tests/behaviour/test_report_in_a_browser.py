@@ -74,6 +74,22 @@ def test_it_fits_its_window(page: Page, report: Path, width: int, dark: bool) ->
     assert ground == ("rgb(18, 22, 29)" if dark else "rgb(255, 255, 255)")
 
 
+def test_a_confusion_of_many_classes_shows_all_of_them(page: Page, report: Path) -> None:
+    page.open(report.as_uri(), 1000)
+    right = "document.querySelector('.matrix table').getBoundingClientRect().right"
+    assert page.run("document.querySelectorAll('.matrix thead th').length") == 13
+    assert page.run(right) <= 700
+    page.open(report.as_uri(), 390)
+    page.run("document.querySelector('.matrix').scrollLeft = 100")
+    assert page.run("document.querySelector('.matrix tbody th').getBoundingClientRect().left") <= 12, (
+        "names stay in view"
+    )
+    page.open(report.as_uri(), 717)  # of A4, without its margins
+    page.call("Emulation.setEmulatedMedia", media="print")
+    assert page.run(right) <= 717
+    page.call("Emulation.setEmulatedMedia", media="")
+
+
 def test_a_box_hides_the_curves_of_its_run(page: Page, report: Path) -> None:
     page.open(report.as_uri(), 1280)
     visible = (

@@ -15,6 +15,7 @@ from bertsmith.report.parts import Limits, noted, shown_of, title_of
 from bertsmith.report.reading import PARTS, RunRead
 from bertsmith.report.svg import Chart, Line, Style, draw, floats
 from bertsmith.tasks.report.parts import CALIBRATION, CONFUSION, DOUBTS_FILE, INTERVALS_FILE, OUT_OF_FOLD, PER_CLASS
+from bertsmith.tasks.report.plots import short_name
 from bertsmith.tasks.scoring.classes import f1_of
 
 INTERVALS, DOUBTS = (name.removesuffix(".json") for name in (INTERVALS_FILE, DOUBTS_FILE))
@@ -23,6 +24,7 @@ _ROWS_OF = {
     "test": "Test rows, which chose nothing",
     OUT_OF_FOLD: "Training rows, each by a model that did not train on it",
 }
+_MOST_UPRIGHT = 3  # classes whose names stand side by side, as in confusion.png
 _MOST_BINS = 100  # more than a report has
 _TEXTS = ("text", "text_b", "word")
 _DOUBT_FIGURES = ("self_confidence", "margin", "difference", "deviations", "probability", "loss", "cosine", "rank")
@@ -75,14 +77,16 @@ def _trials(run: RunRead) -> list[Markup]:
     result = run.result
     assert result is not None
     found = []
-    for caption, name, figures in (
-        ("Folds of the training rows, after the last step", "fold", result.folds),
-        ("Shares of the training rows, after the last step", "percent", result.shares),
-    ):
+    for what, name, figures in (("folds", "fold", result.folds), ("shares", "percent", result.shares)):
         if figures:
             names = list(dict.fromkeys(key for each in figures.values() for key in each))
             rows = [[label, *(number(each.get(key)) for key in names)] for label, each in figures.items()]
+            caption = f"{what.capitalize()} of the training rows, after the last step"
             found.append(table(caption, [name, *map(title_for, names)], rows))
+            if early := result.early_ends(what):
+                found.append(
+                    paragraph(f"{early}: do not compare these figures with those of the seeds.", class_="note")
+                )
     return found
 
 
@@ -171,10 +175,14 @@ def _confusion(found: Mapping[str, Any], limits: Limits) -> Markup:
     counts: Mapping[str, Mapping[str, int]] = found["predicted_by_true_label"]
     names = list(dict.fromkeys([*counts, *(other for row in counts.values() for other in row)]))
     kept = [name for name in names if name in _most_mistaken(counts, names, limits.classes)]
-    rows = [[element("bdi", name), *_cells(counts.get(name, {}), kept)] for name in kept]
     note = shown_of(len(kept), len(names), "class", "those with the most mistakes")
     caption = f"Confusion{_note(found)}: a row a true label, a column a predicted one"
-    shown = table(caption, ["true \\ predicted", *(element("bdi", name) for name in kept)], rows)
+    vertical = len(kept) > _MOST_UPRIGHT and "vertical"
+    left, above = (
+        [element("bdi", short_name(name), title=name, class_=class_) for name in kept] for class_ in (False, vertical)
+    )
+    rows = [[side, *_cells(counts.get(name, {}), kept)] for side, name in zip(left, kept, strict=True)]
+    shown = table(caption, ["true \\ predicted", *above], rows, class_="matrix")
     return joined([shown, *noted(note)])
 
 
@@ -207,7 +215,8 @@ def _calibration(found: Mapping[str, Any], name: str) -> Markup:
     for place, (side, each) in enumerate(sides.items()):
         full = [one for one in each["bins"] if one["rows"]]
         xs, ys = ([one[key] for one in full] for key in ("confidence", "accuracy"))
-        lines.append(Line(side, floats(xs), floats(ys), Style(place, place, side), "full" if place else "hollow"))
+        colour = int(side != "after")  # blue is what the finished model does, as in calibration.png
+        lines.append(Line(side, floats(xs), floats(ys), Style(colour, place, side), "full" if place else "hollow"))
         told += [[side, _range(one), *(number(one[key]) for key in ("rows", "confidence", "accuracy"))] for one in full]
     facts = [
         f"{side}: calibration error {number(each['ece'])}, NLL {number(each['nll'])}" for side, each in sides.items()

@@ -48,9 +48,9 @@ def _attribute(value: str | float | bool) -> str:
     return "" if value is True else f"{value:.1f}".removesuffix(".0")
 
 
-def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Markup:
+def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, class_: str = "") -> Markup:
     """A table in a box of its own that scrolls where it is wide. left: the columns from the left that hold words; the
-    others hold numbers. The first cell of a row is its header."""
+    others hold numbers. class_: of the box. The first cell of a row is its header."""
 
     def cells(row: Sequence[str], scopes: Sequence[str | bool]) -> Markup:
         return joined(
@@ -61,7 +61,7 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], left
     first = element("thead", element("tr", cells(head, ["col" if cell else False for cell in head])))
     body = (element("tr", cells(row, ["row", *[False] * (len(head) - 1)])) for row in rows)
     inside = element("table", element("caption", caption), first, element("tbody", *body))
-    return element("div", inside, class_="scroll", role="region", aria_label=caption, tabindex="0")
+    return element("div", inside, class_=f"scroll {class_}".strip(), role="region", aria_label=caption, tabindex="0")
 
 
 def section(name: str, title: str, *content: str) -> Markup:
@@ -87,7 +87,7 @@ def number(value: Any) -> str:
     if not math.isfinite(value):
         return "not finite"
     if value == round(value) and abs(value) < 1e15:
-        return f"{value:,.0f}"
+        return f"{int(value):,}"  # -0.0 is 0
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 

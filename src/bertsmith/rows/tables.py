@@ -2,7 +2,8 @@
 
 A quoted cell may hold line breaks, so where a row starts is known only after reading all that stands before it: the
 edges of a large file's slices are found by one reading beforehand (`row_edges`). Where nothing is quoted, a line is a
-row, and the file is cut like any other file of lines.
+row, and the file is cut like any other file of lines. Before the rows may stand Excel's line that names the separator,
+such as "sep=;", which is not a row.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from bertsmith.base.log import size
+from bertsmith.rows.encodings import UTF8_MARK
 from bertsmith.rows.lines import LONGEST_LINE
 from bertsmith.rows.row import Row
 
@@ -23,6 +25,7 @@ QUOTE = '"'
 OPEN_QUOTE = "rows with a quote that is never closed"
 _QUOTED = re.compile('"(?:[^"]|"")*"')
 _LINE_ENDS = (b"\n", b"\r")
+_SEPARATOR_LINE = re.compile(rb'\A"?sep=([^"\r\n])"?(?:\r\n?|\n|$)', re.IGNORECASE)
 
 
 class _RowTooLongError(Exception):
@@ -37,9 +40,13 @@ class _Feed:
     """
 
     def __init__(self, lines: Iterable[tuple[int, bytes]], cells: str) -> None:
-        self._lines, self._again = iter(lines), iter(list[tuple[int, bytes]]())
+        self._lines = iter(lines)
+        begin, line = next(self._lines, (0, b""))
+        # Of a slice from the middle of a file the first line is a row.
+        skipped = begin <= len(UTF8_MARK) and bool(named_separator(line))
+        self._again = iter([(begin, line)] if line and not skipped else [])
         self._quotes = len(cells) > 1
-        self._lines_read = 0
+        self._lines_read = int(skipped)
         self.next_row()
 
     def next_row(self) -> None:
@@ -101,6 +108,12 @@ class _Feed:
         return first
 
 
+def named_separator(head: bytes) -> str:
+    """What the first line says separates the cells, such as "sep=;", which Excel takes; "" where it is another line."""
+    found = _SEPARATOR_LINE.match(head.removeprefix(UTF8_MARK))
+    return found[1].decode(errors="surrogateescape") if found else ""
+
+
 def _reader(lines: Iterator[str], cells: str, strict: bool = False) -> Any:
     csv.field_size_limit(LONGEST_ROW)  # no row is longer, and the default of 128 kB is too short for a document
     if len(cells) > 1:
@@ -109,7 +122,8 @@ def _reader(lines: Iterator[str], cells: str, strict: bool = False) -> Any:
 
 
 def table_rows(lines: Iterable[tuple[int, bytes]], cells: str, strict: bool = False) -> Iterator[Row[list[str]]]:
-    """The rows of lines with the byte that each begins at; empty ones are not given.
+    """The rows of lines with the byte that each begins at; empty ones are not given, nor a line as `named_separator`
+    reads at the beginning of the file.
 
     cells: what separates the cells, followed by what quotes them where they may be quoted. strict: text behind a
     closing quote is a fault. A quote that is never closed costs its line alone. Bytes that are not UTF-8 stand in the
@@ -148,10 +162,13 @@ def row_edges(rows: Iterable[Row[list[str]]], part_bytes: int) -> list[int]:
 def cells_of(head: bytes, whole: bool, choices: Sequence[str]) -> tuple[str, list[list[str]]]:
     """(what separates and quotes the cells, first rows) as fit the beginning of a file best; ("", []) where none does.
 
-    whole: whether that is the whole file. choices: of `cells`; of equals the first is taken. What fits has several
-    cells, and as many in every row as in the header; where that holds with quotes and without, quotes between tabs are
-    text, unless they are written as csv writes them.
+    whole: whether that is the whole file. choices: of `cells`; of equals the first is taken, and where the first line
+    names a separator, those with it alone. What fits has several cells, and as many in every row as in the header;
+    where that holds with quotes and without, quotes between tabs are text, unless they are written as csv writes them.
     """
+    if named := named_separator(head):
+        head = _SEPARATOR_LINE.sub(b"", head.removeprefix(UTF8_MARK))
+        choices = [cells for cells in choices if cells[0] == named] or [named + QUOTE]
     text = head.decode(errors="surrogateescape")
     best, best_rank = ("", list[list[str]]()), (False, False, False, -1)
     for cells in choices:

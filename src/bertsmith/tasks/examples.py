@@ -94,7 +94,7 @@ def read_records(kind: type[Task], sources: Mapping[str, Source], settings: Fine
         unused = unused_columns(source, settings.columns, kind, raise_at_once if skipped is None else pass_over)
         if unused and unused != told:
             name = source if isinstance(source, str | Path) else f"the {'training' if part == 'train' else part} rows"
-            say(f"columns of {name} that are not used: {', '.join(unused)}")
+            say(f"columns of {name} that are not used: {', '.join(each or 'one without a name' for each in unused)}")
         told = told or unused
     if "dev" not in sources and settings.dev_share is not None:
         records = hold_out(records, settings.columns, kind, settings.dev_share, settings.seed)

@@ -80,11 +80,13 @@ def multi_label_sum(logits: Tensor, labels: Tensor, rarity: Rarity) -> LossSum:
 
 
 def balanced_weights(counts: NDArray[np.int64]) -> tuple[float, ...]:
-    """The weight of each class: N / (C * its rows), so that all classes weigh the same in total and rows 1 on average.
+    """The weight of each class: N / (C * its rows), C counting those that have rows, so that all of these weigh the
+    same in total and rows 1 on average.
 
-    counts: training rows of each class, int64[C], all above 0.
+    counts: training rows of each class, int64[C]. A class without rows keeps weight 1.
     """
-    return tuple((counts.sum() / (len(counts) * counts)).tolist())
+    found = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+    return tuple(np.where(counts > 0, found, 1.0).tolist())
 
 
 def balanced_label_weights(counts: NDArray[np.int64], rows: int) -> tuple[tuple[float, float], ...]:

@@ -38,12 +38,13 @@ class EpochResult:
 @dataclass(frozen=True)
 class SeedResult:
     """A run from one seed. epochs: its measurements. best_epoch: passes over the rows after which `score`, its metric
-    on the dev rows, was the best."""
+    on the dev rows, was the best. ended_early: whether patience ended it before its last step."""
 
     seed: int
     epochs: list[EpochResult]
     best_epoch: float
     score: float
+    ended_early: bool = False  # results of earlier versions do not say
 
     @property
     def best(self) -> EpochResult:
@@ -167,7 +168,8 @@ class FinetuneResult:
         last = f"last {unit} {np.mean(self.last_scores):.4f}"
         selected = f"best of {measured} {unit}s on dev; {last}" if measured > 1 else "dev"
         score, kept = self.kept_epoch.dev[self.metric], self.kept
-        why = {MEDIAN: ", the one in the middle", LAST: ", the last one"}.get(self.keep_seed, "")
+        middle = "the lower of the two" if len(self.seeds) % 2 == 0 else "the one"
+        why = {MEDIAN: f", {middle} in the middle", LAST: ", the last one"}.get(self.keep_seed, "")
         found = [
             f"dev {self.metric} {_spread(self.scores)} ({selected}; {self.baseline_name} {self.baseline:.4f})",
             *([f"test {self.metric} {_spread(self.test_scores)}"] if self.test_scores else []),
@@ -182,13 +184,24 @@ class FinetuneResult:
             found.append(f"{what}: try another learning rate, more epochs, or an encoder that was trained for longer")
         if self.folds:
             scores = [each[self.metric] for each in self.folds.values()]
-            found.insert(
-                1, f"{len(scores)} folds of the training rows {np.mean(scores):.4f} +- {_deviation(scores):.4f}"
-            )
+            spread = f"{np.mean(scores):.4f} +- {_deviation(scores):.4f}"
+            found.insert(1, f"{len(scores)} folds of the training rows {spread}{self._bracketed('folds')}")
         if self.shares:
             curve = [f"{share}% {figures[self.metric]:.4f}" for share, figures in self.shares.items()]
-            found.append(f"after the last step on {', '.join(curve)}, 100% {np.mean(self.last_scores):.4f}")
+            whole = f"100% {np.mean(self.last_scores):.4f}{self._bracketed('shares')}"
+            found.append(f"after the last step on {', '.join(curve)}, {whole}")
         return "; ".join(found)
+
+    def early_ends(self, others: str) -> str:
+        """That patience ended seeds, and none of the other trainings, in words; "" where it ended none. others: "folds"
+        or "shares"."""
+        ended = [each for each in self.seeds if each.ended_early]
+        epochs = ", ".join(dict.fromkeys(f"{each.epochs[-1].epoch:.4g}" for each in ended))
+        which = f"{len(ended)} of {len(self.seeds)} seeds" if len(self.seeds) > 1 else "the seed"
+        return f"--patience ended {which} after epoch {epochs}, and none of the {others}" if ended else ""
+
+    def _bracketed(self, others: str) -> str:
+        return f" ({early})" if (early := self.early_ends(others)) else ""
 
     def _of_tuning(self) -> str:
         """What a score on the rows that thresholds were tuned on is worth, in words."""
@@ -230,7 +243,7 @@ def results_of(
         if list(measured) != list(due[: len(scores)]) or not ended:
             raise _lost_records()
         epochs = list(measured.values())
-        found.append(SeedResult(seed, epochs, epochs[best].epoch, scores[best]))
+        found.append(SeedResult(seed, epochs, epochs[best].epoch, scores[best], len(scores) < len(due)))
     return found
 
 

@@ -120,8 +120,8 @@ class FinetuneSettings:
     seeds: int = 1
     """Runs from different seeds (head, order, dropout); the log gives mean and deviation."""
     keep_seed: Literal["best", "median", "last"] = "best"
-    """Whose model is kept: the best seed's, the one's in the middle, or the last one's after its last step, so that the
-    dev rows choose nothing."""
+    """Whose model is kept: the best seed's, the one's in the middle (of two the lower one's), or the last one's after
+    its last step, so that the dev rows choose nothing."""
     seed: int = 42
     """The first seed."""
     folds: int = 0

@@ -73,14 +73,18 @@ def test_a_classifier(shown: Callable[..., Parsed]) -> None:
     assert [row[0] for row in classes[1:]] == names
     assert classes[0] == ["label", "precision", "recall", "f1", "95% of f1", "true", "predicted"]
     matrix = found.tables["Confusion: a row a true label, a column a predicted one"]
-    order = [names.index(name) for name in matrix[0][1:]]
+    shortened = [*names[:3], "d" * 13 + "…" + "d" * 12]
+    order = [shortened.index(name) for name in matrix[0][1:]]
     counts = np.zeros((4, 4), dtype=int)
     np.add.at(counts, (of.true, of.predicted), 1)
     read = {row[0]: [0 if cell == "·" else int(cell) for cell in row[1:]] for row in matrix[1:]}
-    assert {name: read[name] for name in names} == {name: counts[at, order].tolist() for at, name in enumerate(names)}
+    assert read == {name: counts[at, order].tolist() for at, name in enumerate(shortened)}
+    assert {attributes.get("title") for _, attributes in found.elements} > {NAMES[3]}
     assert found.column("Figures with 95% intervals")["accuracy"] == f"{np.mean(of.true == of.predicted):.4g}"
     (chart,) = [each for each in found.charts if (each.get("class") or "") == "chart"]
     assert len(list(chart.iter("polyline"))) == 3, "before, after, and the diagonal"
+    colours = [(each.get("class") or "").split()[1] for each in chart.iter("g") if "line" in (each.get("class") or "")]
+    assert colours[1:] == ["c1", "c0"], "orange before and blue after, as in calibration.png"
     bins = found.tables["Bins of the calibration"][1:]
     assert sum(int(row[2]) for row in bins if row[0] == "before") == 200
     doubts = found.tables[next(name for name in found.tables if name.startswith("Likeliest label errors"))]

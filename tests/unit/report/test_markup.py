@@ -37,7 +37,7 @@ def test_what_html_has_no_character_for_is_replaced() -> None:
     [
         (None, "–"), (0.123456, "0.1235"), (1234.56, "1,235"), (12, "12"),
         (3e-5, "3e-05"), (float("nan"), "not finite"),
-        (-0.5, "-0.5"), (1e20, "1e+20"), (True, "True"),
+        (-0.5, "-0.5"), (-0.0, "0"), (1e20, "1e+20"), (True, "True"),
     ],
 )  # fmt: skip
 def test_numbers(value: object, said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 
 import pytest
@@ -12,7 +13,7 @@ from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, REPEATED, json_rows
 from bertsmith.rows.lines import split_at_returns
 from bertsmith.rows.row import Row
 from bertsmith.rows.squad import is_squad, paragraphs, parse_json
-from bertsmith.rows.tables import OPEN_QUOTE, table_rows
+from bertsmith.rows.tables import OPEN_QUOTE, cells_of, named_separator, table_rows
 
 
 def lines(content: bytes) -> list[tuple[int, bytes]]:
@@ -47,6 +48,20 @@ def test_rows_of_a_table_know_their_lines_past_quoted_line_breaks_and_faults() -
     assert rows[5].fault == OPEN_QUOTE
     assert rows[5].size_bytes == len(b'"open\n')
     assert [row.cells for row in table_rows(lines(b'"behind"it,z\n'), ',"')] == [["behindit", "z"]], "not strict"
+
+
+@pytest.mark.parametrize("first", [b"sep=;\r\n", b'"sep=;"\n', b"SEP=;\n"])
+def test_a_line_that_names_the_separator_is_no_row(first: bytes) -> None:
+    content = first + b"a;b\none, two;x\nsep=;\n"
+    assert named_separator(content) == ";"
+    rows = list(table_rows(lines(content), ';"'))
+    assert places(content, rows) == [(2, ["a", "b"]), (3, ["one, two", "x"]), (4, ["sep=", ""])]
+    middle_of_a_file = [(begin + 30, line) for begin, line in lines(content)]
+    assert len(list(table_rows(middle_of_a_file, ';"'))) == len(rows) + 1
+    assert cells_of(codecs.BOM_UTF8 + content, True, [',"', ";", ';"'])[1][0] == ["a", "b"]
+    assert cells_of(first + b"text\none, two\n", True, [',"', ';"']) == (';"', [["text"], ["one, two"]])
+    assert [named_separator(each) for each in (b"sep=,;\n", b"sep=\n", b"text\nsep=;\n", b"a,b\n")] == [""] * 4
+    assert [row.cells for row in table_rows(lines(b"sep=;"), ';"')] == []
 
 
 REPEATS = b'\n{"a": 1, "b": {"c": 1, "c": 1}}\n{"a": 1, "b": {"c": 1}, "a": 2}'

@@ -159,6 +159,10 @@ def test_balanced_weights_are_scikit_learns_and_average_one(counts):
     assert np.array(found)[rows].mean() == pytest.approx(1)
 
 
+def test_a_class_without_rows_has_weight_one_and_changes_no_other():
+    assert balanced_weights(np.array([2, 0, 6])) == pytest.approx((2, 1, 2 / 3))
+
+
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=5))
 def test_weights_of_labels_are_those_of_two_classes(counts):
     for (absent, present), count in zip(balanced_label_weights(np.array(counts), 20), counts, strict=True):

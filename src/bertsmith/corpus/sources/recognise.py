@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertsmith.base.log import log_choice
 from bertsmith.corpus.documents import ReadOptions
 from bertsmith.corpus.reading import no_such_field
 from bertsmith.corpus.sources.formats import WIKI_FIELDS
@@ -16,7 +17,7 @@ from bertsmith.rows import parquet
 from bertsmith.rows.compressed import codec_of, damage_of, open_bytes, peek
 from bertsmith.rows.encodings import UTF8_MARK, encoding_of
 from bertsmith.rows.lines import LONGEST_LINE, open_text
-from bertsmith.rows.tables import QUOTE, cells_of
+from bertsmith.rows.tables import QUOTE, cells_of, named_separator
 
 _HEAD = 1 << 16
 _TABLE_NAMES = {".csv": ",;\t|", ".tsv": "\t,;|"}
@@ -140,6 +141,8 @@ def _table_cells(path: Path, head: bytes, name: str, options: ReadOptions) -> st
     choices = [cells for mark in _TABLE_NAMES.get(name, _TABLES_BY_CONTENT) for cells in (mark, mark + QUOTE)]
     cells, rows = cells_of(head, len(head) < _HEAD, choices)
     fields = [field.strip() for field in rows[0]] if rows else []
+    if (named := named_separator(head)) and options.text_field in fields:
+        log_choice(f"separator of {path}", repr(named), "its first line names it, and is not a row")
     if called and options.text_field not in fields:
         raise no_such_field(options.text_field, fields, f"{path}, first row, which names the fields")
     if called or (len(fields) > 1 and options.text_field in fields):

@@ -262,7 +262,7 @@ class Classify(Task):
         if self.rarity.weights is not None:
             lines.append("class weights: " + ", ".join(map(_weight, self.names, self.rarity.weights)))
         if self.sampling != "natural":
-            found = np.array([counts[name] for name in self.names])
+            found = np.array([counts.get(name, 0) for name in self.names])
             shares = zip(self.names, quotas(found, int(found.sum()), self.sampling), strict=True)
             lines.append("rows of an epoch by label: " + ", ".join(f"{name} {share:,}" for name, share in shares))
         if self.negative is not None:

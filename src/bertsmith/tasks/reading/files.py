@@ -25,7 +25,7 @@ from bertsmith.rows.lines import Lines, Slice, open_text, raise_fault, split_at_
 from bertsmith.rows.parquet import MAGIC as PARQUET_MAGIC
 from bertsmith.rows.parquet import parquet_rows
 from bertsmith.rows.row import Row as FileRow
-from bertsmith.rows.tables import OPEN_QUOTE, QUOTE, cells_of, table_rows
+from bertsmith.rows.tables import OPEN_QUOTE, QUOTE, cells_of, named_separator, table_rows
 from bertsmith.tasks.reading.bad_rows import CONVERT, NOT_UTF8, Report
 from bertsmith.tasks.reading.documents import document_kind, document_rows
 
@@ -196,7 +196,11 @@ def _parse(lines: Iterable[tuple[int, bytes]], file: _File, report: Report) -> I
 
 
 def _separator(head: bytes, kind: str, name: str) -> str:
-    """What separates the cells of a table: for csv the comma, unless the beginning of the file shows another one."""
+    """What separates the cells of a table: what its first line names (`named_separator`), for tsv the tab, for csv the
+    comma, unless the beginning of the file shows another one."""
+    if named := named_separator(head):
+        log_choice(f"separator of {name}", repr(named), "its first line names it, and is not a row")
+        return named
     if kind == "tsv":
         return "\t"
     found, rows = cells_of(head, len(head) < _HEAD, [mark + QUOTE for mark in _SEPARATORS])

@@ -58,7 +58,8 @@ def hold_out(parts: Parts, columns: Columns, reader: type[RowReader], share: flo
     )
     numbers = are_numbers([reader.stratum(each) for each in rows])
     by = "of each fifth of the numbers" if numbers else "by label"
-    say(f"dev: {len(found.dev):,} of {len(rows):,} rows of train ({share:.0%}, {by}, {together}; seed {seed})")
+    percent = f"{100 * len(found.dev) / len(rows):.3g}%"
+    say(f"dev: {len(found.dev):,} of {len(rows):,} rows of train ({percent}, {by}, {together}; seed {seed})")
     if found.only_train:
         in_train = " in train" if numbers else ""
         listed = ", ".join(f"{name} ({count:,}{in_train})" for name, count in list(found.only_train.items())[:_SHOWN])

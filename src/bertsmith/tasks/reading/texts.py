@@ -184,6 +184,8 @@ def _label_by_shape(table: Table, but: Collection[str]) -> tuple[str, str]:
             and 10 * shape.filled >= 9 * shape.rows
         ):
             found.append(name)
+    if found == [""]:
+        raise table.refusal("the column that may be the label has no name", found, "label", fix="give it one")
     if len(found) == 1:
         return found[0], "the only one with few different values, or with numbers"
     rest = [name for name in table.shapes if name not in but]

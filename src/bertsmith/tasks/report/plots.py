@@ -73,7 +73,7 @@ def class_plot(path: Path, rows: Sequence[dict[str, Any]], title: str) -> None:
     if len(kept) < len(rows):
         title += f"\nthe {len(kept)} of {len(rows):,} classes with the lowest F1"
     rows = [rows[place] for place in kept]
-    names = [f"{_short(row['label'])}  ({row['support']:,})" for row in rows]
+    names = [f"{short_name(row['label'])}  ({row['support']:,})" for row in rows]
     figure = _figure(path, 6.5 + 0.06 * max(map(len, names)), 1.6 + 0.24 * len(rows))
     if figure is None:
         return
@@ -147,7 +147,7 @@ def decision_plot(path: Path, table: Sequence[dict[str, Any]], title: str) -> No
     if len(kept) < len(table):
         title += f"\nthe {len(kept)} of {len(table):,} labels with the most mistakes"
     table = [table[place] for place in kept]
-    names = [_short(row["label"]) for row in table]
+    names = [short_name(row["label"]) for row in table]
     figure = _figure(path, 6.5 + 0.06 * max(map(len, names)), 1.6 + 0.24 * len(table))
     if figure is None:
         return
@@ -211,12 +211,12 @@ def _name_ticks(
     set_ticks: Any, names: Sequence[str], points: float, rotation: int = 0, most: int | None = _NAME
 ) -> None:
     # Without parse_math a label with two dollar signs would be set as a formula, or fail.
-    shown = [name if most is None else _short(name, most) for name in names]
+    shown = [name if most is None else short_name(name, most) for name in names]
     set_ticks(np.arange(len(names)), shown, fontsize=points, rotation=rotation, parse_math=False)
 
 
-def _short(name: str, most: int = _NAME) -> str:
-    """A name on one line without its middle, where it is long."""
+def short_name(name: str, most: int = _NAME) -> str:
+    """A name on one line without its middle, where it has more than so many characters."""
     name = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in name)
     half = (most - 1) // 2
     return name if len(name) <= most else f"{name[: most - half - 1]}…{name[-half:]}"

@@ -97,7 +97,7 @@ def reliability(logits: AnyFloats, true: Ints, temperature: float | Floats = 1.0
 def reliability_of_answers(confidence: Floats, right: NDArray[np.bool_]) -> Reliability:
     """The same of answers that are right or wrong, by the probability of each: [N]."""
     p = np.clip(np.where(right, confidence, 1 - confidence), _LEAST_LIKELY, 1.0)
-    return _binned(confidence, right, float(-np.log(p).mean()), BINS)
+    return _binned(confidence, right, _nll_of(np.log(p)), BINS)
 
 
 def _binned(confidence: Floats, right: NDArray[np.bool_], nll: float, bins: int) -> Reliability:
@@ -118,7 +118,12 @@ def _binned(confidence: Floats, right: NDArray[np.bool_], nll: float, bins: int)
 
 
 def _nll(logs: Floats, true: Ints) -> float:
-    return float(-logs[np.arange(len(true)), true].mean())
+    return _nll_of(logs[np.arange(len(true)), true])
+
+
+def _nll_of(logs: Floats) -> float:
+    """Of the logarithms of probabilities, of which none is above 0; a mean of 0 is not negated, which would be -0."""
+    return abs(float(logs.mean()))
 
 
 def fitted_temperature(logits: AnyFloats, true: Ints) -> float:

@@ -66,6 +66,21 @@ def test_dialects_are_told_by_content(tmp_path: Path, name: str, dialect: dict[s
     assert not account.dropped
 
 
+@pytest.mark.parametrize("mark", [",", ";"])
+def test_a_first_line_that_names_the_separator_is_no_row(
+    tmp_path: Path, mark: str, said: pytest.LogCaptureFixture
+) -> None:
+    content = f"sep={mark}\r\n".encode() + as_csv(ROWS, delimiter=mark)
+    part = found(tmp_path / "a.csv", content)
+    assert part.cells == f'{mark}"'
+    assert read(part)[0] == [Document(f"a.csv@{row[0]}", row[1]) for row in ROWS]
+    assert f"separator of {tmp_path / 'a.csv'}: {mark!r}" in said.text
+    edges = edges_of(part, len(content), 20)
+    slices = [replace(part, begin=begin or 0, end=end) for begin, end in itertools.pairwise(edges)]
+    assert len(slices) > 2
+    assert [each for one in slices for each in read(one)[0]] == read(part)[0]
+
+
 @pytest.mark.parametrize("text", ['A lone " is text', '"Begun, and', '"Yes."', 'say ""x""', '""'])
 def test_quotes_between_tabs_are_text(tmp_path: Path, text: str) -> None:
     part = found(tmp_path / "a.tsv", f"text\tlabel\n{text}\t1\nplain\t0\n".encode())

@@ -283,3 +283,12 @@ def test_classes_are_weighed_and_drawn_by_their_rows():
     assert sorted(task.order(those, 0, 1).tolist())[:2] == [0, 0]
     plain = task_of("a", "b")
     assert (plain.rarity.is_plain, plain.sampling) == (True, "natural")
+
+
+@pytest.mark.parametrize(("sampling", "drawn"), [("balanced", "b 2, c 0, a 2"), ("sqrt", "b 3, c 0, a 1")])
+def test_a_class_that_no_training_row_has_is_neither_weighed_nor_drawn(sampling, drawn):
+    task = task_of("a", "b", "b", "b", labels="b,c,a", class_weights="balanced", sampling=sampling)
+    assert any("class weights: b 0.667, c 1, a 2" in line for line in task.description())
+    assert any(f"rows of an epoch by label: {drawn}" in line for line in task.description())
+    those = of_dev(task, records("a", "b", "b", "b"), "train")
+    assert len(task.order(those, 0, 1)) == 4

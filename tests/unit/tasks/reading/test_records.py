@@ -284,6 +284,16 @@ def test_the_separator_of_csv_is_found(tmp_path, mark, caplog):
     assert f"separator of {path}: {mark!r}" in caplog.text
 
 
+@pytest.mark.parametrize(("name", "mark"), [("rows.csv", ","), ("rows.csv", ";"), ("rows.tsv", ";"), ("rows.csv", "^")])
+def test_a_first_line_that_names_the_separator_is_taken_at_its_word(tmp_path, name, mark, caplog):
+    path = write(tmp_path / name, f"\ufeffsep={mark}\r\ntext{mark}label\r\none{mark}a\r\ntwo\r\n")
+    with caplog.at_level("INFO", "bertsmith"):
+        assert failing(path).where == f"{path}:4"
+    assert f"separator of {path}: {mark!r} (its first line names it, and is not a row)" in caplog.text
+    path = write(tmp_path / f"one-{name}", f"sep={mark}\ntext\n1. two|three\tfour\n")
+    assert [row for _, row in read_rows(path, Columns())] == [{"text": "1. two|three\tfour"}]
+
+
 def test_a_comma_separates_where_semicolons_are_text(tmp_path):
     path = write(tmp_path / "rows.csv", "text,label\nfirst; second,a\nthird; fourth; fifth,b\n")
     assert parts(read_records(path)) == [("first; second", None, "a"), ("third; fourth; fifth", None, "b")]

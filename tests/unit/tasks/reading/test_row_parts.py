@@ -62,7 +62,7 @@ def test_a_label_that_stays_in_train_is_named(said):
 
 def test_numbers_that_dev_lacks_are_named_as_numbers(said):
     held_out([{"text": f"text {number}", "label": number / 4} for number in range(12)], Regress, share=0.1)
-    assert "dev: 1 of 12 rows of train (10%, of each fifth of the numbers, 12 different texts; seed 7)" in said.text
+    assert "dev: 1 of 12 rows of train (8.33%, of each fifth of the numbers, 12 different texts; seed 7)" in said.text
     assert "dev has no row with numbers from 0 to 0.5 (3 in train), 2.25 to 2.75 (3 in train), 0.75 to" in said.text
     assert "label" not in said.text
 

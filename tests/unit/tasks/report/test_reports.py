@@ -271,9 +271,9 @@ def test_of_many_classes_those_with_the_most_mistakes_are_drawn():
 
 
 def test_long_names_lose_their_middle():
-    assert plots._short("a\tb\nc") == "a b c"
-    assert plots._short("x" * 10 + "y" * 10 + "z" * 10, 11) == "xxxxx…zzzzz"
-    assert len(plots._short("w" * 99, 26)) == 26
+    assert plots.short_name("a\tb\nc") == "a b c"
+    assert plots.short_name("x" * 10 + "y" * 10 + "z" * 10, 11) == "xxxxx…zzzzz"
+    assert len(plots.short_name("w" * 99, 26)) == 26
 
 
 def test_missing_glyphs_are_reported_and_formulas_are_not_set(tmp_path, caplog):

@@ -128,6 +128,12 @@ def test_equal_scores_keep_temperature_one():
     assert fitted_temperature(np.zeros((5, 3)), np.zeros(5, np.int64)) == 1
 
 
+def test_a_model_that_is_sure_of_every_row_has_no_loss_below_zero():
+    logits = np.array([[800.0, 0.0], [0.0, 800.0]])
+    sure = reliability(logits, np.array([0, 1])), reliability_of_answers(np.ones(2), np.array([True, True]))
+    assert [f"{each.nll:.3f}" for each in sure] == ["0.000", "0.000"]
+
+
 def test_calibration_error_by_hand():
     # Confidences 0.6, 0.6 and 0.9 with right, wrong, right: bins (0.5, 0.6] and (0.8, 0.9] of ten.
     logits = np.log([[0.6, 0.4], [0.6, 0.4], [0.1, 0.9]])
