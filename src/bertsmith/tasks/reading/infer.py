@@ -14,7 +14,7 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.reading.labels import class_name, place_of_letter
-from bertsmith.tasks.reading.records import NUMBERED_CHOICES, Columns, columns_of
+from bertsmith.tasks.reading.records import NUMBERED_CHOICES, Columns, columns_of, unpacked
 from bertsmith.tasks.reading.shapes import LISTS
 from bertsmith.tasks.reading.table import Table
 from bertsmith.tasks.reading.texts import LABELS, TEXTS, Found, kind_of_labels, text_and_label, the_text, two_texts
@@ -120,6 +120,7 @@ def _are_of_one_length(table: Table, words: str, tags: str) -> bool:
     """In most rows; all are tagged words where the user named both columns."""
 
     def length(value: Any) -> int:
+        value = unpacked(value, str, int)
         value = value.split() if isinstance(value, str) else value
         return len(value) if isinstance(value, Sequence) else -1
 
@@ -175,6 +176,7 @@ def _are_answers(table: Table, answers: str, context: str) -> bool:
 
 def _answer_texts(value: Any) -> list[str]:
     """Of one text, a list of them, SQuAD's objects, or an object of lists."""
+    value = unpacked(value, str, dict)
     value = value.get("text") if isinstance(value, Mapping) else value
     if isinstance(value, str):
         return [value] if value else []

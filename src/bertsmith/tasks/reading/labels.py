@@ -13,6 +13,7 @@ from bertsmith.base.log import warn
 
 MOST_CLASSES = 100
 YES_OR_NO = {"1": True, "0": False, "true": True, "false": False}
+_CELLS = YES_OR_NO | {"yes": True, "no": False, "": False}
 # Of ASCII digits and without leading zeros: 007 and 7 may be two classes.
 _WHOLE = re.compile(r"[+]?(?P<number>-?(0|[1-9][0-9]*))(\.0*)?")
 _LETTER = re.compile("[A-Z]")
@@ -56,6 +57,15 @@ def marked_labels(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
     if wrong := next((each for each, value in held.items() if value not in YES_OR_NO), None):
         raise ValueError(f"column '{wrong}' holds '{held[wrong]}'; a column that stands for a label has 1 or 0")
     return [each for each, value in held.items() if YES_OR_NO[value]]
+
+
+def is_yes(value: Any, column: str) -> bool:
+    """What a cell says that is true or false, as JSON and tables write it; of an empty one False. ValueError for any
+    other."""
+    held = "" if value is None else class_name(str(value).strip().lower())
+    if held not in _CELLS:
+        raise ValueError(f"column '{column}' holds {value!r}; give true or false")
+    return _CELLS[held]
 
 
 def class_name(label: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -219,6 +220,18 @@ def row_of(row: Row | str, text: str) -> Row:
     if not isinstance(row, Mapping):
         raise ValueError(f"this row is of type {type(row).__name__}; give a text, or a mapping with its columns")
     return row
+
+
+def unpacked(cell: Any, *kinds: type) -> Any:
+    """The list that stands as JSON in a cell of a table, as `predict` writes it, where its parts are of these kinds; an
+    object where objects are among them. Any other cell is given as it is: a text may begin like JSON."""
+    if not isinstance(cell, str) or not cell.startswith(("[", "{")):
+        return cell
+    try:
+        value = json.loads(cell)
+    except (ValueError, RecursionError):
+        return cell
+    return value if all(isinstance(each, kinds) for each in (value if isinstance(value, list) else [value])) else cell
 
 
 def label_of(row: Row, column: str) -> str:
