@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.rows.json_lines import RepeatedKey, each_once
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,15 @@ class Paragraph:
     raw: Any = None
 
 
-def parse_json(raw: bytes, name: str) -> Any:
-    """A whole file of JSON in UTF-8. Raises BertsmithError that names line and byte where it is broken."""
+def parse_json(raw: bytes, name: str, strict: bool = False) -> Any:
+    """A whole file of JSON in UTF-8. Raises BertsmithError that names line and byte where it is broken. strict: also
+    where an object has a key twice; without it, the last value counts."""
     try:
         text = raw.decode("utf-8-sig")
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=each_once if strict else None)
+    except RepeatedKey as error:
+        what = f"an object of this file has the key '{error}' twice"
+        raise BertsmithError(what, name, "give each key once") from error
     except UnicodeDecodeError as error:
         line, byte, what = raw.count(b"\n", 0, error.start) + 1, error.start, f"not UTF-8 ({error.reason})"
     except json.JSONDecodeError as error:

@@ -179,7 +179,7 @@ class _File:
 def _parse(lines: Iterable[tuple[int, bytes]], file: _File, report: Report) -> Iterator[tuple[str, Row]]:
     lines = split_at_returns(lines)
     if file.kind == "jsonl":
-        return ((where, cells) for where, cells, _ in _sound(json_rows(lines, each_once=True), file.name, report))
+        return ((where, cells) for where, cells, _ in _sound(json_rows(lines, strict=True), file.name, report))
     cells = _separator(file.head, file.kind, file.name) + (QUOTE if file.quoted else "")
     rows = table_rows(lines, cells, strict=file.quoted)
     return _named(_sound(rows, file.name, report, first_must_be=True), file, report)
