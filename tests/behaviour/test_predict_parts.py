@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import multiprocessing
 import os
 import random
@@ -26,8 +25,7 @@ from bertsmith.inference.embed_file import embed_file
 from bertsmith.inference.parts.folder import PartsFolder
 from bertsmith.inference.parts.part import Answered
 from bertsmith.inference.parts.run import RowOptions
-from bertsmith.inference.parts.workers import _Log, _serve
-from bertsmith.inference.predict_file import PredictWork, predict_file
+from bertsmith.inference.predict_file import predict_file
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.reading.records import Columns
 from made_kills import drawing
@@ -382,21 +380,6 @@ def _killer(out: Path, done: list[int]) -> None:
                 done.append(child.pid)
                 return
         time.sleep(0.05)
-
-
-@pytest.mark.parametrize("fails", [True, False])
-def test_a_worker_that_nobody_hears_any_more_ends_without_a_word(fails, model, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertsmith.inference.parts.workers.start_worker", lambda: None)
-    work = PredictWork(Predictor(model, **CPU), False)
-    ours, theirs = multiprocessing.Pipe()
-    ours.close()  # as where another worker has died
-
-    def load(device: str) -> PredictWork:
-        if fails:
-            raise BertsmithError("this model cannot be loaded")
-        return work
-
-    _serve(theirs, load, "cpu", PartsFolder(tmp_path / "out.jsonl"), "stop", _Log(0, logging.INFO))
 
 
 def test_a_worker_that_dies_is_named(model, tmp_path):
