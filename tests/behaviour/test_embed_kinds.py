@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,23 +110,25 @@ def test_a_parquet_file_has_the_columns_of_the_rows_and_a_list_of_fixed_size(mod
 def test_columns_of_a_parquet_file_have_one_type_over_all_parts(model, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
 
-    def embedded(*values: object) -> None:
+    def embedded(*values: object, **options: Any) -> None:
         rows = [{"text": "word1", "x": value} for value in values]
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        embed_file(model, tmp_path / "rows.jsonl", tmp_path / "out.parquet", rows=RowOptions(part_rows=1), **CPU)
+        embed_file(model, tmp_path / "rows.jsonl", tmp_path / "out.parquet", rows=RowOptions(**options), **CPU)
 
     rows = [{"text": "word1"}, {"text": "word2", "late": 1}, {"text": "word3", "late": "\ud800"}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = RowOptions(on_error="skip")
     assert embed_file(model, tmp_path / "rows.jsonl", tmp_path / "out.parquet", rows=options, **CPU).skipped == 1
     assert parquet.read_table(tmp_path / "out.parquet")["late"].to_pylist() == [None, 1]
-    embedded(None, 1, 2.5)
+    embedded(None, 1, 2.5, part_rows=1)
     assert parquet.read_table(tmp_path / "out.parquet")["x"].to_pylist() == [None, 1.0, 2.5]
-    for values in ((1, "one"), (2**53 + 1, 0.5)):
+    for values in ((1, "one"), (2**53 + 1, 0.5), (1, 2**63), (1, [2**70]), ({},), ([{"a": {}}],)):
         with pytest.raises(BertsmithError, match="no one type"):
-            embedded(*values)
-        for path in (tmp_path / "out.parquet.parts").iterdir():
+            embedded(*values, part_rows=1)
+        for path in (tmp_path / "out.parquet.parts").glob("*"):
             path.unlink()
+    with pytest.raises(BertsmithError, match="no one type"):  # no row alone is at fault, to be left out
+        embedded(1, "one", on_error="skip")
 
 
 @pytest.mark.parametrize(

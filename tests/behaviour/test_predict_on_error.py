@@ -125,6 +125,13 @@ def test_a_table_has_its_header_once_although_its_first_rows_are_left_out(model,
     assert (done.rows, done.skipped) == (8, 4)
 
 
+def test_the_name_of_a_column_that_cannot_be_written_is_an_error_of_its_row(model, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"text": GOOD[0], "\ud800": 1}) + "\n")
+    with pytest.raises(BertsmithError, match="half of a surrogate pair") as caught:
+        predict_file(model, tmp_path / "rows.jsonl", tmp_path / "out.csv", **CPU)
+    assert caught.value.where == f"{tmp_path / 'rows.jsonl'}:1"
+
+
 def test_vectors_leave_bad_rows_out_too(model, tmp_path):
     rows = [{"text": "word1"}, {"text": ""}, {"text": 5}, {"text": "word2"}, {"embedding": 1, "text": "word3"}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -235,6 +242,12 @@ def test_flags_that_do_not_belong_together_are_refused(model, tmp_path, monkeypa
     assert main(["predict", str(model), "rows.jsonl", *flags]) == 2
     assert what in capsys.readouterr().err
     assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_standard_output_that_is_closed_is_refused_at_the_start(model, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(BertsmithError, match="standard output is closed"):
+        predict_file(tmp_path / "no model is loaded", tmp_path / "rows.jsonl", "-")
 
 
 def test_standard_output_is_utf8_whatever_the_locale(model, tmp_path, monkeypatch):

@@ -226,12 +226,56 @@ def test_a_head_that_is_too_long_is_answered_with_431(served: Served) -> None:
     assert found.startswith(b"HTTP/1.1 431 ")
     assert json.loads(found.partition(b"\r\n\r\n")[2])["error_type"] == "Validation"
     assert [each for each in served.requests() if each["status"] == 431 and each["route"] == "none"]
+    long_path = b"GET /" + HEAD_BYTES * b"x" + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    assert answer_to(served, long_path).startswith(b"HTTP/1.1 431 ")  # also where it comes at once
 
 
 def test_small_chunks_do_not_count_as_a_long_head(served: Served) -> None:
     body = json.dumps({"inputs": "lovely word1" + 40_000 * " "}).encode()
     found = answer_to(served, CHUNKED + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n")
     assert found.startswith(b"HTTP/1.1 200 ")
+
+
+ASKED = json.dumps(ONE).encode()
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+CHUNKS = b"".join(b"1\r\n%c\r\n" % byte for byte in ASKED) + b"0\r\nX-Trailer: 1\r\n\r\n"
+
+
+@pytest.mark.parametrize("packet", [1, 300, 1 << 20])
+@pytest.mark.parametrize(
+    ("head", "body", "status"),
+    [
+        (JSON + UPGRADE + b"Content-Length: %d\r\n" % len(ASKED), ASKED, 200),
+        (JSON + UPGRADE + b"Transfer-Encoding: chunked\r\n", CHUNKS, 200),
+        (JSON + UPGRADE + b"Content-Length: 0\r\n", b"", 422),
+        (JSON + UPGRADE.replace(b"h2c", b"websocket"), b"", 422),
+        (b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + UPGRADE, b"", 200),
+    ],
+    ids=["length", "chunked", "empty", "websocket", "GET"],
+)
+def test_an_upgrade_is_ignored(served: Served, head: bytes, body: bytes, status: int, packet: int) -> None:
+    closing_one = head.replace(b"Connection: Upgrade", b"Connection: Upgrade, close")
+    sent = 3 * (head + b"\r\n" + body) + WHOLE + closing_one + b"\r\n" + body
+    found = b""
+    with closing(connected(served)) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for begin in range(0, len(sent), packet):
+            client.sendall(sent[begin : begin + packet])
+        while part := client.recv(65536):
+            found += part
+    statuses = [int(each[:3]) for each in found.split(b"HTTP/1.1 ")[1:]]
+    assert statuses == [status, status, status, 200, status]
+
+
+def test_many_upgrades_in_one_packet(served: Served) -> None:
+    count = 2000
+    sent = count * (b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + UPGRADE + b"\r\n")
+    last = WHOLE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    assert answer_to(served, sent + last).count(b"HTTP/1.1 200 ") == count + 1
+
+
+def test_connect_is_no_upgrade(served: Served) -> None:
+    assert answer_to(served, b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n")[:13] == b"HTTP/1.1 400 "
 
 
 def test_what_is_no_http_is_answered_in_json(served: Served) -> None:

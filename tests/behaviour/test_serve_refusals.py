@@ -129,6 +129,10 @@ def served(served_models: dict[str, Path]) -> Iterator[Served]:
             422,
             "objects nested too deeply; send it with fewer",
         ),
+        ("/models/labels/predict", b'{"inputs": "a", "inputs": "b"}', 422, "has the key 'inputs' twice; give each"),
+        ("/models/labels/answers", b'{"rows": [{"text": "a", "text": "b"}]}', 422, "the key 'text' twice"),
+        ("/models/labels", b'{"inputs": "a", "inputs": "b"}', 422, "the key 'inputs' twice"),
+        ("/v1/embeddings", b'{"input": "a", "model": "x", "\\ud800": 1, "\\ud800": 2}', 422, "the key '\\ud800' twice"),
         ("/models/labels/predict", b'{"inputs": %s}' % (b"1" * 5000), 422, "a number with too many digits"),
         (
             "/models/labels/predict?nosuch=1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import traceback
 
@@ -12,6 +13,7 @@ from bertsmith.base.stopping import StoppedAfterSaving, stop_requested
 _BUG = "this is a bug in Bertsmith, not in your input: please report it with the lines above"
 _COMPILER = ("torch._inductor", "torch._dynamo")
 _DAMAGED_LIBRARY = re.compile(r"(/\S+\.so): (file too short|invalid ELF header)")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LESS_AT_ONCE = (
     "compute less at once: smaller batches, shorter texts or a smaller model; pretrain can find the micro-batches that "
     "fit (micro_batch_tokens: auto)"
@@ -38,6 +40,11 @@ def tell(error: BaseException, debug: bool = False) -> tuple[int, str]:
     if isinstance(error, PermissionError) and error.filename is not None:
         fix = "fix its permissions, or name what you may read and write"
         error = BertsmithError(f"this cannot be read or written ({error.strerror})", error.filename, fix)
+    if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:  # a file is named elsewhere
+        where = "standard output, or shared memory: the system does not say"
+        error = BertsmithError(
+            f"could not write: {error.strerror}", where, "free some space, or write to another place"
+        )
     if isinstance(error, BertsmithError):
         return error.status, f"{trace}{error}" if debug else str(error)
     return errors.EXIT_OUR_BUG, f"{trace}{_BUG}"

@@ -27,11 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     log.configure(quiet="--quiet" in everywhere, debug="--debug" in everywhere)
     try:
         status = _run([token for token in args if token not in EVERYWHERE], everywhere) or errors.EXIT_DONE
-        if sys.stdout is not None:
-            sys.stdout.flush()  # at Python's own end a reader that has gone would be an error
+        _flush()
         return status
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
-        sys.stdout = None
         return errors.EXIT_DONE
     except (Exception, KeyboardInterrupt) as error:
         status, text = tell(error, debug="--debug" in everywhere)
@@ -39,6 +37,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         number = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
         print(text if number == "0" else f"rank {number}: {text}", file=sys.stderr)
         return status
+    finally:
+        try:
+            _flush()
+        except OSError:
+            sys.stdout = None  # Python would fail on it once more at its own end
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
 
 
 def _run(args: list[str], everywhere: tuple[str, ...]) -> int | None:

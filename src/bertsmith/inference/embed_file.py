@@ -135,7 +135,7 @@ class EmbedWork(PartWork):
         if self._kind == ".npy":
             return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
         whole = [row for _, row in rows if not isinstance(row, str)]
-        return table_of(whole, {EMBEDDING: vectors, TRUNCATED: lost}, rows[0][0])
+        return table_of(whole, {EMBEDDING: vectors, TRUNCATED: lost}, f"{rows[0][0]} and rows after it")
 
     def _features(self, place: int, sequences: Sequences, number: int, vectors: Vectors) -> str:
         """A line as extract_features.py writes it, and what was cut. place: of the row in the file. number: of the

@@ -14,7 +14,7 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import StrPath
 from bertsmith.base.log import say
 from bertsmith.inference.parts.folder import joined_lines
-from bertsmith.inference.parts.part import Account, Named, Part, PartWork, is_finite, json_text, lines
+from bertsmith.inference.parts.part import Account, Named, Part, PartWork, check_line, is_finite, json_text, lines
 from bertsmith.inference.parts.run import Job, RowOptions, answer_rows
 from bertsmith.inference.parts.workers import Given, Load
 from bertsmith.inference.predictor import TRUNCATED, Prediction, Predictor, load_predictor
@@ -122,6 +122,7 @@ class _Csv:
         header = _csv_line([*self._names, *cells])
         if set(row) != set(self._names) or (self._account.header and header != self._account.header):
             raise BertsmithError("this row has other columns than the first one", where, "write to a .jsonl file")
+        check_line(where, header)
         self._account.header = header
         return _csv_line([*(_cell(where, row[name]) for name in self._names), *cells.values()])
 

@@ -14,16 +14,22 @@ NO_OBJECT = "rows that are not a JSON object"
 REPEATED = "rows that have a key twice"
 
 
-def json_rows(lines: Iterable[tuple[int, bytes]], each_once: bool = False) -> Iterator[Row[dict[str, Any]]]:
-    """The rows of lines with the byte that each begins at. Bytes that are not UTF-8 are read as U+FFFD. each_once: a
-    row that has a key twice is at fault; without it, the last value counts."""
-    outermost: list[tuple[str, Any]] = []
+class RepeatedKey(ValueError):
+    """An object of JSON has a key twice. Its text is the key."""
 
-    def noted(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        outermost[:] = pairs  # of the row in the end, as the objects within it come before it
-        return dict(pairs)
 
-    hook = noted if each_once else None
+def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, as `object_pairs_hook` of `json.loads`. Raises RepeatedKey."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise RepeatedKey(Counter(key for key, _ in pairs).most_common(1)[0][0])
+    return found
+
+
+def json_rows(lines: Iterable[tuple[int, bytes]], strict: bool = False) -> Iterator[Row[dict[str, Any]]]:
+    """The rows of lines with the byte that each begins at. Bytes that are not UTF-8 are read as U+FFFD. strict: a row
+    that has a key twice in an object is at fault; without it, the last value counts."""
+    hook = each_once if strict else None
     for number, (begin, raw) in enumerate(lines, start=1):
         if not raw.strip():
             continue
@@ -34,12 +40,11 @@ def json_rows(lines: Iterable[tuple[int, bytes]], each_once: bool = False) -> It
         cells, fault, detail = None, "", ""
         try:
             cells = json.loads(text, object_pairs_hook=hook)
+        except RepeatedKey as error:
+            fault, detail = REPEATED, f"'{error}'"
         except (ValueError, RecursionError) as error:  # not JSON, a number of thousands of digits, or nested too deeply
             fault, detail = NOT_JSON, getattr(error, "msg", str(error))
         else:
             if not isinstance(cells, dict):
                 cells, fault = None, NO_OBJECT
-            elif each_once and len(cells) < len(outermost):
-                twice, _ = Counter(key for key, _ in outermost).most_common(1)[0]
-                cells, fault, detail = None, REPEATED, f"'{twice}'"
         yield Row(begin, number, raw, len(raw), cells, fault, detail, is_utf8)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertsmith.base.errors import BertsmithError
+from bertsmith.rows.json_lines import RepeatedKey, each_once
 
-# How `is_impossible` is written by tools that write texts.
-_AS_TEXT = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
+# How tools that write texts write what is true or false.
+_TRUTHS = {"true": True, "1": True, "1.0": True, "yes": True, "false": False, "0": False, "0.0": False, "no": False}
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,15 @@ class Paragraph:
     raw: Any = None
 
 
-def parse_json(raw: bytes, name: str) -> Any:
-    """A whole file of JSON in UTF-8. Raises BertsmithError that names line and byte where it is broken."""
+def parse_json(raw: bytes, name: str, strict: bool = False) -> Any:
+    """A whole file of JSON in UTF-8. Raises BertsmithError that names line and byte where it is broken. strict: also
+    where an object has a key twice; without it, the last value counts."""
     try:
         text = raw.decode("utf-8-sig")
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=each_once if strict else None)
+    except RepeatedKey as error:
+        what = f"an object of this file has the key '{error}' twice"
+        raise BertsmithError(what, name, "give each key once") from error
     except UnicodeDecodeError as error:
         line, byte, what = raw.count(b"\n", 0, error.start) + 1, error.start, f"not UTF-8 ({error.reason})"
     except json.JSONDecodeError as error:
@@ -75,18 +80,24 @@ def paragraphs(value: Any) -> Iterator[Paragraph]:
                 yield Paragraph(where, fault=f"a paragraph that is not as in SQuAD ({error})", raw=each)
 
 
+def is_true(value: Any, name: str) -> bool | None:
+    """What a value says that is true or false, as JSON and tables write it; None of an empty one. ValueError for any
+    other."""
+    held = "" if value is None else str(value).strip().lower()
+    if held and held not in _TRUTHS:
+        raise ValueError(f"'{name}' holds {value!r}; give true or false")
+    return _TRUTHS.get(held)
+
+
 def _question(value: Any) -> Question:
     # Of SQuAD 2.0, `plausible_answers` are those that a question without an answer only seems to have.
-    listed, said = value.get("answers"), value.get("is_impossible")
-    said = _AS_TEXT.get(said.strip().lower(), said) if isinstance(said, str) else said
-    if said not in (None, True, False):
-        raise ValueError(f"'is_impossible' is {said!r}, neither true nor false")
+    listed, said = value.get("answers"), is_true(value.get("is_impossible"), "is_impossible")
     if listed is None and said:
         listed = ()
     answers = None
     if listed is not None:
         answers = tuple((_text(answer, "text"), int(answer["answer_start"])) for answer in listed)
-    impossible = answers == () if said is None else bool(said)
+    impossible = answers == () if said is None else said
     return Question(str(value.get("id", "")), _text(value, "question"), answers, impossible)
 
 

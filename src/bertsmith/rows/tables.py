@@ -121,9 +121,11 @@ def _reader(lines: Iterator[str], cells: str, strict: bool = False) -> Any:
     return csv.reader(lines, delimiter=cells, quoting=csv.QUOTE_NONE)
 
 
-def table_rows(lines: Iterable[tuple[int, bytes]], cells: str, strict: bool = False) -> Iterator[Row[list[str]]]:
-    """The rows of lines with the byte that each begins at; empty ones are not given, nor a line as `named_separator`
-    reads at the beginning of the file.
+def table_rows(
+    lines: Iterable[tuple[int, bytes]], cells: str, strict: bool = False, blank: bool = False
+) -> Iterator[Row[list[str]]]:
+    """The rows of lines with the byte that each begins at, but for a line as `named_separator` reads at the beginning
+    of the file. blank: a blank line before a row is one without cells; others are not given.
 
     cells: what separates the cells, followed by what quotes them where they may be quoted. strict: text behind a
     closing quote is a fault. A quote that is never closed costs its line alone. Bytes that are not UTF-8 stand in the
@@ -131,6 +133,7 @@ def table_rows(lines: Iterable[tuple[int, bytes]], cells: str, strict: bool = Fa
     """
     feed = _Feed(lines, cells)
     reader = _reader(feed, cells, strict)
+    held: list[Row[list[str]]] = []
     while True:
         feed.next_row()
         fault, row = "", None
@@ -145,7 +148,11 @@ def table_rows(lines: Iterable[tuple[int, bytes]], cells: str, strict: bool = Fa
         line, size_bytes = feed.line, feed.size_bytes
         if feed.unfinished:
             fault, size_bytes = OPEN_QUOTE, feed.back_to_second_line()
-        if fault or row:
+        if blank and not fault and not row:
+            held.append(Row(feed.begin, line, bytes(feed.row), size_bytes, []))
+        elif fault or row:
+            yield from held
+            held.clear()
             yield Row(feed.begin, line, bytes(feed.row), size_bytes, None if fault else row, fault, "", feed.is_utf8)
 
 

@@ -155,6 +155,15 @@ def test_a_reader_that_has_gone_is_no_error(args: str, unbuffered: str, tmp_path
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no disk that is always full")
+@pytest.mark.parametrize("args", ["--version", "predict --help"])
+def test_a_full_disk_behind_standard_output_is_one_message(args: str) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "bertsmith", *args.split()]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "could not write: No space left on device")
+
+
 def test_a_reader_gets_what_it_reads_before_it_goes() -> None:
     shell = f"{sys.executable} -m bertsmith pretrain --help | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)

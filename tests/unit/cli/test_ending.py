@@ -44,6 +44,12 @@ def test_what_the_compiler_lost_to_a_signal_is_no_bug(monkeypatch: pytest.Monkey
             1,
             "PermissionError: [Errno 1] Operation not permitted\nthis is",
         ),
+        (
+            OSError(28, "No space left on device"),
+            2,
+            "could not write: No space left on device\n  where: standard output",
+        ),
+        (OSError(28, "No space left on device", "a file"), 1, "OSError: [Errno 28] No space left on device: 'a file'"),
         (RuntimeError("another fault"), 1, "RuntimeError: another fault\nthis is a bug in Bertsmith"),
     ],
 )

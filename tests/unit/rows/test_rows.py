@@ -47,6 +47,9 @@ def test_rows_of_a_table_know_their_lines_past_quoted_line_breaks_and_faults() -
     assert "expected after" in rows[3].fault
     assert rows[5].fault == OPEN_QUOTE
     assert rows[5].size_bytes == len(b'"open\n')
+    content = b"\na,b\n\r\nc,d\n\n\n"
+    blank = list(table_rows(lines(content), ',"', blank=True))
+    assert places(content, blank) == [(1, []), (2, ["a", "b"]), (3, []), (4, ["c", "d"])], "none at the end"
     assert [row.cells for row in table_rows(lines(b'"behind"it,z\n'), ',"')] == [["behindit", "z"]], "not strict"
 
 
@@ -69,18 +72,18 @@ REPEATS = b'\n{"a": 1, "b": {"c": 1, "c": 1}}\n{"a": 1, "b": {"c": 1}, "a": 2}'
 
 def test_rows_of_json_lines() -> None:
     content = b'{"a": 1}\n\n[1]\n{"a"\n{"a": "\xe9"}\n' + b"[" * 100_000 + REPEATS
-    rows = list(json_rows(lines(content), each_once=True))
+    rows = list(json_rows(lines(content), strict=True))
     assert [(row.line, row.cells, row.fault, row.is_utf8) for row in rows] == [
         (1, {"a": 1}, "", True),
         (3, None, NO_OBJECT, True),
         (4, None, NOT_JSON, True),
         (5, {"a": "\ufffd"}, "", False),
         (6, None, NOT_JSON, True),
-        (7, {"a": 1, "b": {"c": 1}}, "", True),  # of what is within it
+        (7, None, REPEATED, True),
         (8, None, REPEATED, True),
     ]
     assert "Expecting" in rows[2].detail
-    assert rows[6].detail == "'a'"
+    assert [row.detail for row in rows[5:]] == ["'c'", "'a'"]
     assert list(json_rows(lines(REPEATS)))[1].cells == {"a": 2, "b": {"c": 1}}, "of a corpus the last one counts"
     assert [row.begin for row in rows[:5]] == [0, 10, 14, 19, 30]
 
@@ -132,6 +135,10 @@ def test_broken_json_is_named_by_line_and_byte(raw: bytes, place: str, what: str
     assert what in caught.value.what
     assert caught.value.where == place
     assert parse_json("\ufeff{}".encode(), "x.json") == json.loads("{}")
+    twice = b'[{"a": {"b": 1, "b": 2}}]'
+    assert parse_json(twice, "x.json") == [{"a": {"b": 2}}], "of a corpus the last one counts"
+    with pytest.raises(BertsmithError, match="the key 'b' twice"):
+        parse_json(twice, "x.json", strict=True)
 
 
 def test_carriage_returns_end_lines_where_the_reader_takes_them() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -52,6 +53,8 @@ class RowOptions:
         if str(out) == "-" and (self.resume or self.workers > 1 or self.gpus):
             what = "--resume, --workers and --gpus write parts beside a file, and there is none"
             raise BertsmithError(what, "standard output", "name a file with --out")
+        if str(out) == "-" and sys.stdout is None:
+            raise BertsmithError("standard output is closed", "standard output", "leave it open, or use --out FILE")
         if str(out) != "-":
             PartsFolder(Path(out)).check()
         if self.resume and is_pipe(source):

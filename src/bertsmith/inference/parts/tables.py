@@ -29,19 +29,19 @@ def joined_array(file: BinaryIO, parts: Sequence[Path], account: Account) -> Non
 
 def table_of(rows: Sequence[Mapping[str, Any]], added: Mapping[str, NDArray[Any]], where: str) -> bytes:
     """Rows with further columns, of numbers [N] or of vectors [N, H], as a parquet file. Raises BertsmithError for
-    columns that have no one type, and where pyarrow is missing."""
+    columns that have no one type, or hold what parquet has none for, and where pyarrow is missing."""
     arrow, parquet = parquet_library(".parquet")
+    out = io.BytesIO()
     try:
         names = dict.fromkeys(name for row in rows for name in row)
         table = arrow.table({name: [row.get(name) for row in rows] for name in names})
-    except arrow.ArrowException as error:
+        for name, values in added.items():
+            flat = arrow.array(np.ascontiguousarray(values).reshape(-1))
+            column = flat if values.ndim == 1 else arrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
+            table = table.append_column(name, column)
+        parquet.write_table(table, out)
+    except (arrow.ArrowException, OverflowError) as error:  # the latter for a whole number of more than 64 bits
         raise _mixed(error, where) from error
-    for name, values in added.items():
-        flat = arrow.array(np.ascontiguousarray(values).reshape(-1))
-        column = flat if values.ndim == 1 else arrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
-        table = table.append_column(name, column)
-    out = io.BytesIO()
-    parquet.write_table(table, out)
     return out.getvalue()
 
 
@@ -65,5 +65,5 @@ def joined_tables(file: BinaryIO, parts: Sequence[Path], account: Account) -> No
 
 
 def _mixed(error: Exception, where: str) -> BertsmithError:
-    what = f"a column of these rows has no one type ({str(error).splitlines()[0]})"
+    what = f"a column of these rows has no one type that parquet has ({str(error).splitlines()[0]})"
     return BertsmithError(what, where, "write to a .jsonl file, or give every column one type")

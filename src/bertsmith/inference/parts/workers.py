@@ -7,7 +7,7 @@ import multiprocessing
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -210,27 +210,26 @@ class _Log:
 
 
 def _serve(pipe: Connection, load: Load, device: str, folder: PartsFolder, on_error: OnError, logs: _Log) -> None:
-    """Loads the model, says how its rows are read, and answers parts until there are none."""
+    """Loads the model, says how its rows are read, and answers parts until there are none, or nobody reads them."""
     start_worker()
     logs.configure()
-    try:
-        work = load(device)
-        pipe.send((work.columns, work.reader, work.facts))
-    except Exception as error:
-        pipe.send(_told(error))
-        return
-    logs.only_warnings()
-    here = Here(work, folder, on_error)
-    while True:
+    with suppress(EOFError, BrokenPipeError):
         try:
-            part = pipe.recv()
-        except EOFError:
-            return
-        try:
-            ((_, account),) = here.run(iter([part]))
-            pipe.send(account)
+            work = load(device)
         except Exception as error:
             pipe.send(_told(error))
+            return
+        pipe.send((work.columns, work.reader, work.facts))
+        logs.only_warnings()
+        here = Here(work, folder, on_error)
+        while True:
+            part = pipe.recv()
+            try:
+                ((_, account),) = here.run(iter([part]))
+            except Exception as error:
+                pipe.send(_told(error))
+            else:
+                pipe.send(account)
 
 
 def _told(error: Exception) -> Exception:

@@ -16,6 +16,7 @@ from bertsmith.inference.server.routes.page import page_routes
 from bertsmith.inference.server.routes.schemas import LONGEST_NAME, NAMED, complaint
 from bertsmith.inference.server.routes.tei import tei_routes
 from bertsmith.inference.server.service import Service
+from bertsmith.rows.json_lines import RepeatedKey
 
 
 def make_app(service: Service) -> Guard:
@@ -70,6 +71,8 @@ _WORDS = {
 
 def _unparsed(cause: BaseException | None) -> str:
     """Why a body could not be parsed, where it is not for JSON's grammar."""
+    if isinstance(cause, RepeatedKey):
+        return f"an object of the body has the key '{str(cause)[:LONGEST_NAME]}' twice; give each key once"
     if isinstance(cause, RecursionError):
         return "the body has lists or objects nested too deeply; send it with fewer levels"
     if isinstance(cause, ValueError) and not isinstance(cause, UnicodeError):

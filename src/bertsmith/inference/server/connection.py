@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from bertsmith.base.log import warn
@@ -21,6 +22,39 @@ _A_BODY_BYTE = 8  # bytes that may come for it: a chunk of one byte has six
 _WARN_SECONDS = 60.0
 
 
+class _Parser(httptools.HttpRequestParser):
+    """httptools' parser, but for the header Upgrade, which a server may ignore (RFC 9110, section 7.8): it takes what
+    follows such a head for another protocol, a body too. Here the head is read again without that header."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._begin()
+
+    def _begin(self) -> None:
+        super().__init__(self._connection)
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+
+    def should_upgrade(self) -> bool:
+        """Whether the head is read again. CONNECT, which httptools calls an upgrade too, is left to the routes."""
+        return super().should_upgrade() and self.get_method() != b"CONNECT"
+
+    def feed_data(self, data: Any) -> None:
+        rest = memoryview(data)
+        while True:
+            try:
+                super().feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                if not self.should_upgrade():
+                    raise
+                start = b"%s %s HTTP/%s" % (self.get_method(), self._connection.url, self.get_http_version().encode())
+                kept = (b"%s: %s" % each for each in self._connection.headers if each[0] != b"upgrade")
+                head = b"\r\n".join((start, *kept, b"", b""))
+                rest = rest[upgrade.args[0] :]
+                self._begin()  # the one that has read "Connection: close" takes no more
+                super().feed_data(head)
+
+
 class Connection(HttpToolsProtocol):
     """It is cut where the head of a request or the rest of a body that was refused takes longer than
     `limits.body_seconds`, where no more of an answer is read for so long, and where others need its place while it
@@ -32,10 +66,15 @@ class Connection(HttpToolsProtocol):
     service: ClassVar[Service]
     waiting: ClassVar[dict[Connection, None]]
     warned: ClassVar[float]
+    url = b""
     _unfinished = False  # whether a request has come in part
     _beside = 0  # bytes of it that are not of its body
     _timer: asyncio.TimerHandle | None = None  # of a head or a body
     _reader_timer: asyncio.TimerHandle | None = None  # a next request on the connection does not end it
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        super().__init__(*values, **named)
+        self.parser = _Parser(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -56,9 +95,12 @@ class Connection(HttpToolsProtocol):
         super().data_received(data)
         self._beside = max(0, self._beside)  # a body gives no credit for what comes after it
         if self._unfinished and self._beside > HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(Refusal(431, f"this request has more than {HEAD_BYTES:,} bytes beside its body"))
+            self._refuse(_too_long())
 
     def send_400_response(self, msg: str) -> None:
+        if max(self._beside, len(self.url)) >= HEAD_BYTES:  # a path of so many is not parsed
+            self._refuse(_too_long())
+            return
         what = "this cannot be read as HTTP; in a path, for one, what is not ASCII must be percent-encoded"
         self._refuse(Refusal(400, what))
 
@@ -75,6 +117,8 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._stop()
         super().on_headers_complete()
 
@@ -83,6 +127,8 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         self._unfinished = False
         self._stop()
@@ -158,6 +204,10 @@ class Connection(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _too_long() -> Refusal:
+    return Refusal(431, f"this request has more than {HEAD_BYTES:,} bytes beside its body")
 
 
 def connections(service: Service) -> type[Connection]:

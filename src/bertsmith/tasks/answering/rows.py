@@ -9,11 +9,12 @@ from typing import Any
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import say, warn
+from bertsmith.rows.squad import is_true
 from bertsmith.tasks.answering.gold import Gold, fault_of, located
 from bertsmith.tasks.answering.passages import Words
 from bertsmith.tasks.answering.windows import Windows
 from bertsmith.tasks.reading.bad_rows import SHOWN, Report, listed, pass_over
-from bertsmith.tasks.reading.cells import value_of
+from bertsmith.tasks.reading.cells import listed_in
 from bertsmith.tasks.reading.records import Columns, Record, Row, id_of, text_of
 
 IMPOSSIBLE, START = "is_impossible", "answer_start"
@@ -23,26 +24,25 @@ def question_of(row: Row | str, columns: Columns, labelled: bool, where: str) ->
     """A row as a record; its label is a tuple of `Gold`, empty where the context does not answer the question.
 
     Answers are SQuAD's objects {"text", "answer_start"}, texts, the object of lists that other libraries write
-    ({"text": [...], "answer_start": [...]}), JSON of these, or one text with the column `answer_start`; a start that is
-    missing or below 0 is not known. ValueError says what is wrong with a row.
+    ({"text": [...], "answer_start": [...]}), any of these as JSON in the cell of a table, or one text with the column
+    `answer_start`; a start that is missing or below 0 is not known. ValueError says what is wrong with a row.
     """
     if not isinstance(row, Mapping):
         raise ValueError("this row is no mapping; give one with the columns of the question and of its context")
     question, context = text_of(row, columns.question), text_of(row, columns.context)
     golds = None
     if labelled:
-        golds = tuple(_gold(text, start) for text, start in _answers(row, columns.answers))
-        if golds and row.get(IMPOSSIBLE):
+        impossible = bool(is_true(row.get(IMPOSSIBLE), IMPOSSIBLE))
+        golds = tuple(_gold(text, start) for text, start in _answers(row, columns.answers, impossible))
+        if golds and impossible:
             raise ValueError(f"column '{IMPOSSIBLE}' is true, and column '{columns.answers}' has an answer")
     return Record(question, context, golds, where, id_of(row, columns))
 
 
-def _answers(row: Row, column: str) -> list[tuple[Any, Any]]:
+def _answers(row: Row, column: str, impossible: bool) -> list[tuple[Any, Any]]:
     """(text, start) of each answer as the row has them."""
-    value = value_of(row, column)
-    if isinstance(value, list) and not all(isinstance(each, str | Mapping) for each in value):
-        value = row[column]  # an answer such as [0, 1]
-    if value is None and not row.get(IMPOSSIBLE):
+    value = listed_in(row.get(column), column, str, dict)
+    if value is None and not impossible:
         raise ValueError(f"no answers in column '{column}'; a question without an answer has an empty list")
     if value is None or value == "":
         return []

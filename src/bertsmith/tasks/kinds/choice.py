@@ -27,7 +27,7 @@ from bertsmith.model.distillation.losses import soft_sum
 from bertsmith.model.losses import LossSum, cross_entropy_sum
 from bertsmith.tasks.kinds.pooled import Classifier, truths_of
 from bertsmith.tasks.reading.bad_rows import BadRow
-from bertsmith.tasks.reading.cells import value_of
+from bertsmith.tasks.reading.cells import listed_in
 from bertsmith.tasks.reading.labels import class_name, place_of_letter
 from bertsmith.tasks.reading.pairs import are_pairs, check_pairs
 from bertsmith.tasks.reading.records import (
@@ -233,7 +233,7 @@ def _choices(row: Row, columns: Columns) -> tuple[tuple[str, ...], bool]:
     """(The choices of a row, whether cells behind them are empty). ValueError where there are not two at least."""
     names = columns.choices.split(",")
     if len(names) == 1 and names[0] in row:
-        listed = value_of(row, names[0])
+        listed = listed_in(row[names[0]], names[0])
         if isinstance(listed, str) or not isinstance(listed, Sequence):
             what = f"column '{names[0]}' holds no list of choices"
             raise ValueError(f"{what}; write one as JSON, or name a column for each choice")

@@ -32,7 +32,7 @@ from bertsmith.tasks.kinds.pooled import (
     truths_of,
 )
 from bertsmith.tasks.losses import PLAIN, Rarity, balanced_label_weights, multi_label_sum
-from bertsmith.tasks.reading.cells import value_of
+from bertsmith.tasks.reading.cells import listed_in
 from bertsmith.tasks.reading.labels import class_name, class_names, marked_labels, several_labels
 from bertsmith.tasks.reading.pairs import are_pairs
 from bertsmith.tasks.reading.records import Columns, Record, Row, RowReader, columns_of, label_of
@@ -93,7 +93,7 @@ class ManyLabels(Task):
         several = columns_of(columns.label, row)
         if len(several) > 1:
             return replace(RowReader.record(row, columns, False, where), label=tuple(marked_labels(row, several)))
-        label = several_labels(value_of(row, columns.label), columns.label_separator)
+        label = several_labels(listed_in(row.get(columns.label), columns.label), columns.label_separator)
         if label is None:
             return RowReader.record(row, columns, labelled, where)
         names = (label_of({columns.label: each}, columns.label) for each in label)

@@ -14,15 +14,19 @@ _ARRAY = re.compile(r"\barray\((?=\[)|(?<=\])(, dtype=\w+)?\)")
 _GAP = re.compile(r"(?<=['\"\d\]}])\s+(?=['\"\d\[{-])")
 
 
-def value_of(row: Mapping[str, Any], column: str) -> Any:
-    """The value in a column where a list or an object is wanted; None where there is none. A text that holds one as
-    JSON is that, any other one stays. ValueError for one as Python shows it."""
-    value = row.get(column)
-    if (held := held_as_json(value)) is not None:
-        return held
-    if shown_by_python(value) is not None:
+def listed_in(cell: Any, column: str, *kinds: type) -> Any:
+    """What a cell has where a list or an object is wanted. A text that holds one as JSON is that, any other one stays,
+    and so does a list with parts of other kinds, if kinds are given: a text may begin like JSON. ValueError for one as
+    Python shows it."""
+    held, shown = held_as_json(cell), None
+    if held is None:
+        shown = shown_by_python(cell)
+    found = held if shown is None else shown
+    if found is None or (kinds and isinstance(found, list) and not all(isinstance(each, kinds) for each in found)):
+        return cell
+    if shown is not None:
         raise ValueError(f"column '{column}' holds a list or an object as Python shows it; write it as JSON")
-    return value
+    return held
 
 
 def held_as_json(cell: Any) -> list[Any] | dict[str, Any] | None:

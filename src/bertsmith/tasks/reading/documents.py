@@ -70,7 +70,7 @@ def _sentences(lines: Iterable[tuple[int, bytes]], name: str, report: Report) ->
 
 
 def _objects(lines: Iterable[tuple[int, bytes]], name: str, report: Report) -> Iterator[DocumentRow]:
-    value = parse_json(b"".join(line for _, line in lines), name)
+    value = parse_json(b"".join(line for _, line in lines), name, strict=True)
     if is_squad(value):
         yield from _questions(value, name, report)
         return

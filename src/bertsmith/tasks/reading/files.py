@@ -17,7 +17,7 @@ from typing import IO, Any, BinaryIO, TypeVar
 
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.files import read_errors
-from bertsmith.base.log import log_choice
+from bertsmith.base.log import log_choice, say
 from bertsmith.rows.compressed import MAGIC, CompressedFile, check_readable, codec_of, damage_of, packing, peek
 from bertsmith.rows.encodings import UTF8_MARK, encoding_of, unmarked_encoding
 from bertsmith.rows.json_lines import NO_OBJECT, NOT_JSON, REPEATED, json_rows
@@ -189,9 +189,9 @@ class _File:
 def _parse(lines: Iterable[tuple[int, bytes]], file: _File, report: Report) -> Iterator[tuple[str, Row]]:
     lines = split_at_returns(lines)
     if file.kind == "jsonl":
-        return ((where, cells) for where, cells, _ in _sound(json_rows(lines, each_once=True), file.name, report))
+        return ((where, cells) for where, cells, _ in _sound(json_rows(lines, strict=True), file.name, report))
     cells = _separator(file.head, file.kind, file.name) + (QUOTE if file.quoted else "")
-    rows = table_rows(lines, cells, strict=file.quoted)
+    rows = table_rows(lines, cells, strict=file.quoted, blank=True)
     return _named(_sound(rows, file.name, report, first_must_be=True), file, report)
 
 
@@ -215,9 +215,10 @@ def _sound(
 ) -> Iterator[tuple[str, Cells, bytes]]:
     """(where, cells, bytes) of each row; one that is not UTF-8 or has a fault is reported.
 
-    first_must_be: the first row says how the others are read, so BertsmithError is raised where it cannot be used.
+    first_must_be: the first row that is not blank says how the others are read, so BertsmithError is raised where it
+    cannot be used.
     """
-    for number, row in enumerate(rows):
+    for row in rows:
         error = None
         if not row.is_utf8:
             line = row.line + _lines_before_fault(row.raw)
@@ -226,11 +227,12 @@ def _sound(
             what, fix = _FAULTS.get(row.fault, (f"this row cannot be read ({row.fault})", "check its quotation marks"))
             detail = f" ({row.detail})" if row.detail else ""
             error = BertsmithError(f"{what}{detail}", f"{name}:{row.line}", fix)
-        if error is not None and first_must_be and number == 0:
+        if error is not None and first_must_be:
             raise error
         if error is not None:
             report(error, row.raw)
         elif row.cells is not None:
+            first_must_be = first_must_be and not row.cells
             yield f"{name}:{row.line}", row.cells, row.raw
 
 
@@ -244,9 +246,15 @@ def _lines_before_fault(raw: bytes) -> int:
 
 
 def _named(rows: Iterable[tuple[str, list[str], bytes]], file: _File, report: Report) -> Iterator[tuple[str, Row]]:
-    """The rows of a table with the names of their columns."""
+    """The rows of a table with the names of their columns. A blank line is a row with an empty cell where there is one
+    column; where there are several, and before the first row, it is passed over, and counted in the log."""
     names: list[str] = []
+    passed_over = 0
     for where, cells, raw in rows:
+        if not cells and len(names) != 1:
+            passed_over += 1
+            continue
+        cells = cells or [""]
         if not names:
             names = cells if file.form.header else [str(number) for number in range(1, len(cells) + 1)]
             if len(set(names)) < len(names):
@@ -261,3 +269,5 @@ def _named(rows: Iterable[tuple[str, list[str], bytes]], file: _File, report: Re
             "quote fields that contain the separator" if file.quoted else "say if the fields are quoted, or correct it"
         )
         report(BertsmithError(what, where, fix), raw)
+    if passed_over:
+        say(f"{file.name}: {passed_over:,} blank lines before or between its rows are passed over")

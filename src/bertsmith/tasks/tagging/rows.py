@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.tasks.reading.cells import listed_in
 from bertsmith.tasks.reading.records import Columns, Record, Row, check_characters, id_of, row_of, text_of
 from bertsmith.tasks.scoring.entities import Span
 from bertsmith.tasks.tagging.align import in_characters
@@ -78,14 +79,14 @@ def _found(row: Row) -> str:
 
 
 def words_of(value: Any, column: str) -> list[str]:
-    """The words of a row: a list of them, or a text with white space between them, as a cell of a table has it."""
-    return _listed(value, column, "words")
+    """The words of a row: a list of them, or a cell of a table with that as JSON, or with white space between them."""
+    return _listed(listed_in(value, column, str), column, "words")
 
 
 def tags_of_words(value: Any, words: Sequence[str], column: str, names: Sequence[str] | None = None) -> list[str]:
     """A tag for each of the words, as `schemes` reads them; in a row as words are, or as places in the names of all
     tags. names: where they are given, there are no others."""
-    tags = [_named(tag, column, names) for tag in _parts(value, column, "tags")]
+    tags = [_named(tag, column, names) for tag in _parts(listed_in(value, column, str, int), column, "tags")]
     if len(tags) != len(words):
         raise ValueError(f"there are {len(words):,} words and {len(tags):,} tags in column '{column}'")
     for place, (tag, word) in enumerate(zip(tags, words, strict=True), start=1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from bertsmith.tasks.answering.gold import ELSEWHERE, MISSING, Gold
@@ -31,6 +32,12 @@ def read(labelled=True, columns=None, **row):
         ({"answers": ""}, ()),
         ({"answers": None, "is_impossible": True}, ()),
         ({"answers": []}, ()),
+        ({"answers": '[{"text": "cat", "answer_start": 4}, {"text": "sat", "answer_start": 8}]'}, TWO),
+        ({"answers": '{"text": ["cat", "sat"], "answer_start": [4, 8]}', "is_impossible": "false"}, TWO),
+        ({"answers": "[]", "is_impossible": "true"}, ()),
+        ({"answers": "[3]"}, (Gold("[3]"),)),
+        *(({"answers": "cat", "is_impossible": no}, (Gold("cat"),)) for no in ("False", "false", "0", 0.0, "No", "")),
+        *(({"answers": None, "is_impossible": yes}, ()) for yes in ("True", "true", "1", "1.0", "YES", np.True_)),
     ],
 )  # fmt: skip
 def test_answers_in_every_shape(row, golds):
@@ -56,6 +63,9 @@ def test_without_labels_answers_are_not_looked_at():
         ({"answers": [{"answer_start": 1}]}, "an answer is of type NoneType"),
         ({"answers": [{"text": "cat", "answer_start": [1]}]}, r"answer_start is \[1\]"),
         ({"answers": ["cat"], "is_impossible": True}, "'is_impossible' is true"),
+        ({"answers": "cat", "is_impossible": "TRUE"}, "'is_impossible' is true"),
+        ({"answers": None, "is_impossible": "False"}, "no answers in column 'answers'"),
+        ({"answers": "cat", "is_impossible": "perhaps"}, "'is_impossible' holds 'perhaps'; give true or false"),
     ],
 )
 def test_rows_that_are_no_questions(row, message):

@@ -11,8 +11,9 @@ from bertsmith.base.errors import BertsmithError
 from bertsmith.tasks.kinds.choice import Choice
 from bertsmith.tasks.kinds.classify import Classify
 from bertsmith.tasks.kinds.qa import Qa
+from bertsmith.tasks.kinds.tag import Tag
 from bertsmith.tasks.reading.bad_rows import raise_at_once
-from bertsmith.tasks.reading.cells import value_of
+from bertsmith.tasks.reading.cells import listed_in
 from bertsmith.tasks.reading.files import Form, rows_of
 from bertsmith.tasks.reading.infer import infer
 from bertsmith.tasks.reading.records import Columns, read_records
@@ -23,7 +24,7 @@ KINDS = {
     "classify": (Classify, {"label": LISTS}),
     "qa": (Qa, {"question": ["Where?", "Why?"], "context": ["Ann lives in Rome."], "answers": ANSWERS}),
     "choice": (Choice, {"choices": [["a house", "it's Rome"], ["Ann", "a cat"]], "label": ["it's Rome", "Ann"]}),
-    "tag": (None, {"tokens": [["New York", "sleeps"], ["San Marino"]], "tags": [["B-LOC", "O"], ["B-LOC"]]}),
+    "tag": (Tag, {"tokens": [["New York", "sleeps"], ["San Marino"]], "tags": [["B-LOC", "O"], ["B-LOC"]]}),
 }
 
 
@@ -48,12 +49,11 @@ def test_a_table_with_json_is_read_as_the_same_rows_of_json_lines(tmp_path, kind
     expected = infer(rows, Columns(), "rows")
     found = infer(read, Columns(), "rows")
     assert (found.kind, found) == (kind, expected)
-    if reader is not None:
-        labels = [[each.label for each in read_records(those, found.columns, reader=reader)] for those in (rows, read)]
-        assert labels[0] == labels[1]
+    labels = [[each.label for each in read_records(those, found.columns, reader=reader)] for those in (rows, read)]
+    assert labels[0] == labels[1]
 
 
-@pytest.mark.parametrize("kind", ["classify", "qa", "choice"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_python_shows_is_refused_and_not_taken_for_a_text(tmp_path, kind):
     reader, _, read = table(kind, tmp_path / "rows.csv", str)
     found = infer(read, Columns(), "rows")
@@ -78,7 +78,7 @@ def test_what_python_shows_is_refused_and_not_taken_for_a_text(tmp_path, kind):
 )
 def test_how_python_and_numpy_show_lists_and_objects(cell):
     with pytest.raises(ValueError, match="column 'label' holds a list or an object as Python shows it"):
-        value_of({"label": cell}, "label")
+        listed_in(cell, "label")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_how_python_and_numpy_show_lists_and_objects(cell):
     ],
 )
 def test_other_texts_stay_as_they_are(cell):
-    assert value_of({"label": cell}, "label") == cell
+    assert listed_in(cell, "label") == cell
 
 
 def test_an_answer_may_be_an_interval():

@@ -117,7 +117,7 @@ def test_whether_a_question_has_no_answer_may_be_written_as_text(tmp_path, said,
     assert read(path)[0][1]["answers"] == ([] if expected[0] else None)
     questions[0]["is_impossible"] = "perhaps"
     path.write_text(json.dumps(value))
-    with pytest.raises(BertsmithError, match="'is_impossible' is 'perhaps', neither true nor false"):
+    with pytest.raises(BertsmithError, match="'is_impossible' holds 'perhaps'; give true or false"):
         read(path)
 
 

@@ -17,6 +17,9 @@ def test_words_come_as_a_list_or_with_spaces_between_them() -> None:
     assert words_of(["EU", "rejects"], "tokens") == ["EU", "rejects"]
     assert words_of(("EU",), "tokens") == ["EU"]
     assert words_of("EU  rejects", "tokens") == ["EU", "rejects"]
+    assert words_of('["EU", "re jects"]', "tokens") == ["EU", "re jects"]
+    assert words_of("[1] [2]", "tokens") == ["[1]", "[2]"]
+    assert words_of("[ 1 ]", "tokens") == ["[", "1", "]"]
     assert words_of(np.array(["EU", "rejects"]), "tokens") == ["EU", "rejects"]
     assert word_offsets(["EU", "", "rejects"]).tolist() == [[0, 2], [3, 3], [4, 11]]
 
@@ -56,7 +59,7 @@ def test_what_are_no_tags(tags: Any, message: str) -> None:
 
 def test_numbers_stand_for_tags_by_their_places() -> None:
     names = ["O", "B-org", "I-org"]
-    for tags in ([1, 0], "1 0", np.array([1, 0]), ["B-org", "O"]):
+    for tags in ([1, 0], "1 0", "[1, 0]", '["1", "O"]', np.array([1, 0]), ["B-org", "O"]):
         assert tags_of_words(tags, ["EU", "rejects"], "ner", names) == ["B-org", "O"]
     for tags, message in (([3, 0], "3 has no name: there are 3"), (["B-per", "O"], "'B-per' is not one of O, B-org")):
         with pytest.raises(ValueError, match=message):

@@ -23,7 +23,7 @@ _TEXTS: TypeAdapter[schemas.Texts] = TypeAdapter(schemas.Texts)
 
 def hugging_face_routes(service: Service) -> APIRouter:
     """POST / and POST /models/NAME, whose answer depends on the model and, of vectors, on the inputs."""
-    router = APIRouter(tags=["Hugging Face"])
+    router = APIRouter(tags=["Hugging Face"], route_class=schemas.BodyRoute)
 
     @router.post("/", responses=schemas.json_of(list[Any] | dict[str, Any]))
     @router.post("/models/{model}", responses=schemas.json_of(list[Any] | dict[str, Any]), dependencies=[NAMED])

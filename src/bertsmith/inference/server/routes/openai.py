@@ -16,7 +16,7 @@ from bertsmith.inference.server.service import Service, account_of, answer
 
 def openai_routes(service: Service) -> APIRouter:
     """The model is named in the body."""
-    router = APIRouter(tags=["OpenAI"])
+    router = APIRouter(tags=["OpenAI"], route_class=schemas.BodyRoute)
 
     @router.post("/v1/embeddings", responses=schemas.json_of(dict[str, Any], schemas.OpenAIError))
     async def embeddings(request: Request, body: schemas.OpenAIEmbeddings) -> Response:

@@ -20,7 +20,7 @@ from bertsmith.model.config import label_maps
 
 def answers_route(service: Service) -> APIRouter:
     """/answers."""
-    router = APIRouter(tags=["Bertsmith"])
+    router = APIRouter(tags=["Bertsmith"], route_class=schemas.BodyRoute)
 
     @router.post("/answers", responses=schemas.json_of(schemas.Answers))
     async def answers(request: Request, body: schemas.AnswersRequest) -> Response:

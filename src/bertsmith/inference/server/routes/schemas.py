@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, Path
+from fastapi import Depends, Path, Request, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
 from bertsmith.inference.server.models import HALF_A_PAIR, MOST_GUESSES, Cut
+from bertsmith.rows.json_lines import each_once
 
 # A list of wrong items has one error, not one for each.
 TextList = Annotated[list[str], Field(fail_fast=True)]
@@ -17,6 +20,23 @@ OneOrTwo = Annotated[list[str], Field(min_length=1, max_length=2, fail_fast=True
 # As OneOrTwo, but a longer one is refused by the route, with how a list of rows is written.
 OneRow = Annotated[list[str], Field(min_length=1, fail_fast=True, json_schema_extra={"maxItems": 2})]
 NoPrompt = Annotated[None, Field(description="There are no prompts here; write them into the texts.")]
+
+
+class _Request(Request):
+    async def json(self) -> Any:
+        return json.loads(await self.body(), object_pairs_hook=each_once)
+
+
+class BodyRoute(APIRoute):
+    """A route whose body has no key of an object twice: one of the two values would be lost."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            return await handle(_Request(request.scope, request.receive))
+
+        return handled
 
 
 class Body(BaseModel):

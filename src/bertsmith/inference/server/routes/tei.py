@@ -48,7 +48,7 @@ def ranks(model: Model) -> bool:
 
 def tei_routes(service: Service) -> APIRouter:
     """/predict, /embed, /embed_all, /rerank, /similarity and /tokenize."""
-    router = APIRouter(tags=["Text Embeddings Inference"])
+    router = APIRouter(tags=["Text Embeddings Inference"], route_class=schemas.BodyRoute)
 
     @router.post("/predict", responses=schemas.json_of(list[schemas.Prediction] | list[list[schemas.Prediction]]))
     async def predict(request: Request, body: schemas.PredictRequest) -> Response:

@@ -1,0 +1,41 @@
+"""Processes that answer parts: what one does whose parent has ended them all."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.base.errors import BertsmithError
+from bertsmith.inference.parts.folder import PartsFolder
+from bertsmith.inference.parts.part import PartWork
+from bertsmith.inference.parts.workers import _Log, _serve
+from bertsmith.tasks.reading.records import Columns
+
+
+class Work(PartWork):
+    columns, facts = Columns(), {}
+
+    def usable(self, where: str, row: Any) -> None: ...
+
+    def answered(self, *values: Any) -> bytes:
+        return b""
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_worker_that_nobody_hears_any_more_ends_without_an_error(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertsmith.inference.parts.workers.start_worker", lambda: None)
+    ours, theirs = multiprocessing.Pipe()
+    ours.close()  # as where another worker has died
+
+    def load(device: str) -> PartWork:
+        if fails:
+            raise BertsmithError("this model cannot be loaded")
+        return Work()
+
+    _serve(theirs, load, "cpu", PartsFolder(tmp_path / "out.jsonl"), "stop", _Log(0, logging.INFO))
