@@ -100,6 +100,7 @@ def no_kernels_left_behind() -> Iterator[None]:
     module = sys.modules.get("bertsmith.model.cpu.library")
     if module is not None:
         module.unload()
+        module._kernels = {}
 
 
 @pytest.fixture(autouse=True)

@@ -20,13 +20,14 @@ from bertsmith.model.cpu import library
 
 @contextmanager
 def kernels_unused() -> Iterator[None]:
-    """Leaves all to PyTorch's operators, until something loads the kernels."""
-    kept = library._kernels
+    """Leaves all to PyTorch's operators, until something loads the kernels, as in a new process."""
+    kept, used = library._kernels, library.is_loaded()
     library.unload()
+    library._kernels = {}
     try:
         yield
     finally:
-        library._kernels = kept
+        library._kernels, library._here.uses_them = kept, used
 
 
 @contextmanager

@@ -72,6 +72,21 @@ def using(name: str) -> Iterator[None]:
         _backend.matmul.fp32_precision = before
 
 
+@contextmanager
+def kept() -> Iterator[None]:
+    """When the block ends, this process makes fp32 products as before it, on a CPU and on a GPU."""
+    cpu, gpu = _backend.matmul, torch.backends.cuda.matmul
+    before, cut = cpu.fp32_precision, gpu.fp32_precision == "tf32"
+    try:
+        yield
+    finally:
+        # Only what has changed: what was read may be a setting for all kinds of products.
+        if cpu.fp32_precision != before:
+            cpu.fp32_precision = before
+        if (gpu.fp32_precision == "tf32") != cut:
+            gpu.allow_tf32 = cut
+
+
 def has_onednn() -> bool:
     """Whether this PyTorch was built with oneDNN."""
     return bool(_backend.is_available())
@@ -128,7 +143,7 @@ def _switched() -> bool:
 
 def _error(make: Callable[[Tensor, Tensor], Tensor], first: tuple[int, ...], second: tuple[int, ...]) -> float:
     generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(shape, generator=generator) for shape in (first, second))
+    a, b = (torch.randn(shape, generator=generator, dtype=torch.float32) for shape in (first, second))
     exact = make(a.double(), b.double())
     error = float((make(a, b).double() - exact).norm() / exact.norm())
     terms = a.numel() * b.numel() / exact.numel()

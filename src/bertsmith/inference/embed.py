@@ -74,7 +74,8 @@ class Embedder:
     otherwise than the folder says. backend: as of `Predictor`. width: H, the numbers of a vector. rules: how vectors
     are made. overlap: tokens that the windows of a long text share, of a model that was fine-tuned with windows; None
     where long texts are cut. folder, facts: the model's, and what it is run by. Raises BertsmithError for a folder that
-    holds no BERT, or whose vectors are made in a way that is not known here.
+    holds no BERT, or whose vectors are made in a way that is not known here. Sets for the whole process how PyTorch
+    makes fp32 products, as `Predictor` does.
     """
 
     def __init__(

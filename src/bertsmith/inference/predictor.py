@@ -51,6 +51,9 @@ class Predictor:
     mapping in their place. At most `budget_tokens` go through the model at once. backend: "torch"; or "onnx" or
     "openvino", for a folder that was exported to it. folder, facts: the model's, and what it is run by. Raises
     BertsmithError for a folder that predicts nothing, and for a `top` and columns that its kind does not read.
+
+    Sets for the whole process how PyTorch makes fp32 products, as `choose_device` says: a model that is loaded later in
+    another precision may change the last digits of an fp32 one.
     """
 
     def __init__(

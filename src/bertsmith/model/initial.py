@@ -35,7 +35,7 @@ def initialise(
                 else:
                     generator = torch.Generator().manual_seed(stream_key(seed, "weights", f"{name}.{kind}") >> 1)
                     deviation = wide if isinstance(child, nn.Embedding) else standard_deviation
-                    fresh = torch.empty(parameter.shape)
+                    fresh = torch.empty(parameter.shape, dtype=torch.float32)
                     nn.init.trunc_normal_(fresh, 0.0, deviation, -2 * deviation, 2 * deviation, generator=generator)
                     parameter.copy_(fresh)
 

@@ -37,6 +37,7 @@ from bertsmith.training.agreement import agree, code_facts
 from bertsmith.training.loop import run_stages
 from bertsmith.training.records.events import Events
 from bertsmith.training.records.sinks import Outputs
+from bertsmith.training.run import only_training
 from bertsmith.training.run_folder import Run, RunFacts, check_free, model_identity, opened, settings_identity
 from bertsmith.weights.huggingface import (
     FINETUNE_FILE,
@@ -81,9 +82,11 @@ def finetune(
     out: the run folder, whose `model` is complete in itself (weights, tokenizer, labels, task.json, finetune.json);
     None leaves nothing behind. resume: continue the run in `out`, to the bit. outputs: what is written beside the run
     folder's own records. The same seed gives the same score. In each of several processes that torch.distributed has
-    joined, it takes that rank's part of the run, and all get the result.
-    Raises BertsmithError for rows, columns, labels, settings or a folder that cannot be used, before any training,
-    and for a gradient that is not finite; StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
+    joined, it takes that rank's part of the run, and all get the result. What it sets in PyTorch for the whole process,
+    such as random states, is as before when it returns.
+    Raises BertsmithError for rows, columns, labels, settings or a folder that cannot be used and where another run
+    trains in this process, before any training, and for a gradient that is not finite; StoppedAfterSaving after
+    SIGTERM, SIGUSR1 or SIGINT.
     """
     given = {part: rows for part, rows in (("train", train), ("dev", dev), ("test", test)) if rows is not None}
     start, taken = as_path(model, "model"), Taken(data, hyper_parameters, fold)
@@ -113,7 +116,7 @@ class Asked:
 def tune(asked: Asked, out: Path | None, resume: bool) -> FinetuneResult:
     """The run of `finetune`, with a teacher or without one. Raises as that."""
     ranks.check_joined()
-    with Events() as events:
+    with only_training(), Events() as events:
         return _tune(asked, out, resume, events)
 
 

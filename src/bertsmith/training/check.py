@@ -43,7 +43,7 @@ from bertsmith.training.pretraining.objective import Pretraining
 from bertsmith.training.pretraining.phases import check_steps
 from bertsmith.training.records.meters import memory_bytes
 from bertsmith.training.records.sinks import Outputs
-from bertsmith.training.run import micro_batch_tokens, start_device
+from bertsmith.training.run import micro_batch_tokens, only_training, start_device
 from bertsmith.training.shape import masking_of, order_of
 from bertsmith.training.step import train_step
 from bertsmith.training.work import (
@@ -122,11 +122,12 @@ def check_pretraining(
     check_place(out)
     work = work_of(recipe, corpus, init_from, outputs=Outputs(also_evaluate=also_evaluate))
     recipe = work.recipe
-    device, _ = start_device(recipe.device, recipe.precision, recipe.compile != "false", {}, out)
-    try:
-        return _checked(work, device, out)
-    finally:
-        end_training()
+    with only_training():
+        device, _ = start_device(recipe.device, recipe.precision, recipe.compile != "false", {}, out)
+        try:
+            return _checked(work, device, out)
+        finally:
+            end_training()
 
 
 def _checked(work: Work, device: Device, out: Path) -> Checked:

@@ -36,6 +36,7 @@ from bertsmith.training.run import (
     TrainerSettings,
     cut_of_run,
     newest_checkpoint,
+    only_training,
     resume_position,
     start_device,
     trainer_of,
@@ -74,12 +75,14 @@ def pretrain(
     to start from, or a run that has one. resume: continue from the newest checkpoint in `out` (from the start where
     there is none). teacher: a BERT folder or run with the corpus's vocabulary, from which the model learns too, by the
     recipe's `distillation`. outputs: what the run measures and writes beside its own records. In each of several
-    processes that torch.distributed has joined, it takes that rank's part of the run.
-    Raises BertsmithError for input that does not fit together, StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
+    processes that torch.distributed has joined, it takes that rank's part of the run. What it sets in PyTorch for the
+    whole process, such as random states, is as before when it returns.
+    Raises BertsmithError for input that does not fit together, and where another run trains in this process;
+    StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
     ranks.check_joined()
     run, outputs = Run(as_path(out, "out")), outputs or Outputs()
-    with Events() as events:
+    with only_training(), Events() as events:
         ranks.by_first(lambda: outputs.check(run.folder if resume else None))
         work = together(lambda: work_of(recipe, corpus, init_from, teacher, outputs))
         settings = settings_identity(asdict(work.recipe), "recipe", _OF_A_RANK)

@@ -1,7 +1,8 @@
-"""What stands around the loop of every run: its device and kernels, checkpoint, metrics file and signals."""
+"""What stands around the loop of every run: the process, its device and kernels, checkpoint, metrics file, signals."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -11,8 +12,9 @@ import torch
 import yaml
 from torch import nn
 
-from bertsmith.base import files, ranks
+from bertsmith.base import files, fp32_products, ranks
 from bertsmith.base.device import Device, device_of_run
+from bertsmith.base.errors import BertsmithError
 from bertsmith.base.log import log_choice, say, warn
 from bertsmith.base.processor import this_processor
 from bertsmith.base.ranks.shared_stop import SharedStop
@@ -39,6 +41,30 @@ _KERNELS = "between_products"
 # Of a micro-batch, for each thread of a rank on a CPU: 1,024 tokens of BERT-base, or 512.
 _FLOP_OF_A_THREAD, _FLOP_WITHOUT_AVX512 = 0.6e12, 0.3e12
 _MICRO_BATCH_TILE = 512
+
+_training = threading.Lock()
+
+
+@contextmanager
+def only_training() -> Iterator[None]:
+    """A block that trains, as no other thread does meanwhile: dropout draws from PyTorch's one generator.
+
+    What a program may have set in PyTorch is as training needs it: gradients are computed, and numbers are fp32 where
+    no dtype is named. When the block ends that is as it was, and so are the generator's state (of a GPU: see
+    `trainer_of`) and how fp32 products are made. Raises BertsmithError where another run trains in this process.
+    """
+    if not _training.acquire(blocking=False):
+        fix = "wait until that one has ended, or train in another process"
+        raise BertsmithError("another run trains in this process", fix=fix)
+    dtype = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float32)
+        # Outside of inference mode gradients are computed, whatever `no_grad` said before.
+        with torch.inference_mode(False), torch.random.fork_rng([]), fp32_products.kept():
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        _training.release()
 
 
 @dataclass(frozen=True)
@@ -156,7 +182,7 @@ def trainer_of(
     folder: Path, facts: RunFacts, objective: Objective, optimizer: ClippedOptimizer, settings: TrainerSettings
 ) -> Iterator[Trainer]:
     """Claims the run folder, opens its metrics and listens to signals as long as the block trains; then waits for what
-    is being written, and ends the use of the C++ kernels.
+    is being written, ends the use of the C++ kernels, and puts back the random states of PyTorch.
 
     Raises BertsmithError where the disk refuses the metrics.
     """
@@ -165,6 +191,7 @@ def trainer_of(
     traces: list[Trace] = []
     with ExitStack() as ends:
         ends.callback(end_training)
+        ends.enter_context(torch.random.fork_rng([] if settings.device.is_cpu else [settings.device.torch_device]))
         # Also while the last checkpoint is being written.
         stop = SharedStop(ends.enter_context(stop_on_signals()))
 

@@ -112,7 +112,8 @@ def load_model(
     fitted = fit(model, tensors, may_be_fresh, path)
     # As `to_empty`, by which PyTorch would import sympy: half a second of every start.
     shaped = model.state_dict().items()
-    empty = {name: torch.empty(each.shape, dtype=each.dtype, device="cpu") for name, each in shaped}
+    # In fp32 even where a program has another default.
+    empty = {name: torch.empty(each.shape, dtype=torch.float32, device="cpu") for name, each in shaped}
     model.load_state_dict(empty, assign=True)
     for part in sorted(fitted.fresh):
         module = model.get_submodule(part.removeprefix("encoder.") if isinstance(model, Encoder) else part)

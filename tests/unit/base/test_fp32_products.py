@@ -36,8 +36,14 @@ def on(monkeypatch: pytest.MonkeyPatch, processor: Processor, error: float = 0.2
     monkeypatch.setattr(fp32_products, "this_processor", lambda: processor)
 
 
-def test_pytorchs_own_products_are_fp32() -> None:
-    assert 0.01 < largest_error(DEFAULT) < 0.5
+@pytest.mark.parametrize("usual", [torch.float32, torch.float64])
+def test_pytorchs_own_products_are_fp32(usual: torch.dtype) -> None:
+    """Also in a program whose numbers are float64 where it names no dtype."""
+    torch.set_default_dtype(usual)
+    try:
+        assert 0.01 < largest_error(DEFAULT) < 0.5
+    finally:
+        torch.set_default_dtype(torch.float32)
     assert matmul.fp32_precision == "none"
 
 

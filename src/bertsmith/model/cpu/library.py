@@ -1,8 +1,9 @@
-"""The C++ kernels as a library of this process: compiled and loaded, or not there."""
+"""The C++ kernels as a library of this process: compiled and loaded, or not there. Each thread may use them."""
 
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,38 +32,50 @@ SUFFIXES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 _kernels: dict[str, Callable[..., None]] = {}
 
 
+class _Here(threading.local):
+    """Of this thread alone: a model that another one runs must give the same numbers whether or not this one trains,
+    and its backward pass needs what its forward pass used."""
+
+    uses_them = False
+
+
+_here = _Here()
+
+
 def load() -> None:
-    """Compiles and loads the kernels, which takes a few seconds on a machine's first time.
+    """Has this thread use the kernels. They are compiled and loaded where they are not there yet, which takes a few
+    seconds on a machine's first time, and stay for as long as the process lives.
 
     Raises NotCompiledError.
     """
     global _kernels
-    library = load_cpp(_SOURCE)
-    names = {f"{name}_{suffix}": each for name, each in _SIGNATURES.items() for suffix in SUFFIXES.values()}
-    pointers = {name: ctypes.c_void_p.in_dll(library, name).value or 0 for name in names}
-    _kernels = {name: ctypes.CFUNCTYPE(None, *each)(pointers[name]) for name, each in names.items()}
+    if not _kernels:
+        library = load_cpp(_SOURCE)
+        names = {f"{name}_{suffix}": each for name, each in _SIGNATURES.items() for suffix in SUFFIXES.values()}
+        pointers = {name: ctypes.c_void_p.in_dll(library, name).value or 0 for name in names}
+        _kernels = {name: ctypes.CFUNCTYPE(None, *each)(pointers[name]) for name, each in names.items()}
+    _here.uses_them = True
 
 
 def unload() -> None:
-    """Leaves everything to PyTorch's operators from now on."""
-    global _kernels
-    _kernels = {}
+    """Leaves everything in this thread to PyTorch's operators from now on."""
+    _here.uses_them = False
 
 
 def is_loaded() -> bool:
-    """Whether the kernels are there."""
-    return bool(_kernels)
+    """Whether this thread uses the kernels."""
+    return _here.uses_them
 
 
 def can_take(x: Tensor, *others: Tensor) -> bool:
-    """Whether the kernels are there and can read these tensors: on the CPU, contiguous, the first one bf16 or fp32."""
-    if torch.compiler.is_compiling() or not _kernels or x.dtype not in SUFFIXES:
+    """Whether this thread uses the kernels and they can read these tensors: on the CPU, contiguous, the first one bf16
+    or fp32."""
+    if torch.compiler.is_compiling() or not _here.uses_them or x.dtype not in SUFFIXES:
         return False
     return all(each.device.type == "cpu" and each.is_contiguous() for each in (x, *others))
 
 
 def call(name: str, dtype: torch.dtype, *arguments: Tensor | float | None) -> None:
     """Calls a kernel for numbers of a dtype. Tensors are passed by their addresses, None as null."""
-    assert _kernels, "can_take says that there are none"
     addresses = [each.data_ptr() if isinstance(each, Tensor) else each for each in arguments]
     _kernels[f"{name}_{SUFFIXES[dtype]}"](*addresses)

@@ -18,7 +18,7 @@ _WHAT = "between matrix products"
 
 
 def prepare_training(compute: torch.dtype, may_compile: bool = True, started_with: str | None = None) -> str:
-    """Keeps freed memory, and loads or unloads the kernels, saying which and why.
+    """Keeps freed memory, and has this thread use the kernels or not, saying which and why.
 
     compute: the dtype of matrix products. may_compile: whether a compiler may be run. started_with: None for a new run,
     else what this returned when the run started, "" if nothing was recorded; it is kept if it can be, with a warning
@@ -54,7 +54,7 @@ def end_training() -> None:
 
 
 def load() -> bool:
-    """Loads the kernels for whatever is computed from here on; whether they are there."""
+    """Loads the kernels for whatever this thread computes from here on; whether they are there."""
     return _load()[0] == KERNELS
 
 

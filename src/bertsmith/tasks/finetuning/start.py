@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from bertsmith.base.device import Device
@@ -76,18 +75,15 @@ def started(
     cadence = Cadence(settings.log_every, 0, settings.save_every, settings.keep, settings.keep_every)
     stages = dict(enumerate(trials(work), start=1)) if only is None else only
     steps = sum(each.steps for each in stages.values())
-    with (
-        torch.random.fork_rng([] if device.is_cpu else [device.torch_device]),
-        trainer_of(
-            folder,
-            replace(facts, started_on=started_on),
-            objective,
-            optimizer,
-            TrainerSettings(
-                device, cadence, position, resume, steps, True, outputs=outputs or Outputs(), before_saves=of_folds.sync
-            ),
-        ) as trainer,
-    ):
+    with trainer_of(
+        folder,
+        replace(facts, started_on=started_on),
+        objective,
+        optimizer,
+        TrainerSettings(
+            device, cadence, position, resume, steps, True, outputs=outputs or Outputs(), before_saves=of_folds.sync
+        ),
+    ) as trainer:
         yield work, trainer, {number: partial(each.stage, number, device) for number, each in stages.items()}
 
 

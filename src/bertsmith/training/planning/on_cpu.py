@@ -24,7 +24,7 @@ from bertsmith.base.processor import this_processor
 from bertsmith.batches.masking import MaskingSettings
 from bertsmith.model.attention.packed import Packed
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.prepare import end_training, prepare_training
+from bertsmith.model.cpu.prepare import KERNELS, end_training, load, prepare_training
 from bertsmith.model.pretraining import PretrainingModel, PretrainInputs
 from bertsmith.optim.clipped import ClippedOptimizer
 from bertsmith.training.planning.cost import UPDATE_BYTES, Batch, Links
@@ -139,9 +139,9 @@ def measure(measuring: Measuring, ranks: int, base: float) -> CpuCosts:
     # CPU time, of which other work on the machine takes no part. That of a process is shared by all its threads.
     clock = time.thread_time if threads == 1 else lambda: time.process_time() / (threads * together)
     torch.set_num_threads(threads)
-    prepare_training(measuring.device.compute)
+    found = prepare_training(measuring.device.compute)
     try:
-        with ThreadPoolExecutor(together) as pool:
+        with ThreadPoolExecutor(together, initializer=load if found == KERNELS else None) as pool:
             others = [pool.submit(_trial, measuring, clock) for _ in range(together - 1)]
             # In the main thread, whose memory glibc keeps as it does that of a run; the others only share the machine.
             timed, update = _trial(measuring, clock)

@@ -39,7 +39,8 @@ def fitting_tokens(objective: Pretraining, longest: int, masked_share: float, mo
     def fits(tokens: int) -> bool:
         return _fits(objective, tokens, longest, masked_share)
 
-    tokens = min(ranks.gathered(together(lambda: largest(fits, least, most))))
+    with torch.random.fork_rng([objective.device] if objective.device.type == "cuda" else []):  # for dropout
+        tokens = min(ranks.gathered(together(lambda: largest(fits, least, most))))
     log_choice("micro-batches", f"{tokens:,} tokens", "so many were tried and fit the memory of the device")
     return tokens
 

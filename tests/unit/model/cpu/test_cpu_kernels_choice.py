@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 
 from bertsmith.model.cpu import library, prepare
 from bertsmith.model.cpu.library import can_take
-from bertsmith.model.cpu.prepare import KERNELS, OPERATORS, load, prepare_training
+from bertsmith.model.cpu.prepare import KERNELS, OPERATORS, end_training, load, prepare_training
+from bertsmith.model.linear import Linear, activated
 from made_kernels import kernels_unused, plant, threads
 
 SAID = "between matrix products: "
@@ -34,6 +36,18 @@ def test_training_uses_them_and_says_so(kernels: None, said: pytest.LogCaptureFi
         assert prepare_training(compute) == KERNELS
         assert are_used()
     assert about_kernels(said) == [f"{SAID}C++ kernels (compiled here, one visit to memory instead of several)"]
+
+
+def test_each_thread_uses_them_for_itself(kernels: None) -> None:
+    """A model gives the same numbers while another thread trains, and the end of training changes nothing between
+    another thread's forward and backward pass."""
+    with ThreadPoolExecutor(1) as other:
+        assert not other.submit(are_used).result()
+        assert other.submit(load).result()
+        out = other.submit(lambda: activated(torch.ones(2, 3), Linear(3, 4), "gelu").sum()).result()
+        end_training()
+        assert (are_used(), other.submit(are_used).result()) == (False, True)
+        other.submit(out.backward).result()
 
 
 def test_no_other_precision_loads_them(said: pytest.LogCaptureFixture) -> None:

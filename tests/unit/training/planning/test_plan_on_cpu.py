@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from threading import Barrier
+
 import pytest
 import torch
 
 from bertsmith.base.device import choose_device
 from bertsmith.model.config import BertConfig
+from bertsmith.model.cpu.library import is_loaded
 from bertsmith.optim.adamw import AdamW
 from bertsmith.training.planning import on_cpu
 from bertsmith.training.planning.cost import Batch
@@ -53,6 +56,20 @@ def test_a_plan_has_the_threads_of_the_run(monkeypatch: pytest.MonkeyPatch, set_
     finally:
         torch.set_num_threads(before)
     assert (found.threads, seen) == (threads, [threads])
+
+
+def test_ranks_that_are_timed_together_have_the_same_kernels(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_cpu, "default_workers", lambda: 2)
+    both, seen = Barrier(2), []
+
+    def trial(*_: object) -> tuple[dict[str, Timed], float]:
+        both.wait(timeout=60)
+        seen.append(is_loaded())
+        return {"all": Timed(1.0, 1.0)}, 1.0
+
+    monkeypatch.setattr(on_cpu, "_trial", trial)
+    on_cpu.measure(Measuring(BertConfig(vocab_size=10), choose_device("cpu", "fp32"), {}, None, "adamw", AdamW), 2, 0.0)
+    assert seen == [True, True]
 
 
 def test_two_passes_tell_a_layer_from_the_rest() -> None:

@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.base.device import choose_device
 from bertsmith.base.errors import BertsmithError
 from bertsmith.base.stopping import StoppedAfterSaving
+from bertsmith.model.config import BertConfig
+from bertsmith.model.pretraining import PretrainingModel
 from bertsmith.recipes.loader import load_recipe
 from bertsmith.training import work
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.pretraining import fitting
-from bertsmith.training.pretraining.fitting import largest
+from bertsmith.training.pretraining.fitting import fitting_tokens, largest
+from bertsmith.training.pretraining.objective import Pretraining
 from made_runs import corpus, figures, signalled_after, small_recipe
 
 # With little memory above what is held already, fewer tokens fit than are asked for.
@@ -66,6 +70,15 @@ def test_where_memory_is_short_fewer_tokens_fit() -> None:
     most, found = map(int, done.stdout.split())
     assert most == 8192
     assert 128 <= found < most
+
+
+def test_what_is_tried_leaves_the_random_state_alone() -> None:
+    state = torch.get_rng_state()
+    shape = BertConfig(vocab_size=64, hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16)
+    with torch.random.fork_rng([]):
+        objective = Pretraining(PretrainingModel(shape), torch.device("cpu"))
+    assert fitting_tokens(objective, 128, 0.15, 128) == 128
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_an_error_that_is_not_of_memory_is_raised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
