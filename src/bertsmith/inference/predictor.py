@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from bertsmith.base import files
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.log import say
 from bertsmith.inference.backends.model import ready_model
 from bertsmith.tasks.embedding.folders import read_max_length, read_sentence_config
@@ -234,6 +234,7 @@ def load_predictor(folder: str | Path, device: str = "auto", *, likelihood: bool
 
 def changed(columns: Columns, values: Mapping[str, Any]) -> Columns:
     """Columns with the fields of a mapping in their place. Raises BertsmithError for a field that there is not."""
+    check_class(values, Mapping, "columns")
     try:
         return Columns.from_json({**asdict(columns), **values})
     except ValueError as error:

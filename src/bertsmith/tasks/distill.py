@@ -8,7 +8,7 @@ from pathlib import Path
 from bertsmith.base.errors import BertsmithError
 from bertsmith.corpus.shards import Corpus
 from bertsmith.model.config import BertConfig
-from bertsmith.recipes.loader import load_recipe, presets
+from bertsmith.recipes.loader import presets, recipe_of
 from bertsmith.recipes.schema import Recipe
 from bertsmith.tasks.benchmarks.benchmark import benchmarks
 from bertsmith.tasks.benchmarks.inputs import Taken, benchmark_settings
@@ -70,7 +70,7 @@ def _of_corpus(
     if given:
         what = f"a corpus and {' and '.join(given)} exclude each other"
         raise BertsmithError(what, "corpus", "give a corpus and a recipe, or a task with its rows")
-    if student is None or (not isinstance(student, Recipe) and Path(student).is_dir()):
+    if student is None or (isinstance(student, str | Path) and Path(student).is_dir()):
         what = "on a corpus the student is a recipe, which says what it learns from and for how long"
         raise BertsmithError(what, "student", f"give a YAML file, or one of: {', '.join(presets())}")
     if out is None:
@@ -88,16 +88,16 @@ def distill_settings(task: str) -> DistillSettings:
 
 def recipe_shape(student: Recipe | str | Path, teacher: Path) -> BertConfig | None:
     """The shape of a student that a recipe describes, with the teacher's vocabulary; None for a folder's."""
-    if not isinstance(student, Recipe):
+    if isinstance(student, str | Path):
         if Path(student).is_dir():
             return None
         if str(student) not in presets() and not Path(student).is_file():
             what = f"the student '{student}' is neither a model folder nor a recipe"
             raise BertsmithError(what, "student", f"give a folder, a YAML file, or one of: {', '.join(presets())}")
-        student = load_recipe(student)
+    recipe = recipe_of(student)
     folder = model_folder(teacher)
     special = Tokenizer.load(folder).special
-    return config_of(student.model, read_config(folder).vocab_size, special.pad)
+    return config_of(recipe.model, read_config(folder).vocab_size, special.pad)
 
 
 def _name(student: object) -> str:

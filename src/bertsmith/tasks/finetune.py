@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base import files, ranks
+from bertsmith.base.errors import check_class
 from bertsmith.base.log import say
 from bertsmith.base.ranks.together import together
 from bertsmith.base.stopping import StoppedAfterSaving
@@ -84,6 +85,7 @@ def finetune(
     Raises BertsmithError for rows, columns, labels, settings or a folder that cannot be used, before any training,
     and for a gradient that is not finite; StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
+    check_class(outputs, Outputs, "outputs")
     given = {part: rows for part, rows in (("train", train), ("dev", dev), ("test", test)) if rows is not None}
     asked = Asked(task, Path(model), given, Taken(data, hyper_parameters, fold), settings, outputs=outputs or Outputs())
     return tune(asked, None if out is None else Path(out), resume)
@@ -111,6 +113,7 @@ class Asked:
 def tune(asked: Asked, out: Path | None, resume: bool) -> FinetuneResult:
     """The run of `finetune`, with a teacher or without one. Raises as that."""
     ranks.check_joined()
+    check_class(asked.settings, FinetuneSettings if asked.teacher is None else DistillSettings, "settings")
     with Events() as events:
         return _tune(asked, out, resume, events)
 

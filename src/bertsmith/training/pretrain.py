@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from bertsmith.base import ranks
-from bertsmith.base.errors import BertsmithError
+from bertsmith.base.errors import BertsmithError, check_class
 from bertsmith.base.log import log_choice, say, warn
 from bertsmith.base.ranks.together import together
 from bertsmith.corpus.shards import Corpus
@@ -76,6 +76,7 @@ def pretrain(
     processes that torch.distributed has joined, it takes that rank's part of the run.
     Raises BertsmithError for input that does not fit together, StoppedAfterSaving after SIGTERM, SIGUSR1 or SIGINT.
     """
+    check_class(outputs, Outputs, "outputs")
     ranks.check_joined()
     run, outputs = Run(Path(out)), outputs or Outputs()
     with Events() as events:
